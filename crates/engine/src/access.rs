@@ -18,8 +18,8 @@ use sealwire_access::{
 use tokio::time::Instant;
 
 use crate::apps::Apps;
-use crate::error::CallFailure;
 pub use operation::{RequestTarget, of_control};
+use sealwire_jobs::error::CallFailure;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason};
 

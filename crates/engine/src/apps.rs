@@ -21,9 +21,9 @@ use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{Instance, StoreError};
 use tokio::sync::Notify;
 
-use crate::error::CallFailure;
-use crate::masks::disclosure::{Disclosure, RoleMasks};
-use crate::tokens::Collection;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::masks::disclosure::{Disclosure, RoleMasks};
+use sealwire_jobs::tokens::Collection;
 use sealwire_telemetry::{Condition, Telemetry};
 
 /// How often what is kept grows older.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use sealwire_audit::{AuditKey, Event, JournalError, Notice, Observer, Options, Record, Trail, TrailOptions, Written};
 
-use crate::error::CallFailure;
 use crate::sweeper::Swept;
 use sealwire_access::PrincipalKind;
+use sealwire_jobs::error::CallFailure;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::{Condition, Telemetry};
 

@@ -14,18 +14,20 @@ use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
-use crate::cost::{Allowance, Costs, OperationKind, WorkKind, thread_cpu};
-use crate::error::CallFailure;
-use crate::field_opener::{Evervault, FieldOpener};
-use crate::field_sealer::FieldSealer;
-use crate::job::{FieldContext, Fields, Finished, Job, JobSpec, Outcome, Slices as _, StartFields, TokenFields};
-use crate::masks::disclosure::Disclosure;
-use crate::masks::{self, MaskSpec};
 use crate::operations::{MaskFields, OpenSpec, SealFields, ShowFields};
-use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
-use crate::tokens::tokenize::{TokenizeFields, TokenizeSpec};
-use crate::tokens::{self, Bounds, Collection};
 use sealwire_config::Limits;
+use sealwire_jobs::cost::{Costs, OperationKind, SliceBudget, WorkKind, thread_cpu};
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_opener::{Evervault, FieldOpener};
+use sealwire_jobs::field_sealer::FieldSealer;
+use sealwire_jobs::job::{
+    FieldContext, Fields, Finished, Job, JobSpec, Outcome, Slices as _, StartFields, TokenFields,
+};
+use sealwire_jobs::masks::disclosure::Disclosure;
+use sealwire_jobs::masks::{self, MaskSpec};
+use sealwire_jobs::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
+use sealwire_jobs::tokens::tokenize::{TokenizeFields, TokenizeSpec};
+use sealwire_jobs::tokens::{self, Bounds, Collection};
 use sealwire_telemetry::metrics::Metrics;
 
 /// Fields from which the price of one is taken, of a few bytes and of many.
@@ -60,10 +62,10 @@ fn measure() -> Result<Costs, CallFailure> {
     let model = |kind: OperationKind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
-            WorkKind::Mint => tokens[0],
-            WorkKind::Settle => tokens[1],
-            WorkKind::Look => tokens[2],
-            WorkKind::Reveal => tokens[3],
+            WorkKind::MakeTokens => tokens[0],
+            WorkKind::OpenExisting => tokens[1],
+            WorkKind::HashTokens => tokens[2],
+            WorkKind::OpenRows => tokens[3],
             WorkKind::Mask => mask,
             WorkKind::Seal => seal,
             WorkKind::Open => open,
@@ -195,7 +197,7 @@ fn job((containers, start): Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (B
 /// The CPU that one walk takes, and what it comes to.
 fn timed((mut work, mut finished): (Box<Job>, Receiver<Finished>)) -> Result<(f64, Outcome), CallFailure> {
     let began = thread_cpu();
-    work.slice(&Allowance::UNLIMITED);
+    work.slice(&SliceBudget::UNLIMITED);
     let took = thread_cpu().saturating_sub(began);
     work.deliver();
     let finished = finished.try_recv().map_err(|_| CallFailure::Internal("calibration did not end"))?;

@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use crate::access::RequestTarget;
 use crate::apps::CachedApp;
-use crate::cancel_token::CancelToken;
-use crate::cost::{OperationKind, fields_max};
 use crate::engine::{Engine, Located};
-use crate::error::CallFailure;
-use crate::field_errors::FieldErrors;
 use crate::frame_text::FrameText;
-use crate::job::StartFields;
-use crate::scheduler::AdmissionPermit;
-use crate::tokens::store_io::{FRAME_BYTES, Tokens};
 use sealwire_config::Limits;
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::{OperationKind, fields_max};
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::FieldErrors;
+use sealwire_jobs::job::StartFields;
+use sealwire_jobs::scheduler::AdmissionPermit;
+use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
 
 /// One data operation, decoded and not yet permitted. Its texts and payload are parts of the message.
 pub trait Operation: Send + Sync {

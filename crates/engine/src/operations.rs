@@ -16,9 +16,9 @@ use bytes::Bytes;
 use sealwire_schedule::Shape;
 use sealwire_wire::{Boundary, Call, CallError, Curve, DocumentCall, KeyScope, Method, Methods, Outlook, TokenMap};
 
-use crate::cost::OperationKind;
 use crate::frame_text::FrameText;
 use crate::operation::{Operation, RequestOptions};
+use sealwire_jobs::cost::OperationKind;
 
 pub use decrypt::{OpenFields, OpenSpec, ShowFields};
 pub use encrypt::SealFields;

@@ -7,8 +7,8 @@ use sealwire_store::{Coalescer, ControlStore, Lanes, Observer, StoreError, Throt
 use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 
-use crate::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_config::{Config, Mode, Postgres};
+use sealwire_jobs::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_telemetry::metrics::Metrics;
 
 /// One writer task owns the store; reads are as many as there are threads to hand them to.

@@ -1,7 +1,7 @@
 //! One connection, from its first byte to its last. Every request passes through this file and those beneath.
 //!
 //! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
-//! [scheduler](sealwire_engine::scheduler) for admission, and spawns `request::handle` for each. Responses are
+//! [scheduler](sealwire_jobs::scheduler) for admission, and spawns `request::handle` for each. Responses are
 //! written in the order in which they are ready. Network threads only scan, look up and copy; the crypto threads seal
 //! and open.
 //!
@@ -36,11 +36,11 @@ pub use pace::Pace;
 use reader::Reader;
 use replies::{Outgoing, write_replies};
 use sealwire_access::Principal;
-use sealwire_engine::cancel_token::{CancelTokens, StopReason};
-use sealwire_engine::connection_memory::ConnectionMemory;
 use sealwire_engine::engine::Engine;
-use sealwire_engine::error::CallFailure;
-use sealwire_engine::failures::log_failure;
+use sealwire_jobs::cancel_token::{CancelTokens, StopReason};
+use sealwire_jobs::connection_memory::ConnectionMemory;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::failures::log_failure;
 use sealwire_telemetry::metrics::CallReport;
 
 /// The client of an open connection.

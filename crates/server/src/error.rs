@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 
 use sealwire_audit::JournalError;
-use sealwire_engine::error::CallFailure;
 use sealwire_engine::kek::KekError;
+use sealwire_jobs::error::CallFailure;
 use sealwire_store::StoreError;
 
 use crate::admin::AdminError;

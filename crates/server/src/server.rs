@@ -32,10 +32,10 @@ use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::key_warmer::KeyWarmer;
-use sealwire_engine::scheduler::Scheduler;
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
-use sealwire_engine::tokens::now;
+use sealwire_jobs::scheduler::Scheduler;
+use sealwire_jobs::tokens::now;
 use sealwire_telemetry::metrics::Served;
 use sealwire_telemetry::traces::Traces;
 
@@ -180,7 +180,7 @@ impl Server {
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
-            failures: sealwire_engine::failures::Failures::default(),
+            failures: sealwire_jobs::failures::Failures::default(),
         });
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
         let (draining, drains) = watch::channel(false);

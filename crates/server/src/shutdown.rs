@@ -6,7 +6,7 @@
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
 
-use sealwire_engine::cancel_token::StopReason;
+use sealwire_jobs::cancel_token::StopReason;
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// One connection's view of both. Cheap to clone.

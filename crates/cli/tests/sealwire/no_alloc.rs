@@ -12,11 +12,11 @@ use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
-use sealwire_engine::field_errors::{FieldErrors, FieldFault};
-use sealwire_engine::field_opener::{Evervault, FieldOpener};
-use sealwire_engine::field_sealer::FieldSealer;
-use sealwire_engine::masks::disclosure::Disclosure;
 use sealwire_engine::operations::{OpenFields, RewrapFields, SealFields, ShowFields};
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_opener::{Evervault, FieldOpener};
+use sealwire_jobs::field_sealer::FieldSealer;
+use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkLimits};
 use sealwire_telemetry::traces::Traces;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sealwire_access::{Operation, Permit, Principal};
 use tokio::time::Instant;
 
-use crate::error::CallFailure;
+use sealwire_jobs::error::CallFailure;
 
 /// Principals and operations that are counted at a time, at most.
 const BUCKETS_MAX: usize = 16_384;

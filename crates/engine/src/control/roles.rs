@@ -55,7 +55,7 @@ fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
     let mut grant = Grant::from_text(text).map_err(bad)?;
     if let Some(mask) = &grant.mask {
         let wrong = |what| bad(format!("mask of grant {}: {what}", at + 1));
-        let function = crate::masks::of_role(mask.as_str()).map_err(wrong)?;
+        let function = sealwire_jobs::masks::of_role(mask.as_str()).map_err(wrong)?;
         grant.mask = Some(MaskText::new(&function.to_string()).map_err(bad)?);
     }
     Ok(grant)

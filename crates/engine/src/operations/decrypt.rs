@@ -9,15 +9,15 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, OnError};
 
-use crate::cancel_token::CancelToken;
-use crate::cost::OperationKind;
 use crate::engine::Engine;
-use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault};
-use crate::field_opener::{Evervault, FieldOpener, OpenedField};
-use crate::job::{FieldContext, FieldWork, Fields, walk_on};
-use crate::masks::disclosure::Disclosure;
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_opener::{Evervault, FieldOpener, OpenedField};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
+use sealwire_jobs::masks::disclosure::Disclosure;
 
 /// A decoded `decrypt`.
 pub(super) struct Decrypt {

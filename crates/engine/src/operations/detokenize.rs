@@ -6,12 +6,12 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Within};
 
-use crate::cost::OperationKind;
-use crate::error::CallFailure;
-use crate::job::{Fields, TokenFields};
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
-use crate::tokens::Bounds;
-use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::job::{Fields, TokenFields};
+use sealwire_jobs::tokens::Bounds;
+use sealwire_jobs::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
 
 /// A decoded `detokenize`.
 pub(super) struct Detokenize {

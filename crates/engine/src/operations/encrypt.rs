@@ -9,14 +9,14 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_wire::{DocumentCall, Format, Method, Writing};
 
 use super::sealing::{SealOptions, document_bytes_in, times};
-use crate::cancel_token::CancelToken;
-use crate::cost::OperationKind;
-use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault};
-use crate::field_sealer::FieldSealer;
-use crate::job::{FieldWork, Fields, walk_on};
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_sealer::FieldSealer;
+use sealwire_jobs::job::{FieldWork, Fields, walk_on};
 
 /// A decoded `encrypt`.
 pub(super) struct Encrypt {
@@ -129,7 +129,7 @@ mod tests {
     use sealwire_wire::OnError;
 
     use super::*;
-    use crate::cancel_token::StopReason;
+    use sealwire_jobs::cancel_token::StopReason;
 
     /// Stops its own request before the field that comes after so many.
     struct StopAfter {

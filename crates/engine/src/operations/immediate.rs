@@ -6,9 +6,9 @@ use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::{self as wire, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
 
 use crate::engine::Engine;
-use crate::error::CallFailure;
 use crate::frame_text::FrameText;
 use crate::operation::part;
+use sealwire_jobs::error::CallFailure;
 
 /// A request that is answered without a permission and admission. Never rejected for load.
 pub enum Immediate {

@@ -11,13 +11,13 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Selection, Tran
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Masking, Method};
 
-use crate::cancel_token::CancelToken;
-use crate::cost::OperationKind;
-use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault, Refusal};
-use crate::job::{FieldWork, Fields, walk_on};
-use crate::masks::{self, MaskSpec};
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault, Refusal};
+use sealwire_jobs::job::{FieldWork, Fields, walk_on};
+use sealwire_jobs::masks::{self, MaskSpec};
 
 /// A decoded `mask`.
 pub(super) struct MaskDocument {

@@ -6,14 +6,14 @@ use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
 
 use super::decrypt::{OpenFields, OpenSpec};
 use super::sealing::{SealOptions, document_bytes_in, times};
-use crate::cost::OperationKind;
-use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault};
-use crate::field_opener::FieldOpener;
-use crate::field_sealer::FieldSealer;
-use crate::job::{FieldWork, Fields, walk_on};
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_opener::FieldOpener;
+use sealwire_jobs::field_sealer::FieldSealer;
+use sealwire_jobs::job::{FieldWork, Fields, walk_on};
 
 /// A decoded `rewrap`.
 pub(super) struct Rewrap {

@@ -8,9 +8,9 @@ use sealwire_apps::App;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
 
-use crate::error::CallFailure;
-use crate::field_sealer::FieldSealer;
 use crate::frame_text::FrameText;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_sealer::FieldSealer;
 
 /// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
 /// numbers as text. Held by a test.
@@ -144,10 +144,10 @@ mod tests {
     use super::super::encrypt::sealed_bytes;
     use super::super::rewrap::rewrapped_bytes;
     use super::{Arc, crypto, evervault};
-    use crate::field_errors::Refusal;
-    use crate::field_opener::{Evervault, FieldOpener};
-    use crate::field_sealer::FieldSealer;
     use crate::operation::MessageSize;
+    use sealwire_jobs::field_errors::Refusal;
+    use sealwire_jobs::field_opener::{Evervault, FieldOpener};
+    use sealwire_jobs::field_sealer::FieldSealer;
 
     fn keys() -> Arc<AppKeys> {
         let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());

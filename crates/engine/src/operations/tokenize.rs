@@ -6,16 +6,16 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Minting};
 
-use crate::cost::OperationKind;
-use crate::error::CallFailure;
 use crate::frame_text::FrameText;
-use crate::job::{Fields, TokenFields};
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
 };
-use crate::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
-use crate::tokens::{self, Collection};
 use sealwire_config::Limits;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::job::{Fields, TokenFields};
+use sealwire_jobs::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
+use sealwire_jobs::tokens::{self, Collection};
 
 /// A decoded `tokenize`.
 pub(super) struct Tokenize {

@@ -14,17 +14,17 @@ use sealwire_wire::{Ask, Counted, Found, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use crate::cancel_token::CancelToken;
-use crate::cost::OperationKind;
 use crate::engine::Located;
-use crate::error::CallFailure;
-use crate::field_errors::Refusal;
 use crate::frame_text::FrameText;
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
-use crate::scheduler::AdmissionPermit;
-use crate::tokens::batch::each;
-use crate::tokens::store_io;
-use crate::tokens::{Canonical, Collection, CollectionKind, canonical, now, value_of};
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::Refusal;
+use sealwire_jobs::scheduler::AdmissionPermit;
+use sealwire_jobs::tokens::batch::each;
+use sealwire_jobs::tokens::store_io;
+use sealwire_jobs::tokens::{Canonical, Collection, CollectionKind, canonical, now, value_of};
 
 /// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
@@ -109,7 +109,7 @@ impl Tokens {
 
 impl Operation for Tokens {
     fn kind(&self) -> OperationKind {
-        OperationKind::LOOK
+        OperationKind::HASH_TOKENS
     }
 
     fn fields_max(&self, _: MessageSize) -> u64 {
@@ -191,7 +191,7 @@ impl TokensTask<'_> {
     async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, CallFailure> {
         let names = tokens.iter().map(|token| token.as_str().to_owned()).collect();
         let collection = Arc::clone(&self.collection);
-        each(self.admission, OperationKind::LOOK, self.cancel, names, move |name: String| {
+        each(self.admission, OperationKind::HASH_TOKENS, self.cancel, names, move |name: String| {
             let Collection { keys, map, format, .. } = &*collection;
             format.has_shape(&name).then(|| TokenId(keys.id(map.collection, &name)))
         })
@@ -202,7 +202,7 @@ impl TokensTask<'_> {
     async fn opened(&mut self, rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
         let collection = Arc::clone(&self.collection);
         let mut buffer = RowBuffer::default();
-        each(self.admission, OperationKind::REVEAL, self.cancel, rows, move |row: Row| {
+        each(self.admission, OperationKind::OPEN_ROWS, self.cancel, rows, move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
             Some(token(opened.token().to_owned(), row))
@@ -260,7 +260,7 @@ impl TokensTask<'_> {
             let scope = collection.scope(&context);
             (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), scope, wanted)
         };
-        let hashed = each(self.admission, OperationKind::LOOK, self.cancel, vec![wanted], hash).await?;
+        let hashed = each(self.admission, OperationKind::HASH_TOKENS, self.cancel, vec![wanted], hash).await?;
         let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
         let Some((row, (fingerprint, scope, wanted))) =
@@ -277,7 +277,7 @@ impl TokensTask<'_> {
             let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
         };
-        match each(self.admission, OperationKind::REVEAL, self.cancel, vec![row], open).await?.pop().flatten() {
+        match each(self.admission, OperationKind::OPEN_ROWS, self.cancel, vec![row], open).await?.pop().flatten() {
             Some(Some(token)) => return Ok(Some(token)),
             Some(None) => self.tokens.mismatched(1),
             None => (),
@@ -334,7 +334,7 @@ impl TokensTask<'_> {
 
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
     async fn pass(&mut self) -> Result<(), CallFailure> {
-        each(self.admission, OperationKind::LOOK, self.cancel, Vec::<()>::new(), |()| ()).await.map(drop)
+        each(self.admission, OperationKind::HASH_TOKENS, self.cancel, Vec::<()>::new(), |()| ()).await.map(drop)
     }
 
     fn counted(&self, ids: &[Option<TokenId>], there: &[bool]) -> Counted {

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Connection;
 use sealwire_engine::audit::{Recording, kind};
-use sealwire_engine::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
+use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// A request that is answered before it begins.

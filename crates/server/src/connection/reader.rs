@@ -21,11 +21,11 @@ use super::request::{Rejected, Request, handle, prepare};
 use super::{Connection, End};
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
-use sealwire_engine::cancel_token::StopReason;
-use sealwire_engine::error::CallFailure;
 use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
 use sealwire_engine::operations::{self, Decoded, needs_admission};
-use sealwire_engine::scheduler::AdmissionPermit;
+use sealwire_jobs::cancel_token::StopReason;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 use streaming::{StreamingRequest, admitted};
 

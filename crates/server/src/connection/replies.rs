@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use sealwire_engine::io_fairness::{IoFairness, PIECE_BYTES};
-use sealwire_engine::scheduler::AdmissionPermit;
+use sealwire_jobs::scheduler::AdmissionPermit;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;

@@ -19,17 +19,17 @@ use tokio::time::{Instant, sleep_until};
 use super::Connection;
 use super::audit::RequestSummary;
 use super::replies::Outgoing;
-use sealwire_engine::cancel_token::{CancelGuard, CancelToken, StopReason};
-use sealwire_engine::cost::OperationKind;
 use sealwire_engine::engine::Engine;
-use sealwire_engine::error::CallFailure;
-use sealwire_engine::failures::log_failure;
-use sealwire_engine::job::{Finished, Job, JobSpec, Outcome};
 use sealwire_engine::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan,
 };
-use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
-use sealwire_engine::tokens::store_io::Resumed;
+use sealwire_jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::failures::log_failure;
+use sealwire_jobs::job::{Finished, Job, JobSpec, Outcome};
+use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_jobs::tokens::store_io::Resumed;
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use sealwire_telemetry::traces::Traced;
 

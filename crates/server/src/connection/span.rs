@@ -2,8 +2,8 @@
 
 use super::Connection;
 use super::audit::{RejectedRequest, RequestSummary};
-use sealwire_engine::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
+use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, CallTimes};
 use sealwire_telemetry::traces::{Ended, Traced};
 

@@ -19,7 +19,7 @@ use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
 use sealwire_engine::operation::Operation;
 use sealwire_engine::operations::{self, Decoded};
-use sealwire_engine::scheduler::Scheduler;
+use sealwire_jobs::scheduler::Scheduler;
 use sealwire_telemetry::Telemetry;
 use sealwire_telemetry::traces::Traces;
 
@@ -62,7 +62,7 @@ async fn connection() -> Arc<Connection> {
         traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
         limits: config.limits.clone(),
         evervault: Arc::default(),
-        failures: sealwire_engine::failures::Failures::default(),
+        failures: sealwire_jobs::failures::Failures::default(),
         metrics,
         apps,
     };

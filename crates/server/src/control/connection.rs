@@ -16,7 +16,7 @@ use super::audit::{Applied, RequestInfo, unrecorded};
 use super::{CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
-use sealwire_engine::cancel_token::StopReason;
+use sealwire_jobs::cancel_token::StopReason;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 

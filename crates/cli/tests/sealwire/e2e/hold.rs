@@ -7,11 +7,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use sealwire_access::Principal;
-use sealwire_engine::connection_memory::ConnectionMemory;
-use sealwire_engine::cost::{Allowance, OperationKind};
 use sealwire_engine::engine::Engine;
-use sealwire_engine::job::{Slice, Slices};
-use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_jobs::connection_memory::ConnectionMemory;
+use sealwire_jobs::cost::{OperationKind, SliceBudget};
+use sealwire_jobs::job::{Slice, Slices};
+use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_schedule::Shape;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -69,7 +69,7 @@ struct Blocker {
 
 impl Slices for Blocker {
     fn kind(&self) -> OperationKind {
-        OperationKind::LOOK
+        OperationKind::HASH_TOKENS
     }
 
     fn shape(&self) -> Shape {
@@ -84,7 +84,7 @@ impl Slices for Blocker {
         true
     }
 
-    fn slice(&mut self, _: &Allowance) -> Slice {
+    fn slice(&mut self, _: &SliceBudget) -> Slice {
         if let Some(started) = self.started.take() {
             let _ = started.send(());
         }
@@ -110,7 +110,7 @@ fn offer(engine: &Engine, shape: Shape) -> AdmissionPermit {
     let since = std::time::Instant::now();
     let offer = AdmissionRequest {
         principal: &principal,
-        kind: OperationKind::LOOK,
+        kind: OperationKind::HASH_TOKENS,
         shape,
         bytes: 0,
         since,
@@ -170,7 +170,7 @@ impl Spinning {
 
 impl Slices for Spinning {
     fn kind(&self) -> OperationKind {
-        OperationKind::LOOK
+        OperationKind::HASH_TOKENS
     }
 
     fn shape(&self) -> Shape {
@@ -185,7 +185,7 @@ impl Slices for Spinning {
         self.slices.load(Ordering::Relaxed) > 0
     }
 
-    fn slice(&mut self, allowance: &Allowance) -> Slice {
+    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
         for _ in 0..20_000 {
             std::hint::spin_loop();
         }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::super::request::Request;
 use super::Reader;
-use sealwire_engine::cancel_token::StopReason;
-use sealwire_engine::error::CallFailure;
 use sealwire_engine::operation::Operation;
+use sealwire_jobs::cancel_token::StopReason;
+use sealwire_jobs::error::CallFailure;
 use sealwire_telemetry::metrics::ClassLabel;
 
 /// Longest pause that a rejection causes.

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::super::End;
 use super::super::audit::RejectedRequest;
 use super::{Reader, Reading};
-use sealwire_engine::cancel_token::CancelGuard;
-use sealwire_engine::cost::OperationKind;
-use sealwire_engine::error::CallFailure;
 use sealwire_engine::operations;
-use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_jobs::cancel_token::CancelGuard;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_telemetry::metrics::MethodLabel;
 
 /// A long message that the scheduler knows while it arrives. Only a request on data has a cancel token and an in-flight

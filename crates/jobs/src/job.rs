@@ -13,7 +13,7 @@ use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
 use crate::cancel_token::{CancelToken, StopReason};
-use crate::cost::{Allowance, OperationKind, fields_max};
+use crate::cost::{OperationKind, SliceBudget, fields_max};
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
@@ -230,7 +230,7 @@ impl Paused {
     /// Another walk, with the store's answer.
     pub fn again(mut self) -> (Box<Job>, oneshot::Receiver<Finished>) {
         drop(std::mem::take(&mut self.out));
-        self.order.kind = self.order.kind.behind().unwrap_or(self.order.kind);
+        self.order.kind = self.order.kind.second_walk().unwrap_or(self.order.kind);
         let mut fields = self.fields;
         let start = Box::new(move |context: FieldContext| {
             fields.restart(context.errors(fields.errors().on_error()));
@@ -255,7 +255,7 @@ pub trait Slices: Send {
     fn has_begun(&self) -> bool;
 
     /// Does as much as is allowed.
-    fn slice(&mut self, allowance: &Allowance) -> Slice;
+    fn slice(&mut self, allowance: &SliceBudget) -> Slice;
 
     /// Tells whoever waits what it came to, after the last slice.
     fn deliver(self: Box<Self>);
@@ -359,7 +359,7 @@ impl Job {
     }
 
     /// Walks on as far as allowed. `true`: the document is done.
-    fn advance(&mut self, allowance: &Allowance) -> Result<bool, CallFailure> {
+    fn advance(&mut self, allowance: &SliceBudget) -> Result<bool, CallFailure> {
         if let Some(reason) = self.order.cancel.stop_reason() {
             return Err(CallFailure::Stopped(reason));
         }
@@ -466,7 +466,7 @@ impl Slices for Job {
         self.started.is_some()
     }
 
-    fn slice(&mut self, allowance: &Allowance) -> Slice {
+    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
         let start = Instant::now();
         let first = self.started.is_none();
         self.started.get_or_insert(start);

@@ -21,25 +21,31 @@ pub fn fields_max(leaves: u64) -> u64 {
 /// A kind of work on fields. Each kind has its own coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationKind {
-    pub(crate) operation: WorkKind,
-    pub(crate) curve: Curve,
+    /// The work per field.
+    pub operation: WorkKind,
+    /// The curve of the envelopes.
+    pub curve: Curve,
     scope: KeyScope,
 }
 
+/// The work per field of one walk. Operations on tokens walk a second time after the store has responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WorkKind {
+pub enum WorkKind {
+    /// Seals fields.
     Seal,
+    /// Opens envelopes.
     Open,
+    /// Opens envelopes and seals their values again.
     Rewrap,
-    /// `tokenize`, before the store is asked: tokens are made and sealed.
-    Mint,
-    /// And behind that: tokens that were there are opened.
-    Settle,
-    /// `detokenize` and the like, before the store is asked: tokens are hashed.
-    Look,
-    /// And behind that: rows are opened.
-    Reveal,
-    /// Fields are masked, with one function or another.
+    /// First walk of `tokenize`: makes tokens and seals rows.
+    MakeTokens,
+    /// Second walk of `tokenize`: opens the rows of existing tokens.
+    OpenExisting,
+    /// First walk of `detokenize` and of requests on tokens: hashes tokens.
+    HashTokens,
+    /// Second walk of `detokenize`: opens rows.
+    OpenRows,
+    /// Masks fields.
     Mask,
 }
 
@@ -49,11 +55,11 @@ impl OperationKind {
     const COUNT: usize = Self::OF_ENVELOPES + 5;
 
     /// Tokens are made.
-    const MINT: Self = Self::without_curve(WorkKind::Mint);
+    const MAKE_TOKENS: Self = Self::without_curve(WorkKind::MakeTokens);
     /// Tokens are hashed.
-    pub const LOOK: Self = Self::without_curve(WorkKind::Look);
+    pub const HASH_TOKENS: Self = Self::without_curve(WorkKind::HashTokens);
     /// Rows are opened.
-    pub const REVEAL: Self = Self::without_curve(WorkKind::Reveal);
+    pub const OPEN_ROWS: Self = Self::without_curve(WorkKind::OpenRows);
     /// Fields are masked.
     const MASK: Self = Self::without_curve(WorkKind::Mask);
 
@@ -62,15 +68,15 @@ impl OperationKind {
     }
 
     /// Kind of the work that follows the store's response.
-    pub fn behind(self) -> Option<Self> {
+    pub fn second_walk(self) -> Option<Self> {
         match self.operation {
-            WorkKind::Mint => Some(Self::without_curve(WorkKind::Settle)),
-            WorkKind::Look => Some(Self::REVEAL),
+            WorkKind::MakeTokens => Some(Self::without_curve(WorkKind::OpenExisting)),
+            WorkKind::HashTokens => Some(Self::OPEN_ROWS),
             WorkKind::Seal
             | WorkKind::Open
             | WorkKind::Rewrap
-            | WorkKind::Settle
-            | WorkKind::Reveal
+            | WorkKind::OpenExisting
+            | WorkKind::OpenRows
             | WorkKind::Mask => None,
         }
     }
@@ -81,15 +87,15 @@ impl OperationKind {
         match method {
             Method::Encrypt => Self { operation: WorkKind::Seal, curve, scope },
             Method::Rewrap => Self { operation: WorkKind::Rewrap, curve, scope },
-            Method::Tokenize => Self::MINT,
+            Method::Tokenize => Self::MAKE_TOKENS,
             Method::Mask => Self::MASK,
-            method if Methods::TOKENS.contains(method) => Self::LOOK,
+            method if Methods::TOKENS.contains(method) => Self::HASH_TOKENS,
             _ => Self { operation: WorkKind::Open, curve: Curve::R1, scope: KeyScope::Request },
         }
     }
 
     fn index(self) -> usize {
-        if let Some(at) = (self.operation as usize).checked_sub(WorkKind::Mint as usize) {
+        if let Some(at) = (self.operation as usize).checked_sub(WorkKind::MakeTokens as usize) {
             return Self::OF_ENVELOPES + at;
         }
         (self.operation as usize * Curve::ALL.len() + self.curve as usize) * KeyScope::ALL.len() + self.scope as usize
@@ -102,7 +108,8 @@ impl OperationKind {
                 KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
             })
         });
-        let others = [WorkKind::Mint, WorkKind::Settle, WorkKind::Look, WorkKind::Reveal, WorkKind::Mask];
+        let others =
+            [WorkKind::MakeTokens, WorkKind::OpenExisting, WorkKind::HashTokens, WorkKind::OpenRows, WorkKind::Mask];
         of_envelopes.chain(others.map(Self::without_curve))
     }
 
@@ -131,7 +138,7 @@ impl OperationKind {
 
 /// How much of a call to do in one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct SliceBudget {
     /// Fields.
     pub fields: usize,
     /// Bytes of the document to pass.
@@ -140,7 +147,7 @@ pub struct Allowance {
     pub agreements: usize,
 }
 
-impl Allowance {
+impl SliceBudget {
     /// All of it.
     pub const UNLIMITED: Self = Self { fields: usize::MAX, bytes: usize::MAX, agreements: usize::MAX };
 }
@@ -151,7 +158,7 @@ pub struct Costs([CostModel; OperationKind::COUNT]);
 
 impl Costs {
     /// Creates the cost models, one for each kind of work.
-    pub(crate) fn new(model: impl FnMut(OperationKind) -> CostModel) -> Self {
+    pub fn new(model: impl FnMut(OperationKind) -> CostModel) -> Self {
         let models: Vec<_> = OperationKind::all().map(model).collect();
         Self(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds")))
     }
@@ -165,13 +172,13 @@ impl Costs {
 
     /// The work in a whole call of `shape`, with what comes behind the store's answer.
     pub fn whole(&self, kind: OperationKind, shape: Shape) -> Cost {
-        let behind = kind.behind().map_or(0, |kind| self.estimate(kind, shape).as_nanos());
+        let behind = kind.second_walk().map_or(0, |kind| self.estimate(kind, shape).as_nanos());
         Cost::from_nanos(self.estimate(kind, shape).as_nanos().saturating_add(behind))
     }
 
     /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
     /// slice is over, and with it the making of its key.
-    pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> Allowance {
+    pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> SliceBudget {
         let model = &self.0[kind.index()];
         let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
         let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
@@ -180,7 +187,7 @@ impl Costs {
         // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
         let bytes = fields.saturating_mul(field_bytes.max(32)).saturating_mul(2).min(SLICE_BYTES_MAX);
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        Allowance { fields: size(fields), bytes: size(bytes), agreements: size((budget.as_nanos() / key).max(1)) }
+        SliceBudget { fields: size(fields), bytes: size(bytes), agreements: size((budget.as_nanos() / key).max(1)) }
     }
 
     /// Learns that `done` took so much CPU.
@@ -237,11 +244,14 @@ mod tests {
         let of = |method| OperationKind::of(method, Curve::K1, KeyScope::Field);
         let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
         assert_eq!(
-            (look, of(Method::TokensGet), look.behind()),
-            (OperationKind::LOOK, OperationKind::LOOK, Some(OperationKind::REVEAL))
+            (look, of(Method::TokensGet), look.second_walk()),
+            (OperationKind::HASH_TOKENS, OperationKind::HASH_TOKENS, Some(OperationKind::OPEN_ROWS))
         );
-        let behind = mint.behind().unwrap();
-        assert_eq!((behind.behind(), OperationKind::REVEAL.behind(), of(Method::Encrypt).behind()), (None, None, None));
+        let behind = mint.second_walk().unwrap();
+        assert_eq!(
+            (behind.second_walk(), OperationKind::OPEN_ROWS.second_walk(), of(Method::Encrypt).second_walk()),
+            (None, None, None)
+        );
         let shape = mint.shape(104, 1_000);
         assert_eq!(shape, Shape { calls: 1, keys: 0, fields: 100, bytes: 1_000 });
         assert_eq!(costs.estimate(mint, shape).as_nanos(), 25_500);

@@ -148,7 +148,7 @@ impl Tokens {
 
     /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the admission of the request,
     /// until they are released.
-    pub(crate) fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<ReservedRows, CallFailure> {
+    pub fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<ReservedRows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
         self.resize(admission, admission.bytes().saturating_add(bytes))?;
@@ -156,7 +156,7 @@ impl Tokens {
     }
 
     /// Counts rows that were found by a value and hold another one.
-    pub(crate) fn mismatched(&self, rows: u64) {
+    pub fn mismatched(&self, rows: u64) {
         self.metrics.tokens(TokenLabel::Mismatched, rows);
     }
 
@@ -183,16 +183,12 @@ impl Tokens {
     }
 
     /// Returns live rows by token.
-    pub(crate) async fn get(
-        &self,
-        keys: &[(MapId, TokenId)],
-        deadline: Instant,
-    ) -> Result<Vec<Option<Row>>, CallFailure> {
+    pub async fn get(&self, keys: &[(MapId, TokenId)], deadline: Instant) -> Result<Vec<Option<Row>>, CallFailure> {
         Ok(self.store.get(now(), keys, Some(deadline)).await?)
     }
 
     /// Returns live rows by value.
-    pub(crate) async fn find(
+    pub async fn find(
         &self,
         keys: &[(MapId, Fingerprint)],
         deadline: Instant,
@@ -201,7 +197,7 @@ impl Tokens {
     }
 
     /// Walks through rows when the app gets its permit.
-    pub(crate) async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
@@ -210,7 +206,7 @@ impl Tokens {
     }
 
     /// Changes existing rows when the app gets its permit.
-    pub(crate) async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
@@ -242,15 +238,15 @@ impl Tokens {
 
 /// Memory reserved for rows under an admission.
 #[must_use]
-pub(crate) struct ReservedRows {
+pub struct ReservedRows {
     /// The number of rows.
-    pub(crate) most: usize,
+    pub most: usize,
     bytes: usize,
 }
 
 impl ReservedRows {
     /// Releases the memory: the rows are gone.
-    pub(crate) fn give_back(self, admission: &mut AdmissionPermit) {
+    pub fn give_back(self, admission: &mut AdmissionPermit) {
         // Shrinking a reservation never fails.
         let _ = admission.resize(admission.bytes().saturating_sub(self.bytes));
     }

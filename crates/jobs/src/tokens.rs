@@ -54,7 +54,7 @@ impl Collection {
     }
 
     /// Returns the context under which a value of the collection is sealed and found.
-    pub(crate) fn scope(&self, context: &[u8]) -> TokenContext {
+    pub fn scope(&self, context: &[u8]) -> TokenContext {
         self.keys.context(if self.is_shared() { b"" } else { context })
     }
 }
@@ -81,7 +81,7 @@ pub fn now() -> u64 {
 }
 
 /// A value as it is hashed and sealed: text and binary without their headers, all else as its MessagePack.
-pub(crate) fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
+pub fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     match token {
         Token::Str(text) => (Datatype::String, text),
         Token::Bin(bytes) => (Datatype::Binary, bytes),
@@ -90,7 +90,7 @@ pub(crate) fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u
 }
 
 /// Appends a value in the encoding under which it is hashed and compared. Equal values have one encoding.
-pub(crate) fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
+pub fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
     let before = out.len();
     if datatype != Datatype::Value || sealwire_msgpack::canonical(value, out).is_err() {
         out.truncate(before);
@@ -99,13 +99,17 @@ pub(crate) fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A value in the encoding under which it is hashed; a string or binary is its own.
-pub(crate) enum Canonical<'a> {
+pub enum Canonical<'a> {
+    /// The value itself.
     Same(&'a [u8]),
+    /// The canonical encoding of the value.
     Encoded(Zeroizing<Vec<u8>>),
 }
 
 impl<'a> Canonical<'a> {
-    pub(crate) fn of(datatype: Datatype, value: &'a [u8]) -> Self {
+    /// Encodes a value. Copies nothing if the value is its own encoding.
+    #[must_use]
+    pub fn of(datatype: Datatype, value: &'a [u8]) -> Self {
         if datatype != Datatype::Value {
             return Self::Same(value);
         }

@@ -19,7 +19,7 @@ use sealwire_schedule::{
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::connection_memory::{ConnectionMemory, Reservation};
-use crate::cost::{Allowance, Costs, OperationKind, thread_cpu};
+use crate::cost::{Costs, OperationKind, SliceBudget, thread_cpu};
 use crate::job::{Slice, Slices};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_config::CALL_BYTES;
@@ -92,7 +92,7 @@ pub struct AdmissionPermit {
 struct TakenSlice {
     id: Id,
     work: Box<dyn Slices>,
-    allowance: Allowance,
+    allowance: SliceBudget,
 }
 
 /// A slice that is over.

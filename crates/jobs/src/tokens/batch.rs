@@ -6,7 +6,7 @@ use sealwire_schedule::Shape;
 use tokio::sync::oneshot;
 
 use crate::cancel_token::CancelToken;
-use crate::cost::{Allowance, OperationKind};
+use crate::cost::{OperationKind, SliceBudget};
 use crate::error::CallFailure;
 use crate::job::{Slice, Slices};
 use crate::scheduler::AdmissionPermit;
@@ -61,7 +61,7 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         self.begun
     }
 
-    fn slice(&mut self, allowance: &Allowance) -> Slice {
+    fn slice(&mut self, allowance: &SliceBudget) -> Slice {
         let first = !std::mem::replace(&mut self.begun, true);
         let before = self.done.len();
         let stopped = self.cancel.stop_reason();
@@ -87,23 +87,30 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::calibrate::calibrate;
     use crate::cancel_token::StopReason;
     use crate::connection_memory::ConnectionMemory;
+    use crate::cost::Costs;
     use crate::scheduler::{AdmissionRequest, Scheduler};
     use sealwire_access::Principal;
     use sealwire_config::Config;
+    use sealwire_schedule::{Coefficients, CostModel};
+
+    /// Costs that do not depend on this machine.
+    fn costs() -> Costs {
+        let each = Coefficients { call: 5_000.0, key: 50_000.0, field: 500.0, byte: 0.5 };
+        Costs::new(|_| CostModel::new(each))
+    }
 
     fn admission() -> (Scheduler, AdmissionPermit) {
         let spare = Arc::new(|| false);
         let threads = NonZeroU32::new(2).unwrap();
         let config = Config::defaults(Path::new("nowhere")).schedule;
-        let scheduler = Scheduler::start(threads, &config, calibrate().unwrap(), spare);
+        let scheduler = Scheduler::start(threads, &config, costs(), spare);
         let principal = Principal::from_text("relay").unwrap();
         let offer = AdmissionRequest {
             principal: &principal,
-            kind: OperationKind::LOOK,
-            shape: OperationKind::LOOK.shape(100, 0),
+            kind: OperationKind::HASH_TOKENS,
+            shape: OperationKind::HASH_TOKENS.shape(100, 0),
             bytes: 0,
             since: std::time::Instant::now(),
             deadline: None,
@@ -119,7 +126,9 @@ mod tests {
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
             let doubled =
-                each(&mut admission, OperationKind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
+                each(&mut admission, OperationKind::HASH_TOKENS, &Arc::default(), numbers, |number| number * 2)
+                    .await
+                    .unwrap();
             assert_eq!(doubled, (0..round % 3).map(|number| number * 2).collect::<Vec<_>>());
         }
         drop(admission);
@@ -138,10 +147,11 @@ mod tests {
             }
             assert!(at < 100_000, "it goes on and on");
         };
-        let stopped = each(&mut admission, OperationKind::LOOK, &cancel, (0..1_000_000).collect(), step).await;
+        let stopped = each(&mut admission, OperationKind::HASH_TOKENS, &cancel, (0..1_000_000).collect(), step).await;
         assert!(matches!(stopped, Err(CallFailure::Stopped(StopReason::Cancel))));
         let panicked =
-            each(&mut admission, OperationKind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
+            each(&mut admission, OperationKind::HASH_TOKENS, &Arc::default(), vec![()], |()| panic!("on purpose"))
+                .await;
         assert!(matches!(panicked, Err(CallFailure::Internal(_))));
     }
 }

@@ -1,0 +1,17 @@
+//! Jobs: the work on the fields of a document, in slices on the crypto threads.
+//!
+//! [`scheduler::Scheduler`] admits requests and runs their [`job::Job`]s. A job walks its document once and seals, opens,
+//! masks or tokenizes each selected field. This crate does not read requests and decides no permissions.
+
+pub mod cancel_token;
+pub mod connection_memory;
+pub mod cost;
+pub mod error;
+pub mod failures;
+pub mod field_errors;
+pub mod field_opener;
+pub mod field_sealer;
+pub mod job;
+pub mod masks;
+pub mod scheduler;
+pub mod tokens;
