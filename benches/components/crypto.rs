@@ -10,10 +10,8 @@ use std::time::Instant;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
-use sealwire_crypto::{
-    AppKeys, CardEnds, Curve, Datatype, Encoding, EpochLifetime, Format, KeyPair, KeyScope, KeyState, NewToken, Opener,
-    RowBuffer, Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
-};
+use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, Opener, Sealer};
+use sealwire_token::{CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 
 const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
 const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];

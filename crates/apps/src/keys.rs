@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{
-    AppId, AppKeys, Curve, Kek, KeyId, KeyPair, KeyVersion, TokenKeyVersion, TokenKeys, TokenSecret,
-};
+use sealwire_crypto::{AppId, AppKeys, Curve, Kek, KeyId, KeyPair, KeyVersion};
+use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
 use super::model::{App, State};
 use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged};
@@ -54,7 +53,7 @@ fn unwrap_token(kek: &Kek, app: &AppId, number: u32, record: &TokenKeyRecord) ->
     let wrapped = base64(&app_key(app), &record.wrapped)?;
     let secret = kek.unwrap_secret(&wrapped, &token_bound(app, number, record.number));
     let secret = secret.map_err(|_| StoreError::WrongKek { app: app.clone() })?;
-    Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret })
+    Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret: TokenSecret::new(secret) })
 }
 
 /// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
@@ -122,7 +121,7 @@ impl AppRecord {
     pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
         let highest = self.token_keys.iter().map(|key| key.number).max().unwrap_or(0);
         let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
-        let wrapped = kek.wrap_secret(&TokenSecret::generate()?, &token_bound(app, self.number, number))?;
+        let wrapped = kek.wrap_secret(TokenSecret::generate()?.expose(), &token_bound(app, self.number, number))?;
         let wrapped = STANDARD.encode(wrapped);
         self.token_keys.push(TokenKeyRecord { number, state: StateName::Active, created_unix_s: unix_s(), wrapped });
         Ok(number)

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::{self as crypto, AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyState, TokenKeys};
+use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyState};
+use sealwire_token::TokenKeys;
 
 use sealwire_store::{MapId, StoreError};
 
@@ -150,7 +151,7 @@ pub struct Rules {
     /// Decides if equal values get equal tokens, and if a token can be detokenized.
     pub kind: CollectionKind,
     /// Format of the tokens.
-    pub format: crypto::Format,
+    pub format: sealwire_token::Format,
     /// Scope in which equal values have equal tokens.
     pub scope: Scope,
     /// Default lifetime of new tokens, in seconds: 1 to [`Rules::EXPIRES_S_MAX`]. `None`: tokens never expire.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{self as crypto, AppId, CardEnds, Curve, EpochLifetime, KeyId, KeyState};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyState};
+use sealwire_token::CardEnds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -362,7 +363,7 @@ impl From<Settings> for SettingsRecord {
 impl KeyRecord {
     pub(super) fn summary(&self, key: &str) -> Result<KeySummary, StoreError> {
         let curve = Curve::from_name(&self.curve).ok_or_else(|| damaged(key, "unknown curve".into()))?;
-        let id = self.id.parse().map_err(|error: crypto::Error| damaged(key, error.to_string()))?;
+        let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;
         let state = if self.delete_unix_s.is_some() { KeyState::Disabled } else { self.state.into() };
         let Self { number, opens_only, created_unix_s, delete_unix_s, .. } = *self;
         Ok(KeySummary { id, curve, number, state, seals: !opens_only, created_unix_s, delete_unix_s })
@@ -392,11 +393,11 @@ impl CollectionRecord {
     pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: Collection) -> Self {
         let Collection { number, rules: Rules { kind, format, scope, expires_s, retention_s }, created_unix_s } = of;
         let (format, keeps) = match format {
-            crypto::Format::Opaque => ("opaque", None),
-            crypto::Format::Uuid => ("uuid", None),
-            crypto::Format::Digits => ("digits", None),
-            crypto::Format::Card(ends) => ("card", Some((ends.first(), ends.last()))),
-            crypto::Format::Email => ("email", None),
+            sealwire_token::Format::Opaque => ("opaque", None),
+            sealwire_token::Format::Uuid => ("uuid", None),
+            sealwire_token::Format::Digits => ("digits", None),
+            sealwire_token::Format::Card(ends) => ("card", Some((ends.first(), ends.last()))),
+            sealwire_token::Format::Email => ("email", None),
         };
         let (app, name) = (app.as_str().into(), name.as_str().into());
         let (kind, format, scope) = (kind.name().into(), format.into(), scope.name().into());
@@ -407,13 +408,13 @@ impl CollectionRecord {
         let key = || format!("collection/{}/{}", self.app, self.name);
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
         let format = match (&*self.format, self.keeps) {
-            ("opaque", None) => crypto::Format::Opaque,
-            ("uuid", None) => crypto::Format::Uuid,
-            ("digits", None) => crypto::Format::Digits,
-            ("email", None) => crypto::Format::Email,
-            ("card", Some((first, last))) => {
-                crypto::Format::Card(CardEnds::new(first, last).map_err(|error| damaged(&key(), error.to_string()))?)
-            }
+            ("opaque", None) => sealwire_token::Format::Opaque,
+            ("uuid", None) => sealwire_token::Format::Uuid,
+            ("digits", None) => sealwire_token::Format::Digits,
+            ("email", None) => sealwire_token::Format::Email,
+            ("card", Some((first, last))) => sealwire_token::Format::Card(
+                CardEnds::new(first, last).map_err(|error| damaged(&key(), error.to_string()))?,
+            ),
             _ => return Err(unknown("format")),
         };
         let rules = Rules {

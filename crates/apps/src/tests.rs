@@ -1,6 +1,7 @@
 //! Tests of [`Control`] over the in-memory store.
 
-use sealwire_crypto::{self as crypto, AppKeys, CardEnds, EpochLifetime, KeyId, KeyState};
+use sealwire_crypto::{AppKeys, EpochLifetime, KeyId, KeyState};
+use sealwire_token::CardEnds;
 
 use super::*;
 use sealwire_store::MemoryStore;

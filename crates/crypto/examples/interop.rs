@@ -12,9 +12,9 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, NewToken, Opener, RowBuffer,
-    Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
+    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
+use sealwire_token::{NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 use serde_json::{Value, json};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -8,24 +8,24 @@ use zeroize::Zeroizing;
 use crate::{CannotOpen, Error};
 
 /// Bytes of a key of either algorithm.
-pub(crate) const KEY_BYTES: usize = 32;
+pub const KEY_BYTES: usize = 32;
 /// Bytes of a nonce of either algorithm.
-pub(crate) const NONCE_BYTES: usize = 12;
+pub const NONCE_BYTES: usize = 12;
 /// Bytes of a tag of either algorithm.
-pub(crate) const TAG_BYTES: usize = 16;
+pub const TAG_BYTES: usize = 16;
 
 /// An expanded key. AWS-LC wipes the expanded form when it is freed.
-pub(crate) struct AeadKey(LessSafeKey);
+pub struct AeadKey(LessSafeKey);
 
 impl AeadKey {
     /// Makes a key for AES-256-GCM.
-    pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
+    pub fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
         Self::of(&AES_256_GCM, key)
     }
 
     /// Makes a key for AES-256-GCM-SIV (RFC 8452). There, a repeated nonce reveals only whether two plaintexts are
     /// equal.
-    pub(crate) fn siv(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
+    pub fn siv(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
         Self::of(&AES_256_GCM_SIV, key)
     }
 
@@ -35,13 +35,7 @@ impl AeadKey {
 
     /// Encrypts `data` in place, from byte `from` to its end, and appends the tag.
     #[inline]
-    pub(crate) fn seal(
-        &self,
-        nonce: [u8; NONCE_BYTES],
-        aad: &[u8],
-        data: &mut Vec<u8>,
-        from: usize,
-    ) -> Result<(), Error> {
+    pub fn seal(&self, nonce: [u8; NONCE_BYTES], aad: &[u8], data: &mut Vec<u8>, from: usize) -> Result<(), Error> {
         let end = data.len();
         data.resize(end + TAG_BYTES, 0);
         // The library writes the tag directly into the buffer. Returning the tag by value copies it four times, which
@@ -53,7 +47,7 @@ impl AeadKey {
 
     /// Decrypts `data` (ciphertext and tag) in place and returns the plaintext in it.
     #[inline]
-    pub(crate) fn open<'a>(
+    pub fn open<'a>(
         &self,
         nonce: [u8; NONCE_BYTES],
         aad: &[u8],
@@ -70,7 +64,7 @@ const ROUNDED_BYTES_MAX: usize = 64 << 10;
 /// Gives a decryption buffer a length of at least `bytes`. A buffer that is too small is replaced, not grown, so that
 /// the old one is wiped.
 #[inline]
-pub(crate) fn room(buffer: &mut Zeroizing<Vec<u8>>, bytes: usize) {
+pub fn room(buffer: &mut Zeroizing<Vec<u8>>, bytes: usize) {
     if buffer.len() < bytes {
         let length = if bytes > ROUNDED_BYTES_MAX { bytes } else { bytes.next_power_of_two() };
         *buffer = Zeroizing::new(vec![0; length]);

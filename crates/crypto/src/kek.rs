@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, Scalar, TokenSecret};
+use crate::{Error, Scalar};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -89,16 +89,16 @@ impl Kek {
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
-    pub fn wrap_secret(&self, secret: &TokenSecret, bound: &[u8]) -> Result<Vec<u8>, Error> {
-        self.wrap_bytes(secret.expose(), &[SECRET_LABEL, bound].concat())
+    pub fn wrap_secret(&self, secret: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(secret, &[SECRET_LABEL, bound].concat())
     }
 
     /// Unwraps a token secret that [`Kek::wrap_secret`] wrapped.
     ///
     /// # Errors
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
-    pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<TokenSecret, Error> {
-        self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat()).map(TokenSecret::new)
+    pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+        self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat())
     }
 
     fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {

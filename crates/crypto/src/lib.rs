@@ -1,15 +1,14 @@
-//! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field. Also the keys and rows
-//! of tokens.
+//! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field.
 //!
 //! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The construction is
 //! HPKE base mode (RFC 9180) with the sequence number written into every envelope. `proto/envelope.md` specifies the
-//! exact bytes of envelopes, `proto/token.md` the bytes of token rows. This crate defines no primitives of its own.
+//! exact bytes of envelopes. This crate defines no primitives of its own.
 //! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
 //!
 //! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a wrong key, a wrong
 //! context and altered bytes apart.
 
-mod aead;
+pub mod aead;
 mod app;
 mod curve;
 mod envelope;
@@ -26,7 +25,6 @@ mod open;
 mod open_key_cache;
 mod precomputed;
 mod seal;
-mod token;
 
 pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
 pub use curve::Curve;
@@ -38,9 +36,6 @@ pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use open_key_cache::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
-pub use token::{
-    CardEnds, Format, NewToken, OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, Unfit,
-};
 
 #[cfg(test)]
 mod tests;

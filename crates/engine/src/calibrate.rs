@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sealwire_crypto::{
-    self as crypto, AppId, AppKeys, Format, KeyPair, KeyState, KeyVersion, Opener, Sealer, TokenKeyVersion, TokenKeys,
-    TokenSecret,
-};
+use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyPair, KeyState, KeyVersion, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Containers, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{MapId, Written};
+use sealwire_token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 

@@ -68,7 +68,7 @@ fn made() -> String {
         control.rotate(&shop, KeyKind::Token).await?;
         let rules = Rules {
             kind: CollectionKind::Deterministic,
-            format: sealwire_crypto::Format::Card(Default::default()),
+            format: sealwire_token::Format::Card(Default::default()),
             scope: Scope::Context,
             expires_s: Some(3_600),
             retention_s: Some(86_400),
@@ -76,7 +76,7 @@ fn made() -> String {
         control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
         let rules = Rules {
             kind: CollectionKind::OneWay,
-            format: sealwire_crypto::Format::Opaque,
+            format: sealwire_token::Format::Opaque,
             scope: Scope::Collection,
             expires_s: None,
             retention_s: None,

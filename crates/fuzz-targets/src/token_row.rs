@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
-use sealwire_crypto::{Datatype, KeyState, NewToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::{Datatype, KeyState};
 use sealwire_store::TokenId;
 use sealwire_store_embedded::embedded::row::{decode, encode};
+use sealwire_token::{NewToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
 use zeroize::Zeroizing;
 
 use crate::input::edited;

@@ -109,13 +109,14 @@ pub fn of_role(text: &str) -> Result<Function, String> {
 }
 
 /// The secret of an app's masks.
-pub fn secret(keys: &sealwire_crypto::TokenKeys) -> MaskSecret {
+pub fn secret(keys: &sealwire_token::TokenKeys) -> MaskSecret {
     MaskSecret::new(keys.mask_secret())
 }
 
 #[cfg(test)]
 mod tests {
-    use sealwire_crypto::{KeyState, TokenKeyVersion, TokenKeys, TokenSecret};
+    use sealwire_crypto::KeyState;
+    use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
     use super::*;
 

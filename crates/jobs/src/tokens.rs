@@ -24,9 +24,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use sealwire_apps::CollectionKind;
 use sealwire_config::Limits;
-use sealwire_crypto::{Datatype, Format, TokenContext, TokenKeys};
+use sealwire_crypto::Datatype;
 use sealwire_msgpack::Token;
 use sealwire_store::MapId;
+use sealwire_token::{Format, TokenContext, TokenKeys};
 use zeroize::Zeroizing;
 
 /// A collection as calls need it.

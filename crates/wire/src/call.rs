@@ -206,6 +206,3 @@ fn inspect<'a>(params: &mut Params<'a>) -> Result<Inspect<'a>, CallError> {
     }
     Ok(Inspect { envelope })
 }
-
-#[cfg(test)]
-mod tests;

@@ -36,13 +36,6 @@ pub mod control {
     };
 }
 
-#[cfg(test)]
-mod contract;
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod testing;
-
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel, decode_errors};
 pub use call_error::CallError;

@@ -6,13 +6,13 @@ fn name(name: &str) -> CollectionName {
     CollectionName::new(name).unwrap()
 }
 
-fn rules(format: crypto::Format) -> Rules {
+fn rules(format: sealwire_token::Format) -> Rules {
     Rules { kind: CollectionKind::Deterministic, format, scope: Scope::Context, expires_s: Some(60), retention_s: None }
 }
 
 const PLAIN: Rules = Rules {
     kind: CollectionKind::Random,
-    format: crypto::Format::Opaque,
+    format: sealwire_token::Format::Opaque,
     scope: Scope::Collection,
     expires_s: None,
     retention_s: None,
@@ -25,12 +25,12 @@ async fn a_collection_is_what_was_chosen_for_it() {
     control.create(&shop, &[]).await.unwrap();
     let ends = CardEnds::new(0, 4).unwrap();
     let formats = [
-        crypto::Format::Opaque,
-        crypto::Format::Uuid,
-        crypto::Format::Digits,
-        crypto::Format::Email,
-        crypto::Format::Card(CardEnds::default()),
-        crypto::Format::Card(ends),
+        sealwire_token::Format::Opaque,
+        sealwire_token::Format::Uuid,
+        sealwire_token::Format::Digits,
+        sealwire_token::Format::Email,
+        sealwire_token::Format::Card(CardEnds::default()),
+        sealwire_token::Format::Card(ends),
     ];
     let mut all = Vec::new();
     for (at, format) in formats.into_iter().enumerate() {

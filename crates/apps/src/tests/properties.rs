@@ -57,7 +57,7 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     let collection = |at: u8| CollectionName::new(&format!("c{}", at % 3)).unwrap();
     let rules = Rules {
         kind: CollectionKind::Random,
-        format: crypto::Format::Uuid,
+        format: sealwire_token::Format::Uuid,
         scope: Scope::Collection,
         expires_s: None,
         retention_s: None,

@@ -37,7 +37,7 @@ async fn what_is_damaged_is_refused_by_name() {
     let cards = CollectionName::new("cards").unwrap();
     let rules = Rules {
         kind: CollectionKind::Random,
-        format: crypto::Format::Opaque,
+        format: sealwire_token::Format::Opaque,
         scope: Scope::Collection,
         expires_s: None,
         retention_s: None,

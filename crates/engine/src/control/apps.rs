@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, RulesChange, Target};
-use sealwire_crypto::{AppId, CardEnds, EpochLifetime, Format, KeyPair};
+use sealwire_crypto::{AppId, EpochLifetime, KeyPair};
+use sealwire_token::{CardEnds, Format};
 use sealwire_wire::control::{
     AppAsk, AppCall, AppChanged, Apps, CollectionAsk, CollectionCall, CollectionChanged, Collections, Kind, Page,
     Record, Records, RotateKind, Scope, TokenFormat,

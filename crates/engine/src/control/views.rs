@@ -1,8 +1,9 @@
 //! Converts the store's types to those of control responses.
 
 use sealwire_apps::{AppChange, AppState, AppSummary, CollectionSummary, KeySummary, Target, TokenKeySummary};
-use sealwire_crypto::{Curve, EpochLifetime, Format, KeyState};
+use sealwire_crypto::{Curve, EpochLifetime, KeyState};
 use sealwire_store::Instance;
+use sealwire_token::Format;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
 
 pub(super) fn app(app: AppSummary) -> wire::App {

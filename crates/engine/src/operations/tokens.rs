@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::RowBuffer;
 use sealwire_msgpack::TokenReader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
+use sealwire_token::RowBuffer;
 use sealwire_wire::{Ask, Counted, Found, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;

@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealwire_apps::{CollectionKind, CollectionName, Rules, Scope, Target};
-use sealwire_crypto::{AppId, Format, Kek};
+use sealwire_crypto::{AppId, Kek};
 use sealwire_store::{ControlStore as _, MemoryStore, Row, TokenId};
+use sealwire_token::Format;
 
 use super::*;
 

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use sealwire_access::{MaskText, Permit, Sight};
-use sealwire_crypto::{Datatype, TokenKeys};
+use sealwire_crypto::Datatype;
 use sealwire_mask::{Mask, Value, redact};
 use sealwire_msgpack::{TokenReader, write};
+use sealwire_token::TokenKeys;
 
 use super::{growth, of_role, secret};
 use crate::error::CallFailure;

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{RowBuffer, TokenContext};
 use sealwire_msgpack::Token;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{MapId, Row, TokenId};
+use sealwire_token::{RowBuffer, TokenContext};
 
 use super::{Bounds, Collection};
 use crate::cancel_token::CancelToken;

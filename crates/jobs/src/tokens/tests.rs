@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use sealwire_crypto::{CardEnds, Format, KeyState, NewToken, TokenKeyVersion, TokenSecret};
+use sealwire_crypto::KeyState;
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError, WalkLimits, json};
 use sealwire_store::{MemoryStore, Row, TokenStore as _, Written};
+use sealwire_token::{CardEnds, Format, NewToken, TokenKeyVersion, TokenSecret};
 use sealwire_wire::{FieldError, OnError};
 
 use super::detokenize::{DetokenizeFields, DetokenizeSpec};

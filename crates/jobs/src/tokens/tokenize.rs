@@ -7,10 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{Datatype, NewToken, OpenedToken, RowBuffer, TokenContext, Unfit};
+use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
+use sealwire_token::{NewToken, OpenedToken, RowBuffer, TokenContext, Unfit};
 
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;

@@ -7,10 +7,11 @@ use std::process::{Child, Command, Output, Stdio};
 
 use sealwire_apps::{CollectionKind, CollectionName, Rules, Scope};
 use sealwire_config::{AccessMode, Config, KekSource};
-use sealwire_crypto::{AppId, Curve, Format, Kek};
+use sealwire_crypto::{AppId, Curve, Kek};
 use sealwire_load::certs;
 use sealwire_load::results::{Figures, Run};
 use sealwire_server::server::{Server, open_control};
+use sealwire_token::Format;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

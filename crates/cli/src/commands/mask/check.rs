@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_crypto::TokenSecret;
 use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
 use sealwire_mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
 };
 use sealwire_msgpack::TokenReader;
+use sealwire_token::TokenSecret;
 use serde::Serialize;
 use zeroize::Zeroizing;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, Rules, Scope};
 use sealwire_client::Error;
-use sealwire_crypto::Format;
 use sealwire_dev_ca::Issued;
+use sealwire_token::Format;
 use sealwire_wire::{Detail, Encrypt, ErrorCode, RpcError, TokenMap};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;

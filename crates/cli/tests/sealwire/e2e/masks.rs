@@ -436,8 +436,8 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             expires_s: None,
             retention_s: None,
         };
-        harness.create_collection(APP, "people", rules(sealwire_crypto::Format::Opaque)).await;
-        harness.create_collection(APP, "others", rules(sealwire_crypto::Format::Uuid)).await;
+        harness.create_collection(APP, "people", rules(sealwire_token::Format::Opaque)).await;
+        harness.create_collection(APP, "others", rules(sealwire_token::Format::Uuid)).await;
         let (operator, relay) =
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
         let payload = canaries(true);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, Rules, Scope, Target};
 use sealwire_client::{Client, Document};
-use sealwire_crypto::{CardEnds, Format};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
+use sealwire_token::{CardEnds, Format};
 use sealwire_wire::{
     Ask, Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, Minting, OnError, Sweep,
     TokenMap, Tokenize, TokensCall, Within, request,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sealwire_apps::{CollectionKind, Rules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_config::{Config, Endpoint};
-use sealwire_crypto::Format;
+use sealwire_token::Format;
 use sealwire_wire::{Minting, TokenMap, Within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -12,7 +12,7 @@
 //! | card | as many digits as the value, its ends kept, passes Luhn | 10^(m-1) for m digits between the ends, less the value |
 //! | email | `tok-`, 25 lower-case letters or digits, `@tokens.invalid` | 36^25, about 2^129 |
 
-use crate::{Datatype, Error};
+use sealwire_crypto::{Datatype, Error};
 
 const OPAQUE_PREFIX: &str = "tok_";
 const OPAQUE_CHARS: usize = 22;

@@ -5,9 +5,9 @@
 
 use sealwire_msgpack::{Token, TokenReader};
 
-use crate::*;
+use sealwire_wire::*;
 
-const PAGE: &str = include_str!("../../../proto/README.md");
+const PAGE: &str = include_str!("../../../../proto/README.md");
 
 /// The first table whose first cell is `head`, below the heading `section`: its rows, cells without backquotes.
 fn table(section: &str, head: &str) -> Vec<Vec<String>> {
@@ -254,8 +254,13 @@ fn entry(map: &[u8]) -> Vec<String> {
 
 #[test]
 fn results_of_the_methods_on_tokens() {
-    let token =
-        crate::Token { token: "tok".into(), created: 1, expires: Some(2), archived: Some(3), tags: vec!["t".into()] };
+    let token = sealwire_wire::Token {
+        token: "tok".into(),
+        created: 1,
+        expires: Some(2),
+        archived: Some(3),
+        tags: vec!["t".into()],
+    };
     let tokens = Tokens { tokens: vec![Some(token)], next: Some(String::new()), generation: 1 };
     let found = Found { token: Some(String::new()), generation: 1 };
     let counted = Counted { count: 1, missing: vec![0], next: Some(String::new()), generation: 1 };

@@ -20,9 +20,9 @@ pub use format::{CardEnds, Format, Unfit};
 pub use hash::TokenContext;
 pub use row::{NewToken, OpenedToken, RowBuffer};
 
-use crate::aead::AeadKey;
-use crate::{Error, KeyState};
 use hash::Keyed;
+use sealwire_crypto::aead::AeadKey;
+use sealwire_crypto::{Error, KeyState};
 
 const ID_LABEL: &[u8] = b"sealwire/token/id/1";
 const FINGERPRINT_LABEL: &[u8] = b"sealwire/token/fingerprint/1";

@@ -1,9 +1,8 @@
 //! A token allocates its row and nothing else.
 
 use allocation_counter::measure;
-use sealwire_crypto::{
-    CardEnds, Datatype, Format, KeyState, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret,
-};
+use sealwire_crypto::{Datatype, KeyState};
+use sealwire_token::{CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 
 fn allocations(work: impl FnOnce()) -> u64 {
     measure(work).count_total

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sealwire_msgpack::TokenReader;
 
-use crate::testing::{decode, payload_by_skipping};
-use crate::*;
+use crate::requests::{decode, payload_by_skipping};
+use sealwire_wire::*;
 
 const LIMITS: Limits = Limits { message_bytes_max: 4_096, depth_max: 12, elements_max: 400, discard_bytes_max: 16_384 };
 

@@ -18,8 +18,8 @@ use zeroize::Zeroizing;
 
 use super::TokenKeys;
 use super::hash::{HASH_BYTES, TokenContext};
-use crate::aead::{NONCE_BYTES, TAG_BYTES, room};
-use crate::{CannotOpen, Datatype, Error};
+use sealwire_crypto::aead::{NONCE_BYTES, TAG_BYTES, room};
+use sealwire_crypto::{CannotOpen, Datatype, Error};
 
 /// Layout without a fingerprint.
 const PLAIN: u8 = 1;

@@ -1,7 +1,7 @@
 //! Tables for calls: each row is the params of one call and what becomes of it.
 
-use crate::testing::{decode, payload_by_skipping};
-use crate::*;
+use crate::requests::{decode, payload_by_skipping};
+use sealwire_wire::*;
 
 /// `[0, 7, method, [params]]`.
 fn message(method: &str, params: &[u8]) -> Vec<u8> {

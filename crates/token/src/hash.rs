@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use super::TokenKeys;
-use crate::Datatype;
+use sealwire_crypto::Datatype;
 
 /// Bytes of every keyed hash here.
 pub(super) const HASH_BYTES: usize = 16;

@@ -2,7 +2,7 @@
 
 use sealwire_msgpack::{Token, TokenReader};
 
-use crate::*;
+use sealwire_wire::*;
 
 /// Scans and decodes the request at the start of the bytes.
 pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {

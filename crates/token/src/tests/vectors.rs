@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use crate::tests::{hex, unhex};
-use crate::{CardEnds, Datatype, Format, KeyState, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use super::{hex, unhex};
+use crate::{CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::{Datatype, KeyState};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/token.jsonl");
 const PAN: (u8, &[u8]) = (0, b"4242424242424242");

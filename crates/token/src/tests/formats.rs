@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::format::{below, luhn};
-use crate::{CardEnds, Datatype, Error, Format, Unfit};
+use crate::format::{below, luhn};
+use crate::{CardEnds, Format, Unfit};
+use sealwire_crypto::{Datatype, Error};
 
 const VISA: &str = "4242424242424242";
 

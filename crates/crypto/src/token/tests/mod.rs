@@ -1,3 +1,0 @@
-mod contract;
-mod formats;
-mod vectors;
