@@ -13,7 +13,8 @@ use std::time::{Duration, Instant as Clock};
 
 use criterion::{BenchmarkId, Criterion};
 use sealwire_access::{
-    Ask, Binding, Cache, CacheBounds, Grant, Grants, LoadError, Loader, Operation, Principal, Role, principal_key,
+    AuthorizationRequest, Binding, Cache, CacheBounds, Grant, Grants, LoadError, Loader, Operation, Principal, Role,
+    principal_key,
 };
 use sealwire_benches::is_smoke_run;
 use sealwire_store::{ControlStore, Snapshot};
@@ -96,13 +97,19 @@ impl Setting {
 
     fn decide(&self, at: usize) -> Operation {
         let grants = self.all.hit(&self.names[at], Instant::now()).expect("a hit").expect("is bound");
-        grants.decide(Ask::new(Operation::Encrypt, Some("shop"), None)).expect("is granted").operation()
+        grants
+            .decide(AuthorizationRequest::new(Operation::Encrypt, Some("shop"), None))
+            .expect("is granted")
+            .operation()
     }
 
     fn decide_without_cache(&self, at: usize) -> Operation {
         let load = self.records.load(self.names[at].clone());
         let grants = self.runtime.block_on(load).expect("reads").expect("is bound");
-        grants.decide(Ask::new(Operation::Encrypt, Some("shop"), None)).expect("is granted").operation()
+        grants
+            .decide(AuthorizationRequest::new(Operation::Encrypt, Some("shop"), None))
+            .expect("is granted")
+            .operation()
     }
 }
 

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use sealwire_mask::{Finding, Found, Mask, MaskSecret, Masking, Masks, Rules, Ruling, Value};
+use sealwire_mask::{FieldDecision, Finding, Found, Mask, MaskSecret, Masking, Masks, Rules, Value};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Transform, Walk, WalkLimits};
 use zeroize::Zeroizing;
@@ -132,7 +132,7 @@ fn documents(criterion: &mut Criterion) {
                 out.clear();
                 let mut named = 0;
                 let count = |found: Found<'_>| {
-                    named += usize::from(matches!(found.ruling, Ruling::Rule(_)));
+                    named += usize::from(matches!(found.ruling, FieldDecision::Rule(_)));
                     Ok::<_, Infallible>(())
                 };
                 run(masks.rules(), &input, &mut out, &mut Finding::new(masks.rules(), count));

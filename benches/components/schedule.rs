@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
-use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
+use sealwire_schedule::{AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time};
 
 /// Numbers of tenants, and of requests of each tenant.
 const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
@@ -16,7 +16,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
 }
 
 fn core() -> Core<u32, (), u32> {
-    Core::new(Knobs { wait_max: Duration::MAX, ..Knobs::new(NonZeroU32::MIN.saturating_add(1)) })
+    Core::new(SchedulerOptions { wait_max: Duration::MAX, ..SchedulerOptions::new(NonZeroU32::MIN.saturating_add(1)) })
 }
 
 fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, Journal, Moment, Notice, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, verify,
+    AuditKey, FileEvent, Journal, Observer, OnFailure, Options, Range, Record, Timestamp, Trail, TrailOptions, verify,
 };
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::{bootstrap, median};
@@ -215,7 +215,7 @@ fn options(folder: &Path) -> Options {
 struct Silent;
 
 impl Observer for Silent {
-    fn notice(&self, _: &Notice<'_>) {}
+    fn notice(&self, _: &FileEvent<'_>) {}
 }
 
 /// Measures one record from a request to the queue, and from the queue to the file.
@@ -271,7 +271,7 @@ fn verification(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     let mut journal = Journal::open(options(folder.path()), key()).map_err(io::Error::other)?;
     let cpu = thread_cpu::current()?;
     for _ in 0..setting.records / 1_000 {
-        journal.append(Moment::now(), std::iter::repeat_n(&body[..], 1_000))?;
+        journal.append(Timestamp::now(), std::iter::repeat_n(&body[..], 1_000))?;
     }
     let sealing = (thread_cpu::current()? - cpu).as_nanos() as f64 / setting.records as f64;
     drop(journal);

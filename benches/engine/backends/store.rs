@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use sealwire_benches::stats::median;
-use sealwire_store::{Coalescer, Lanes, MemoryStore, ThrottleBounds, TokenStore, WriteThrottle};
+use sealwire_store::{BatchLimits, Coalescer, MemoryStore, ThrottleBounds, TokenStore, WriteThrottle};
 use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
@@ -39,7 +39,7 @@ pub(crate) const KINDS: [StoreKind; 4] = [
 
 /// The engine's numbers of workers for each store. The memory store, which the engine does not use for tokens, gets
 /// those of the embedded store.
-const LANES: Lanes = Lanes { writers: 1, readers: 2 };
+const LANES: BatchLimits = BatchLimits { writers: 1, readers: 2 };
 
 /// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within
 /// each transaction, so that the store, its statements and its connections are the same.
@@ -99,7 +99,7 @@ impl StorePlace {
         let database = server.database().map_err(failed)?;
         let password = Some(server.password().to_owned());
         let options = PostgresOptions { password, ..PostgresOptions::new(database.socket_url()) };
-        let lanes = Lanes { writers: options.writers, readers: options.readers };
+        let lanes = BatchLimits { writers: options.writers, readers: options.readers };
         let store = Arc::new(PostgresStore::connect(options).await.map_err(failed)?);
         if kind.durability == "async" {
             database.sql(ASYNCHRONOUS).map_err(failed)?;
@@ -112,7 +112,7 @@ impl StorePlace {
         Ok(Self::over(kind, store, lanes, Kept::Postgres(database)))
     }
 
-    fn over(kind: StoreKind, store: Arc<dyn TokenStore>, lanes: Lanes, kept: Kept) -> Self {
+    fn over(kind: StoreKind, store: Arc<dyn TokenStore>, lanes: BatchLimits, kept: Kept) -> Self {
         let coalescer = Arc::new(Coalescer::new(store, lanes, Arc::new(())));
         let throttle = Arc::new(WriteThrottle::new(ThrottleBounds::new(lanes)));
         Self { kind, coalescer, throttle, kept }

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealwire_benches::document::{APP, document};
-use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Scan, Scanner, Writing, request};
+use sealwire_wire::{Encrypt, KeyScope, Limits, MessageHeader, Scan, Scanner, Writing, request};
 
 /// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its
 /// marker.
@@ -206,7 +206,7 @@ impl BenchConnection {
                 Scan::Message(boundary) => {
                     let message = &input[at..at + boundary.bytes];
                     at += boundary.bytes;
-                    if let Head::Response { msgid } = boundary.head {
+                    if let MessageHeader::Response { msgid } = boundary.head {
                         each(self, msgid, boundary.elements, message);
                     }
                 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sealwire_store::{Coalescer, Fingerprint, Lanes, MapId, Row, ThrottleBounds, TokenId, TokenStore, WriteThrottle};
+use sealwire_store::{
+    BatchLimits, Coalescer, Fingerprint, MapId, Row, ThrottleBounds, TokenId, TokenStore, WriteThrottle,
+};
 use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
@@ -50,7 +52,7 @@ impl Place {
                 let database = server.database().map_err(failed)?;
                 let password = Some(server.password().to_owned());
                 let options = PostgresOptions { password, ..PostgresOptions::new(database.socket_url()) };
-                let lanes = Lanes { writers: options.writers, readers: options.readers };
+                let lanes = BatchLimits { writers: options.writers, readers: options.readers };
                 let connections = options.writers;
                 let store = Arc::new(PostgresStore::connect(options).await.map_err(failed)?);
                 let raw = Raw::postgres(&database.socket_url(), server.password(), connections).await?;
@@ -60,14 +62,14 @@ impl Place {
                 let folder = tempfile::tempdir()?;
                 let store = Arc::new(EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?);
                 let raw = Raw::Store(Arc::clone(&store) as Arc<dyn TokenStore>);
-                let lanes = Lanes { writers: 1, readers: 2 };
+                let lanes = BatchLimits { writers: 1, readers: 2 };
                 Ok(Self::over(Arc::clone(&store) as _, lanes, raw, Kept::Embedded(store, folder)))
             }
             other => Err(failed(format!("there is no store {other}; --help tells more"))),
         }
     }
 
-    fn over(store: Arc<dyn TokenStore>, lanes: Lanes, raw: Raw, kept: Kept) -> Self {
+    fn over(store: Arc<dyn TokenStore>, lanes: BatchLimits, raw: Raw, kept: Kept) -> Self {
         let coalescer = Coalescer::new(Arc::clone(&store), lanes, Arc::new(()));
         let throttle = WriteThrottle::new(ThrottleBounds::new(lanes));
         Self { coalescer, throttle, store, raw, there: AtomicU64::new(0), next: AtomicU64::new(0), kept }

@@ -19,7 +19,7 @@ use plotters::style::Color as _;
 use sealwire_benches::figure::{COLOURS, draw, latency_panel};
 use sealwire_benches::say;
 use sealwire_benches::stats::{LogHistogram, Summary, Verdict, bootstrap, median};
-use sealwire_store::{Coalescer, Flight, Lanes, Observer, ThrottleBounds, WriteThrottle};
+use sealwire_store::{BatchLimits, BatchStats, Coalescer, Observer, ThrottleBounds, WriteThrottle};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore, PostgresTls};
 use sealwire_testkit::{Database, Postgres, Proxy};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ struct Setup {
 }
 
 impl Setup {
-    fn new(smoke: bool, lanes: Lanes) -> Self {
+    fn new(smoke: bool, lanes: BatchLimits) -> Self {
         let bounds = ThrottleBounds::new(lanes);
         if smoke {
             return Self {
@@ -87,7 +87,7 @@ impl Setup {
 /// The slowed database with its store.
 struct Slow<'a> {
     store: Arc<PostgresStore>,
-    lanes: Lanes,
+    lanes: BatchLimits,
     database: Database<'a>,
     numbers: Arc<AtomicU64>,
 }
@@ -97,7 +97,7 @@ struct Slow<'a> {
 struct Flights(Mutex<Vec<(f64, f64)>>);
 
 impl Observer for Flights {
-    fn landed(&self, flight: &Flight) {
+    fn landed(&self, flight: &BatchStats) {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         flights.push((flight.items as f64, flight.took.as_secs_f64()));
     }
@@ -149,7 +149,7 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         tls: PostgresTls::Off,
         ..PostgresOptions::new(database.url(&[proxy.port()]))
     };
-    let lanes = Lanes { writers: reached.writers, readers: reached.readers };
+    let lanes = BatchLimits { writers: reached.writers, readers: reached.readers };
     let store = Arc::new(PostgresStore::connect(reached).await.map_err(failed)?);
     let setup = Setup::new(options.smoke, lanes);
     proxy.delay(setup.delay);

@@ -81,7 +81,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Cache<K, V, L> {
     entries: quick_cache::sync::Cache<K, CachedValue<V>, UnitWeighter, foldhash::fast::RandomState>,
     /// Loads in progress. The lock orders map insertions and purges.
-    flights: Mutex<Flights<K, V>>,
+    flights: Mutex<PendingLoads<K, V>>,
     permits: Semaphore,
     loader: L,
     bounds: CacheBounds,
@@ -89,17 +89,17 @@ pub struct Cache<K, V, L> {
     counts: Counts,
 }
 
-struct Flights<K, V> {
+struct PendingLoads<K, V> {
     /// Incremented by every purge.
     epoch: u64,
     /// Distinguishes a load from a later load of the same key.
     number: u64,
-    under_way: HashMap<K, Flight<V>>,
+    under_way: HashMap<K, PendingLoad<V>>,
     /// Number of loads in progress that began before a purge. They count against the bound.
     let_go: usize,
 }
 
-struct Flight<V> {
+struct PendingLoad<V> {
     number: u64,
     outcome: watch::Receiver<Option<Outcome<V>>>,
 }
@@ -166,7 +166,7 @@ where
                 foldhash::fast::RandomState::default(),
                 DefaultLifecycle::default(),
             ),
-            flights: Mutex::new(Flights { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
+            flights: Mutex::new(PendingLoads { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
             permits: Semaphore::new(bounds.loads.max(1)),
             loader,
             bounds,
@@ -233,13 +233,13 @@ where
     }
 
     /// Starts a load in a task that continues if all waiters are dropped.
-    fn take_off(self: &Arc<Self>, flights: &mut Flights<K, V>, key: &K) -> watch::Receiver<Option<Outcome<V>>> {
+    fn take_off(self: &Arc<Self>, flights: &mut PendingLoads<K, V>, key: &K) -> watch::Receiver<Option<Outcome<V>>> {
         let (tell, outcome) = watch::channel(None);
         flights.number += 1;
         let number = flights.number;
-        flights.under_way.insert(key.clone(), Flight { number, outcome: outcome.clone() });
+        flights.under_way.insert(key.clone(), PendingLoad { number, outcome: outcome.clone() });
         let mut landing =
-            Landing { cache: Arc::clone(self), key: key.clone(), epoch: flights.epoch, number, tell, landed: false };
+            LoadGuard { cache: Arc::clone(self), key: key.clone(), epoch: flights.epoch, number, tell, landed: false };
         tokio::spawn(async move {
             let cache = Arc::clone(&landing.cache);
             let load = async {
@@ -279,7 +279,7 @@ where
         }
     }
 
-    fn flights(&self) -> MutexGuard<'_, Flights<K, V>> {
+    fn flights(&self) -> MutexGuard<'_, PendingLoads<K, V>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -327,7 +327,7 @@ enum Boarded<V> {
 }
 
 /// Completes a load even if its task ends early.
-struct Landing<K, V, L>
+struct LoadGuard<K, V, L>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -341,7 +341,7 @@ where
     landed: bool,
 }
 
-impl<K, V, L> Landing<K, V, L>
+impl<K, V, L> LoadGuard<K, V, L>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -368,7 +368,7 @@ where
     }
 }
 
-impl<K, V, L> Drop for Landing<K, V, L>
+impl<K, V, L> Drop for LoadGuard<K, V, L>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,

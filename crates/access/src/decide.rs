@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::mask::MaskText;
-use crate::operation::{About, Operation, Operations};
+use crate::operation::{Operation, Operations, ResourceKind};
 use crate::role::{Grant, Role, RoleName};
 
 /// The treatment of requests that no role grants.
@@ -30,7 +30,7 @@ pub enum AccessMode {
 
 /// The scope of an operation in one dimension (apps or collections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent<'a> {
+pub enum AccessScope<'a> {
     /// The operation does not apply to this dimension.
     None,
     /// All names of this dimension.
@@ -41,23 +41,23 @@ pub enum Extent<'a> {
 
 /// A request for authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask<'a> {
+pub struct AuthorizationRequest<'a> {
     operation: Operation,
-    app: Extent<'a>,
-    collection: Extent<'a>,
+    app: AccessScope<'a>,
+    collection: AccessScope<'a>,
     reason: Option<&'a str>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> AuthorizationRequest<'a> {
     /// Creates a request for an operation on the named app and collection. A name is ignored if the operation does not
     /// apply to that dimension. A missing name in an applicable dimension means all names.
     pub fn new(operation: Operation, app: Option<&'a str>, collection: Option<&'a str>) -> Self {
-        let one = |name: Option<&'a str>| name.map_or(Extent::Every, Extent::One);
+        let one = |name: Option<&'a str>| name.map_or(AccessScope::Every, AccessScope::One);
         let (app, collection) = match operation.about() {
-            About::All => (Extent::Every, Extent::None),
-            About::App => (one(app), Extent::None),
-            About::Collections => (one(app), Extent::Every),
-            About::Collection => (one(app), one(collection)),
+            ResourceKind::All => (AccessScope::Every, AccessScope::None),
+            ResourceKind::App => (one(app), AccessScope::None),
+            ResourceKind::Collections => (one(app), AccessScope::Every),
+            ResourceKind::Collection => (one(app), one(collection)),
         };
         Self { operation, app, collection, reason: None }
     }
@@ -77,9 +77,9 @@ impl<'a> Ask<'a> {
     /// Returns the first part of the request that `grant` does not cover, or `None` if `grant` permits the request.
     fn lacks(&self, grant: &Grant) -> Option<Missing> {
         let covers = |names: &crate::Names, extent| match extent {
-            Extent::None => true,
-            Extent::Every => *names == crate::Names::All,
-            Extent::One(name) => names.contains(name),
+            AccessScope::None => true,
+            AccessScope::Every => *names == crate::Names::All,
+            AccessScope::One(name) => names.contains(name),
         };
         if !grant.operations.contains(self.operation) {
             Some(Missing::Operation)
@@ -140,10 +140,10 @@ pub struct Denied {
 }
 
 impl Denied {
-    fn of(ask: &Ask<'_>, missing: Missing) -> Self {
+    fn of(ask: &AuthorizationRequest<'_>, missing: Missing) -> Self {
         let name = |extent| match extent {
-            Extent::One(name) => Some(Box::from(name)),
-            Extent::None | Extent::Every => None,
+            AccessScope::One(name) => Some(Box::from(name)),
+            AccessScope::None | AccessScope::Every => None,
         };
         Self { operation: ask.operation, missing, app: name(ask.app), collection: name(ask.collection) }
     }
@@ -190,7 +190,7 @@ impl Grants {
     }
 
     /// Returns the grant that permits the request, or the missing part.
-    fn judge(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Missing> {
+    fn judge(&self, ask: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Missing> {
         if self.roles.is_empty() {
             return Err(Missing::Role);
         }
@@ -229,7 +229,7 @@ impl Grants {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn decide<'a>(&self, ask: Ask<'a>) -> Result<Permit<'a>, Denied> {
+    pub fn decide<'a>(&self, ask: AuthorizationRequest<'a>) -> Result<Permit<'a>, Denied> {
         match self.judge(&ask) {
             Ok(permitted) => Ok(Permit::of(ask, permitted.mask, permitted.hourly)),
             Err(missing) => Err(Denied::of(&ask, missing)),
@@ -240,7 +240,7 @@ impl Grants {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn permitted(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Denied> {
+    pub fn permitted(&self, ask: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Denied> {
         self.judge(ask).map_err(|missing| Denied::of(ask, missing))
     }
 }
@@ -278,7 +278,7 @@ impl AccessMode {
     ///
     /// # Errors
     /// [`Denied`], if the mode enforces denials.
-    pub fn decide<'a>(self, grants: Option<&Grants>, ask: Ask<'a>) -> Result<Decision<'a>, Denied> {
+    pub fn decide<'a>(self, grants: Option<&Grants>, ask: AuthorizationRequest<'a>) -> Result<Decision<'a>, Denied> {
         let judged = match (self, grants) {
             (Self::Off, _) => Ok((None, None)),
             (_, Some(grants)) => grants.judge(&ask).map(|permitted| (permitted.mask, permitted.hourly)),
@@ -296,7 +296,7 @@ impl AccessMode {
 
     /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
     /// In [`AccessMode::Observe`], operations that return values do not pass, since the values might need a mask.
-    pub fn unknown(self, ask: Ask<'_>) -> Option<Permit<'_>> {
+    pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
             Self::Observe => !Operations::VALUES.contains(ask.operation),
@@ -320,7 +320,7 @@ pub struct Permit<'a> {
 /// The way in which a permit discloses values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Sight<'p> {
+pub enum ValueVisibility<'p> {
     /// Values are returned unmasked.
     Clear,
     /// Every value is returned through this mask. A value that the mask does not fit is not returned.
@@ -328,10 +328,10 @@ pub enum Sight<'p> {
 }
 
 impl<'a> Permit<'a> {
-    fn of(ask: Ask<'a>, mask: Option<&MaskText>, hourly: Option<u32>) -> Self {
+    fn of(ask: AuthorizationRequest<'a>, mask: Option<&MaskText>, hourly: Option<u32>) -> Self {
         let name = |extent| match extent {
-            Extent::One(name) => Some(name),
-            Extent::None | Extent::Every => None,
+            AccessScope::One(name) => Some(name),
+            AccessScope::None | AccessScope::Every => None,
         };
         let mask = mask.cloned();
         Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask, hourly }
@@ -343,8 +343,8 @@ impl<'a> Permit<'a> {
     }
 
     /// Returns the way in which values are disclosed.
-    pub fn sight(&self) -> Sight<'_> {
-        self.mask.as_ref().map_or(Sight::Clear, Sight::Masked)
+    pub fn sight(&self) -> ValueVisibility<'_> {
+        self.mask.as_ref().map_or(ValueVisibility::Clear, ValueVisibility::Masked)
     }
 
     /// Returns the permitted operation.

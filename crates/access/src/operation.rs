@@ -7,7 +7,7 @@ use std::fmt;
 
 /// The kind of resource that an operation applies to. A grant must cover that resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum About {
+pub(crate) enum ResourceKind {
     /// The whole engine. Only a grant on all apps permits the operation.
     All,
     /// One app.
@@ -47,8 +47,8 @@ macro_rules! operations {
                 match self { $(Self::$variant => Group::$group),+ }
             }
 
-            pub(crate) const fn about(self) -> About {
-                match self { $(Self::$variant => About::$about),+ }
+            pub(crate) const fn about(self) -> ResourceKind {
+                match self { $(Self::$variant => ResourceKind::$about),+ }
             }
         }
     };
@@ -135,12 +135,12 @@ impl Operation {
 
     /// Returns true if the operation applies to collections, so that a grant's collections are checked.
     pub const fn has_collection(self) -> bool {
-        matches!(self.about(), About::Collection | About::Collections)
+        matches!(self.about(), ResourceKind::Collection | ResourceKind::Collections)
     }
 
     /// Returns true if the operation applies to one app.
     pub const fn has_app(self) -> bool {
-        !matches!(self.about(), About::All)
+        !matches!(self.about(), ResourceKind::All)
     }
 }
 

@@ -4,7 +4,7 @@ use sealwire_crypto::AppId;
 
 use super::model::{Collection, CollectionChange, CollectionName, CollectionSummary, Rules, RulesChange};
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
-use super::{Control, Edit, unix_s};
+use super::{Control, RecordEdit, unix_s};
 use sealwire_store::StoreError;
 
 impl Control {
@@ -93,7 +93,7 @@ impl Control {
 
     async fn change_collection(
         &self,
-        edit: impl Fn(&Contents) -> Result<Edit<CollectionSummary>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Contents) -> Result<RecordEdit<CollectionSummary>, StoreError> + Send + Sync + 'static,
     ) -> Result<CollectionChange, StoreError> {
         let (generation, collection) = self.change(edit).await?;
         Ok(CollectionChange { generation, collection })
@@ -114,9 +114,9 @@ fn edit(
     name: &CollectionName,
     collection: Collection,
     entry: CollectionEntry,
-) -> Result<Edit<CollectionSummary>, StoreError> {
+) -> Result<RecordEdit<CollectionSummary>, StoreError> {
     let made = CollectionSummary { app: app.clone(), name: name.clone(), collection };
-    Ok(Edit { key: collection_key(app, name), record: Some(entry.into_bytes()), made })
+    Ok(RecordEdit { key: collection_key(app, name), record: Some(entry.into_bytes()), made })
 }
 
 fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {

@@ -54,13 +54,13 @@ pub struct Control {
 }
 
 /// A change of one record, and the result for the method that made it.
-struct Edit<T> {
+struct RecordEdit<T> {
     key: String,
     record: Option<Vec<u8>>,
     made: T,
 }
 
-impl Edit<(AppSummary, Target)> {
+impl RecordEdit<(AppSummary, Target)> {
     fn app(app: &AppId, record: AppRecord, target: Target) -> Result<Self, StoreError> {
         let made = (record.summary(app)?, target);
         Ok(Self { key: app_key(app), record: Some(AppEntry::Live(record).into_bytes()), made })
@@ -144,7 +144,7 @@ impl Control {
                 record.add_new(&kek, &app, *curve)?;
             }
             record.add_token_key(&kek, &app)?;
-            Edit::app(&app, record, Target::App)
+            RecordEdit::app(&app, record, Target::App)
         };
         self.change_app(edit).await
     }
@@ -250,7 +250,7 @@ impl Control {
             let mut settings = record.settings.read(&app_key(&app))?;
             change(&mut settings);
             record.settings = settings.into();
-            Edit::app(&app, record, Target::App)
+            RecordEdit::app(&app, record, Target::App)
         })
         .await
     }
@@ -317,7 +317,7 @@ impl Control {
             let mut record = contents.staying(&app)?.clone();
             keys::check_kek(&kek, &app, &record)?;
             let target = add(&kek, &app, &mut record)?;
-            Edit::app(&app, record, target)
+            RecordEdit::app(&app, record, target)
         })
         .await
     }
@@ -328,21 +328,21 @@ impl Control {
         &self,
         app: &AppId,
         target: Target,
-        amend: impl Fn(String, Part<'_>) -> Result<(), StoreError> + Send + Sync + 'static,
+        amend: impl Fn(String, StateFields<'_>) -> Result<(), StoreError> + Send + Sync + 'static,
     ) -> Result<AppChange, StoreError> {
         let app = app.clone();
         self.change_app(move |contents| {
             let mut record = contents.app(&app)?.clone();
             let (name, part) = record.part(&app, target)?;
             amend(name, part)?;
-            Edit::app(&app, record, target)
+            RecordEdit::app(&app, record, target)
         })
         .await
     }
 
     async fn change_app(
         &self,
-        edit: impl Fn(&Contents) -> Result<Edit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
     ) -> Result<AppChange, StoreError> {
         let (generation, (app, target)) = self.change(edit).await?;
         Ok(AppChange { generation, app, target })
@@ -350,7 +350,7 @@ impl Control {
 
     async fn change<T: Send + 'static>(
         &self,
-        edit: impl Fn(&Contents) -> Result<Edit<T>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Contents) -> Result<RecordEdit<T>, StoreError> + Send + Sync + 'static,
     ) -> Result<(u64, T), StoreError> {
         let made = self.try_change(move |contents| edit(contents).map(Some)).await?;
         Ok(made.expect("the edit always makes a change"))
@@ -359,7 +359,7 @@ impl Control {
     /// Makes a change, and retries if another change was committed first. Returns `None` if there is nothing to change.
     async fn try_change<T: Send + 'static>(
         &self,
-        edit: impl Fn(&Contents) -> Result<Option<Edit<T>>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Contents) -> Result<Option<RecordEdit<T>>, StoreError> + Send + Sync + 'static,
     ) -> Result<Option<(u64, T)>, StoreError> {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
@@ -369,7 +369,7 @@ impl Control {
                 let Some(edit) = edit(contents)? else { return Ok(None) };
                 Ok(Some((contents.generation, contents.tombstone(&edit.key), edit)))
             });
-            let Some((base, tombstone, Edit { key, record, made })) = made.await? else { return Ok(None) };
+            let Some((base, tombstone, RecordEdit { key, record, made })) = made.await? else { return Ok(None) };
             self.check_reuse(tombstone, &key).await?;
             match self.store.commit(base, &key, record.as_deref()).await? {
                 Commit::Done(generation) => return Ok(Some((generation, made))),
@@ -398,7 +398,7 @@ impl std::fmt::Debug for Control {
 }
 
 /// The fields of an app or a key that decide its state.
-struct Part<'a> {
+struct StateFields<'a> {
     state: &'a mut StateName,
     /// `None` if the target can never be deleted.
     delete_unix_s: Option<&'a mut Option<u64>>,
@@ -406,29 +406,32 @@ struct Part<'a> {
 
 impl AppRecord {
     /// Returns the name for people and the state fields of `target`.
-    fn part(&mut self, app: &AppId, target: Target) -> Result<(String, Part<'_>), StoreError> {
+    fn part(&mut self, app: &AppId, target: Target) -> Result<(String, StateFields<'_>), StoreError> {
         match target {
             Target::App => {
-                let part = Part { state: &mut self.state, delete_unix_s: Some(&mut self.delete_unix_s) };
+                let part = StateFields { state: &mut self.state, delete_unix_s: Some(&mut self.delete_unix_s) };
                 Ok((format!("app {app}"), part))
             }
             Target::Key(key) => {
                 let found = self.keys.iter_mut().find(|record| record.is(key));
                 let found = found.ok_or_else(|| StoreError::NoKey { app: app.clone(), key })?;
-                let part = Part { state: &mut found.state, delete_unix_s: Some(&mut found.delete_unix_s) };
+                let part = StateFields { state: &mut found.state, delete_unix_s: Some(&mut found.delete_unix_s) };
                 Ok((format!("key {key} of app {app}"), part))
             }
             Target::TokenKey(number) => {
                 let found = self.token_keys.iter_mut().find(|record| record.number == number);
                 let found = found.ok_or_else(|| StoreError::NoTokenKey { app: app.clone(), number })?;
-                Ok((format!("token key {number} of app {app}"), Part { state: &mut found.state, delete_unix_s: None }))
+                Ok((
+                    format!("token key {number} of app {app}"),
+                    StateFields { state: &mut found.state, delete_unix_s: None },
+                ))
             }
         }
     }
 }
 
 /// Returns the first removal that is due.
-fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
+fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
     let due = |delete: Option<u64>| delete.is_some_and(|due| due <= now_unix_s);
     for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
         let entry = if due(record.delete_unix_s) {
@@ -440,10 +443,10 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
         } else {
             continue;
         };
-        return Some(Edit { key: app_key(app), record: Some(entry.into_bytes()), made: () });
+        return Some(RecordEdit { key: app_key(app), record: Some(entry.into_bytes()), made: () });
     }
     let orphan = orphans(contents).next();
-    orphan.map(|(app, name)| Edit { key: collection_key(app, name), record: None, made: () })
+    orphan.map(|(app, name)| RecordEdit { key: collection_key(app, name), record: None, made: () })
 }
 
 /// Returns the time at which [`removal`] first finds something.

@@ -8,14 +8,14 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::chain::{Head, Link};
-use crate::checkpoint::HEAD_FILE;
+use crate::chain::{Checkpoint, Link};
+use crate::checkpoint::CHECKPOINT_FILE;
 use crate::files::{self, Segment};
 use crate::key::AuditKey;
 use crate::note::NoteError;
 use crate::segment::Header;
 use crate::statement::{ARCHIVED_FILE, Archived};
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 use crate::verify::{Problem, Range, VerifyError, verify};
 
 /// Lock file held while segments are moved.
@@ -29,7 +29,7 @@ pub struct Move {
     /// Target folder. It must be absent, empty, or hold segments that were moved before.
     pub to: PathBuf,
     /// Moves only segments whose records are all older than this time. `None`: moves all completed segments.
-    pub before: Option<Moment>,
+    pub before: Option<Timestamp>,
     /// Also moves segments that fail verification. The statement counts their findings, and `verify` reports them from
     /// then on.
     pub despite_findings: bool,
@@ -148,7 +148,7 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
         let path = folder.join(&kept[0].name);
         end.hash = Header::read(&path).map_err(at(&path))?.map_or(end.hash, |header| header.previous.hash);
     }
-    let end = Head { chain: report.chain, key: key.id(), seq: end.seq, hash: end.hash, file: name };
+    let end = Checkpoint { chain: report.chain, key: key.id(), seq: end.seq, hash: end.hash, file: name };
     let bytes = fill(folder, to, key, &end, archived.as_ref(), moved, progress)?;
     let findings_before = archived.map_or(0, |archived| archived.findings);
     let statement = Archived { last: end, findings: findings_before.saturating_add(findings) };
@@ -214,7 +214,7 @@ fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 /// Returns the index of the last segment to move. The newest segment, which is still being written, is never moved.
-fn wanted(folder: &Path, segments: &[Segment], before: Option<Moment>) -> Result<Option<usize>, ArchiveError> {
+fn wanted(folder: &Path, segments: &[Segment], before: Option<Timestamp>) -> Result<Option<usize>, ArchiveError> {
     let mut last = None;
     for (index, next) in segments.iter().enumerate().skip(1) {
         if let Some(before) = before {
@@ -236,7 +236,7 @@ fn fill(
     folder: &Path,
     to: &Path,
     key: &AuditKey,
-    last: &Head,
+    last: &Checkpoint,
     archived: Option<&Archived>,
     moved: &[Segment],
     progress: &mut dyn FnMut(u64, u64),
@@ -248,7 +248,7 @@ fn fill(
     }
     let _lock = locked(to, files::LOCK_FILE)?;
     let floor = archived.map_or(0, |archived| archived.link().seq);
-    match Head::read(to, Some(key)) {
+    match Checkpoint::read(to, Some(key)) {
         Ok(head) if head.chain != last.chain => return Err(elsewhere("holds another trail".to_owned())),
         // An interrupted earlier move can have stopped anywhere between the two numbers.
         Ok(head) if !(floor..=last.seq).contains(&head.seq) => {
@@ -265,7 +265,7 @@ fn fill(
                 write_statement(archived, to, key)?;
             }
         }
-        Err(error) => return Err(ArchiveError::Note { path: to.join(HEAD_FILE), error }),
+        Err(error) => return Err(ArchiveError::Note { path: to.join(CHECKPOINT_FILE), error }),
     }
     let length = |segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len());
     let all = moved.iter().map(length).sum::<io::Result<u64>>().map_err(at(folder))?;
@@ -279,7 +279,7 @@ fn fill(
         progress(all + done, 2 * all);
     }
     files::sync_folder(to).map_err(at(to))?;
-    replace(&to.join(HEAD_FILE), &mut &*last.encode(key))?;
+    replace(&to.join(CHECKPOINT_FILE), &mut &*last.encode(key))?;
     files::sync_folder(to).map_err(at(to))?;
     Ok(done)
 }

@@ -69,7 +69,7 @@ impl FromStr for Anchor {
 
 /// The last record of an audit log or of its archived part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct Checkpoint {
     /// Random name of the chain.
     pub chain: [u8; 16],
     /// Id of the key that authenticates the checkpoint.
@@ -82,7 +82,7 @@ pub struct Head {
     pub file: String,
 }
 
-impl Head {
+impl Checkpoint {
     pub(crate) fn link(&self) -> Link {
         Link { seq: self.seq, hash: self.hash }
     }

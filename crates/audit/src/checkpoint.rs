@@ -9,16 +9,16 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::chain::Head;
+use crate::chain::Checkpoint;
 use crate::key::AuditKey;
 use crate::note::{self, NoteError};
 
 /// File name of the checkpoint in the folder.
-pub const HEAD_FILE: &str = "head.json";
+pub const CHECKPOINT_FILE: &str = "head.json";
 /// Size of a checkpoint in bytes, with the newline.
 const BYTES: usize = 384;
 
-impl Head {
+impl Checkpoint {
     pub(crate) fn encode(&self, key: &AuditKey) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
         self.encode_into(key, &mut out);
@@ -46,7 +46,7 @@ impl Head {
     ///
     /// [`NoteError`]. Without a key, forgeries are not detected.
     pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
-        Self::parse(&note::read(&folder.join(HEAD_FILE), BYTES)?, key)
+        Self::parse(&note::read(&folder.join(CHECKPOINT_FILE), BYTES)?, key)
     }
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written_and_no_byte_of_it_can_be_changed() {
         let key = AuditKey::new(&Zeroizing::new([1; 32]));
-        let head = Head {
+        let head = Checkpoint {
             chain: [9; 16],
             key: key.id(),
             seq: SEQ_MAX - 1,
@@ -80,16 +80,16 @@ mod tests {
         };
         let bytes = head.encode(&key);
         assert_eq!(bytes.len(), BYTES, "as long as its longest");
-        assert_eq!(Head::parse(&bytes, Some(&key)).unwrap(), head);
-        assert_eq!(Head::parse(&bytes, None).unwrap(), head);
+        assert_eq!(Checkpoint::parse(&bytes, Some(&key)).unwrap(), head);
+        assert_eq!(Checkpoint::parse(&bytes, None).unwrap(), head);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert!(Head::parse(&changed, Some(&key)).is_err(), "byte {at}");
+            assert!(Checkpoint::parse(&changed, Some(&key)).is_err(), "byte {at}");
         }
         let other = AuditKey::new(&Zeroizing::new([2; 32]));
-        assert!(matches!(Head::parse(&bytes, Some(&other)), Err(NoteError::OtherKey(_))));
-        let forged = Head { seq: 5, ..head }.encode(&other);
-        assert!(matches!(Head::parse(&forged, Some(&key)), Err(NoteError::Forged)));
+        assert!(matches!(Checkpoint::parse(&bytes, Some(&other)), Err(NoteError::OtherKey(_))));
+        let forged = Checkpoint { seq: 5, ..head }.encode(&other);
+        assert!(matches!(Checkpoint::parse(&forged, Some(&key)), Err(NoteError::Forged)));
     }
 }

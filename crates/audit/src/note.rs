@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::chain::{Head, SEQ_MAX};
+use crate::chain::{Checkpoint, SEQ_MAX};
 use crate::digest::Digest;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES, same};
@@ -48,7 +48,7 @@ struct Text {
 }
 
 /// Appends the fields that all notes begin with.
-pub(crate) fn begin(out: &mut Vec<u8>, last: &Head) {
+pub(crate) fn begin(out: &mut Vec<u8>, last: &Checkpoint) {
     out.extend_from_slice(b"{\"format\":1");
     json::key(out, "chain");
     out.push(b'"');
@@ -83,11 +83,11 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
 
 /// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the
 /// note's MAC under that key. The caller must check the bytes after the MAC.
-pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Head, u64), NoteError> {
+pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Checkpoint, u64), NoteError> {
     let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
     let named = (|| {
         let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
-        Some(Head { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
+        Some(Checkpoint { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
     })();
     let named = named.filter(|named| text.format == 1 && named.seq < SEQ_MAX).ok_or(NoteError::Damaged)?;
     let mac = json::unhex(text.mac.as_bytes()).ok_or(NoteError::Damaged)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::json;
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Longest record in bytes, without its hash and MAC. Longer texts are truncated: see [`Record`].
 pub const RECORD_BYTES_MAX: usize = 48 << 10;
@@ -70,7 +70,7 @@ pub enum Change<'a> {
 
 impl Record<'_> {
     /// Appends everything between the record number and the hash.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Moment, instance: &str) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Timestamp, instance: &str) {
         begin(out, at, "call", instance);
         json::text(out, "principal", cut(self.principal, PRINCIPAL_BYTES_MAX));
         json::text(out, "kind", cut(self.kind, TEXT_BYTES_MAX));
@@ -142,7 +142,7 @@ pub enum Event<'a> {
         /// Number of lost records.
         lost: u64,
         /// Time of the first loss.
-        since: Moment,
+        since: Timestamp,
         /// The system's last error.
         error: &'a str,
     },
@@ -159,9 +159,9 @@ pub enum Event<'a> {
         /// Number of requests.
         count: u64,
         /// Time of the first request.
-        first: Moment,
+        first: Timestamp,
         /// Time of the last request.
-        last: Moment,
+        last: Timestamp,
         /// Total size of the messages in bytes.
         bytes_in: u64,
     },
@@ -190,7 +190,7 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Moment, instance: &str) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Timestamp, instance: &str) {
         match self {
             Self::Start { version, found, torn_bytes } => {
                 begin(out, at, "start", instance);
@@ -241,14 +241,14 @@ impl Event<'_> {
 }
 
 /// Begins a record, after its number.
-pub(crate) fn begin(out: &mut Vec<u8>, at: Moment, event: &str, instance: &str) {
+pub(crate) fn begin(out: &mut Vec<u8>, at: Timestamp, event: &str, instance: &str) {
     json::key(out, "time");
     moment(out, at);
     json::text(out, "event", event);
     json::text(out, "instance", cut(instance, TEXT_BYTES_MAX));
 }
 
-fn moment(out: &mut Vec<u8>, at: Moment) {
+fn moment(out: &mut Vec<u8>, at: Timestamp) {
     out.push(b'"');
     out.extend_from_slice(&at.text());
     out.push(b'"');
@@ -299,7 +299,7 @@ mod tests {
                 outcome: "ok", generation: numbers[3], took: Duration::from_micros(numbers[4] >> 1),
             };
             let (mut body, mut out) = (Vec::new(), Vec::new());
-            record.encode(&mut body, Moment::now(), &texts[4]);
+            record.encode(&mut body, Timestamp::now(), &texts[4]);
             prop_assert!(body.len() <= RECORD_BYTES_MAX);
             let key = AuditKey::new(&zeroize::Zeroizing::new([7; 32]));
             let before = Digest::genesis(&[3; 16]);

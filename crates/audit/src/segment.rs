@@ -9,14 +9,14 @@ use serde::Deserialize;
 use crate::chain::{LINE_BYTES_MAX, Line, Link, SEQ_MAX};
 use crate::digest::Digest;
 use crate::json;
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Content of a segment's first record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) chain: [u8; 16],
     pub(crate) key: String,
-    pub(crate) time: Moment,
+    pub(crate) time: Timestamp,
     /// Last record of the previous segment.
     pub(crate) previous: Link,
     /// File name of the previous segment; empty before the first record.
@@ -55,7 +55,7 @@ impl Header {
         let previous = Link { seq: text.previous.seq, hash: text.previous.hash.parse().ok()? };
         let previous_file = text.previous.file.to_owned();
         let chain = json::unhex(text.chain.as_bytes())?;
-        let time = Moment::parse(text.time.as_bytes())?;
+        let time = Timestamp::parse(text.time.as_bytes())?;
         let known = text.event == "segment" && text.format == 1 && text.key.len() == 8;
         let is_begin = previous.seq == 0;
         // The hash before the first record follows from the chain's name.

@@ -9,8 +9,8 @@ use std::io::{self, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::chain::{Head, Link};
-use crate::checkpoint::HEAD_FILE;
+use crate::chain::{Checkpoint, Link};
+use crate::checkpoint::CHECKPOINT_FILE;
 use crate::digest::Digest;
 use crate::files::{self, Segment};
 use crate::json;
@@ -19,7 +19,7 @@ use crate::note::NoteError;
 use crate::record::begin;
 use crate::segment::{Header, Lines};
 use crate::statement::{ARCHIVED_FILE, Archived};
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 use crate::verify::TRIES_MAX;
 
 /// Bytes kept of the buffer after a large group.
@@ -128,7 +128,7 @@ pub struct Journal {
     previous: Option<String>,
     head: File,
     /// Content of the checkpoint, without its end.
-    note: Head,
+    note: Checkpoint,
     note_buffer: Vec<u8>,
     found: FoundSegment,
     torn_bytes: u64,
@@ -144,7 +144,7 @@ struct OpenSegment {
     segment: Segment,
     /// Number of valid bytes in the file.
     bytes: u64,
-    since: Moment,
+    since: Timestamp,
     /// True if the file holds bytes beyond the valid ones.
     excess: bool,
 }
@@ -165,18 +165,23 @@ impl Journal {
         files::make_folder(&folder).map_err(at(&folder))?;
         let lock = files::lock(&folder.join(files::LOCK_FILE)).map_err(at(&folder))?;
         let lock = lock.ok_or_else(|| JournalError::InUse { folder: folder.clone() })?;
-        let written = Head::read(&folder, Some(&key));
+        let written = Checkpoint::read(&folder, Some(&key));
         let named = written.as_ref().ok().map(|head| head.seq);
         let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
-        let head = files::open(&folder.join(HEAD_FILE)).map_err(at(&folder.join(HEAD_FILE)))?;
+        let head = files::open(&folder.join(CHECKPOINT_FILE)).map_err(at(&folder.join(CHECKPOINT_FILE)))?;
         let mut state = SegmentState::of(written, tail)?;
         if state.found == FoundSegment::New && folder.join(ARCHIVED_FILE).exists() {
             state.found = FoundSegment::HeadMissing;
         } else if state.found.is_sound() && !is_complete(&folder, &key).map_err(at(&folder))? {
             state.found = FoundSegment::SegmentsMissing;
         }
-        let note =
-            Head { chain: state.chain, key: key.id(), seq: state.link.seq, hash: state.link.hash, file: String::new() };
+        let note = Checkpoint {
+            chain: state.chain,
+            key: key.id(),
+            seq: state.link.seq,
+            hash: state.link.hash,
+            file: String::new(),
+        };
         let mut journal = Self {
             chain: state.chain,
             note,
@@ -202,8 +207,12 @@ impl Journal {
         if state.found == FoundSegment::New {
             // Written before the first segment, so that no segment ever exists without a checkpoint.
             let link = journal.link;
-            journal.write_head(&link, "").map_err(at(&folder.join(HEAD_FILE)))?;
-            journal.head.sync_all().and_then(|()| files::sync_folder(&folder)).map_err(at(&folder.join(HEAD_FILE)))?;
+            journal.write_head(&link, "").map_err(at(&folder.join(CHECKPOINT_FILE)))?;
+            journal
+                .head
+                .sync_all()
+                .and_then(|()| files::sync_folder(&folder))
+                .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
         }
         Ok(journal)
     }
@@ -238,7 +247,7 @@ impl Journal {
     /// # Errors
     ///
     /// The system's error. The trail is as before, and the next call tries again.
-    pub fn append<'a>(&mut self, at: Moment, records: impl Iterator<Item = &'a [u8]>) -> io::Result<bool> {
+    pub fn append<'a>(&mut self, at: Timestamp, records: impl Iterator<Item = &'a [u8]>) -> io::Result<bool> {
         self.mend()?;
         self.out.clear();
         self.out.shrink_to(BUFFER_BYTES_KEPT);
@@ -290,14 +299,14 @@ impl Journal {
         self.head.sync_data()
     }
 
-    fn is_due(&self, at: Moment) -> bool {
+    fn is_due(&self, at: Timestamp) -> bool {
         self.open.as_ref().is_none_or(|open| {
             open.bytes >= self.options.segment_bytes || at.since(open.since) >= self.options.segment_age
         })
     }
 
     /// Creates the next segment's file and puts its first record into the buffer.
-    fn begin_segment(&mut self, at: Moment, link: &mut Link) -> io::Result<OpenSegment> {
+    fn begin_segment(&mut self, at: Timestamp, link: &mut Link) -> io::Result<OpenSegment> {
         let segment = Segment::from(link.seq + 1);
         let path = self.options.folder.join(&segment.name);
         let file = match files::create(&path) {
@@ -393,11 +402,11 @@ struct SegmentState {
     chain: [u8; 16],
     link: Link,
     previous: Option<String>,
-    goes_on: Option<(Segment, u64, Moment)>,
+    goes_on: Option<(Segment, u64, Timestamp)>,
 }
 
 impl SegmentState {
-    fn of(head: Result<Head, NoteError>, tail: Option<Tail>) -> Result<Self, JournalError> {
+    fn of(head: Result<Checkpoint, NoteError>, tail: Option<Tail>) -> Result<Self, JournalError> {
         let found = match &head {
             Ok(_) => FoundSegment::Clean,
             Err(NoteError::Missing) => FoundSegment::HeadMissing,
@@ -424,7 +433,7 @@ impl SegmentState {
     }
 
     /// Returns the state of a folder with segments.
-    fn behind(found: FoundSegment, head: Option<Head>, tail: Tail) -> Self {
+    fn behind(found: FoundSegment, head: Option<Checkpoint>, tail: Tail) -> Self {
         let Tail { segment, link, header, named, bytes, sound } = tail;
         let chain = header.as_ref().map(|header| header.chain).or(head.as_ref().map(|head| head.chain));
         let chain = chain.unwrap_or_default();

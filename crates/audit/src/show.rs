@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Segment};
 use crate::segment::Lines;
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Selects records. A record must match every condition that is set.
 #[derive(Clone, Debug, Default)]
@@ -26,15 +26,15 @@ pub struct Filter {
     /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep` or `reload`.
     pub event: Option<String>,
     /// Earliest time, inclusive.
-    pub since: Option<Moment>,
+    pub since: Option<Timestamp>,
     /// Latest time, inclusive.
-    pub until: Option<Moment>,
+    pub until: Option<Timestamp>,
 }
 
 /// A record's content. Absent parts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct Shown {
+pub struct RecordView {
     /// The record number.
     pub seq: u64,
     /// Time when the record was made.
@@ -90,14 +90,14 @@ pub struct Shown {
 impl Filter {
     /// Returns the record of a line if it matches. A line that is no record never matches.
     #[must_use]
-    pub fn take(&self, line: &[u8]) -> Option<Shown> {
-        let shown: Shown = serde_json::from_slice(line).ok()?;
+    pub fn take(&self, line: &[u8]) -> Option<RecordView> {
+        let shown: RecordView = serde_json::from_slice(line).ok()?;
         let is = |wanted: &Option<String>, there: Option<&str>| wanted.is_none() || wanted.as_deref() == there;
         let outcome = match self.outcome.as_deref() {
             Some("failed") => shown.outcome.as_deref().is_some_and(|outcome| outcome != "ok"),
             _ => is(&self.outcome, shown.outcome.as_deref()),
         };
-        let time = Moment::parse(shown.time.as_bytes());
+        let time = Timestamp::parse(shown.time.as_bytes());
         let timely = self.since.is_none_or(|since| time.is_some_and(|time| time >= since))
             && self.until.is_none_or(|until| time.is_some_and(|time| time <= until));
         let wanted = is(&self.principal, shown.principal.as_deref())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::chain::{Anchor, Head, Link};
+use crate::chain::{Anchor, Checkpoint, Link};
 use crate::key::AuditKey;
 use crate::note::{self, NoteError};
 
@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
     /// The last record that was moved away.
-    pub(crate) last: Head,
+    pub(crate) last: Checkpoint,
     /// Number of findings in the moved segments, over all moves.
     pub findings: u64,
 }

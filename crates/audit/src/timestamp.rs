@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970, up to the end of the year 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
+pub struct Timestamp(u64);
 
 /// The last timestamp with a four-digit year.
 const MAX: u64 = 253_402_300_799_999;
 
-impl Moment {
+impl Timestamp {
     /// Returns the current time. A clock outside the valid range yields the nearest valid timestamp.
     #[must_use]
     pub fn now() -> Self {
@@ -107,15 +107,15 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_written_as_another_library_reads_it_and_read_again(ms in 0..=MAX) {
-            let text = String::from_utf8(Moment(ms).text().to_vec()).unwrap();
+            let text = String::from_utf8(Timestamp(ms).text().to_vec()).unwrap();
             let other = OffsetDateTime::parse(&text, &Rfc3339).unwrap();
             prop_assert_eq!(other.unix_timestamp_nanos(), i128::from(ms) * 1_000_000);
-            prop_assert_eq!(Moment::parse(text.as_bytes()), Some(Moment(ms)));
+            prop_assert_eq!(Timestamp::parse(text.as_bytes()), Some(Timestamp(ms)));
         }
 
         #[test]
         fn no_bytes_make_it_panic(text in proptest::collection::vec(any::<u8>(), 24)) {
-            let _ = Moment::parse(&text);
+            let _ = Timestamp::parse(&text);
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
             "2026-11-22T00:34:24.123+",
             "2026-00-22T00:34:24.123Z",
         ] {
-            assert_eq!(Moment::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(Timestamp::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 }

@@ -23,11 +23,11 @@ use crate::files;
 use crate::key::AuditKey;
 use crate::record::{Event, Record};
 use crate::segment_writer::{FoundSegment, Journal, JournalError, Options};
-use crate::timestamp::Moment;
-use queue::{Pushed, Queue};
+use crate::timestamp::Timestamp;
+use queue::{PushOutcome, Queue};
 use refusals::Refusals;
 use writer::Writer;
-pub use written::{Gone, Written};
+pub use written::{RecordLost, WriteAck};
 
 /// Handling of requests whose records cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct TrailOptions {
 
 /// An event of the files. Reported on the writer's thread, which waits for the observer.
 #[derive(Debug)]
-pub enum Notice<'a> {
+pub enum FileEvent<'a> {
     /// Records were written together.
     Wrote {
         /// Number of records.
@@ -100,7 +100,7 @@ pub enum Notice<'a> {
 /// Receives notices about file events.
 pub trait Observer: Send + Sync {
     /// Handles an event. Must not block.
-    fn notice(&self, notice: &Notice<'_>);
+    fn notice(&self, notice: &FileEvent<'_>);
 }
 
 /// State of a trail.
@@ -124,18 +124,18 @@ pub struct Trail {
     on_failure: OnFailure,
     found: FoundSegment,
     torn_bytes: u64,
-    room: Room,
+    room: SpaceInputs,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Inputs for the check of free space.
-struct Room {
+struct SpaceInputs {
     folder: PathBuf,
     folder_bytes_max: Option<u64>,
     reserve_bytes: u64,
 }
 
-impl Room {
+impl SpaceInputs {
     /// Returns true if the free space is reserved for permitted requests. If the folder cannot be inspected, returns
     /// false: writing tells more.
     fn is_short(&self) -> bool {
@@ -173,13 +173,13 @@ impl Trail {
         let folder = options.journal.folder.clone();
         let instance = options.journal.instance.clone();
         let folder_bytes_max = options.journal.folder_bytes_max;
-        let room = Room { folder: folder.clone(), folder_bytes_max, reserve_bytes: options.reserve_bytes };
+        let room = SpaceInputs { folder: folder.clone(), folder_bytes_max, reserve_bytes: options.reserve_bytes };
         let mut journal = Journal::open(options.journal, key)?;
         let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
         let start = Event::Start { version: options.version, found: found.name(), torn_bytes };
         let mut body = Vec::new();
-        start.encode(&mut body, Moment::now(), &instance);
-        let written = journal.append(Moment::now(), [&body[..]].into_iter());
+        start.encode(&mut body, Timestamp::now(), &instance);
+        let written = journal.append(Timestamp::now(), [&body[..]].into_iter());
         let last = journal.last();
         let queue = Queue::new(options.on_failure, options.queue_records, options.queue_bytes);
         match (written, options.on_failure) {
@@ -223,18 +223,18 @@ impl Trail {
 
     /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is written or lost, else at
     /// once.
-    pub fn record(&self, record: &Record<'_>) -> Written {
-        self.push(|body| record.encode(body, Moment::now(), &self.shared.instance))
+    pub fn record(&self, record: &Record<'_>) -> WriteAck {
+        self.push(|body| record.encode(body, Timestamp::now(), &self.shared.instance))
     }
 
     /// Takes the record of a request that was refused before any work. Of a flood most are counted, in memory, and
     /// recorded as counts by [`Trail::settle`]; such a request waits for nothing.
-    pub fn refused(&self, record: &Record<'_>) -> Written {
+    pub fn refused(&self, record: &Record<'_>) -> WriteAck {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
-        if self.refusals().take(record, is_short, Instant::now(), Moment::now()) {
+        if self.refusals().take(record, is_short, Instant::now(), Timestamp::now()) {
             return self.record(record);
         }
-        Written::at_once(Ok(()))
+        WriteAck::at_once(Ok(()))
     }
 
     /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called
@@ -252,20 +252,20 @@ impl Trail {
     }
 
     /// Takes the record of an engine event. The returned future completes as for [`Trail::record`].
-    pub fn event(&self, event: &Event<'_>) -> Written {
-        self.push(|body| event.encode(body, Moment::now(), &self.shared.instance))
+    pub fn event(&self, event: &Event<'_>) -> WriteAck {
+        self.push(|body| event.encode(body, Timestamp::now(), &self.shared.instance))
     }
 
-    fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Written {
+    fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> WriteAck {
         let pushed = BODY.with_borrow_mut(|body| {
             body.clear();
             encode(body);
             self.shared.queue.push(body)
         });
         match (pushed, self.on_failure) {
-            (Pushed::TakenRecords(group), OnFailure::Reject) => Written::later(group),
-            (Pushed::Lost, OnFailure::Reject) => Written::at_once(Err(Gone)),
-            (Pushed::TakenRecords(_) | Pushed::Lost, OnFailure::Continue) => Written::at_once(Ok(())),
+            (PushOutcome::TakenRecords(group), OnFailure::Reject) => WriteAck::later(group),
+            (PushOutcome::Lost, OnFailure::Reject) => WriteAck::at_once(Err(RecordLost)),
+            (PushOutcome::TakenRecords(_) | PushOutcome::Lost, OnFailure::Continue) => WriteAck::at_once(Ok(())),
         }
     }
 

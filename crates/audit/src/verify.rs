@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use crate::chain::{Anchor, Head};
+use crate::chain::{Anchor, Checkpoint};
 use crate::digest::Digest;
 use crate::files::{self, Segment};
 use crate::key::AuditKey;
@@ -41,7 +41,7 @@ pub struct Range {
 
 /// Result for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadSeen {
+pub enum CheckpointStatus {
     /// Not checked, because the range ends before the checkpoint.
     NotAsked,
     /// The checkpoint names an existing record.
@@ -81,7 +81,7 @@ pub struct Report {
     /// Bytes of an incomplete line at the end, left by a running or killed engine.
     pub torn_bytes: u64,
     /// Result of the checkpoint verification.
-    pub head: HeadSeen,
+    pub head: CheckpointStatus,
     /// The findings, in the order of the files.
     pub findings: Vec<Finding>,
     /// Number of further findings that are not listed.
@@ -149,7 +149,7 @@ fn verify_once(
         move |source| VerifyError::Io { path, source }
     };
     // Read before the segments. A running engine only appends records after those that this checkpoint names.
-    let head = Head::read(folder, key);
+    let head = Checkpoint::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
     // Read after listing the segments. If a segment is moved in between, the statement covers it and opening the
     // segment fails.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealwire_wire::{
     DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect,
-    Inspection, Malformed, Mask, Minting, Rewrap, Tokenize, request,
+    Inspection, Malformed, Mask, Rewrap, Tokenize, TokenizeOptions, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -191,7 +191,7 @@ impl Client {
             return self.document(call, Course::on_tokens(), request::tokenize).await;
         }
         let key: [u8; 16] = random()?;
-        let writing = Minting { idempotency_key: Some(&key), ..call.writing.clone() };
+        let writing = TokenizeOptions { idempotency_key: Some(&key), ..call.writing.clone() };
         self.document(Tokenize { writing, ..call }, Course::on_tokens(), request::tokenize).await
     }
 

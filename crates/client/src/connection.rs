@@ -10,7 +10,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use sealwire_wire::{ErrorCode, Fate, Head, Limits, Notice, Reply, Scan, Scanner, decode_protocol_error};
+use sealwire_wire::{
+    Disposition, ErrorCode, Limits, MessageHeader, Notification, Reply, Scan, Scanner, decode_protocol_error,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -213,21 +215,21 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
             Scan::Message(boundary) => {
                 let message = take(buffer, boundary.bytes);
                 match boundary.head {
-                    Head::Response { msgid } => state.answer(msgid, Ok(message)),
-                    Head::Notification { notice: Some(Notice::Error) } => {
+                    MessageHeader::Response { msgid } => state.answer(msgid, Ok(message)),
+                    MessageHeader::Notification { notice: Some(Notification::Error) } => {
                         return Err(match decode_protocol_error(&message) {
                             Ok(error) => format!("the server said {error}"),
                             Err(_) => "the server sent a malformed error notification".to_owned(),
                         });
                     }
-                    Head::Notification { .. } | Head::Request { .. } => {}
+                    MessageHeader::Notification { .. } | MessageHeader::Request { .. } => {}
                 }
             }
             Scan::Refused { head, error, fate } => {
-                if let Some(Head::Response { msgid }) = head {
+                if let Some(MessageHeader::Response { msgid }) = head {
                     state.answer(msgid, Err(Failure::Refused(error)));
                 }
-                if fate == Fate::Close {
+                if fate == Disposition::Close {
                     return Err(error.to_string());
                 }
             }

@@ -30,7 +30,7 @@ impl Endpoints {
 
 /// Endpoint preferences of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wants {
+pub(crate) struct EndpointPreferences {
     /// Endpoints to avoid, because they already received the request.
     pub(crate) avoid: Endpoints,
     /// Prefer an endpoint whose token store is available.
@@ -97,7 +97,7 @@ impl EndpointTable {
 
     /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are considered that
     /// have a connection with a free permit.
-    pub(crate) fn choose(&self, wants: Wants, in_flight_max: usize, now: Instant) -> Option<usize> {
+    pub(crate) fn choose(&self, wants: EndpointPreferences, in_flight_max: usize, now: Instant) -> Option<usize> {
         const EJECTED: u8 = 3;
         let panics = self.panics();
         let mut group = [(0, 0); ENDPOINTS_MAX];

@@ -26,14 +26,14 @@ pub(crate) struct Policy {
     pub(crate) max: Duration,
 }
 
-enum Standing {
+enum EndpointStanding {
     Fit,
     Ejected { until: Instant },
     Probing,
 }
 
 pub(crate) struct Health {
-    standing: Standing,
+    standing: EndpointStanding,
     /// Consecutive failures.
     failures: u32,
     /// Consecutive ejections without a long healthy time in between.
@@ -49,7 +49,7 @@ pub(crate) struct Health {
 impl Health {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            standing: Standing::Fit,
+            standing: EndpointStanding::Fit,
             failures: 0,
             ejections: 0,
             fit_since: now,
@@ -60,7 +60,7 @@ impl Health {
     }
 
     pub(crate) fn is_fit(&self) -> bool {
-        matches!(self.standing, Standing::Fit)
+        matches!(self.standing, EndpointStanding::Fit)
     }
 
     /// Returns true if requests, or token requests, should go to another endpoint.
@@ -80,8 +80,8 @@ impl Health {
     /// Returns the time of the next probe, if the endpoint is ejected.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         match self.standing {
-            Standing::Ejected { until } => Some(until),
-            Standing::Fit | Standing::Probing => None,
+            EndpointStanding::Ejected { until } => Some(until),
+            EndpointStanding::Fit | EndpointStanding::Probing => None,
         }
     }
 
@@ -122,7 +122,7 @@ impl Health {
     pub(crate) fn begin_probe(&mut self, now: Instant) -> bool {
         let due = self.probe_at().is_some_and(|at| at <= now);
         if due {
-            self.standing = Standing::Probing;
+            self.standing = EndpointStanding::Probing;
         }
         due
     }
@@ -133,7 +133,7 @@ impl Health {
             return Some(self.eject(now, policy));
         }
         self.term = self.term.wrapping_add(1);
-        self.standing = Standing::Fit;
+        self.standing = EndpointStanding::Fit;
         self.fit_since = now;
         self.failures = policy.after.map_or(0, |after| after - 1);
         None
@@ -146,7 +146,7 @@ impl Health {
         self.term = self.term.wrapping_add(1);
         let whole = policy.min.saturating_mul(self.ejections).min(policy.max);
         let length = whole + crate::jitter::part_of(whole / 4);
-        self.standing = Standing::Ejected { until: now + length };
+        self.standing = EndpointStanding::Ejected { until: now + length };
         length
     }
 }

@@ -31,6 +31,6 @@ pub use error::Error;
 pub use sealwire_wire::{
     Counted, Curve, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
     FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
-    MaskRule, Masking, Minting, OnError, Rewrap, RpcError, RuleFields, ScanError, Sweep, Token, TokenMap, Tokenize,
-    Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Within, Writing, control,
+    MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, ScanError, Sweep, Token, TokenLookupScope, TokenMap,
+    Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
 };

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sealwire_wire::{Boundary, Call, Head, Limits, Scan, Scanner, decode_cancel, reply};
+use sealwire_wire::{Call, FrameLayout, Limits, MessageHeader, Scan, Scanner, decode_cancel, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
 /// A message that the test peer received.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum PeerMessage {
     /// A document request: its msgid, payload and deadline.
     Call { msgid: u32, payload: Vec<u8>, deadline_ms: Option<u32> },
     /// A `tokenize` request and its idempotency key.
@@ -36,12 +36,12 @@ impl Peer {
 
     /// Returns the next message, which must arrive within a minute. With paused time, a missing message fails the test
     /// instead of hanging it.
-    pub(crate) async fn hear(&mut self) -> Heard {
+    pub(crate) async fn hear(&mut self) -> PeerMessage {
         timeout(Duration::from_secs(60), self.next()).await.expect("nothing came for a minute")
     }
 
     /// Returns the next message, without a time limit.
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub(crate) async fn next(&mut self) -> PeerMessage {
         loop {
             match self.scanner.scan(&self.buffer) {
                 Scan::Message(boundary) => {
@@ -53,7 +53,7 @@ impl Peer {
             }
             if self.stream.read_buf(&mut self.buffer).await.unwrap() == 0 {
                 assert!(self.buffer.is_empty(), "the client left half a message");
-                return Heard::Closed;
+                return PeerMessage::Closed;
             }
         }
     }
@@ -61,7 +61,7 @@ impl Peer {
     /// Returns the msgid and payload of the next message, which must be a document request.
     pub(crate) async fn hear_call(&mut self) -> (u32, Vec<u8>) {
         match self.hear().await {
-            Heard::Call { msgid, payload, .. } => (msgid, payload),
+            PeerMessage::Call { msgid, payload, .. } => (msgid, payload),
             other => panic!("not a call: {other:?}"),
         }
     }
@@ -86,21 +86,23 @@ impl Peer {
     }
 }
 
-fn heard(boundary: &Boundary, message: &[u8]) -> Heard {
+fn heard(boundary: &FrameLayout, message: &[u8]) -> PeerMessage {
     match boundary.head {
-        Head::Request { msgid, .. } => match Call::decode(message, boundary).unwrap() {
+        MessageHeader::Request { msgid, .. } => match Call::decode(message, boundary).unwrap() {
             Call::Encrypt(call) | Call::Rewrap(call) => {
-                Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
+                PeerMessage::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
             }
-            Call::Decrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
+            Call::Decrypt(call) => {
+                PeerMessage::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
+            }
             Call::Tokenize(call) => {
-                Heard::Tokenize { msgid, idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec) }
+                PeerMessage::Tokenize { msgid, idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec) }
             }
-            Call::Tokens(_) | Call::Control(_) => Heard::Small(msgid),
-            Call::Health => Heard::Health(msgid),
+            Call::Tokens(_) | Call::Control(_) => PeerMessage::Small(msgid),
+            Call::Health => PeerMessage::Health(msgid),
             other => panic!("{other:?}"),
         },
-        Head::Notification { .. } => Heard::Cancel(decode_cancel(message).unwrap()),
-        Head::Response { .. } => panic!("a response from a client"),
+        MessageHeader::Notification { .. } => PeerMessage::Cancel(decode_cancel(message).unwrap()),
+        MessageHeader::Response { .. } => panic!("a response from a client"),
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::ClientConfig;
 use crate::connection::Connection;
-use crate::endpoints::{ChosenEndpoint, EndpointTable, Slot, Wants};
+use crate::endpoints::{ChosenEndpoint, EndpointPreferences, EndpointTable, Slot};
 use crate::error::Error;
 use crate::health::{AttemptOutcome, Health, Policy};
 use crate::jitter;
@@ -170,7 +170,7 @@ impl Pool {
 
     /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place
     /// in the queue and nothing else.
-    pub(crate) async fn lease(&self, wants: Wants) -> Result<Lease, Error> {
+    pub(crate) async fn lease(&self, wants: EndpointPreferences) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
         let room = room.map_err(|_| Error::Config("the pool is closed".into()))?;
@@ -200,7 +200,7 @@ impl Pool {
     }
 
     /// Returns true if another endpoint, not to be avoided, is connected, healthy and not paused.
-    pub(crate) fn has_other(&self, wants: Wants) -> bool {
+    pub(crate) fn has_other(&self, wants: EndpointPreferences) -> bool {
         let table = self.inner.table();
         let now = Instant::now();
         let mut others = table.targets.iter().enumerate().filter(|(index, _)| !wants.avoid.has(*index));
@@ -238,7 +238,7 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pick(self: &Arc<Self>, failed_before: u64, wants: Wants) -> Result<Pick, Error> {
+    fn pick(self: &Arc<Self>, failed_before: u64, wants: EndpointPreferences) -> Result<Pick, Error> {
         let mut table = self.table();
         let now = Instant::now();
         self.tend(&mut table, now);

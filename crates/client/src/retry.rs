@@ -13,7 +13,7 @@ use sealwire_wire::ErrorCode;
 use tokio::time::Instant;
 
 use crate::config::ClientConfig;
-use crate::endpoints::{Endpoints, Wants};
+use crate::endpoints::{EndpointPreferences, Endpoints};
 use crate::error::Error;
 use crate::jitter;
 
@@ -107,8 +107,8 @@ impl Course {
     }
 
     /// Returns the endpoint preferences of the next attempt.
-    pub(crate) fn wants(&self) -> Wants {
-        Wants { avoid: self.tried, tokens: self.tokens }
+    pub(crate) fn wants(&self) -> EndpointPreferences {
+        EndpointPreferences { avoid: self.tried, tokens: self.tokens }
     }
 }
 
@@ -184,7 +184,7 @@ impl Retries {
         course: &mut Course,
         setback: Setback,
         deadline: Instant,
-        has_other: impl FnOnce(Wants) -> bool,
+        has_other: impl FnOnce(EndpointPreferences) -> bool,
     ) -> Result<Option<Instant>, Error> {
         let kind = self.kind(&setback, course.once);
         course.attempts += 1;

@@ -15,10 +15,10 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use crate::client::Client;
 use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::connection::{Bounds, Connection};
-use crate::peer::{Heard, Peer};
+use crate::peer::{Peer, PeerMessage};
 use crate::pool::{Connector, Renewals};
 use crate::state::{Failure, GRACE};
-use crate::{Document, Encrypt, Error, ErrorCode, Minting, Tokenize};
+use crate::{Document, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions};
 
 mod endpoints;
 mod renewals;
@@ -112,7 +112,7 @@ async fn a_dropped_call_is_cancelled_and_leaves_nothing() {
     let (second, _) = peer.hear_call().await;
     assert_eq!(connection.state().sizes(), (2, 0, 0));
     given_up.abort();
-    assert_eq!(peer.hear().await, Heard::Cancel(first));
+    assert_eq!(peer.hear().await, PeerMessage::Cancel(first));
     assert_eq!(connection.state().sizes(), (1, 0, 0));
     // A late response is discarded and affects no other request.
     peer.answer(first, &[1]).await;
@@ -149,7 +149,7 @@ async fn a_call_dropped_half_written_is_written_and_cancelled() {
     settle().await;
     assert_eq!(connection.state().sizes(), (0, 0, 1));
     let (msgid, _) = peer.hear_call().await;
-    assert_eq!(peer.hear().await, Heard::Cancel(msgid));
+    assert_eq!(peer.hear().await, PeerMessage::Cancel(msgid));
     assert_eq!(connection.state().sizes(), (0, 0, 0));
 }
 
@@ -162,21 +162,21 @@ async fn a_deadline_is_sent_kept_and_cancels() {
         tokio::spawn(async move { client.encrypt(Encrypt { deadline_ms: Some(700), ..Encrypt::new("a", &[1]) }).await })
     };
     let mut peer = next_peer(&mut peers).await;
-    let Heard::Call { msgid, deadline_ms, .. } = peer.hear().await else { panic!("no call") };
+    let PeerMessage::Call { msgid, deadline_ms, .. } = peer.hear().await else { panic!("no call") };
     assert_eq!(deadline_ms, Some(700));
     assert!(matches!(short.await.unwrap(), Err(Error::Deadline)));
     assert_eq!(started.elapsed().as_millis(), 700);
-    assert_eq!(peer.hear().await, Heard::Cancel(msgid));
+    assert_eq!(peer.hear().await, PeerMessage::Cancel(msgid));
 
     // The cancel causes no response, so the next request uses another connection, with the default deadline.
     sleep(GRACE + Duration::from_millis(2)).await;
     let next = call(&client, 2);
     let mut other = next_peer(&mut peers).await;
-    let Heard::Call { msgid, deadline_ms, .. } = other.hear().await else { panic!("no call") };
+    let PeerMessage::Call { msgid, deadline_ms, .. } = other.hear().await else { panic!("no call") };
     assert!(deadline_ms.is_some_and(|ms| (29_000..=30_000).contains(&ms)), "{deadline_ms:?}");
     other.answer(msgid, &[2]).await;
     assert_eq!(payload(next.await), [2]);
-    assert_eq!(peer.hear().await, Heard::Closed, "the silent one is closed once it is empty");
+    assert_eq!(peer.hear().await, PeerMessage::Closed, "the silent one is closed once it is empty");
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +231,7 @@ async fn a_late_answer_does_not_cost_a_connection_that_speaks() {
     peer.answer(msgid, &[2]).await;
     assert_eq!(payload(quick.await), [2]);
     assert!(matches!(slow.await.unwrap(), Err(Error::Deadline)));
-    let Heard::Cancel(_) = peer.hear().await else { panic!("no cancel") };
+    let PeerMessage::Cancel(_) = peer.hear().await else { panic!("no cancel") };
     let again = call(&client, 3);
     let (msgid, _) = peer.hear_call().await;
     peer.answer(msgid, &[3]).await;
@@ -324,7 +324,7 @@ async fn what_is_no_answer_ends_the_connection() {
             assert!(first.await.unwrap().is_err(), "{nonsense:02x?}");
             assert!(second.await.unwrap().is_err(), "{nonsense:02x?}");
             assert!(!connection.is_usable());
-            assert_eq!(peer.hear().await, Heard::Closed);
+            assert_eq!(peer.hear().await, PeerMessage::Closed);
         } else {
             peer.answer(0, &[0]).await;
             peer.answer(1, &[0]).await;
@@ -414,8 +414,8 @@ async fn calls_spread_over_connections_and_wait_for_room() {
         assert_eq!(payload(call.await), [byte]);
     }
     drop(client);
-    assert_eq!(one.hear().await, Heard::Closed);
-    assert_eq!(two.hear().await, Heard::Closed);
+    assert_eq!(one.hear().await, PeerMessage::Closed);
+    assert_eq!(two.hear().await, PeerMessage::Closed);
 }
 
 /// Creates a client that can never connect, and a counter of its attempts.

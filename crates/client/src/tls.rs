@@ -21,7 +21,7 @@ use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::error::Error;
 
 /// Modification time and length of a file; `None` for text that is not in a file.
-type Stamp = Option<(SystemTime, u64)>;
+type FileStamp = Option<(SystemTime, u64)>;
 
 /// Endpoints and TLS configuration. Shared by all connections, so that TLS sessions can be resumed.
 pub(crate) struct Dialer {
@@ -33,7 +33,7 @@ pub(crate) struct Dialer {
 
 /// The TLS settings of new connections.
 struct Current {
-    stamps: [Stamp; 3],
+    stamps: [FileStamp; 3],
     config: Arc<rustls::ClientConfig>,
     /// Time when this configuration replaced an earlier one, if it did.
     since: Option<Instant>,
@@ -109,7 +109,7 @@ fn unreadable(pem: &Pem, error: &io::Error) -> Error {
     Error::Config(format!("{pem:?}: {error}").into())
 }
 
-fn stamps(pems: &[Pem; 3]) -> Result<[Stamp; 3], Error> {
+fn stamps(pems: &[Pem; 3]) -> Result<[FileStamp; 3], Error> {
     let mut stamps = [None; 3];
     for (pem, stamp) in pems.iter().zip(&mut stamps) {
         if let Pem::File(path) = pem {
@@ -172,13 +172,13 @@ mod tests {
     use crate::Client;
 
     /// Creates a certificate authority with one leaf, as PEM: the CA, the leaf, the leaf's key.
-    struct Party {
+    struct TestAuthority {
         ca: String,
         leaf: String,
         key: String,
     }
 
-    fn party() -> Party {
+    fn party() -> TestAuthority {
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate().unwrap();
@@ -186,14 +186,14 @@ mod tests {
         let issuer = Issuer::new(authority, authority_key);
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-        Party { ca, leaf: leaf.pem(), key: key.serialize_pem() }
+        TestAuthority { ca, leaf: leaf.pem(), key: key.serialize_pem() }
     }
 
     fn pem(text: &str) -> Pem {
         Pem::Bytes(text.as_bytes().to_vec())
     }
 
-    fn config(address: &str, server_name: &str, ca: &str, client: &Party) -> ClientConfig {
+    fn config(address: &str, server_name: &str, ca: &str, client: &TestAuthority) -> ClientConfig {
         let mut config = ClientConfig::new(address, server_name, pem(ca), pem(&client.leaf), pem(&client.key));
         config.deadline = Duration::from_secs(10);
         config
@@ -201,7 +201,11 @@ mod tests {
 
     /// Starts a server that trusts `clients` certificates and completes one `health` request per connection. Returns
     /// its address.
-    async fn serve(server: &Party, clients: &Party, version: &'static SupportedProtocolVersion) -> String {
+    async fn serve(
+        server: &TestAuthority,
+        clients: &TestAuthority,
+        version: &'static SupportedProtocolVersion,
+    ) -> String {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(certificates(&pem(&clients.ca)).unwrap().remove(0)).unwrap();
@@ -290,7 +294,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("sealwire-client-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let [certificate, key] = ["leaf", "key"].map(|name| folder.join(name));
-        let write = |party: &Party, tail: &str| {
+        let write = |party: &TestAuthority, tail: &str| {
             fs::write(&certificate, party.leaf.clone() + tail).unwrap();
             fs::write(&key, party.key.clone() + tail).unwrap();
         };

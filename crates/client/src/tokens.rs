@@ -1,6 +1,6 @@
 //! The token requests without a document. All are safe to repeat.
 
-use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, TokenMap, Tokens, TokensCall, request};
+use sealwire_wire::{Counted, Found, Listing, Sweep, TokenMap, Tokens, TokensCall, TokensOperation, request};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -12,7 +12,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
     pub async fn tokens_get(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Tokens, Error> {
-        let result = self.tokens(map, Ask::Get(tokens.to_vec())).await?;
+        let result = self.tokens(map, TokensOperation::Get(tokens.to_vec())).await?;
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
@@ -22,7 +22,7 @@ impl Client {
     /// As above, and [`Error::Payload`].
     pub async fn tokens_find(&self, map: TokenMap<'_>, value: &[u8], context: &[u8]) -> Result<Found, Error> {
         request::check_payload(value).map_err(Error::Payload)?;
-        let result = self.tokens(map, Ask::Find { value, context }).await?;
+        let result = self.tokens(map, TokensOperation::Find { value, context }).await?;
         Found::decode(&result).map_err(Error::Protocol)
     }
 
@@ -31,7 +31,7 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn tokens_list(&self, map: TokenMap<'_>, listing: Listing<'_>) -> Result<Tokens, Error> {
-        let result = self.tokens(map, Ask::List(listing)).await?;
+        let result = self.tokens(map, TokensOperation::List(listing)).await?;
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
@@ -41,7 +41,7 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn tokens_delete(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Counted, Error> {
-        self.counted(map, Ask::Delete(tokens.to_vec())).await
+        self.counted(map, TokensOperation::Delete(tokens.to_vec())).await
     }
 
     /// Sets when tokens expire, in seconds from now; `None` removes the expiry.
@@ -54,7 +54,7 @@ impl Client {
         tokens: &[&str],
         expires_s: Option<u64>,
     ) -> Result<Counted, Error> {
-        self.counted(map, Ask::Expire { tokens: tokens.to_vec(), expires_s }).await
+        self.counted(map, TokensOperation::Expire { tokens: tokens.to_vec(), expires_s }).await
     }
 
     /// Runs one step of archiving expired tokens.
@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn tokens_archive(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
-        self.counted(map, Ask::Archive(sweep)).await
+        self.counted(map, TokensOperation::Archive(sweep)).await
     }
 
     /// Runs one step of removing archived tokens permanently.
@@ -70,15 +70,15 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn tokens_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
-        self.counted(map, Ask::Prune(sweep)).await
+        self.counted(map, TokensOperation::Prune(sweep)).await
     }
 
-    async fn counted(&self, map: TokenMap<'_>, ask: Ask<'_>) -> Result<Counted, Error> {
+    async fn counted(&self, map: TokenMap<'_>, ask: TokensOperation<'_>) -> Result<Counted, Error> {
         let result = self.tokens(map, ask).await?;
         Counted::decode(&result).map_err(Error::Protocol)
     }
 
-    async fn tokens(&self, map: TokenMap<'_>, ask: Ask<'_>) -> Result<bytes::Bytes, Error> {
+    async fn tokens(&self, map: TokenMap<'_>, ask: TokensOperation<'_>) -> Result<bytes::Bytes, Error> {
         let deadline = self.deadline_of(map.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
             let map = TokenMap { deadline_ms: Some(left_ms), ..map };

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_access::{
-    AccessMode, Ask, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError, Loader, Permit,
-    Principal, principal_key,
+    AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError,
+    Loader, Permit, Principal, principal_key,
 };
 use tokio::time::Instant;
 
@@ -84,7 +84,7 @@ impl Authorizer {
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
-        ask: Ask<'a>,
+        ask: AuthorizationRequest<'a>,
         now: Instant,
     ) -> Option<Result<Permit<'a>, CallFailure>> {
         let grants = match &self.policies {
@@ -99,7 +99,11 @@ impl Authorizer {
     /// # Errors
     ///
     /// [`CallFailure::Denied`], or [`CallFailure::Unknown`] where the store does not answer.
-    pub async fn decide<'a>(&self, principal: &Principal, ask: Ask<'a>) -> Result<Permit<'a>, CallFailure> {
+    pub async fn decide<'a>(
+        &self,
+        principal: &Principal,
+        ask: AuthorizationRequest<'a>,
+    ) -> Result<Permit<'a>, CallFailure> {
         let grants = match &self.policies {
             Some(policies) => policies.get(principal).await,
             None => Ok(None),
@@ -152,7 +156,7 @@ impl Authorizer {
         &self,
         principal: &Principal,
         grants: Option<&Grants>,
-        ask: Ask<'a>,
+        ask: AuthorizationRequest<'a>,
     ) -> Result<Permit<'a>, CallFailure> {
         let decided = self.mode.decide(grants, ask);
         let denied = match &decided {

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sealwire_audit::{AuditKey, Event, JournalError, Notice, Observer, Options, Record, Trail, TrailOptions, Written};
+use sealwire_audit::{
+    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, Trail, TrailOptions, WriteAck,
+};
 
 use crate::sweeper::Swept;
 use sealwire_access::PrincipalKind;
@@ -137,7 +139,7 @@ impl Audit {
 
 /// A record on its way.
 #[must_use]
-pub struct Recording(Option<Written>);
+pub struct Recording(Option<WriteAck>);
 
 impl Recording {
     /// Nothing is recorded.
@@ -187,27 +189,27 @@ struct Watch {
 }
 
 impl Observer for Watch {
-    fn notice(&self, notice: &Notice<'_>) {
+    fn notice(&self, notice: &FileEvent<'_>) {
         let Telemetry { readiness, metrics, .. } = &*self.state;
         match notice {
-            Notice::Wrote { records, took } => metrics.audited(*records, *took),
-            Notice::Began { file, head } => {
+            FileEvent::Wrote { records, took } => metrics.audited(*records, *took),
+            FileEvent::Began { file, head } => {
                 tracing::info!(file, head, "an audit segment begins; keep its head elsewhere")
             }
-            Notice::Failing { error, lost } => {
+            FileEvent::Failing { error, lost } => {
                 readiness.set(Condition::Audit, false);
                 if let Some(suppressed) = self.failures.record(Instant::now()) {
                     tracing::error!(%error, lost, suppressed, "the audit trail cannot be written");
                 }
             }
-            Notice::Recovered { lost } => {
+            FileEvent::Recovered { lost } => {
                 readiness.set(Condition::Audit, true);
                 tracing::warn!(lost, "the audit trail is written again; the gap is recorded");
             }
-            Notice::Stopped { head, lost: 0 } => {
+            FileEvent::Stopped { head, lost: 0 } => {
                 tracing::info!(head, "the audit trail is closed; keep its head elsewhere")
             }
-            Notice::Stopped { head, lost } => {
+            FileEvent::Stopped { head, lost } => {
                 tracing::error!(head, lost, "the audit trail is closed with records lost")
             }
         }

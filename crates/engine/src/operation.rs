@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_access::{Ask, Permit};
+use sealwire_access::{AuthorizationRequest, Permit};
 use sealwire_mask::Mask;
 use sealwire_payload::{Containers, Selection};
-use sealwire_wire::{Boundary, DocumentCall, Method, OnError, Unmatched};
+use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
 use tokio::time::Instant;
 
 use crate::access::RequestTarget;
@@ -77,8 +77,8 @@ pub struct MessageSize {
     pub leaves: u64,
 }
 
-impl From<Boundary> for MessageSize {
-    fn from(boundary: Boundary) -> Self {
+impl From<FrameLayout> for MessageSize {
+    fn from(boundary: FrameLayout) -> Self {
         Self { bytes: boundary.bytes, leaves: boundary.leaves }
     }
 }
@@ -172,7 +172,7 @@ impl RequestOptions {
     /// # Errors
     ///
     /// [`CallFailure::Internal`] if the method is no operation of the access model.
-    pub fn authorization(&self) -> Result<Ask<'_>, CallFailure> {
+    pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, CallFailure> {
         let target =
             RequestTarget { app: Some(self.app.as_str()), collection: self.collection(), reason: self.reason() };
         target.ask(self.method).ok_or(CallFailure::Internal("a data method is an operation"))

@@ -14,7 +14,7 @@ mod tokens;
 
 use bytes::Bytes;
 use sealwire_schedule::Shape;
-use sealwire_wire::{Boundary, Call, CallError, Curve, DocumentCall, KeyScope, Method, Methods, Outlook, TokenMap};
+use sealwire_wire::{Call, CallError, Curve, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, TokenMap};
 
 use crate::frame_text::FrameText;
 use crate::operation::{Operation, RequestOptions};
@@ -39,7 +39,7 @@ pub enum Decoded {
 /// # Errors
 ///
 /// The message does not follow its method's table.
-pub fn decode(frame: &Bytes, boundary: &Boundary) -> Result<Decoded, CallError> {
+pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallError> {
     let call = Call::decode(frame, boundary)?;
     let request = Source { frame, method: call.method() };
     let (options, operation): (_, Box<dyn Operation>) = match call {
@@ -105,7 +105,7 @@ impl Source<'_> {
 }
 
 /// Predicts the kind and shape of a request of which only the beginning has arrived. `bytes_min`: its least length.
-pub fn preview(outlook: &Outlook, bytes_min: u64) -> (OperationKind, Shape) {
+pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, Shape) {
     let (curve, scope) = (outlook.curve.unwrap_or_default(), outlook.key_scope.unwrap_or_default());
     let kind = OperationKind::of(outlook.method, curve, scope);
     let shape = match outlook.whole {

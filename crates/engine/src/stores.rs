@@ -3,7 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use sealwire_store::{Coalescer, ControlStore, Lanes, Observer, StoreError, ThrottleBounds, TokenStore, WriteThrottle};
+use sealwire_store::{
+    BatchLimits, Coalescer, ControlStore, Observer, StoreError, ThrottleBounds, TokenStore, WriteThrottle,
+};
 use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 
@@ -12,7 +14,7 @@ use sealwire_jobs::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_telemetry::metrics::Metrics;
 
 /// One writer task owns the store; reads are as many as there are threads to hand them to.
-const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };
+const EMBEDDED_LANES: BatchLimits = BatchLimits { writers: 1, readers: 2 };
 
 /// The open stores of an engine.
 pub struct Stores {
@@ -21,7 +23,7 @@ pub struct Stores {
     /// The rows of token maps; `None`: this engine keeps no tokens.
     pub tokens: Option<Arc<dyn TokenStore>>,
     /// How many writes and look-ups of tokens it does at once.
-    lanes: Lanes,
+    lanes: BatchLimits,
     embedded: Option<Arc<EmbeddedStore>>,
     postgres: Option<Arc<PostgresStore>>,
 }
@@ -68,7 +70,7 @@ impl Stores {
             Mode::Postgres => {
                 let store = Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
-                let lanes = Lanes { writers: config.postgres.writers, readers: config.postgres.readers };
+                let lanes = BatchLimits { writers: config.postgres.writers, readers: config.postgres.readers };
                 Ok(Self { control, tokens: Some(tokens), lanes, embedded: None, postgres: Some(store) })
             }
         }

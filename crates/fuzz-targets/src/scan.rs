@@ -1,8 +1,8 @@
 //! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays inside each.
 
 use sealwire_wire::{
-    Boundary, Call, Fate, Limits, Method, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, decode_errors,
-    request,
+    Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span, decode_cancel,
+    decode_errors, request,
 };
 
 use crate::seed::{packed, packed_words};
@@ -11,8 +11,8 @@ use crate::{Input, Seed};
 /// An event that a connection would act on.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    Message { at: usize, found: Boundary },
-    Refused { at: usize, error: ScanError, fate: Fate },
+    Message { at: usize, found: FrameLayout },
+    Refused { at: usize, error: ScanError, fate: Disposition },
 }
 
 /// Limits so small that short inputs meet them.
@@ -58,7 +58,7 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
             Scan::Refused { error, fate, .. } => {
                 assert!(!RpcError::from(error).message.is_empty());
                 seen.push(Seen::Refused { at: taken, error, fate });
-                if fate == Fate::Close {
+                if fate == Disposition::Close {
                     return seen;
                 }
             }
@@ -70,7 +70,7 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
     }
 }
 
-fn decode(message: &[u8], found: &Boundary) {
+fn decode(message: &[u8], found: &FrameLayout) {
     let _ = decode_cancel(message);
     let _ = decode_errors(message);
     let payload = match Call::decode(message, found) {

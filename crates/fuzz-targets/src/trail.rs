@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use sealwire_audit::{
-    AuditKey, Filter, Follow, HEAD_FILE, Head, Notice, Observer, OnFailure, Options, Range, Record, Trail,
-    TrailOptions, verify,
+    AuditKey, CHECKPOINT_FILE, Checkpoint, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record,
+    Trail, TrailOptions, verify,
 };
 use zeroize::Zeroizing;
 
@@ -23,7 +23,7 @@ struct TrailKeys {
 struct NoObserver;
 
 impl Observer for NoObserver {
-    fn notice(&self, _: &Notice<'_>) {}
+    fn notice(&self, _: &FileEvent<'_>) {}
 }
 
 fn key() -> AuditKey {
@@ -69,7 +69,8 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
     let entries = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry"));
     let read = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().expect("a name");
-        (name.ends_with(".jsonl") || name == HEAD_FILE).then(|| (name, std::fs::read(entry.path()).expect("a file")))
+        (name.ends_with(".jsonl") || name == CHECKPOINT_FILE)
+            .then(|| (name, std::fs::read(entry.path()).expect("a file")))
     };
     let mut files: Vec<_> = entries.filter_map(read).collect();
     files.sort();
@@ -120,8 +121,8 @@ pub(crate) fn run(input: &[u8]) {
     } else {
         assert_ne!(changed, *original, "an honest trail has findings: {keyed:?}");
     }
-    if let Ok(head) = Head::read(folder, Some(key)) {
-        assert!(name != HEAD_FILE || changed == *original, "a changed checkpoint is believed: {head:?}");
+    if let Ok(head) = Checkpoint::read(folder, Some(key)) {
+        assert!(name != CHECKPOINT_FILE || changed == *original, "a changed checkpoint is believed: {head:?}");
     }
     let filter = Filter::default();
     let mut show = |line: &[u8]| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
-use sealwire_schedule::{Reason, Refusal};
+use sealwire_schedule::{Reason, Rejection};
 use sealwire_store::{StoreError, ThrottleRejection};
 use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
 
@@ -136,7 +136,7 @@ pub enum CallFailure {
     #[error("{refusal}")]
     Field {
         /// Why.
-        refusal: field_errors::Refusal,
+        refusal: field_errors::FieldProblem,
         /// Where it is in the payload.
         path: String,
     },
@@ -148,7 +148,7 @@ pub enum CallFailure {
     },
     /// The scheduler turns the call away for now.
     #[error("overloaded: {:?}", .0.reason)]
-    Overloaded(Refusal),
+    Overloaded(Rejection),
     /// The call was stopped.
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
@@ -258,7 +258,7 @@ impl CallFailure {
     /// A call's share is taken by what its caller has in flight already.
     pub fn no_memory() -> Self {
         let predicted = Duration::ZERO;
-        Self::Overloaded(Refusal { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted })
+        Self::Overloaded(Rejection { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted })
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
             assert_eq!((answer.code, &*answer.message), (code, message));
         };
         let field = |refusal| CallFailure::Field { refusal, path: "$.a".into() };
-        check(field(field_errors::Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
-        check(field(field_errors::Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
+        check(field(field_errors::FieldProblem::CannotOpen), ErrorCode::CannotOpen, "cannot open");
+        check(field(field_errors::FieldProblem::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
         check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
@@ -319,7 +319,7 @@ mod tests {
         check(CallFailure::Stopped(StopReason::Disconnect), ErrorCode::Cancelled, "cancelled");
         let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
         check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
-        check(field(field_errors::Refusal::NoToken), ErrorCode::NotFound, "no such token");
+        check(field(field_errors::FieldProblem::NoToken), ErrorCode::NotFound, "no such token");
         let unknown = CallFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
         check(unknown, ErrorCode::Unavailable, "what this principal may do cannot be looked up now");
         check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_may_be_tried_again_says_when() {
-        let refusal = Refusal {
+        let refusal = Rejection {
             reason: Reason::Memory,
             retry_after: Duration::from_micros(5_001),
             predicted: Duration::from_millis(7),

@@ -8,7 +8,7 @@ use crate::cancel_token::StopReason;
 
 /// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum FieldProblem {
     /// It claims to be an envelope and does not open: one variant, so nobody can tell why.
     #[error("cannot open")]
     CannotOpen,
@@ -44,7 +44,7 @@ pub enum Refusal {
     OneWay,
 }
 
-impl Refusal {
+impl FieldProblem {
     /// The code a peer sees. No `_` arm: a new variant must choose its code here.
     pub fn code(self) -> ErrorCode {
         match self {
@@ -64,10 +64,10 @@ impl Refusal {
 pub enum FieldFault {
     /// It was refused.
     #[error("{0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] FieldProblem),
     /// Turns a field's rejection into the failure of the call, at the path that the walk reported.
     #[error("{0}")]
-    RefusedAt(Refusal, String),
+    RefusedAt(FieldProblem, String),
     /// The crypto library failed.
     #[error("the crypto library failed")]
     Library,

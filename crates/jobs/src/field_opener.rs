@@ -15,7 +15,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selec
 use zeroize::Zeroizing;
 
 use crate::cancel_token::CancelToken;
-use crate::field_errors::Refusal;
+use crate::field_errors::FieldProblem;
 
 /// An opened field.
 #[derive(Clone, Copy)]
@@ -37,10 +37,10 @@ impl OpenedField<'_> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Role`].
+    /// [`FieldProblem::Role`].
     #[inline]
-    pub fn without_role(&self) -> Result<(), Refusal> {
-        if self.role_is_open { Ok(()) } else { Err(Refusal::Role) }
+    pub fn without_role(&self) -> Result<(), FieldProblem> {
+        if self.role_is_open { Ok(()) } else { Err(FieldProblem::Role) }
     }
 }
 
@@ -91,9 +91,9 @@ impl FieldOpener {
     ///
     /// # Errors
     ///
-    /// [`Refusal::CannotOpen`], whatever the reason.
+    /// [`FieldProblem::CannotOpen`], whatever the reason.
     #[inline]
-    pub fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, Refusal> {
+    pub fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, FieldProblem> {
         let opened = match token {
             Token::Str(text) if looks_like_text(text) => self.native.open_text(text),
             Token::Bin(bytes) if looks_like_binary(bytes) => self.native.open_binary(bytes),
@@ -104,14 +104,14 @@ impl FieldOpener {
         let opened = opened?;
         // Whoever has the public key can have sealed anything: it must be one sound value to go into a reply.
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
-            return Err(Refusal::CannotOpen);
+            return Err(FieldProblem::CannotOpen);
         }
         let crypto::Opened { datatype, plaintext } = opened;
         Ok(Some(OpenedField { datatype, plaintext, said: None, role: None, role_is_open: true }))
     }
 }
 
-impl From<CannotOpen> for Refusal {
+impl From<CannotOpen> for FieldProblem {
     fn from(_: CannotOpen) -> Self {
         Self::CannotOpen
     }
@@ -168,9 +168,9 @@ impl Evervault {
         Self { refuses_all, ..self }
     }
 
-    fn open(&mut self, text: &[u8]) -> Result<OpenedField<'_>, Refusal> {
+    fn open(&mut self, text: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
         self.begin()?;
-        let Self { opener: Some(opener), rules, value, .. } = self else { return Err(Refusal::CannotOpen) };
+        let Self { opener: Some(opener), rules, value, .. } = self else { return Err(FieldProblem::CannotOpen) };
         let opened = opener.open(text)?;
         value.clear();
         let (datatype, plaintext) = match opened.value {
@@ -192,9 +192,9 @@ impl Evervault {
         Ok(OpenedField { datatype, plaintext, said: Some((said, text)), role, role_is_open: rules.opens(role) })
     }
 
-    fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, Refusal> {
+    fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
         self.begin()?;
-        let Self { opener: Some(opener), rules, .. } = self else { return Err(Refusal::CannotOpen) };
+        let Self { opener: Some(opener), rules, .. } = self else { return Err(FieldProblem::CannotOpen) };
         let OpenedFile { content, role } = opener.open_file(file)?;
         let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
         Ok(OpenedField { datatype, plaintext: content, said: None, role, role_is_open })
@@ -207,9 +207,9 @@ impl Evervault {
 
     /// Makes the opener, at the first value.
     #[inline]
-    fn begin(&mut self) -> Result<(), Refusal> {
+    fn begin(&mut self) -> Result<(), FieldProblem> {
         if self.refuses_all {
-            return Err(Refusal::CannotOpen);
+            return Err(FieldProblem::CannotOpen);
         }
         if self.opener.is_none() {
             let legacy = if self.rules.legacy { Legacy::Allowed } else { Legacy::Refused };

@@ -6,7 +6,7 @@ use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
 use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
 use sealwire_msgpack::{Token, TokenReader, write};
 
-use crate::field_errors::{FieldFault, Refusal};
+use crate::field_errors::{FieldFault, FieldProblem};
 use crate::field_opener::OpenedField;
 
 /// Seals the fields of one call.
@@ -21,13 +21,13 @@ pub enum FieldSealer {
 impl FieldSealer {
     /// Gives what is written next the data role of what was opened. A role that is open is given up where the format
     /// has no place for any, and only there.
-    fn carry_role(&mut self, found: &OpenedField<'_>) -> Result<(), Refusal> {
+    fn carry_role(&mut self, found: &OpenedField<'_>) -> Result<(), FieldProblem> {
         if let Self::Evervault(sealer) = self {
             // A file has no place for a role, and one left from the value before would refuse it.
             let is_file = found.datatype == Datatype::Binary;
             let carried = sealer.carry_role(if is_file { None } else { found.role });
             if !carried && sealer.tag().has_metadata() {
-                return Err(Refusal::Role);
+                return Err(FieldProblem::Role);
             }
             if carried && !is_file {
                 return Ok(());
@@ -42,7 +42,7 @@ impl FieldSealer {
     ///
     /// # Errors
     ///
-    /// As [`FieldSealer::write`]; and [`Refusal::Role`] when the role cannot go along and may not be left behind.
+    /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] when the role cannot go along and may not be left behind.
     #[inline]
     pub fn rewrite(&mut self, found: &OpenedField<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         self.carry_role(found)?;
@@ -82,20 +82,22 @@ fn write_evervault(
 ) -> Result<(), FieldFault> {
     let number;
     let (datatype, text) = match datatype {
-        Datatype::String => (evervault::Datatype::String, std::str::from_utf8(plaintext).map_err(|_| Refusal::NoForm)?),
+        Datatype::String => {
+            (evervault::Datatype::String, std::str::from_utf8(plaintext).map_err(|_| FieldProblem::NoForm)?)
+        }
         Datatype::Binary => {
             write::bin_header(out, sealer.sealed_file_bytes(plaintext.len()));
             return sealer.seal_file(plaintext, out).map_err(|error| match error {
-                FileError::TooLong => Refusal::TooLong.into(),
-                FileError::Role => Refusal::FileRole.into(),
-                FileError::Ambiguous => Refusal::NoForm.into(),
+                FileError::TooLong => FieldProblem::TooLong.into(),
+                FileError::Role => FieldProblem::FileRole.into(),
+                FileError::Ambiguous => FieldProblem::NoForm.into(),
                 FileError::Library => FieldFault::Library,
             });
         }
-        Datatype::Value => match TokenReader::new(plaintext).token().map_err(|_| Refusal::NoForm)? {
+        Datatype::Value => match TokenReader::new(plaintext).token().map_err(|_| FieldProblem::NoForm)? {
             Token::Bool(value) => (evervault::Datatype::Boolean, if value { "true" } else { "false" }),
             token => {
-                number = NumberText::new(number_of(token).ok_or(Refusal::NoForm)?);
+                number = NumberText::new(number_of(token).ok_or(FieldProblem::NoForm)?);
                 (evervault::Datatype::Number, number.as_str())
             }
         },
@@ -111,7 +113,7 @@ fn write_string(
 ) -> Result<(), FieldFault> {
     write::str_header(out, sealer.sealed_bytes(datatype, text.len()));
     sealer.seal(datatype, text, out).map_err(|error| match error {
-        Error::TextTooLong => Refusal::TooLong.into(),
+        Error::TextTooLong => FieldProblem::TooLong.into(),
         _ => FieldFault::Library,
     })
 }

@@ -195,11 +195,11 @@ pub enum Outcome {
     /// The reply's bytes.
     Reply(Vec<u8>),
     /// It goes on once the store has answered.
-    Asks(Box<Paused>),
+    Asks(Box<Suspended>),
 }
 
 /// A call on tokens between a walk and the store's answer, with a reply that may be the one to give.
-pub struct Paused {
+pub struct Suspended {
     /// The operation.
     pub order: JobSpec,
     /// The fields' state.
@@ -212,7 +212,7 @@ pub struct Paused {
     metrics: Arc<Metrics>,
 }
 
-impl Paused {
+impl Suspended {
     /// Every bound.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -399,7 +399,7 @@ impl Job {
         let errors = self.errors().map_or(0, FieldErrors::count);
         self.order.cancel.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
-            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Paused {
+            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Suspended {
                 order: self.order.clone(),
                 fields,
                 out,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
-    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, Knobs, OfferedRequest, Refusal, Shape, Time,
+    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions, Shape, Time,
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -30,7 +30,7 @@ const SLICES_PER_SAMPLE: u32 = 8;
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 
 /// Idle task of a crypto thread. Returns true if it did something. Each step is short.
-pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
+pub type IdleTask = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ struct SharedScheduler {
     weights: HashMap<(PrincipalKind, String), u32>,
     state: Mutex<SchedulerState>,
     wake: Condvar,
-    spare: Spare,
+    spare: IdleTask,
 }
 
 struct SchedulerState {
@@ -109,13 +109,13 @@ struct SliceResult {
 impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
     /// Idle workers run `spare` until it finds nothing to do, then sleep.
-    pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: Spare) -> Self {
-        let knobs = Knobs {
+    pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: IdleTask) -> Self {
+        let knobs = SchedulerOptions {
             slice: Cost::from_nanos(config.slice_us * 1_000),
             wait_max: Duration::from_millis(config.wait_max_ms),
             memory_bytes_max: config.memory_bytes(),
             order: config.order,
-            ..Knobs::new(threads)
+            ..SchedulerOptions::new(threads)
         };
         let shared = Arc::new(SharedScheduler {
             origin: Instant::now(),
@@ -141,7 +141,7 @@ impl Scheduler {
         &self,
         offer: &AdmissionRequest<'_>,
         connection: &Arc<ConnectionMemory>,
-    ) -> Result<AdmissionPermit, Refusal> {
+    ) -> Result<AdmissionPermit, Rejection> {
         let shared = &self.0.0;
         let weight = shared.weight(offer.principal);
         let bytes = offer.bytes.saturating_add(CALL_BYTES);
@@ -296,7 +296,7 @@ pub struct WaitBound {
 
 impl WaitBound {
     /// Resolves when the request has waited for twice its bound and is rejected; never if it begins. Cancel-safe.
-    pub async fn ended(self) -> Refusal {
+    pub async fn ended(self) -> Rejection {
         let shared = &self.scheduler.0.0;
         let mut until = shared.lock().core.expires(self.id);
         while until < Time::NEVER {

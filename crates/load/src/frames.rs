@@ -2,7 +2,7 @@
 
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire as wire;
-use sealwire_wire::{Decrypt, Detokenize, Encrypt, Minting, Tokenize, Within, Writing, request};
+use sealwire_wire::{Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request};
 
 use crate::load::{Call, Curve, Method, Scope};
 use crate::random::Random;
@@ -100,11 +100,11 @@ pub(crate) fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, meth
         }
         Method::Decrypt => request::decrypt(out, msgid, &Decrypt { deadline_ms, ..Decrypt::new(app, payload) }),
         Method::Tokenize => {
-            let writing = Minting { collection, ..Minting::default() };
+            let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
             request::tokenize(out, msgid, &Tokenize { deadline_ms, writing, ..Tokenize::new(app, payload) });
         }
         Method::Detokenize => {
-            let writing = Within { collection };
+            let writing = TokenLookupScope { collection };
             request::detokenize(out, msgid, &Detokenize { deadline_ms, writing, ..Detokenize::new(app, payload) });
         }
     }

@@ -17,14 +17,14 @@ use sealwire_wire::request;
 
 use crate::fault::Fault;
 use crate::host;
-use crate::load::{Arrivals, Drive, Load};
+use crate::load::{ArrivalRule, Arrivals, Load};
 use crate::progress::{Live, ProgressSample};
 use crate::random::Random;
 use crate::response_checker::{Book, Clock, Recent, Window};
 use crate::results;
 use crate::session::{Link, Pending, Session};
 use crate::stream::READ_BYTES;
-use crate::usage::{Marks, Meter};
+use crate::usage::{UsageReading, UsageWindow};
 use crate::worker_result::Part;
 
 /// Maximum bytes of requests due together that go to one connection: one TLS record.
@@ -92,7 +92,7 @@ impl<'a> Generator<'a> {
         for call in &load.calls {
             odds.push(odds.last().copied().unwrap_or(0.0) + call.weight);
         }
-        let ticks = matches!(load.drive, Drive::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
+        let ticks = matches!(load.drive, ArrivalRule::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
         Self {
             load,
             links: session.links,
@@ -109,28 +109,28 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn drive(&mut self, live: Option<Live>) -> Result<Marks, Fault> {
+    fn drive(&mut self, live: Option<Live>) -> Result<UsageWindow, Fault> {
         let Window { begin, end, .. } = self.book.window;
         let engine = host::engine(&self.load.target.address);
         let give_up = end + GRACE_NS + (self.load.drain_s * SECOND) as u64;
-        let mut marks = Marks::default();
+        let mut marks = UsageWindow::default();
         let mut next_live = LIVE_NS;
         self.begin();
         loop {
             let now = self.book.now();
             if marks.first.is_none() {
                 if now >= begin {
-                    (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), results::now());
+                    (marks.first, marks.started) = (Some(UsageReading::read(&self.links, now, engine)), results::now());
                 }
             } else if marks.last.is_none() && now >= end {
                 // Never in the iteration of the first reading, even if the machine slept past both times: rates need
                 // the time between.
-                marks.last = Some(Meter::read(&self.links, now, engine));
+                marks.last = Some(UsageReading::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };
             if marks.unsent.is_none() {
                 next = next.min(self.send_due(now.min(end - 1)));
-                let is_behind = matches!(self.load.drive, Drive::Open { .. }) && self.due < end as f64;
+                let is_behind = matches!(self.load.drive, ArrivalRule::Open { .. }) && self.due < end as f64;
                 if now >= end && (!is_behind || now >= end + GRACE_NS) {
                     marks.unsent = Some(self.give_up(now));
                 }
@@ -152,7 +152,7 @@ impl<'a> Generator<'a> {
     }
 
     /// Builds the results of this process.
-    fn part(mut self, marks: Marks, tls: String, version: String) -> Result<Part, Fault> {
+    fn part(mut self, marks: UsageWindow, tls: String, version: String) -> Result<Part, Fault> {
         self.leave();
         let (Some(first), Some(last)) = (marks.first, marks.last) else {
             return Err(Fault::Failed("the load ended before it began".to_owned()));
@@ -180,8 +180,8 @@ impl<'a> Generator<'a> {
     /// Plans the first requests.
     fn begin(&mut self) {
         match self.load.drive {
-            Drive::Open { .. } => self.due = self.gap(),
-            Drive::Closed { callers } => {
+            ArrivalRule::Open { .. } => self.due = self.gap(),
+            ArrivalRule::Closed { callers } => {
                 let links = self.links.len();
                 self.book.waiting.extend((0..callers as usize).map(|caller| Reverse((0, caller % links))));
             }
@@ -191,9 +191,9 @@ impl<'a> Generator<'a> {
     /// Returns the time until the next request of an open loop, in nanoseconds.
     fn gap(&mut self) -> f64 {
         match self.load.drive {
-            Drive::Open { per_s, arrivals: Arrivals::Even } => SECOND / per_s,
-            Drive::Open { per_s, arrivals: Arrivals::Poisson } => self.random.exponential(SECOND / per_s),
-            Drive::Closed { .. } => f64::INFINITY,
+            ArrivalRule::Open { per_s, arrivals: Arrivals::Even } => SECOND / per_s,
+            ArrivalRule::Open { per_s, arrivals: Arrivals::Poisson } => self.random.exponential(SECOND / per_s),
+            ArrivalRule::Closed { .. } => f64::INFINITY,
         }
     }
 
@@ -201,7 +201,7 @@ impl<'a> Generator<'a> {
     fn send_due(&mut self, by: u64) -> u64 {
         self.advance();
         let mut calls = 0;
-        if let Drive::Closed { .. } = self.load.drive {
+        if let ArrivalRule::Closed { .. } = self.load.drive {
             while let Some(&Reverse((due, link))) = self.book.waiting.peek() {
                 if due > by || calls == TURN_CALLS {
                     return due;
@@ -264,7 +264,7 @@ impl<'a> Generator<'a> {
         let pending = Pending { kind, frame: number as u32, is_check: false, due, sent: now };
         let room = stream.backlog() < BACKLOG_BYTES_MAX;
         let Some(msgid) = room.then(|| calls.begin(pending)).flatten() else {
-            if matches!(self.load.drive, Drive::Closed { .. }) {
+            if matches!(self.load.drive, ArrivalRule::Closed { .. }) {
                 self.book.waiting.push(Reverse((now + 1_000_000, at)));
             }
             return self.book.failed(kind, due, now, "blocked");
@@ -359,7 +359,7 @@ impl<'a> Generator<'a> {
     fn give_up(&mut self, now: u64) -> u64 {
         self.book.waiting.clear();
         let mut unsent = 0;
-        if let Drive::Open { per_s, .. } = self.load.drive {
+        if let ArrivalRule::Open { per_s, .. } = self.load.drive {
             let end = self.book.window.end as f64;
             while self.due < end && unsent < 1_000_000 {
                 let (due, kind) = (self.due as u64, self.draw() as u32);
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
     use crate::certs;
-    use crate::null_server::Null;
+    use crate::null_server::NullServer;
     use crate::target::Target;
 
     const MS: u64 = 1_000_000;
@@ -413,7 +413,7 @@ mod tests {
     fn long_after_a_stall(drive: serde_json::Value) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
-        let mut null = Null::new(folder.path(), 0).unwrap();
+        let mut null = NullServer::new(folder.path(), 0).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = Target::of_folder(folder.path(), &listener.local_addr().unwrap().to_string());
         let load: Load = serde_json::from_value(serde_json::json!({

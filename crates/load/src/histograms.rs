@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::results::{Moment, Times};
+use crate::results::{IntervalFigures, Times};
 
 /// Maximum recorded time: one hour. Longer times are recorded as this value.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
@@ -124,7 +124,7 @@ fn tenth(value: f64) -> f64 {
 
 /// Counts for the requests of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Tally {
+pub(crate) struct RequestCounts {
     /// Requests that were due in the measurement window.
     pub(crate) sent: u64,
     /// Number of those requests with a result.
@@ -149,7 +149,7 @@ pub(crate) struct Interval {
     pub(crate) latency: Spread,
 }
 
-impl Tally {
+impl RequestCounts {
     /// Creates empty counts for a number of intervals.
     pub(crate) fn new(intervals: usize) -> Self {
         let empty = Interval { ok: 0, errors: 0, latency: Spread::coarse() };
@@ -192,8 +192,8 @@ impl Tally {
     }
 
     /// Returns the progress over time, for intervals of `interval_s` seconds and requests with `fields` fields.
-    pub(crate) fn moments(&self, interval_s: f64, fields: u32) -> Vec<Moment> {
-        let moment = |(at, interval): (usize, &Interval)| Moment {
+    pub(crate) fn moments(&self, interval_s: f64, fields: u32) -> Vec<IntervalFigures> {
+        let moment = |(at, interval): (usize, &Interval)| IntervalFigures {
             t_s: (at + 1) as f64 * interval_s,
             ok: interval.ok,
             errors: interval.errors,
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn tallies_add_up() {
-        let mut one = Tally::new(2);
+        let mut one = RequestCounts::new(2);
         one.error("overloaded");
         one.intervals[1].ok = 4;
         one.intervals[1].latency.record(1_000_000);

@@ -25,7 +25,7 @@ pub struct Load {
     /// Kinds of requests, with weights above 0.
     pub calls: Vec<Call>,
     /// Timing of requests.
-    pub drive: Drive,
+    pub drive: ArrivalRule,
     /// Connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
     /// Length of the measurement window, in seconds.
@@ -49,7 +49,7 @@ pub struct Load {
 /// Rule that decides when requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Drive {
+pub enum ArrivalRule {
     /// By a clock, regardless of responses.
     Open {
         /// Requests per second.
@@ -231,8 +231,8 @@ impl Load {
         check(&self.calls)?;
         let refuse = |what: &str| Err(Fault::Failed(what.to_owned()));
         let drive = match self.drive {
-            Drive::Open { per_s, .. } => (1e-3..=1e8).contains(&per_s),
-            Drive::Closed { callers } => (1..=CALLERS_MAX).contains(&callers),
+            ArrivalRule::Open { per_s, .. } => (1e-3..=1e8).contains(&per_s),
+            ArrivalRule::Closed { callers } => (1..=CALLERS_MAX).contains(&callers),
         };
         if !drive {
             return refuse("a rate is 0.001 to 100,000,000 calls/s, and there are 1 to 100,000 callers");
@@ -257,8 +257,8 @@ impl Load {
         };
         let curve = self.curves();
         match self.drive {
-            Drive::Open { per_s, .. } => format!("{what}, {curve}, {per_s} calls/s"),
-            Drive::Closed { callers } => format!("{what}, {curve}, {callers} callers"),
+            ArrivalRule::Open { per_s, .. } => format!("{what}, {curve}, {per_s} calls/s"),
+            ArrivalRule::Closed { callers } => format!("{what}, {curve}, {callers} callers"),
         }
     }
 

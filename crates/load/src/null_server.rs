@@ -16,7 +16,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
-use sealwire_wire::{Boundary, ErrorCode, ErrorFormat, Head, Info, Method, PROTOCOL, RpcError, Scanner, reply};
+use sealwire_wire::{
+    ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, RpcError, Scanner, reply,
+};
 
 use crate::fault::Fault;
 use crate::pem;
@@ -31,7 +33,7 @@ const BACKLOG_BYTES_MAX: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A responder, ready to serve.
-pub struct Null {
+pub struct NullServer {
     tls: Arc<ServerConfig>,
     /// Results for documents; `opened` holds the results for their sealed forms.
     sealed: HashMap<Vec<u8>, Vec<u8>>,
@@ -43,7 +45,7 @@ pub struct Null {
     given: u32,
 }
 
-impl Null {
+impl NullServer {
     /// Uses the certificates of a `sealwire dev` folder. One of every `wrong_every` document responses is wrong; 0:
     /// none.
     ///
@@ -108,9 +110,9 @@ impl Null {
         Stream::begin(socket, tls, Scanner::for_requests, PATIENCE).ok()
     }
 
-    fn answer(&mut self, stream: &mut Stream, boundary: &Boundary, message: &[u8]) {
+    fn answer(&mut self, stream: &mut Stream, boundary: &FrameLayout, message: &[u8]) {
         // A cancelled request has already got its response.
-        let Head::Request { msgid, method } = boundary.head else { return };
+        let MessageHeader::Request { msgid, method } = boundary.head else { return };
         let out = stream.out();
         let payload = boundary.payload.and_then(|span| message.get(span.start..span.end));
         match (method, payload) {
@@ -259,7 +261,7 @@ mod tests {
     use crate::target::Target;
 
     /// Returns the response to a document: a payload or an error code.
-    fn ask(null: &mut Null, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
+    fn ask(null: &mut NullServer, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
         let mut out = Vec::new();
         null.document(&mut out, 1, seals, payload);
         let outcome = Reply::decode(&out).unwrap().outcome;
@@ -270,7 +272,7 @@ mod tests {
     fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
-        let mut null = Null::new(folder.path(), 0).unwrap();
+        let mut null = NullServer::new(folder.path(), 0).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = Target::of_folder(folder.path(), &listener.local_addr().unwrap().to_string());
         let (stop, ends) = std::io::pipe().unwrap();
@@ -303,7 +305,7 @@ mod tests {
     fn what_was_sealed_opens_however_much_came_after_and_what_has_no_room_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
-        let mut null = Null::new(folder.path(), 0).unwrap();
+        let mut null = NullServer::new(folder.path(), 0).unwrap();
         let plain = |number: u32| {
             let mut out = Vec::new();
             write::str(&mut out, &format!("document {number}"));

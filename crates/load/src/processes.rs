@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::generator;
-use crate::load::{Drive, Load};
+use crate::load::{ArrivalRule, Load};
 use crate::progress::Live;
 use crate::session::Session;
 use crate::worker_result::Part;
@@ -77,8 +77,8 @@ fn alone(load: &Load, session: Session, live: bool) -> Result<Part, Fault> {
 fn share(load: &Load, processes: u32, number: u32) -> Load {
     let of = |all: u32| all / processes + u32::from(number < all % processes);
     let drive = match load.drive {
-        Drive::Open { per_s, arrivals } => Drive::Open { per_s: per_s / f64::from(processes), arrivals },
-        Drive::Closed { callers } => Drive::Closed { callers: of(callers) },
+        ArrivalRule::Open { per_s, arrivals } => ArrivalRule::Open { per_s: per_s / f64::from(processes), arrivals },
+        ArrivalRule::Closed { callers } => ArrivalRule::Closed { callers: of(callers) },
     };
     Load { drive, connections: of(load.connections), seed: load.seed + (u64::from(number) << 32), ..load.clone() }
 }

@@ -5,15 +5,15 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use sealwire_msgpack::{Malformed, Token, TokenReader};
-use sealwire_wire::{Boundary, Document, ErrorCode, Head, Reply, RpcError};
+use sealwire_wire::{Document, ErrorCode, FrameLayout, MessageHeader, Reply, RpcError};
 
 use crate::calls::Calls;
 use crate::fault::Fault;
 use crate::frames;
-use crate::histograms::{Spread, Tally};
+use crate::histograms::{RequestCounts, Spread};
 use crate::load::{Load, Method};
 use crate::random::Random;
-use crate::session::{Pause, Pending, SessionKind, end_by_notice};
+use crate::session::{ConnectionPause, Pending, SessionKind, end_by_notice};
 use crate::stream::Stream;
 
 /// A request that is sent later than this after its due time counts as late.
@@ -60,7 +60,7 @@ impl Recent {
 /// State that responses change.
 pub(crate) struct Book {
     pub(crate) kinds: Vec<SessionKind>,
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) tallies: Vec<RequestCounts>,
     pub(crate) window: Window,
     pub(crate) lag: Spread,
     /// Requests of a closed loop that wait for their due time, each with its connection.
@@ -82,7 +82,7 @@ impl Book {
     pub(crate) fn new(load: &Load, kinds: Vec<SessionKind>, window: Window, clock: Clock) -> Self {
         let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
         Self {
-            tallies: kinds.iter().map(|_| Tally::new(intervals)).collect(),
+            tallies: kinds.iter().map(|_| RequestCounts::new(intervals)).collect(),
             kinds,
             window,
             lag: Spread::fine(),
@@ -92,7 +92,7 @@ impl Book {
             last_error: None,
             app: load.app.clone(),
             clock,
-            closed_loop: matches!(load.drive, crate::load::Drive::Closed { .. }),
+            closed_loop: matches!(load.drive, crate::load::ArrivalRule::Closed { .. }),
             check: load.check,
             heeds_retry: !load.ignore_retry,
             random: Random::new(load.seed ^ 0xc4ec),
@@ -156,11 +156,11 @@ impl Book {
     pub(crate) fn take(
         &mut self,
         number: usize,
-        (stream, calls, pause): (&mut Stream, &mut Calls<Pending>, &mut Pause),
-        boundary: &Boundary,
+        (stream, calls, pause): (&mut Stream, &mut Calls<Pending>, &mut ConnectionPause),
+        boundary: &FrameLayout,
         message: &[u8],
     ) {
-        let Head::Response { msgid } = boundary.head else { return end_by_notice(stream, message) };
+        let MessageHeader::Response { msgid } = boundary.head else { return end_by_notice(stream, message) };
         let Some(call) = calls.end(msgid) else {
             return self.wrong(format!("to call {msgid}, which was not made or has its answer"));
         };
@@ -183,7 +183,7 @@ impl Book {
                     let until = now + u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000;
                     let fields = self.kinds[call.kind as usize].call.fields;
                     let fields = if pause.until > now { fields.min(pause.fields) } else { fields };
-                    *pause = Pause { until: until.max(pause.until), fields };
+                    *pause = ConnectionPause { until: until.max(pause.until), fields };
                     again = until;
                 }
                 self.last_error = Some(error.to_string());

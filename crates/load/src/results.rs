@@ -174,7 +174,7 @@ pub struct Class {
     /// Histogram of `latency_us`: upper bound and count per range, ascending, at most 200 ranges, none empty.
     pub histogram_us: Vec<(f64, u64)>,
     /// Progress over time.
-    pub over_time: Vec<Moment>,
+    pub over_time: Vec<IntervalFigures>,
 }
 
 /// Distribution of a set of times, in microseconds. All 0 if the set is empty.
@@ -198,7 +198,7 @@ pub struct Times {
 
 /// One interval of the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct IntervalFigures {
     /// End of the interval, in seconds from the start of the window.
     pub t_s: f64,
     /// Results received in the interval.

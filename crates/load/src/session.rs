@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sealwire_wire::{Document, Head, Info, Reply, Scanner, request};
+use sealwire_wire::{Document, Info, MessageHeader, Reply, Scanner, request};
 
 use crate::calls::Calls;
 use crate::fault::Fault;
@@ -35,7 +35,7 @@ pub(crate) struct Pending {
 
 /// A pause that the engine has requested on a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pause {
+pub(crate) struct ConnectionPause {
     /// End of the pause.
     pub(crate) until: u64,
     /// Minimum number of fields of the requests that must wait.
@@ -47,7 +47,7 @@ pub(crate) struct Pause {
 pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) calls: Calls<Pending>,
-    pub(crate) pause: Pause,
+    pub(crate) pause: ConnectionPause,
 }
 
 /// Encoded requests of one kind.
@@ -89,7 +89,7 @@ impl Session {
             load.calls.iter().map(|call| SessionKind::make(load, call, &mut streams[0], &mut scratch, &mut random));
         let kinds = kinds.collect::<Result<_, _>>()?;
         let tls = streams[0].negotiated();
-        let link = |stream| Link { stream, calls: Calls::new(), pause: Pause::default() };
+        let link = |stream| Link { stream, calls: Calls::new(), pause: ConnectionPause::default() };
         Ok(Self { links: streams.into_iter().map(link).collect(), kinds, tls, version })
     }
 }
@@ -141,7 +141,7 @@ fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
             Err(error) => return Err(io::Error::from(error).into()),
         }
         stream.receive(scratch, |stream, boundary, message| match boundary.head {
-            Head::Response { msgid: frames::MSGID } => answer = Some(message.to_vec()),
+            MessageHeader::Response { msgid: frames::MSGID } => answer = Some(message.to_vec()),
             _ => end_by_notice(stream, message),
         });
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustls::Connection;
-use sealwire_wire::{Boundary, Limits, Scan, ScanError, Scanner};
+use sealwire_wire::{FrameLayout, Limits, Scan, ScanError, Scanner};
 
 /// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
 pub(crate) const READ_BYTES: usize = 256 << 10;
@@ -143,7 +143,7 @@ impl Stream {
 
     /// Takes what the socket has, and gives each whole message to `each`. `scratch` has [`READ_BYTES`]. Does nothing
     /// where nothing has come. Who accepts a connection calls this once before waiting for the socket.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &Boundary, &[u8])) {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &FrameLayout, &[u8])) {
         if std::mem::take(&mut self.is_early) {
             self.messages(&mut each);
         }
@@ -180,7 +180,7 @@ impl Stream {
         Ok(())
     }
 
-    fn messages(&mut self, each: &mut impl FnMut(&mut Self, &Boundary, &[u8])) {
+    fn messages(&mut self, each: &mut impl FnMut(&mut Self, &FrameLayout, &[u8])) {
         // Moved out so that `each` can use the connection, to respond or to send the next request.
         let mut input = std::mem::take(&mut self.input);
         let mut at = 0;

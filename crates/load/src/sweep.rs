@@ -6,7 +6,7 @@
 //! was what failed, what is found is no knee of the engine, and none is given.
 
 use crate::fault::Fault;
-use crate::load::{Drive, Load};
+use crate::load::{ArrivalRule, Load};
 use crate::results::{Class, Knee, Run, SWEEP, Sweep};
 use crate::table::{number, time};
 
@@ -53,13 +53,13 @@ pub(crate) fn sweep(
     mut measure: impl FnMut(&Load) -> Result<Run, Fault>,
     mut told: impl FnMut(&Run),
 ) -> Result<Swept, Fault> {
-    let Drive::Open { arrivals, .. } = load.drive else {
+    let ArrivalRule::Open { arrivals, .. } = load.drive else {
         return Err(Fault::Failed("a sweep is of open loops".to_owned()));
     };
     let mut search = Search::new(steps);
     let mut next = Some(steps.from_per_s);
     while let Some(per_s) = next {
-        let at = Load { drive: Drive::Open { per_s, arrivals }, ..load.clone() };
+        let at = Load { drive: ArrivalRule::Open { per_s, arrivals }, ..load.clone() };
         let mut tried = search.judge(measure(&at));
         if matches!(tried, Ok(Tried { bad: Some(_), .. })) {
             // A single bad result can be caused by the machine; a real limit shows again.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn rate(load: &Load) -> f64 {
-        let Drive::Open { per_s, .. } = load.drive else { panic!() };
+        let ArrivalRule::Open { per_s, .. } = load.drive else { panic!() };
         per_s
     }
 
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_closed_loop_has_no_rate_to_raise() {
-        let closed = Load { drive: Drive::Closed { callers: 1 }, ..load() };
+        let closed = Load { drive: ArrivalRule::Closed { callers: 1 }, ..load() };
         assert!(sweep(&closed, STEPS, |load| Ok(served(load, 1e9)), |_| ()).is_err());
     }
 }

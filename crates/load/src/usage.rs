@@ -7,7 +7,7 @@ use crate::session::Link;
 
 /// A reading of cumulative resource use.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct UsageReading {
     at: u64,
     bytes_out: u64,
     bytes_in: u64,
@@ -18,11 +18,11 @@ pub(crate) struct Meter {
 
 /// Readings at the start and end of the measurement window.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
+pub(crate) struct UsageWindow {
     /// Start of the window, RFC 3339 in UTC.
     pub(crate) started: String,
-    pub(crate) first: Option<Meter>,
-    pub(crate) last: Option<Meter>,
+    pub(crate) first: Option<UsageReading>,
+    pub(crate) last: Option<UsageReading>,
     /// Number of due requests that were not sent; set when sending has stopped.
     pub(crate) unsent: Option<u64>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Used {
     pub(crate) engine_cpu_s: Option<f64>,
 }
 
-impl Meter {
+impl UsageReading {
     /// Takes a reading at `now`, in nanoseconds of the generator's clock. `engine` is the engine's process on this
     /// machine.
     pub(crate) fn read(links: &[Link], now: u64, engine: Option<u32>) -> Self {

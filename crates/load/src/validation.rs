@@ -2,9 +2,9 @@
 
 use crate::fault::Fault;
 use crate::generator::interval_s;
-use crate::histograms::Tally;
+use crate::histograms::RequestCounts;
 use crate::host;
-use crate::load::{Drive, Load, Method};
+use crate::load::{ArrivalRule, Load, Method};
 use crate::results::{Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals};
 use crate::worker_result::Part;
 
@@ -55,18 +55,19 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
 }
 
 fn totals(load: &Load, part: &Part) -> Totals {
-    let came = |of: fn(&Tally) -> u64| part.tallies.iter().map(of).sum::<u64>();
-    let came_ok = |tally: &Tally| tally.intervals.iter().map(|interval| interval.ok).sum::<u64>();
+    let came = |of: fn(&RequestCounts) -> u64| part.tallies.iter().map(of).sum::<u64>();
+    let came_ok = |tally: &RequestCounts| tally.intervals.iter().map(|interval| interval.ok).sum::<u64>();
     let fields: u64 =
         load.calls.iter().zip(&part.tallies).map(|(call, tally)| u64::from(call.fields) * came_ok(tally)).sum();
     let due = came(|tally| tally.sent);
-    let not_sent =
-        |tally: &Tally| ["unsent", "paused", "blocked"].iter().filter_map(|code| tally.errors.get(*code)).sum::<u64>();
+    let not_sent = |tally: &RequestCounts| {
+        ["unsent", "paused", "blocked"].iter().filter_map(|code| tally.errors.get(*code)).sum::<u64>()
+    };
     let sent = due - part.tallies.iter().map(not_sent).sum::<u64>();
     let per_s = |count: u64| count as f64 / load.duration_s;
     let offered = match load.drive {
-        Drive::Open { per_s, .. } => per_s,
-        Drive::Closed { .. } => per_s(due),
+        ArrivalRule::Open { per_s, .. } => per_s,
+        ArrivalRule::Closed { .. } => per_s(due),
     };
     Totals {
         offered_per_s: offered,
@@ -102,8 +103,8 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
     let machine = host::machine();
     let same_machine = host::is_here(&load.target.address);
     let (mode, offered_per_s, callers) = match load.drive {
-        Drive::Open { per_s, .. } => (Mode::Open, Some(per_s), None),
-        Drive::Closed { callers } => (Mode::Closed, None, Some(callers)),
+        ArrivalRule::Open { per_s, .. } => (Mode::Open, Some(per_s), None),
+        ArrivalRule::Closed { callers } => (Mode::Closed, None, Some(callers)),
     };
     Conditions {
         engine: EngineUsage {
@@ -129,7 +130,7 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
 
 fn classes(load: &Load, part: &Part) -> Vec<Class> {
     let all: f64 = load.calls.iter().map(|call| call.weight).sum();
-    let class = |(call, tally): (&crate::load::Call, &Tally)| Class {
+    let class = |(call, tally): (&crate::load::Call, &RequestCounts)| Class {
         name: call.name.clone(),
         method: call.method.name().to_owned(),
         fields: call.fields,
@@ -162,7 +163,7 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
             part.busiest * 100.0
         ));
     }
-    if matches!(load.drive, Drive::Closed { .. }) {
+    if matches!(load.drive, ArrivalRule::Closed { .. }) {
         return part.queued.filter(|share| *share > QUEUED_MAX).map(|share| {
             let share = share * 100.0;
             format!("its thread was ready and had no core for {share:.0} % of the time; run it on a machine of its own")
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use crate::histograms::Spread;
 
-    fn load(drive: Drive) -> Load {
+    fn load(drive: ArrivalRule) -> Load {
         let text = serde_json::json!({
             "target": {"address": "192.0.2.1:1", "server_name": "x", "state": null, "ca": "", "cert": "", "key": ""},
             "app": "demo", "calls": [{
@@ -199,7 +200,7 @@ mod tests {
     }
 
     fn part(change: impl FnOnce(&mut Part)) -> Part {
-        let mut tally = Tally::new(8);
+        let mut tally = RequestCounts::new(8);
         (tally.sent, tally.ok) = (100, 90);
         tally.errors = [("overloaded".to_owned(), 4), ("paused".to_owned(), 6)].into();
         tally.intervals[3].ok = 80;
@@ -225,7 +226,7 @@ mod tests {
         part
     }
 
-    const OPEN: Drive = Drive::Open { per_s: 50.0, arrivals: crate::load::Arrivals::Even };
+    const OPEN: ArrivalRule = ArrivalRule::Open { per_s: 50.0, arrivals: crate::load::Arrivals::Even };
 
     #[test]
     fn rates_are_of_what_came_in_the_time_that_counts() {
@@ -243,9 +244,9 @@ mod tests {
 
     #[test]
     fn the_generator_knows_when_the_figures_are_its_own() {
-        let closed = Drive::Closed { callers: 1 };
+        let closed = ArrivalRule::Closed { callers: 1 };
         let lag = |us: u64| move |part: &mut Part| part.lag.record(us * 1_000);
-        let check = |drive: Drive, part: Part, expect: Option<&str>| {
+        let check = |drive: ArrivalRule, part: Part, expect: Option<&str>| {
             let run = figures(&load(drive), "name", 1, &part).unwrap();
             assert_eq!(run.generator.was_bottleneck, expect.is_some());
             let why = run.generator.why.unwrap_or_default();
@@ -274,7 +275,7 @@ mod tests {
         });
         assert!(figures(&mix, "name", 1, &mixed).unwrap().generator.why.unwrap().contains("where p99 of one is 200"));
         // A class without results has no latencies to compare with.
-        let mute = part(|part| part.tallies.push(Tally::new(8)));
+        let mute = part(|part| part.tallies.push(RequestCounts::new(8)));
         assert!(!figures(&mix, "name", 1, &mute).unwrap().generator.was_bottleneck);
         check(closed, part(lag(1_100)), None);
         check(closed, part(|part| part.queued = Some(0.09)), None);
@@ -287,7 +288,7 @@ mod tests {
         let none = part(|part| part.tallies[0].ok = 0);
         let said = figures(&load(OPEN), "name", 1, &none).unwrap_err().to_string();
         assert_eq!(said, "no call succeeded: 4 overloaded, 6 paused (overloaded: busy)");
-        let quiet = part(|part| part.tallies[0] = Tally::new(8));
+        let quiet = part(|part| part.tallies[0] = RequestCounts::new(8));
         assert!(figures(&load(OPEN), "name", 1, &quiet).unwrap_err().to_string().contains("no call was due"));
         let behind = part(|part| (part.tallies[0].ok, part.unsent) = (0, 9));
         assert!(matches!(figures(&load(OPEN), "name", 1, &behind), Err(Fault::Bottleneck(_))));

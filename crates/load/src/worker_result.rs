@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::histograms::{Spread, Tally};
+use crate::histograms::{RequestCounts, Spread};
 
 /// Results of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Part {
     /// Counts per kind, in the order of the load's requests.
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) tallies: Vec<RequestCounts>,
     /// Delay between the due time and the send time of requests.
     pub(crate) lag: Spread,
     /// Bytes sent on the wire in the measurement window.

@@ -20,10 +20,10 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
-use crate::output::{Draft, Input, Output};
-use crate::pipeline::{self, Done, Format, PipelineState, Sink};
+use crate::output::{Input, Output, UnfinishedOutput};
+use crate::pipeline::{self, Format, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
-use crate::report::{Ledger, Progress, Report};
+use crate::report::{Progress, Report, RunningReport};
 use crate::scan::csv::{self, Columns};
 use crate::scan::json::{Memory, Scan, Unknown};
 use crate::scan::text::write_json;
@@ -55,7 +55,7 @@ pub async fn mask_file<E: Engine>(
 ) -> Result<Report, JobError> {
     let begun = Instant::now();
     let plan = Arc::new(Plan::for_file(rules, job.format)?);
-    let ledger = Arc::new(Ledger::default());
+    let ledger = Arc::new(RunningReport::default());
     let name = job.input.name();
     let (reader, draft) = spawn_blocking({
         let job = job.clone();
@@ -120,7 +120,7 @@ struct Writer {
 }
 
 impl Sink for Writer {
-    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+    async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes += done.bytes.len() as u64;
         let closed = |_| JobError::Panicked("the writer ended".to_owned());
         self.to_write.send(done.bytes).await.map_err(closed)
@@ -141,13 +141,13 @@ impl Read for Reader {
     }
 }
 
-fn open(job: &FileJob) -> Result<(Reader, Draft), JobError> {
+fn open(job: &FileJob) -> Result<(Reader, UnfinishedOutput), JobError> {
     match &job.input {
-        Input::Stdin => Ok((Reader::Stdin(io::stdin()), Draft::begin(&job.output, None)?)),
+        Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None)?)),
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
             let length = file.metadata().map_err(JobError::io(path))?.len();
-            let draft = Draft::begin(&job.output, Some(&file))?;
+            let draft = UnfinishedOutput::begin(&job.output, Some(&file))?;
             Ok((Reader::File(file, length), draft))
         }
     }
@@ -175,7 +175,7 @@ fn read<E>(
     }
 }
 
-fn write(mut draft: Draft, mut done: mpsc::Receiver<Vec<u8>>) -> Result<Draft, JobError> {
+fn write(mut draft: UnfinishedOutput, mut done: mpsc::Receiver<Vec<u8>>) -> Result<UnfinishedOutput, JobError> {
     while let Some(bytes) = done.blocking_recv() {
         draft.write(&bytes)?;
     }
@@ -187,7 +187,7 @@ pub(crate) struct FileText {
     pub(crate) format: FileFormat,
     pub(crate) name: String,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ledger: Arc<RunningReport>,
     /// The columns of a CSV file, set after the header was read.
     pub(crate) columns: OnceLock<Columns>,
 }

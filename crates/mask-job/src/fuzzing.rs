@@ -16,7 +16,7 @@ use crate::pipeline::{self, Format, PipelineState};
 use crate::plan::Plan;
 use crate::postgres::catalog::{self, Class, Table};
 use crate::postgres::rows::Rows;
-use crate::report::{FieldReport, Ledger, Progress};
+use crate::report::{FieldReport, Progress, RunningReport};
 
 /// The output of a job.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn file(
     mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
     let plan = Arc::new(Plan::for_file(Arc::clone(rules), format)?);
-    let ledger = Arc::new(Ledger::default());
+    let ledger = Arc::new(RunningReport::default());
     let text_of = FileText {
         format,
         name: "-".to_owned(),
@@ -64,7 +64,7 @@ pub fn rows(
     mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
     let plan = Arc::new(Plan::new(Arc::clone(rules)));
-    let ledger = Arc::new(Ledger::default());
+    let ledger = Arc::new(RunningReport::default());
     let columns = [
         ("id", Class::Integer),
         ("name", Class::Text(Some(20))),
@@ -99,7 +99,7 @@ fn run<F: Format>(
     text: &[u8],
     cut: Cut,
     format: F,
-    (plan, ledger): (Arc<Plan>, Arc<Ledger>),
+    (plan, ledger): (Arc<Plan>, Arc<RunningReport>),
     limits: Limits,
     begin: impl Fn(&F, &mut Chunk) -> Result<(), JobError>,
     mut mask: impl FnMut(&Column) -> Vec<u8>,

@@ -29,4 +29,4 @@ pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdi
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, mask_database};
-pub use report::{FieldReport, Moment, Progress, Report, peak_memory};
+pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};

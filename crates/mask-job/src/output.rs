@@ -48,7 +48,7 @@ impl Input {
 }
 
 /// An unfinished output.
-pub(crate) enum Draft {
+pub(crate) enum UnfinishedOutput {
     Stdout(io::Stdout),
     Nowhere,
     /// A file without a name.
@@ -65,7 +65,7 @@ pub(crate) enum Draft {
     },
 }
 
-impl Draft {
+impl UnfinishedOutput {
     /// Creates the output. `input` is the open input file, if any; the output must be a different file.
     pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
         let (path, replace) = match output {
@@ -200,12 +200,12 @@ mod tests {
     use super::*;
 
     /// Creates an output in each way that files are written, independent of the file system.
-    fn drafts(path: &Path, replace: bool) -> Vec<Draft> {
+    fn drafts(path: &Path, replace: bool) -> Vec<UnfinishedOutput> {
         let file = BufWriter::new(named(path).expect("a file beside it"));
-        let mut drafts = vec![Draft::Named { file, path: path.to_owned(), replace }];
+        let mut drafts = vec![UnfinishedOutput::Named { file, path: path.to_owned(), replace }];
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(folder(path)) {
-            drafts.push(Draft::Unnamed { file: BufWriter::new(file), path: path.to_owned(), replace });
+            drafts.push(UnfinishedOutput::Unnamed { file: BufWriter::new(file), path: path.to_owned(), replace });
         }
         drafts
     }

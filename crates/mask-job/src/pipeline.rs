@@ -17,7 +17,7 @@ use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::limits::Limits;
 use crate::plan::Plan;
-use crate::report::{Ledger, Progress};
+use crate::report::{Progress, RunningReport};
 
 /// Scans text of one format and encodes masked values in that format.
 pub(crate) trait Format: Send + Sync + 'static {
@@ -41,7 +41,7 @@ pub(crate) struct PipelineState<F: Format, E> {
     pub(crate) format: F,
     pub(crate) engine: Arc<E>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ledger: Arc<RunningReport>,
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
     /// Limits the chunks that threads work on; one permit per chunk.
@@ -51,7 +51,7 @@ pub(crate) struct PipelineState<F: Format, E> {
 
 /// A masked chunk.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct MaskedChunk {
     pub(crate) bytes: Vec<u8>,
     pub(crate) bytes_in: u64,
     pub(crate) records: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Done {
 /// Consumes masked chunks in order.
 pub(crate) trait Sink: Send {
     /// Consumes one chunk.
-    fn take(&mut self, done: Done) -> impl Future<Output = Result<(), JobError>> + Send;
+    fn take(&mut self, done: MaskedChunk) -> impl Future<Output = Result<(), JobError>> + Send;
 }
 
 /// Takes chunks from `source` until it ends, and sends each to `sink` when the chunk is masked.
@@ -90,13 +90,13 @@ pub(crate) async fn run<F: Format, E: Engine>(
 }
 
 /// Waits for the first chunk in flight and returns its outcome. Returns `None` if there are no chunks. Safe to cancel.
-async fn first(under_way: &mut VecDeque<Task>) -> Option<Result<Result<Done, JobError>, JoinError>> {
+async fn first(under_way: &mut VecDeque<Task>) -> Option<Result<Result<MaskedChunk, JobError>, JoinError>> {
     let task = under_way.front_mut()?;
     Some((&mut task.0).await)
 }
 
 /// A task that is aborted when its owner drops it.
-struct Task(JoinHandle<Result<Done, JobError>>);
+struct Task(JoinHandle<Result<MaskedChunk, JobError>>);
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -104,7 +104,10 @@ impl Drop for Task {
     }
 }
 
-async fn process<F: Format, E: Engine>(shared: Arc<PipelineState<F, E>>, chunk: Chunk) -> Result<Done, JobError> {
+async fn process<F: Format, E: Engine>(
+    shared: Arc<PipelineState<F, E>>,
+    chunk: Chunk,
+) -> Result<MaskedChunk, JobError> {
     let (chunk, mut batch) = on_thread(&shared, chunk, scan).await??;
     let parts = std::mem::take(&mut batch.parts);
     let mut answers = Answers::default();
@@ -151,7 +154,7 @@ pub(crate) fn put_back<F: Format, E>(
     chunk: Chunk,
     mut batch: Batch,
     answers: &Answers,
-) -> Result<Done, JobError> {
+) -> Result<MaskedChunk, JobError> {
     let bytes_in = chunk.bytes.len() as u64;
     let bytes = if batch.found.is_empty() {
         chunk.bytes
@@ -162,7 +165,7 @@ pub(crate) fn put_back<F: Format, E>(
         spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
     };
     shared.ledger.add(&batch.counts);
-    Ok(Done { bytes, bytes_in, records: batch.records })
+    Ok(MaskedChunk { bytes, bytes_in, records: batch.records })
 }
 
 /// Adds the position of the value to the engine's error.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_mask::{Function, Rules, Ruling, Target, Unknown};
+use sealwire_mask::{FieldDecision, Function, Rules, Target, Unknown};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk, WalkLimits};
 
@@ -173,7 +173,7 @@ impl Transform for Judge<'_> {
     type Error = ();
 
     fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
-        if let Ruling::Rule(rule) = self.rules.ruling(&field) {
+        if let FieldDecision::Rule(rule) = self.rules.ruling(&field) {
             self.rule = Some(rule);
         }
         Ok(Outcome::Keep)

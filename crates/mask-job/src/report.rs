@@ -103,7 +103,7 @@ impl Counts {
 
 /// The report of a running job.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct RunningReport {
     fields: Mutex<Fields>,
 }
 
@@ -113,7 +113,7 @@ struct Fields {
     rows: Vec<FieldReport>,
 }
 
-impl Ledger {
+impl RunningReport {
     /// Returns the label of a field and adds the field if it is new. All counts of `field` must be zero.
     pub(crate) fn label(&self, field: FieldReport) -> Label {
         let mut fields = self.fields.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ pub struct Progress {
 
 /// A snapshot of [`Progress`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Moment {
+pub struct ProgressSnapshot {
     /// Bytes processed.
     pub bytes: u64,
     /// Total bytes; 0 if unknown.
@@ -180,8 +180,8 @@ pub struct Moment {
 
 impl Progress {
     /// Returns the current progress.
-    pub fn moment(&self) -> Moment {
-        Moment {
+    pub fn moment(&self) -> ProgressSnapshot {
+        ProgressSnapshot {
             bytes: self.bytes.load(Ordering::Relaxed),
             bytes_all: self.bytes_all.load(Ordering::Relaxed),
             records: self.records.load(Ordering::Relaxed),

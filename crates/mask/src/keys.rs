@@ -32,9 +32,9 @@ impl MaskSecret {
     }
 
     /// Returns the keyed hash of a domain.
-    pub(crate) fn keyed(&self, domain: &str) -> Keyed {
+    pub(crate) fn keyed(&self, domain: &str) -> KeyedHmac {
         let key = self.sub_key(DOMAIN_LABEL, domain);
-        Keyed(Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length")))
+        KeyedHmac(Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length")))
     }
 
     /// Returns the format-preserving cipher of a domain over numerals below `radix`, which is 2 to 65536.
@@ -51,9 +51,9 @@ impl fmt::Debug for MaskSecret {
 
 /// HMAC-SHA-256 under a domain's sub-key. The state is boxed, so that a move leaves no copy behind. The state and its
 /// clones are wiped on drop.
-pub(crate) struct Keyed(Box<Hmac<Sha256>>);
+pub(crate) struct KeyedHmac(Box<Hmac<Sha256>>);
 
-impl Keyed {
+impl KeyedHmac {
     /// Hashes a value for one purpose. Each part is prefixed with its length, so that different inputs never give the
     /// same bytes.
     pub(crate) fn hash(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
@@ -66,7 +66,7 @@ impl Keyed {
     }
 }
 
-impl fmt::Debug for Keyed {
+impl fmt::Debug for KeyedHmac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keyed")
     }

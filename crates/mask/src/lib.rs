@@ -27,6 +27,6 @@ pub use keys::MaskSecret;
 pub use kinds::Kind;
 pub use masks::{Mask, Masks, redact};
 pub use reference::reference;
-pub use rules::{Rule, RuleText, Rules, RulesError, Ruling, Target, Unknown};
+pub use rules::{FieldDecision, Rule, RuleText, Rules, RulesError, Target, Unknown};
 pub use transform::{Finding, Found, Masking, MaskingError};
 pub use value::Value;

@@ -4,7 +4,7 @@ use sealwire_payload::{Field, Outcome, Path, Transform};
 
 use crate::apply::Unfit;
 use crate::subject::Subjects;
-use crate::{Masks, Rules, Ruling, Value};
+use crate::{FieldDecision, Masks, Rules, Value};
 
 /// A reason why a field could not be masked. The error contains nothing of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,9 +46,9 @@ impl<'m> Masking<'m> {
     /// [`MaskingError`]. The caller must then truncate `out` to its former length.
     pub fn mask(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, MaskingError> {
         let rule = match self.masks.rules().ruling(field) {
-            Ruling::Rule(rule) => rule,
-            Ruling::Keep => return Ok(Outcome::Keep),
-            Ruling::Refuse => return Err(MaskingError::Unknown),
+            FieldDecision::Rule(rule) => rule,
+            FieldDecision::Keep => return Ok(Outcome::Keep),
+            FieldDecision::Refuse => return Err(MaskingError::Unknown),
         };
         let unfit = |unfit| MaskingError::Unfit { rule, unfit };
         let mask = self.masks.get(rule).ok_or(unfit(Unfit::NoRule))?;
@@ -81,7 +81,7 @@ pub struct Found<'a> {
     /// Number of the leaf in the document, counted from 0. nil is not counted.
     pub ordinal: usize,
     /// The ruling for the leaf.
-    pub ruling: Ruling,
+    pub ruling: FieldDecision,
     /// The value.
     pub value: Value<'a>,
     /// The path of the leaf.
@@ -114,12 +114,12 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
         let Some(value) = Value::of(field.token) else { return Ok(Outcome::Keep) };
         let ruling = self.rules.ruling(&field);
         let subject = match ruling {
-            Ruling::Rule(rule) => self
+            FieldDecision::Rule(rule) => self
                 .rules
                 .get(rule)
                 .and_then(|found| found.function.subject())
                 .and_then(|key| self.subjects.find(&field.path, rule, key)),
-            Ruling::Keep | Ruling::Refuse => None,
+            FieldDecision::Keep | FieldDecision::Refuse => None,
         };
         let ordinal = self.ordinal;
         self.ordinal += 1;

@@ -66,13 +66,13 @@ mod tests {
     use crate::{Budget, Containers, Field, Outcome, Path, Selection, Transform, Walk, WalkLimits};
 
     /// Returns, for every field, the value under a key of its enclosing map.
-    struct Beside<'k> {
+    struct Siblings<'k> {
         key: &'k str,
         bytes_max: usize,
         found: Vec<(String, Option<u64>)>,
     }
 
-    impl Transform for Beside<'_> {
+    impl Transform for Siblings<'_> {
         type Error = ();
 
         fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn beside(key: &str, bytes_max: usize, input: &[u8]) -> Vec<(String, Option<u64>)> {
-        let mut beside = Beside { key, bytes_max, found: Vec::new() };
+        let mut beside = Siblings { key, bytes_max, found: Vec::new() };
         // One token per step: the lookup does not depend on the position of the walk.
         let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, WalkLimits::default());
         let step = Budget { fields_max: 1, bytes_max: 1 };

@@ -83,7 +83,7 @@ pub struct Walk {
 }
 
 /// Borrows of one call of `advance`.
-struct Pass<'a, T> {
+struct WalkPass<'a, T> {
     input: &'a [u8],
     out: &'a mut Vec<u8>,
     transform: &'a mut T,
@@ -144,7 +144,7 @@ impl Walk {
     ) -> Result<Progress, WalkError<T::Error>> {
         let out_len_before = out.len();
         let out_bytes_left = self.limits.out_bytes_max.saturating_sub(self.out_bytes);
-        let mut pass = Pass {
+        let mut pass = WalkPass {
             input,
             out_len_max: out_len_before.saturating_add(out_bytes_left),
             out_bytes_max: self.limits.out_bytes_max,
@@ -159,7 +159,11 @@ impl Walk {
         Ok(progress)
     }
 
-    fn run<T: Transform>(&mut self, pass: &mut Pass<'_, T>, budget: Budget) -> Result<Progress, WalkError<T::Error>> {
+    fn run<T: Transform>(
+        &mut self,
+        pass: &mut WalkPass<'_, T>,
+        budget: Budget,
+    ) -> Result<Progress, WalkError<T::Error>> {
         let fields_end = self.fields.saturating_add(budget.fields_max);
         let mut bytes_left = budget.bytes_max;
         loop {
@@ -180,7 +184,7 @@ impl Walk {
     /// Processes the token of one value, together with its key if the key is a scalar, or leaves one container. Returns
     /// `false` at the end.
     #[inline]
-    fn step<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<bool, WalkError<T::Error>> {
+    fn step<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>) -> Result<bool, WalkError<T::Error>> {
         let Some(frame) = self.frames.last_mut() else {
             if self.root_started {
                 return Ok(false);
@@ -220,7 +224,7 @@ impl Walk {
     }
 
     #[inline]
-    fn value<T: Transform>(&mut self, pass: &mut Pass<'_, T>, states: States) -> Result<(), WalkError<T::Error>> {
+    fn value<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>, states: States) -> Result<(), WalkError<T::Error>> {
         let start = self.position;
         let token = read(pass.input, &mut self.position)?;
         self.met |= states;
@@ -255,7 +259,7 @@ impl Walk {
     }
 
     /// Leaves the innermost container, and passes it to the transform if it is one field.
-    fn leave<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<(), WalkError<T::Error>> {
+    fn leave<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>) -> Result<(), WalkError<T::Error>> {
         let Some(frame) = self.frames.pop() else {
             return Ok(());
         };
@@ -270,7 +274,7 @@ impl Walk {
     #[inline]
     fn field<T: Transform>(
         &mut self,
-        pass: &mut Pass<'_, T>,
+        pass: &mut WalkPass<'_, T>,
         token: Token<'_>,
         start: usize,
         states: States,
@@ -298,7 +302,7 @@ impl Walk {
     }
 }
 
-impl<T: Transform> Pass<'_, T> {
+impl<T: Transform> WalkPass<'_, T> {
     /// Copies the pending input before offset `end` unchanged.
     #[inline]
     fn flush_to(&mut self, end: usize) -> Result<(), WalkError<T::Error>> {

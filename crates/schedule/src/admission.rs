@@ -48,8 +48,8 @@ use std::time::Duration;
 
 use crate::arena::Id;
 use crate::class::{CLASSES, Class};
-use crate::decaying_rate::Fading;
-use crate::tuning::{Knobs, Tuning};
+use crate::decaying_rate::DecayingRate;
+use crate::tuning::{SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
 /// Why a call is refused.
@@ -72,7 +72,7 @@ impl Reason {
 
 /// A refusal, and when to come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Rejection {
     /// Why.
     pub reason: Reason,
     /// When what is in the way will have gone, and those been served that were refused before and come again: at least
@@ -89,7 +89,7 @@ const RETRY_AFTER_MIN: f64 = 5e6;
 
 /// Admission state of a tenant. Work is in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct TenantAdmission {
     /// Admitted and not done, by class of what is left.
     backlog: [u64; CLASSES],
     /// Waiting, by class.
@@ -98,9 +98,9 @@ pub(crate) struct Lanes {
     waiting: [BTreeSet<Id>; CLASSES],
     /// Work that can be admitted per class. Negative after a request larger than the credit.
     credit: [f64; CLASSES],
-    offered: Fading,
-    refused: Fading,
-    admitted: Fading,
+    offered: DecayingRate,
+    refused: DecayingRate,
+    admitted: DecayingRate,
 }
 
 /// Settings of admission.
@@ -139,7 +139,7 @@ impl Forecast {
 }
 
 impl AdmissionRules {
-    pub(crate) fn new(knobs: &Knobs, tuning: &Tuning) -> Self {
+    pub(crate) fn new(knobs: &SchedulerOptions, tuning: &Tuning) -> Self {
         Self {
             wait_max: nanos(knobs.wait_max) as f64,
             wait_min: tuning.wait_min,
@@ -199,22 +199,26 @@ fn curve(ahead: f64, min: f64, max: f64) -> f64 {
     }
 }
 
-impl Lanes {
+impl TenantAdmission {
     pub(crate) fn new(now: Time) -> Self {
         Self {
             backlog: [0; CLASSES],
             held: [0; CLASSES],
             waiting: Default::default(),
             credit: [0.0; CLASSES],
-            offered: Fading::new(now),
-            refused: Fading::new(now),
-            admitted: Fading::new(now),
+            offered: DecayingRate::new(now),
+            refused: DecayingRate::new(now),
+            admitted: DecayingRate::new(now),
         }
     }
 
     /// Counts an offer and says whether it may be admitted, is to wait or is refused.
-    pub(crate) fn judge(&mut self, offer: &Offer, rules: &AdmissionRules) -> Result<Passed, Refusal> {
-        let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
+    pub(crate) fn judge(
+        &mut self,
+        offer: &AdmissionOffer,
+        rules: &AdmissionRules,
+    ) -> Result<AdmissionOutcome, Rejection> {
+        let &AdmissionOffer { class, work, rate, deadline, now, idle, .. } = offer;
         self.offered.fade(now, rules.window());
         self.refused.fade(now, rules.window());
         if offer.is_feasible() {
@@ -237,7 +241,7 @@ impl Lanes {
         };
         match reason {
             Some(reason) => Err(self.refuse(reason, offer, rules)),
-            None => Ok(Passed {
+            None => Ok(AdmissionOutcome {
                 at_once: idle || (self.waiting[class.index()].is_empty() && forecast.ahead <= min),
                 predicted: forecast.predicted(),
                 bound: rules.bound(&forecast, rate),
@@ -246,7 +250,7 @@ impl Lanes {
     }
 
     /// Counts a refusal and writes it out.
-    pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &AdmissionRules) -> Refusal {
+    pub(crate) fn refuse(&mut self, reason: Reason, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
         if offer.is_feasible() {
             self.refused.add(offer.class.index(), offer.work);
         }
@@ -255,7 +259,7 @@ impl Lanes {
 
     /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
     /// refused at once: what was offered then has faded since.
-    pub(crate) fn expire(&mut self, since: Time, offer: &Offer, rules: &AdmissionRules) -> Refusal {
+    pub(crate) fn expire(&mut self, since: Time, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
         self.offered.fade(offer.now, rules.window());
         self.refused.fade(offer.now, rules.window());
         let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
@@ -263,8 +267,8 @@ impl Lanes {
         self.refusal(Reason::Backlog, offer, rules)
     }
 
-    fn refusal(&self, reason: Reason, offer: &Offer, rules: &AdmissionRules) -> Refusal {
-        let &Offer { class, work, rate, spread, .. } = offer;
+    fn refusal(&self, reason: Reason, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
+        let &AdmissionOffer { class, work, rate, spread, .. } = offer;
         let forecast = self.forecast(class, work, rate, rules);
         let (min, _) = rules.thresholds(forecast.own, rate);
         // Time for what is in the way to shrink, and for those to be served that were refused before and come again.
@@ -274,7 +278,7 @@ impl Lanes {
         };
         let gone = (way + rules.returning * self.refused.sums()[..=class.index()].iter().sum::<f64>() / rate.tenant)
             .max(RETRY_AFTER_MIN);
-        Refusal {
+        Rejection {
             reason,
             retry_after: Duration::from_nanos((gone * (1.0 + spread / 2.0)) as u64),
             predicted: forecast.predicted(),
@@ -393,7 +397,7 @@ impl Lanes {
     }
 }
 
-impl Offer {
+impl AdmissionOffer {
     /// Returns true if the request could meet its deadline with nothing else to do.
     fn is_feasible(&self) -> bool {
         self.now + Duration::from_nanos((self.work.as_nanos() as f64 / self.rate.worker) as u64) <= self.deadline
@@ -402,7 +406,7 @@ impl Offer {
 
 /// A call that is not refused.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct AdmissionOutcome {
     /// It need not wait for admission.
     pub(crate) at_once: bool,
     /// From now to its end.
@@ -422,7 +426,7 @@ pub(crate) struct Rate {
 
 /// A call at the gate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct AdmissionOffer {
     pub(crate) class: Class,
     pub(crate) work: Cost,
     pub(crate) rate: Rate,

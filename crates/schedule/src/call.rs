@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::admission::Refusal;
+use crate::admission::Rejection;
 use crate::arena::Id;
 use crate::class::CLASSES;
 use crate::units::{Cost, Time};
@@ -47,9 +47,9 @@ pub enum AdmissionDecision {
         /// How long it is expected to take, from now to its end.
         predicted: Duration,
     },
-    /// Answer that, and begin no call of its class or above on its connection for [`Refusal::retry_after`], at most a
+    /// Answer that, and begin no call of its class or above on its connection for [`Rejection::retry_after`], at most a
     /// second.
-    Refused(Refusal),
+    Refused(Rejection),
 }
 
 /// A slice to run.
@@ -70,7 +70,7 @@ pub enum Expiry<T> {
     /// The call had waited for too long and is closed.
     Expired {
         /// The answer to it.
-        refusal: Refusal,
+        refusal: Rejection,
         /// Its work, to be dropped outside the lock, if it was submitted.
         work: Option<T>,
     },

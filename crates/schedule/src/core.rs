@@ -10,16 +10,16 @@ use std::hash::Hash;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::admission::{AdmissionRules, Offer, Passed, Rate, Reason};
+use crate::admission::{AdmissionOffer, AdmissionOutcome, AdmissionRules, Rate, Reason};
 use crate::arena::{Arena, Id};
 use crate::call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::class::Class;
-use crate::decaying_rate::Fading;
-use crate::fair::{Standing, Turns};
+use crate::decaying_rate::DecayingRate;
+use crate::fair::{RunQueue, TenantState};
 use crate::memory_quota::Memory;
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::throughput::Speed;
-use crate::tuning::{Knobs, Order, Tuning};
+use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time};
 
 /// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums of a million do not
@@ -66,10 +66,10 @@ pub struct Core<K, W, T> {
     guard: u32,
     expires_after: u32,
     rules: AdmissionRules,
-    turns: Turns,
+    turns: RunQueue,
     speed: Speed,
     /// Work admitted of all tenants.
-    admitted: Fading<1>,
+    admitted: DecayingRate<1>,
     memory: Memory,
     entries: Arena<RequestEntry<W, T>>,
     tenants: Arena<Tenant<K>>,
@@ -88,11 +88,11 @@ pub struct Core<K, W, T> {
 
 impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// A core without calls.
-    pub fn new(knobs: Knobs) -> Self {
+    pub fn new(knobs: SchedulerOptions) -> Self {
         Self::tuned(knobs, &Tuning::default())
     }
 
-    pub(crate) fn tuned(mut knobs: Knobs, tuning: &Tuning) -> Self {
+    pub(crate) fn tuned(mut knobs: SchedulerOptions, tuning: &Tuning) -> Self {
         let mut tuning = *tuning;
         if knobs.order == Order::Arrival {
             // The oldest request of one class and tenant is next, and its slice has no end.
@@ -112,9 +112,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             guard: tuning.guard,
             expires_after: tuning.expires_after,
             rules: AdmissionRules::new(&knobs, tuning),
-            turns: Turns::new(tuning),
+            turns: RunQueue::new(tuning),
             speed: Speed::new(tuning.speed_window, knobs.workers.get()),
-            admitted: Fading::new(Time::default()),
+            admitted: DecayingRate::new(Time::default()),
             memory: Memory::new(knobs.memory_bytes_max, tuning.memory_alpha),
             entries: Arena::new(),
             tenants: Arena::new(),
@@ -142,7 +142,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             Order::Fair => call.deadline,
             Order::Arrival => Time::NEVER,
         };
-        let offer = Offer { class, work, rate, deadline, now, idle, spread };
+        let offer = AdmissionOffer { class, work, rate, deadline, now, idle, spread };
         let owner = &mut self.tenants[tenant];
         let verdict = match owner.lanes.judge(&offer, &self.rules) {
             Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
@@ -150,7 +150,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             verdict => verdict,
         };
-        let Passed { at_once, predicted, bound } = match verdict {
+        let AdmissionOutcome { at_once, predicted, bound } = match verdict {
             Ok(passed) => passed,
             Err(refusal) => {
                 self.gauges.refused[refusal.reason as usize] += 1;
@@ -437,7 +437,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
         let rate = self.rate(now, tenant);
         self.offers += 1;
-        let offer = Offer { class, work, rate, deadline: Time::NEVER, now, idle: false, spread: self.spread() };
+        let offer =
+            AdmissionOffer { class, work, rate, deadline: Time::NEVER, now, idle: false, spread: self.spread() };
         let refusal = self.tenants[tenant].lanes.expire(since, &offer, &self.rules);
         self.gauges.refused[refusal.reason as usize] += 1;
         self.gauges.expired += 1;
@@ -526,9 +527,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     fn settle(&mut self, tenant: Id) {
         let owner = &mut self.tenants[tenant];
         let standing = match owner.ready.smallest() {
-            Some(id) => Standing::Ready(self.entries[id].class),
-            None if owner.calls > 0 => Standing::Busy,
-            None => Standing::Idle,
+            Some(id) => TenantState::Ready(self.entries[id].class),
+            None if owner.calls > 0 => TenantState::Busy,
+            None => TenantState::Idle,
         };
         self.turns.place(tenant, &mut owner.account, standing);
         while let Some(gone) = self.turns.forgettable() {

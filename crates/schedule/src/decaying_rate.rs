@@ -5,12 +5,12 @@ use crate::units::{Cost, Time, nanos};
 
 /// `N` sums, faded exponentially until one point in time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fading<const N: usize = CLASSES> {
+pub(crate) struct DecayingRate<const N: usize = CLASSES> {
     at: Time,
     sums: [f64; N],
 }
 
-impl<const N: usize> Fading<N> {
+impl<const N: usize> DecayingRate<N> {
     pub(crate) fn new(now: Time) -> Self {
         Self { at: now, sums: [0.0; N] }
     }

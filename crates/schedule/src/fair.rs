@@ -21,7 +21,7 @@
 
 use crate::arena::Id;
 use crate::class::{CLASSES, Class};
-use crate::heap::{Heap, Places};
+use crate::heap::{HeapIndex, IndexedHeap};
 use crate::tuning::Tuning;
 use crate::units::Cost;
 
@@ -46,7 +46,7 @@ enum QueuePosition {
 
 /// Runnable work of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum TenantState {
     /// A call to run, the smallest of this class.
     Ready(Class),
     /// Calls, none of them to run now.
@@ -67,34 +67,34 @@ impl Account {
 
 /// All tenants that may have a turn, in order.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct RunQueue {
     now: u64,
     carry: u64,
     weights: u64,
     /// Tenants with a call to run, by service in the class of their smallest.
-    by_class: [Heap; CLASSES],
-    places_by_class: Places,
+    by_class: [IndexedHeap; CLASSES],
+    places_by_class: HeapIndex,
     /// Tenants with work, by total service.
-    by_total: Heap,
+    by_total: IndexedHeap,
     /// Tenants without calls, by service in all.
-    idle: Heap,
-    places_by_total: Places,
+    idle: IndexedHeap,
+    places_by_total: HeapIndex,
     credit_max: u64,
     lead_max: u64,
     debt_max: u64,
 }
 
-impl Turns {
+impl RunQueue {
     pub(crate) fn new(tuning: &Tuning) -> Self {
         Self {
             now: 0,
             carry: 0,
             weights: 0,
             by_class: Default::default(),
-            places_by_class: Places::default(),
-            by_total: Heap::default(),
-            idle: Heap::default(),
-            places_by_total: Places::default(),
+            places_by_class: HeapIndex::default(),
+            by_total: IndexedHeap::default(),
+            idle: IndexedHeap::default(),
+            places_by_total: HeapIndex::default(),
             credit_max: tuning.credit_max,
             lead_max: tuning.lead_max,
             debt_max: tuning.debt_max,
@@ -134,12 +134,12 @@ impl Turns {
     }
 
     /// Lists a tenant where it now belongs.
-    pub(crate) fn place(&mut self, tenant: Id, account: &mut Account, standing: Standing) {
+    pub(crate) fn place(&mut self, tenant: Id, account: &mut Account, standing: TenantState) {
         let total = account.total();
         let place = match standing {
-            Standing::Ready(class) => QueuePosition::Ready { class, served: account.served[class.index()], total },
-            Standing::Busy => QueuePosition::None,
-            Standing::Idle => QueuePosition::Idle { total },
+            TenantState::Ready(class) => QueuePosition::Ready { class, served: account.served[class.index()], total },
+            TenantState::Busy => QueuePosition::None,
+            TenantState::Idle => QueuePosition::Idle { total },
         };
         if place == account.place {
             return;
@@ -166,7 +166,7 @@ impl Turns {
     /// The tenant whose smallest call is next.
     pub(crate) fn next(&self) -> Option<Id> {
         let gate = self.now.saturating_add(self.lead_max);
-        let due = |class: &Heap| class.first().filter(|(served, _)| *served <= gate);
+        let due = |class: &IndexedHeap| class.first().filter(|(served, _)| *served <= gate);
         self.by_class.iter().find_map(due).or_else(|| self.by_total.first()).map(|(_, tenant)| tenant)
     }
 

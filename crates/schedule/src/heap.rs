@@ -7,18 +7,18 @@ use crate::arena::Id;
 
 /// Where members are, by slot. Heaps share one where nobody is a member of two.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Vec<u32>);
+pub(crate) struct HeapIndex(Vec<u32>);
 
 /// Members by key, and by age where keys are equal.
 #[derive(Debug, Default)]
-pub(crate) struct Heap(Vec<(u64, Id)>);
+pub(crate) struct IndexedHeap(Vec<(u64, Id)>);
 
-impl Heap {
+impl IndexedHeap {
     pub(crate) fn first(&self) -> Option<(u64, Id)> {
         self.0.first().copied()
     }
 
-    pub(crate) fn insert(&mut self, places: &mut Places, key: u64, id: Id) {
+    pub(crate) fn insert(&mut self, places: &mut HeapIndex, key: u64, id: Id) {
         if places.0.len() <= id.slot() {
             places.0.resize(id.slot() + 1, 0);
         }
@@ -27,7 +27,7 @@ impl Heap {
     }
 
     /// Takes out a member.
-    pub(crate) fn remove(&mut self, places: &mut Places, id: Id) {
+    pub(crate) fn remove(&mut self, places: &mut HeapIndex, id: Id) {
         let at = places.0[id.slot()] as usize;
         let (_, removed) = self.0.swap_remove(at);
         debug_assert_eq!(removed, id, "places are those of this heap");
@@ -38,7 +38,7 @@ impl Heap {
     }
 
     /// Moves a member towards the front for as long as it goes before who is there. Returns where it is then.
-    fn rise(&mut self, places: &mut Places, mut at: usize) -> usize {
+    fn rise(&mut self, places: &mut HeapIndex, mut at: usize) -> usize {
         while at > 0 {
             let parent = (at - 1) / 2;
             if self.0[parent] <= self.0[at] {
@@ -52,7 +52,7 @@ impl Heap {
         at
     }
 
-    fn sink(&mut self, places: &mut Places, mut at: usize) {
+    fn sink(&mut self, places: &mut HeapIndex, mut at: usize) {
         loop {
             let (left, right) = (2 * at + 1, 2 * at + 2);
             let Some(first) =
@@ -70,7 +70,7 @@ impl Heap {
         self.note(places, at);
     }
 
-    fn note(&self, places: &mut Places, at: usize) {
+    fn note(&self, places: &mut HeapIndex, at: usize) {
         places.0[self.0[at].1.slot()] = at as u32;
     }
 }
@@ -90,7 +90,7 @@ mod tests {
         fn the_first_is_the_least(
             ops in prop::collection::vec((any::<bool>(), 0..2_usize, 0..20_u64, any::<usize>()), 1..200),
         ) {
-            let (mut places, mut heaps) = (Places::default(), [Heap::default(), Heap::default()]);
+            let (mut places, mut heaps) = (HeapIndex::default(), [IndexedHeap::default(), IndexedHeap::default()]);
             let mut sets = [const { BTreeSet::new() }; 2];
             let (mut arena, mut members) = (Arena::new(), Vec::new());
             for (come, heap, key, which) in ops {

@@ -47,10 +47,10 @@ mod tuning;
 mod units;
 
 pub use self::core::Core;
-pub use admission::{Reason, Refusal};
+pub use admission::{Reason, Rejection};
 pub use arena::Id;
 pub use call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
-pub use tuning::{Knobs, Order};
+pub use tuning::{Order, SchedulerOptions};
 pub use units::{Cost, Time};

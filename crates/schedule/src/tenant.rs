@@ -1,10 +1,10 @@
 //! State of one tenant: its requests by size and by age, its service, its queues and its bytes.
 
-use crate::admission::Lanes;
+use crate::admission::TenantAdmission;
 use crate::arena::Id;
 use crate::class::Class;
 use crate::fair::Account;
-use crate::heap::{Heap, Places};
+use crate::heap::{HeapIndex, IndexedHeap};
 use crate::units::Time;
 
 /// One tenant.
@@ -12,7 +12,7 @@ use crate::units::Time;
 pub(crate) struct Tenant<K> {
     pub(crate) key: K,
     pub(crate) account: Account,
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: TenantAdmission,
     pub(crate) ready: Ready,
     /// Calls submitted and not done.
     pub(crate) unfinished: usize,
@@ -23,22 +23,30 @@ pub(crate) struct Tenant<K> {
 
 impl<K> Tenant<K> {
     pub(crate) fn new(key: K, account: Account, now: Time) -> Self {
-        Self { key, account, lanes: Lanes::new(now), ready: Ready::default(), unfinished: 0, calls: 0, bytes: 0 }
+        Self {
+            key,
+            account,
+            lanes: TenantAdmission::new(now),
+            ready: Ready::default(),
+            unfinished: 0,
+            calls: 0,
+            bytes: 0,
+        }
     }
 }
 
 /// A tenant's calls that are ready to run.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
-    by_size: Heap,
-    by_age: Heap,
+    by_size: IndexedHeap,
+    by_age: IndexedHeap,
 }
 
 /// Where calls are in that of their tenant.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyPlaces {
-    by_size: Places,
-    by_age: Places,
+    by_size: HeapIndex,
+    by_age: HeapIndex,
 }
 
 impl Ready {

@@ -18,7 +18,7 @@ pub enum Order {
 
 /// The knobs. The crate's README names the experiment that shows what each does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Knobs {
+pub struct SchedulerOptions {
     /// Workers that take slices.
     pub workers: NonZeroU32,
     /// Work per slice of a request with at most this left; half of it for a longer one. Shorter: small requests wait
@@ -34,7 +34,7 @@ pub struct Knobs {
     pub order: Order,
 }
 
-impl Knobs {
+impl SchedulerOptions {
     /// The defaults, for so many workers.
     pub fn new(workers: NonZeroU32) -> Self {
         Self {

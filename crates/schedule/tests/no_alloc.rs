@@ -3,11 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
+use sealwire_schedule::{AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time};
 
 /// `tenants` with `calls` each, of 10 s of work.
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
-    let knobs = Knobs { wait_max: Duration::from_secs(1 << 30), ..Knobs::new(NonZeroU32::MIN.saturating_add(1)) };
+    let knobs = SchedulerOptions {
+        wait_max: Duration::from_secs(1 << 30),
+        ..SchedulerOptions::new(NonZeroU32::MIN.saturating_add(1))
+    };
     let mut core = Core::new(knobs);
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
         let cost = Cost::from_nanos(10_000_000_000);

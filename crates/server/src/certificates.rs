@@ -39,7 +39,7 @@ const LOGGED_MAX: usize = 16;
 const ASKED_MAX: usize = 4;
 
 /// An operator's word that the files, or where they are, have changed.
-struct Asked {
+struct ReloadRequest {
     tls: Tls,
     control: Option<ControlListen>,
     done: oneshot::Sender<Result<(), TlsError>>,
@@ -47,7 +47,7 @@ struct Asked {
 
 /// Tells the task to look now.
 #[derive(Clone, Debug)]
-pub(crate) struct Reload(mpsc::Sender<Asked>);
+pub(crate) struct Reload(mpsc::Sender<ReloadRequest>);
 
 /// The certificates of an engine, and the task that keeps them.
 pub(crate) struct Certificates {
@@ -62,7 +62,7 @@ pub(crate) struct Certificates {
     said: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
     /// The files that did not load, and why.
     refused: Option<([u8; 32], String)>,
-    asked: mpsc::Receiver<Asked>,
+    asked: mpsc::Receiver<ReloadRequest>,
 }
 
 impl Certificates {
@@ -118,7 +118,7 @@ impl Certificates {
                     }
                     looked = Instant::now();
                 }
-                Some(Asked { tls, control, done }) = self.asked.recv() => {
+                Some(ReloadRequest { tls, control, done }) = self.asked.recv() => {
                     let outcome = self.reload(tls, control).await;
                     reloaded(if outcome.is_ok() { "ok" } else { "refused" });
                     // Whoever asked may have gone; it is done all the same.
@@ -306,7 +306,7 @@ impl Reload {
     pub(crate) async fn ask(&self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
         let (done, answer) = oneshot::channel();
         let gone = |()| TlsError::Library("the engine shuts down".into());
-        self.0.send(Asked { tls, control, done }).await.map_err(|_| gone(()))?;
+        self.0.send(ReloadRequest { tls, control, done }).await.map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))?
     }
 }

@@ -36,7 +36,7 @@ use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
 use sealwire_jobs::scheduler::Scheduler;
 use sealwire_jobs::tokens::now;
-use sealwire_telemetry::metrics::Served;
+use sealwire_telemetry::metrics::AppGauges;
 use sealwire_telemetry::traces::Traces;
 
 /// The data listener.
@@ -324,7 +324,7 @@ impl Server {
 }
 
 /// Looks at what is served whenever somebody scrapes.
-fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + Sync> {
+fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
     let links = stores.links();
     Box::new(move || {
         let (generation, count) = apps.count();
@@ -332,7 +332,7 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + S
             let (hits, misses) = opened.lookups();
             (opened.len(), hits, misses)
         });
-        Served { generation, apps: count, opened, links: links() }
+        AppGauges { generation, apps: count, opened, links: links() }
     })
 }
 

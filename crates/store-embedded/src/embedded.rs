@@ -20,8 +20,8 @@ use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
-    Beats, Commit, ControlStore, Filter, Fingerprint, Group, Instance, MapId, Page, Row, Snapshot, StoreError, Sweep,
-    TokenId, TokenStore, Written,
+    Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Row, Snapshot, StoreError,
+    Sweep, TokenId, TokenStore, Written,
 };
 
 mod database;
@@ -64,7 +64,7 @@ pub struct EmbeddedStore {
     threads: Threads,
     /// The generation that `changed` reported last.
     told: Mutex<watch::Receiver<u64>>,
-    beats: Beats,
+    beats: InstanceTable,
 }
 
 impl std::fmt::Debug for EmbeddedStore {
@@ -83,7 +83,7 @@ impl EmbeddedStore {
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
         let told = Mutex::new(threads.shared.generation.subscribe());
-        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: Beats::default() })
+        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: InstanceTable::default() })
     }
 
     /// Finishes all earlier requests, closes the database and releases the folder. Later requests fail as unavailable.

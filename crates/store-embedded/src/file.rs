@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use rustix::fs::OFlags;
 use tokio::sync::Notify;
 
-use sealwire_store::{Beats, Commit, ControlStore, Instance, Snapshot, StoreError};
+use sealwire_store::{Commit, ControlStore, Instance, InstanceTable, Snapshot, StoreError};
 
 pub(crate) mod content;
 
@@ -32,7 +32,7 @@ const TIMES_SETTLE: Duration = Duration::from_secs(2);
 pub struct FileStore {
     file: Arc<FileState>,
     moved: Notify,
-    beats: Beats,
+    beats: InstanceTable,
 }
 
 #[derive(Debug)]
@@ -40,14 +40,14 @@ struct FileState {
     path: PathBuf,
     writes: bool,
     /// Parsed content for a file stamp, kept once the file's timestamps are reliable.
-    seen: Mutex<Option<(Stamp, Arc<Snapshot>)>>,
+    seen: Mutex<Option<(FileStamp, Arc<Snapshot>)>>,
     #[cfg(test)]
     steps: crashes::Steps,
 }
 
 /// File metadata that changes when the file is replaced or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -85,7 +85,7 @@ impl FileStore {
             #[cfg(test)]
             steps: crashes::Steps::default(),
         };
-        Self { file: Arc::new(file), moved: Notify::new(), beats: Beats::default() }
+        Self { file: Arc::new(file), moved: Notify::new(), beats: InstanceTable::default() }
     }
 
     /// Applies a change to the whole state under the writers' lock.
@@ -128,7 +128,7 @@ impl FileState {
             return Err(self.damaged(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
         let found = Arc::new(content::read(&text).map_err(|what| self.damaged(what))?);
-        *self.seen() = settled(&looks).then(|| (Stamp::of(&looks), Arc::clone(&found)));
+        *self.seen() = settled(&looks).then(|| (FileStamp::of(&looks), Arc::clone(&found)));
         Ok(found)
     }
 
@@ -141,8 +141,8 @@ impl FileState {
         }
     }
 
-    fn looks(&self) -> std::io::Result<Stamp> {
-        fs::metadata(&self.path).map(|looks| Stamp::of(&looks))
+    fn looks(&self) -> std::io::Result<FileStamp> {
+        fs::metadata(&self.path).map(|looks| FileStamp::of(&looks))
     }
 
     fn change(
@@ -216,7 +216,7 @@ impl FileState {
         self.steps.take_one()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<(Stamp, Arc<Snapshot>)>> {
+    fn seen(&self) -> MutexGuard<'_, Option<(FileStamp, Arc<Snapshot>)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +229,7 @@ impl FileState {
     }
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(looks: &Metadata) -> Self {
         Self {
             device: looks.dev(),

@@ -6,7 +6,7 @@ use sealwire_store::{Fingerprint, Group, MapId, Row, TokenId, Written};
 
 /// Existing rows with the ids and fingerprints of the groups.
 #[derive(Debug, Default)]
-pub(super) struct There {
+pub(super) struct ExistingRows {
     /// Holders of fingerprints, including expired ones.
     pub(super) holders: HashMap<(MapId, Fingerprint), Row>,
     /// Sealed content by id.
@@ -26,7 +26,7 @@ pub(super) struct Plan<'a> {
 }
 
 /// Decision about one row.
-enum Fate<'a> {
+enum RowDecision<'a> {
     Given(Row),
     Mine,
     Taken,
@@ -36,16 +36,16 @@ enum Fate<'a> {
 
 /// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken effect. Existing rows
 /// that are equal to the byte then count as written by that attempt.
-pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: There, again: bool) -> Plan<'a> {
+pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, again: bool) -> Plan<'a> {
     let mut plan = Plan { answers: Vec::with_capacity(groups.len()), insert: Vec::new(), archive: Vec::new() };
     for group in groups {
-        let fates: Vec<Fate<'a>> = {
+        let fates: Vec<RowDecision<'a>> = {
             let fate = |row| fate(now, group.map, row, &there, &plan.insert, again);
             group.rows.iter().map(fate).collect()
         };
         let taken: Vec<usize> =
-            fates.iter().enumerate().filter(|(_, fate)| matches!(fate, Fate::Taken)).map(|(at, _)| at).collect();
-        if fates.iter().any(|fate| matches!(fate, Fate::Later)) {
+            fates.iter().enumerate().filter(|(_, fate)| matches!(fate, RowDecision::Taken)).map(|(at, _)| at).collect();
+        if fates.iter().any(|fate| matches!(fate, RowDecision::Later)) {
             plan.answers.push(None);
             continue;
         }
@@ -56,8 +56,8 @@ pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: There, again: 
         let mut known = Vec::with_capacity(fates.len());
         for fate in fates {
             known.push(match fate {
-                Fate::Given(row) => Some(row),
-                Fate::Written(row, expired) => {
+                RowDecision::Given(row) => Some(row),
+                RowDecision::Written(row, expired) => {
                     if let Some(print) = row.fingerprint {
                         there.holders.insert((group.map, print), row.clone());
                         plan.archive.extend(expired.then_some((group.map, print)));
@@ -66,7 +66,7 @@ pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: There, again: 
                     plan.insert.push((group.map, row));
                     None
                 }
-                Fate::Mine | Fate::Taken | Fate::Later => None,
+                RowDecision::Mine | RowDecision::Taken | RowDecision::Later => None,
             });
         }
         plan.answers.push(Some(Written::Done(known)));
@@ -76,24 +76,31 @@ pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: There, again: 
     plan
 }
 
-fn fate<'a>(now: u64, map: MapId, row: &'a Row, there: &There, planned: &[(MapId, &Row)], again: bool) -> Fate<'a> {
+fn fate<'a>(
+    now: u64,
+    map: MapId,
+    row: &'a Row,
+    there: &ExistingRows,
+    planned: &[(MapId, &Row)],
+    again: bool,
+) -> RowDecision<'a> {
     let holder = row.fingerprint.and_then(|print| there.holders.get(&(map, print)));
     if let Some(holder) = holder {
         if again && holder.id == row.id && holder.sealed == row.sealed {
-            return Fate::Mine;
+            return RowDecision::Mine;
         }
         if holder.is_live(now) {
-            return Fate::Given(holder.clone());
+            return RowDecision::Given(holder.clone());
         }
         // The holder is in this plan and already expired. It can be archived only after it is written.
         if planned.iter().any(|(at, row)| (*at, row.id) == (map, holder.id)) {
-            return Fate::Later;
+            return RowDecision::Later;
         }
     }
     match there.ids.get(&(map, row.id)) {
-        Some(sealed) if again && *sealed == row.sealed => Fate::Mine,
-        Some(_) => Fate::Taken,
-        None => Fate::Written(row, holder.is_some()),
+        Some(sealed) if again && *sealed == row.sealed => RowDecision::Mine,
+        Some(_) => RowDecision::Taken,
+        None => RowDecision::Written(row, holder.is_some()),
     }
 }
 
@@ -104,9 +111,9 @@ mod tests {
 
     const MAP: MapId = MapId { app: 1, collection: 1 };
 
-    fn there(rows: &[Row]) -> There {
+    fn there(rows: &[Row]) -> ExistingRows {
         let holders = rows.iter().filter_map(|row| Some(((MAP, row.fingerprint?), row.clone()))).collect();
-        There { holders, ids: rows.iter().map(|row| ((MAP, row.id), row.sealed.clone())).collect() }
+        ExistingRows { holders, ids: rows.iter().map(|row| ((MAP, row.id), row.sealed.clone())).collect() }
     }
 
     fn check(

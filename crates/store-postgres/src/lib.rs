@@ -42,7 +42,7 @@ use options::Settings;
 use sealwire_store::StoreError;
 use session::Params;
 use sqlstate::SqlFault;
-use worker::{Lane, Query};
+use worker::{DedicatedConnection, Query};
 use writers::Writers;
 
 /// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
@@ -53,11 +53,11 @@ pub struct PostgresStore {
 
 struct Shared {
     writers: Writers,
-    readers: Vec<Lane>,
+    readers: Vec<DedicatedConnection>,
     /// Connection for control state, which engines depend on. It is separate so that a walk through a map cannot delay
     /// it.
-    control: Lane,
-    slow: Lane,
+    control: DedicatedConnection,
+    slow: DedicatedConnection,
     /// Serializes walks through maps, which use the `slow` connection.
     walks: Arc<Semaphore>,
     /// Limits changes of existing rows, so that most write connections serve new rows.
@@ -66,7 +66,7 @@ struct Shared {
     told: Mutex<watch::Receiver<()>>,
     listening: AbortHandle,
     timeout: Duration,
-    news: write::News,
+    news: write::NewRowPredictor,
 }
 
 impl Drop for Shared {
@@ -86,22 +86,22 @@ impl PostgresStore {
         let settings = Arc::new(Settings::new(options)?);
         migrate::migrate(&settings).await?;
         let limit = settings.options.timeout;
-        let lanes = |count| (0..count).map(|_| Lane::start(&settings)).collect();
+        let lanes = |count| (0..count).map(|_| DedicatedConnection::start(&settings)).collect();
         let (telling, told) = watch::channel(());
         let (listens, mut ready) = watch::channel(false);
         let listening = tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
         let shared = Shared {
             writers: Writers::new(lanes(settings.options.writers)),
             readers: lanes(settings.options.readers),
-            control: Lane::start(&settings),
-            slow: Lane::start(&settings),
+            control: DedicatedConnection::start(&settings),
+            slow: DedicatedConnection::start(&settings),
             walks: Arc::new(Semaphore::new(1)),
             changes: Arc::new(Semaphore::new(1)),
             next_reader: AtomicUsize::new(0),
             told: Mutex::new(told),
             listening,
             timeout: limit,
-            news: write::News::default(),
+            news: write::NewRowPredictor::default(),
         };
         // Waits for the listener, so that a change right after this call is not missed. A database without
         // notifications is accepted.
@@ -112,7 +112,7 @@ impl PostgresStore {
     /// Returns true if at least one read connection and one write connection are up.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.shared.writers.is_up() && self.shared.readers.iter().any(Lane::is_up)
+        self.shared.writers.is_up() && self.shared.readers.iter().any(DedicatedConnection::is_up)
     }
 
     /// Returns the number of connections that are up and down. The notification connection is not counted.
@@ -125,7 +125,7 @@ impl PostgresStore {
     }
 
     /// Picks a read connection round-robin, preferring connections that are up.
-    fn reader(&self) -> &Lane {
+    fn reader(&self) -> &DedicatedConnection {
         let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));
         let turns = (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
         turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
@@ -155,7 +155,7 @@ impl PostgresStore {
     /// `repeatable`.
     async fn query(
         &self,
-        lane: &Lane,
+        lane: &DedicatedConnection,
         repeatable: bool,
         sql: &'static str,
         params: Params<'_>,
@@ -167,7 +167,7 @@ impl PostgresStore {
     async fn query_by(
         &self,
         deadline: Instant,
-        lane: &Lane,
+        lane: &DedicatedConnection,
         repeatable: bool,
         sql: &'static str,
         params: Params<'_>,

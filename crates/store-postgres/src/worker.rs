@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const CLASHES_MAX: u32 = 10;
 
 /// A dedicated connection, or the attempts to open it. Dropping the lane ends the connection.
-pub(super) struct Lane {
+pub(super) struct DedicatedConnection {
     state: watch::Receiver<WorkerState>,
     task: AbortHandle,
     timeout: Duration,
@@ -32,7 +32,7 @@ enum WorkerState {
     Down(Instant, Arc<str>),
 }
 
-impl Lane {
+impl DedicatedConnection {
     pub(super) fn start(settings: &Arc<Settings>) -> Self {
         let (sender, state) = watch::channel(WorkerState::Down(Instant::now(), "not connected yet".into()));
         let task = tokio::spawn(keep(Arc::clone(settings), sender)).abort_handle();
@@ -76,7 +76,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for DedicatedConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -84,7 +84,7 @@ impl Drop for Lane {
 
 /// The attempts of one request, within one deadline.
 pub(super) struct Query<'a> {
-    lane: &'a Lane,
+    lane: &'a DedicatedConnection,
     deadline: Instant,
     repeatable: bool,
     session: Option<Arc<Session>>,

@@ -1,7 +1,7 @@
 //! Writes of groups: one statement for many groups in the normal case, and a transaction if there are conflicts.
 //!
 //! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one round trip. While all
-//! fingerprints are new, it inserts without the lookup ([`News`]). The statement writes everything or nothing: a taken
+//! fingerprints are new, it inserts without the lookup ([`NewRowPredictor`]). The statement writes everything or nothing: a taken
 //! id makes it fail, and an expired holder keeps it from inserting at all.
 //!
 //! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result.
@@ -15,12 +15,12 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::bulk_import::{INSERT, insert};
-use super::conflict_plan::{There, plan};
+use super::conflict_plan::{ExistingRows, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
 use super::session::Session;
 use super::sqlstate::SqlFault;
 use super::transaction_guard::TransactionGuard;
-use super::worker::{Lane, Query};
+use super::worker::{DedicatedConnection, Query};
 use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
 
 /// Maximum rows of one statement, unless a single group has more. Groups are never split.
@@ -128,8 +128,8 @@ fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
 /// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost` is true if an
 /// attempt had no response, so that some of the rows may already be there.
 async fn write_batch(
-    lane: &Lane,
-    news: &News,
+    lane: &DedicatedConnection,
+    news: &NewRowPredictor,
     deadline: Instant,
     now: u64,
     groups: &[&Group],
@@ -142,7 +142,12 @@ async fn write_batch(
     written
 }
 
-async fn attempts(call: &mut Query<'_>, news: &News, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
+async fn attempts(
+    call: &mut Query<'_>,
+    news: &NewRowPredictor,
+    now: u64,
+    groups: &[&Group],
+) -> Result<Vec<Written>, StoreError> {
     let mut partly = false;
     loop {
         let session = call.session().await?;
@@ -188,9 +193,9 @@ const NEW_IN_A_ROW: u32 = 16;
 /// existing fingerprint fails the whole statement, and a write with the lookup follows. At most one statement in
 /// [`NEW_IN_A_ROW`] fails this way, and its rows remain to be vacuumed.
 #[derive(Debug, Default)]
-pub(super) struct News(AtomicU32);
+pub(super) struct NewRowPredictor(AtomicU32);
 
-impl News {
+impl NewRowPredictor {
     pub(super) fn expected(&self) -> bool {
         self.0.load(Relaxed) >= NEW_IN_A_ROW
     }
@@ -371,8 +376,8 @@ async fn transaction(
 }
 
 /// Combines the results of two lookups.
-fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, SqlFault> {
-    let mut there = There::default();
+fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<ExistingRows, SqlFault> {
+    let mut there = ExistingRows::default();
     for row in holders {
         let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
         if let Some(print) = holder.fingerprint {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::worker::Lane;
+use super::worker::DedicatedConnection;
 use sealwire_store::StoreError;
 
 /// Polling interval for a free connection while only busy ones are connected.
@@ -15,7 +15,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// The write connections, each for one request at a time.
 pub(super) struct Writers {
-    lanes: Vec<Lane>,
+    lanes: Vec<DedicatedConnection>,
     free: Mutex<Vec<usize>>,
     permits: Semaphore,
 }
@@ -28,18 +28,18 @@ pub(super) struct LeasedWorker<'a> {
 }
 
 impl Writers {
-    pub(super) fn new(lanes: Vec<Lane>) -> Self {
+    pub(super) fn new(lanes: Vec<DedicatedConnection>) -> Self {
         let free = Mutex::new((0..lanes.len()).collect());
         let permits = Semaphore::new(lanes.len());
         Self { lanes, free, permits }
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &DedicatedConnection> {
         self.lanes.iter()
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.lanes.iter().any(Lane::is_up)
+        self.lanes.iter().any(DedicatedConnection::is_up)
     }
 
     /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one only if none is
@@ -65,9 +65,9 @@ impl Writers {
 }
 
 impl Deref for LeasedWorker<'_> {
-    type Target = Lane;
+    type Target = DedicatedConnection;
 
-    fn deref(&self) -> &Lane {
+    fn deref(&self) -> &DedicatedConnection {
         &self.writers.lanes[self.lane]
     }
 }

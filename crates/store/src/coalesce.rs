@@ -32,7 +32,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
-use batch_queue::{BatchRules, Desk, Lane, Size, Sort};
+use batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 use work::{Open, Waiter, Work};
 
 /// Maximum rows of a write batch, unless a single group has more. More rows gain little on one connection and lengthen
@@ -56,7 +56,7 @@ const KEYS_TURN: usize = 64;
 
 /// Maximum number of concurrent batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lanes {
+pub struct BatchLimits {
     /// Write workers; at least 1. Should match the store's write connections: 2 for PostgreSQL, 1 for the embedded
     /// store.
     pub writers: usize,
@@ -92,7 +92,7 @@ pub enum Kind {
 
 /// Statistics of a completed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flight {
+pub struct BatchStats {
     /// Operation of the batch.
     pub kind: Kind,
     /// Number of groups, or of pieces of lookups.
@@ -112,11 +112,11 @@ pub struct Flight {
 /// Receives the statistics of every batch, for metrics.
 pub trait Observer: Send + Sync {
     /// Called by a worker between two batches. Implementations must be fast.
-    fn landed(&self, flight: &Flight);
+    fn landed(&self, flight: &BatchStats);
 }
 
 impl Observer for () {
-    fn landed(&self, _: &Flight) {}
+    fn landed(&self, _: &BatchStats) {}
 }
 
 /// Amount of queued work.
@@ -140,17 +140,17 @@ pub struct Coalescer {
 struct Shared {
     store: Arc<dyn TokenStore>,
     observer: Arc<dyn Observer>,
-    writes: Desk<Write>,
-    looks: Desk<Look>,
+    writes: BatchQueue<Write>,
+    looks: BatchQueue<LookupWork>,
     /// See [`KEYS_PIECE`].
     piece: usize,
 }
 
-type Write = Work<Promised, Written>;
+type Write = Work<PermittedGroup, Written>;
 /// A group, and the throttle permit that it holds until it is durable.
-type Promised = (Group, Option<Permit>);
+type PermittedGroup = (Group, Option<Permit>);
 /// A lookup by token id or by fingerprint.
-type Look = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
+type LookupWork = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
 
 impl Coalescer {
     /// Creates a coalescer over `store`. Workers run on the current tokio runtime.
@@ -158,7 +158,7 @@ impl Coalescer {
     /// # Panics
     /// If called outside of a tokio runtime.
     #[must_use]
-    pub fn new(store: Arc<dyn TokenStore>, lanes: Lanes, observer: Arc<dyn Observer>) -> Self {
+    pub fn new(store: Arc<dyn TokenStore>, lanes: BatchLimits, observer: Arc<dyn Observer>) -> Self {
         Self::for_rows(store, lanes, KEYS_BYTES_TOGETHER / KEYS_TOGETHER, observer)
     }
 
@@ -170,7 +170,7 @@ impl Coalescer {
     #[must_use]
     pub fn for_rows(
         store: Arc<dyn TokenStore>,
-        lanes: Lanes,
+        lanes: BatchLimits,
         row_bytes_max: usize,
         observer: Arc<dyn Observer>,
     ) -> Self {
@@ -185,7 +185,7 @@ impl Coalescer {
         let limit = (KEYS_BYTES_TOGETHER / row_bytes_max.max(1)).clamp(1, KEYS_TOGETHER);
         let looks = BatchRules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };
         let piece = limit.min(KEYS_PIECE);
-        let shared = Shared { store, observer, writes: Desk::new(writes), looks: Desk::new(looks), piece };
+        let shared = Shared { store, observer, writes: BatchQueue::new(writes), looks: BatchQueue::new(looks), piece };
         Self { shared: Arc::new(shared), runtime: Handle::current() }
     }
 
@@ -290,7 +290,7 @@ impl Coalescer {
 }
 
 async fn write_lane(shared: Arc<Shared>) {
-    let mut lane = Lane::default();
+    let mut lane = LastBatch::default();
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut lane) {
         caught(shared.write(batch)).await;
@@ -300,7 +300,7 @@ async fn write_lane(shared: Arc<Shared>) {
 }
 
 async fn look_lane(shared: Arc<Shared>) {
-    let mut lane = Lane::default();
+    let mut lane = LastBatch::default();
     gather(&shared.looks).await;
     while let Some((sort, batch)) = shared.looks.next(&mut lane) {
         caught(shared.look(sort, batch)).await;
@@ -311,7 +311,7 @@ async fn look_lane(shared: Arc<Shared>) {
 
 /// Yields while runnable tasks add requests. Without this, a worker that has just completed many requests would leave
 /// with the first new one. Idle tasks are not waited for.
-async fn gather<T>(desk: &Desk<T>) {
+async fn gather<T>(desk: &BatchQueue<T>) {
     let mut before = desk.waiting().items;
     for _ in 0..GATHER_MAX {
         yield_now().await;
@@ -338,7 +338,7 @@ impl Shared {
         self.observer.landed(&flight);
     }
 
-    async fn look(&self, sort: Sort, batch: Vec<Look>) {
+    async fn look(&self, sort: Sort, batch: Vec<LookupWork>) {
         let kind = if sort == Sort::First { Kind::Get } else { Kind::Find };
         let Some(mut flight) = Open::begin(kind, batch) else { return };
         let pieces = flight.questions();

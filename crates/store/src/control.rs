@@ -110,14 +110,14 @@ pub const LIVE_AGE_MAX: Duration = Duration::from_secs(90);
 
 /// Instances and leases of stores within one process. They are not persisted.
 #[derive(Debug, Default)]
-pub struct Beats {
+pub struct InstanceTable {
     /// By instance id, with the time of the last report.
     last: Mutex<BTreeMap<String, (Instance, Instant)>>,
     /// Holders of leases by lease name, and the expiry time of each lease.
     leases: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
-impl Beats {
+impl InstanceTable {
     fn last(&self) -> MutexGuard<'_, BTreeMap<String, (Instance, Instant)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -194,9 +194,9 @@ fn fingerprint(state: &Snapshot) -> Vec<u8> {
 }
 
 /// Position of a row in the order of maps and ids.
-type Place = (MapId, TokenId);
+type RowPlace = (MapId, TokenId);
 
-fn end_of(page: &[(MapId, Row)]) -> Option<Place> {
+fn end_of(page: &[(MapId, Row)]) -> Option<RowPlace> {
     page.last().map(|(map, row)| (*map, row.id))
 }
 

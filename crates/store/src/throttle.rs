@@ -31,8 +31,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::{BYTES_TOGETHER, Lanes, ROWS_TOGETHER};
-use admission_queue::{Id, Pacer, Released, ThrottleRules};
+use crate::{BYTES_TOGETHER, BatchLimits, ROWS_TOGETHER};
+use admission_queue::{AdmissionQueue, Id, Released, ThrottleRules};
 
 /// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct ThrottleBounds {
 impl ThrottleBounds {
     /// Returns the default limits for `lanes`: room for eight full writes per write worker.
     #[must_use]
-    pub fn new(lanes: Lanes) -> Self {
+    pub fn new(lanes: BatchLimits) -> Self {
         let writes = 8 * lanes.writers.max(1);
         Self { rows_max: writes * ROWS_TOGETHER, bytes_max: writes * BYTES_TOGETHER, waiters_max: 10_000 }
     }
@@ -99,14 +99,14 @@ pub struct WriteThrottle {
 struct Shared {
     bounds: ThrottleBounds,
     origin: Instant,
-    books: Mutex<Books>,
+    books: Mutex<ThrottleAccount>,
     /// Notifies the timer task of a change.
     changed: Notify,
     runtime: Handle,
 }
 
-struct Books {
-    pacer: Pacer<oneshot::Sender<()>>,
+struct ThrottleAccount {
+    pacer: AdmissionQueue<oneshot::Sender<()>>,
     /// True while a timer task runs. A timer task runs while a request waits.
     watched: bool,
 }
@@ -119,7 +119,7 @@ impl WriteThrottle {
     #[must_use]
     pub fn new(bounds: ThrottleBounds) -> Self {
         let rules = ThrottleRules::new(bounds.rows_max.max(1) as f64, bounds.waiters_max);
-        let books = Mutex::new(Books { pacer: Pacer::new(rules), watched: false });
+        let books = Mutex::new(ThrottleAccount { pacer: AdmissionQueue::new(rules), watched: false });
         let (changed, runtime) = (Notify::new(), Handle::current());
         Self { shared: Arc::new(Shared { bounds, origin: Instant::now(), books, changed, runtime }) }
     }
@@ -170,13 +170,13 @@ impl WriteThrottle {
 }
 
 impl Shared {
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn books(&self) -> MutexGuard<'_, ThrottleAccount> {
         // No code in this file panics between two steps of a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies a change and notifies the requests that it admits.
-    fn change<A>(self: &Arc<Self>, change: impl FnOnce(&mut Pacer<oneshot::Sender<()>>, Duration) -> A) -> A {
+    fn change<A>(self: &Arc<Self>, change: impl FnOnce(&mut AdmissionQueue<oneshot::Sender<()>>, Duration) -> A) -> A {
         let now = self.origin.elapsed();
         let mut books = self.books();
         let answer = change(&mut books.pacer, now);

@@ -27,7 +27,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 use sealwire_schedule::{Class, Gauges};
-use sealwire_store::{Flight, Observer, Pressure, Waiting};
+use sealwire_store::{BatchStats, Observer, Pressure, Waiting};
 
 use crate::readiness::{Condition, Readiness};
 
@@ -559,7 +559,7 @@ type StoreProbe = Box<dyn Fn() -> (Waiting, Pressure) + Send + Sync>;
 
 /// Gauges of apps and their keys.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Served {
+pub struct AppGauges {
     /// The generation that calls are served under.
     pub generation: u64,
     /// How many apps.
@@ -571,7 +571,7 @@ pub struct Served {
 }
 
 /// Reads that, at each scrape.
-type ServedProbe = Box<dyn Fn() -> Served + Send + Sync>;
+type ServedProbe = Box<dyn Fn() -> AppGauges + Send + Sync>;
 
 /// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock of its own.
 pub struct Metrics {
@@ -1013,7 +1013,7 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn landed(&self, flight: &Flight) {
+    fn landed(&self, flight: &BatchStats) {
         let operation = StoreLabel::from(flight.kind) as usize;
         self.store_seconds[operation].observe(flight.took.as_secs_f64());
         self.store_wait_seconds[operation].observe(flight.waited.as_secs_f64());
@@ -1082,7 +1082,7 @@ mod tests {
         metrics.fields_masked(MaskLabel::Role, 6);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
-        metrics.landed(&Flight {
+        metrics.landed(&BatchStats {
             kind: sealwire_store::Kind::Write,
             calls: 3,
             failed: 1,
@@ -1115,7 +1115,7 @@ mod tests {
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
         metrics.connections.inc();
-        metrics.watch_served(Box::new(|| Served { generation: 8, apps: 2, opened: (5, 70, 9), links: (3, 1) }));
+        metrics.watch_served(Box::new(|| AppGauges { generation: 8, apps: 2, opened: (5, 70, 9), links: (3, 1) }));
         let readiness = Readiness::default();
         readiness.enter(crate::readiness::Phase::Ready);
         readiness.set(Condition::Store, false);

@@ -21,7 +21,7 @@ use sealwire_wire::TraceContext;
 
 use crate::metrics::{Metrics, TraceLabel};
 use exporter::Exporter;
-pub use span::Ended;
+pub use span::RequestEnd;
 use span::Span;
 
 /// A million, of which `traces.sample_ratio` is a part.
@@ -71,7 +71,7 @@ impl Traces {
     }
 
     /// Takes the span of a call that was kept.
-    pub fn ended(&self, traced: Traced, ended: Ended<'_>) {
+    pub fn ended(&self, traced: Traced, ended: RequestEnd<'_>) {
         if let Some(tracer) = &self.0 {
             tracer.exporter.take(Span::new(traced.0, ended));
         }

@@ -15,4 +15,4 @@ pub use certificates::Certificates;
 pub use documents::check_document;
 pub use ports::free_ports;
 pub use postgres::{Database, Failure, Options, Postgres, Stop};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Direction, Proxy};

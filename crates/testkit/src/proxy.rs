@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From client to server.
     ToServer,
     /// From server to client.
@@ -35,7 +35,7 @@ struct ProxyState {
     refuse: bool,
     hole: bool,
     delay: Duration,
-    cut_after: Option<(Way, usize)>,
+    cut_after: Option<(Direction, usize)>,
     cut_at: Option<(Vec<u8>, bool)>,
     connections: Vec<[TcpStream; 2]>,
     accepted: u64,
@@ -108,7 +108,7 @@ impl Proxy {
 
     /// Cuts, once, the connection that carries the last of `bytes` more bytes in the direction `way`. The cut can fall
     /// within a message.
-    pub fn cut_after(&self, way: Way, bytes: usize) {
+    pub fn cut_after(&self, way: Direction, bytes: usize) {
         self.shared.lock().cut_after = Some((way, bytes));
     }
 
@@ -152,9 +152,9 @@ impl ProxyState {
     }
 
     /// Returns how many bytes of a piece to forward, and whether to cut the connection after them.
-    fn pass(&mut self, way: Way, piece: &[u8]) -> (usize, bool) {
+    fn pass(&mut self, way: Direction, piece: &[u8]) -> (usize, bool) {
         if let Some((bytes, delivered)) = &self.cut_at
-            && way == Way::ToServer
+            && way == Direction::ToServer
             && piece.windows(bytes.len()).any(|window| window == bytes)
         {
             let passes = if *delivered { piece.len() } else { 0 };
@@ -195,30 +195,30 @@ fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
         let (to_server, to_client) = (Arc::clone(shared), Arc::clone(shared));
         let mute = Arc::new(AtomicBool::new(false));
         let muted = Arc::clone(&mute);
-        thread::spawn(move || pump(client, server, Way::ToServer, &to_server, &mute));
-        thread::spawn(move || pump(server_copy, client_copy, Way::ToClient, &to_client, &muted));
+        thread::spawn(move || pump(client, server, Direction::ToServer, &to_server, &mute));
+        thread::spawn(move || pump(server_copy, client_copy, Direction::ToClient, &to_client, &muted));
     }
 }
 
 /// Forwards bytes until either end closes or the connection is cut. Forwards nothing to the client if `mute` is set.
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &SharedProxy, mute: &AtomicBool) {
+fn pump(mut from: TcpStream, mut to: TcpStream, way: Direction, shared: &SharedProxy, mute: &AtomicBool) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(read) = from.read(&mut buffer)
         && read > 0
     {
         thread::sleep(shared.hold());
-        if way == Way::ToClient && mute.load(Ordering::Acquire) {
+        if way == Direction::ToClient && mute.load(Ordering::Acquire) {
             continue;
         }
         let (passes, cut) = shared.lock().pass(way, &buffer[..read]);
-        if cut && way == Way::ToServer {
+        if cut && way == Direction::ToServer {
             // No part of the response may be forwarded. The response can arrive here before the connection is closed.
             mute.store(true, Ordering::Release);
         }
         if to.write_all(&buffer[..passes]).is_err() {
             break;
         }
-        if cut && way == Way::ToServer {
+        if cut && way == Direction::ToServer {
             // The server must read the delivered bytes before it sees the end of the connection.
             let _ = to.shutdown(Shutdown::Write);
             let _ = from.shutdown(Shutdown::Both);
@@ -240,7 +240,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::{Proxy, Way};
+    use super::{Direction, Proxy};
 
     /// Longest wait for an expected response.
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn each_fault_does_what_it_says() {
         let proxy = Proxy::start(echo(b'a')).unwrap();
-        proxy.cut_after(Way::ToClient, 2);
+        proxy.cut_after(Direction::ToClient, 2);
         assert_eq!(ask(&mut connect(&proxy), b"cut"), Some(b"ac".to_vec()));
         proxy.cut_at(b"commit", false);
         assert_eq!(ask(&mut connect(&proxy), b"a commit!"), Some(Vec::new()));

@@ -21,9 +21,9 @@ const OF_CALL: u8 = 2;
 
 /// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one more. Boxed, so that
 /// a move leaves no copy behind. The state and its copies for hashing wipe themselves.
-pub(super) struct Keyed(Box<Hmac<Sha256>>);
+pub(super) struct KeyedHmac(Box<Hmac<Sha256>>);
 
-impl Keyed {
+impl KeyedHmac {
     pub(super) fn new(key: &[u8; 32]) -> Self {
         Self(Box::new(Hmac::new_from_slice(key).expect("HMAC takes a key of any length")))
     }

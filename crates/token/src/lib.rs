@@ -20,7 +20,7 @@ pub use format::{CardEnds, Format, Unfit};
 pub use hash::TokenContext;
 pub use row::{NewToken, OpenedToken, RowBuffer};
 
-use hash::Keyed;
+use hash::KeyedHmac;
 use sealwire_crypto::aead::AeadKey;
 use sealwire_crypto::{Error, KeyState};
 
@@ -86,9 +86,9 @@ pub struct TokenKeyVersion {
 /// The derived token keys of one app. Wiped on drop; `Debug` shows numbers and states only.
 pub struct TokenKeys {
     app: u32,
-    id: Keyed,
-    fingerprint: Keyed,
-    context: Keyed,
+    id: KeyedHmac,
+    fingerprint: KeyedHmac,
+    context: KeyedHmac,
     mask: Zeroizing<[u8; 32]>,
     versions: Vec<Version>,
 }
@@ -112,7 +112,7 @@ impl TokenKeys {
         if versions.windows(2).any(|pair| pair[0].number == pair[1].number) {
             return Err(Error::InvalidTokenKeys);
         }
-        let keyed = |label| Keyed::new(&first.secret.sub_key(label));
+        let keyed = |label| KeyedHmac::new(&first.secret.sub_key(label));
         let (id, fingerprint, context) = (keyed(ID_LABEL), keyed(FINGERPRINT_LABEL), keyed(CONTEXT_LABEL));
         let mask = first.secret.sub_key(MASK_LABEL);
         let versions = versions.iter().map(Version::new).collect::<Result<_, _>>()?;

@@ -3,7 +3,7 @@
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
 use crate::error::{ErrorCode, RpcError};
-use crate::method::Notice;
+use crate::method::Notification;
 
 /// A whole response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Decodes a whole response: exactly the bytes of a [`crate::Boundary`] whose head is one.
+    /// Decodes a whole response: exactly the bytes of a [`crate::FrameLayout`] whose head is one.
     ///
     /// # Errors
     /// [`Malformed`]: the peer does not speak this contract; close the connection.
@@ -44,7 +44,7 @@ impl<'a> Reply<'a> {
 pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
     let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
-    if head != (3, 2, Token::Str(Notice::Error.name().as_bytes()), 1) {
+    if head != (3, 2, Token::Str(Notification::Error.name().as_bytes()), 1) {
         return Err(Malformed::Expected { expected: "an error notification", found: "another message" });
     }
     let error = RpcError::decode(&mut reader)?;

@@ -17,8 +17,8 @@ use sealwire_msgpack::{Token, TokenReader};
 
 use crate::call_error::CallError;
 use crate::error::ErrorFormat;
-use crate::frame::{Boundary, Head, Outlook};
-use crate::method::{Method, Notice};
+use crate::frame::{FrameLayout, MessageHeader, Preview};
+use crate::method::{Method, Notification};
 use crate::params::{
     Control, Curve, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Rewrap, Tokenize,
     TokensCall,
@@ -59,11 +59,11 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is another message's.
-    pub fn decode(message: &'a [u8], boundary: &Boundary) -> Result<Self, CallError> {
+    pub fn decode(message: &'a [u8], boundary: &FrameLayout) -> Result<Self, CallError> {
         if message.len() != boundary.bytes {
             return Err(CallError::Malformed);
         }
-        let Head::Request { method, .. } = boundary.head else {
+        let MessageHeader::Request { method, .. } = boundary.head else {
             return Err(CallError::Malformed);
         };
         let (name, reader) = name(message)?;
@@ -139,8 +139,8 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
 
 /// Previews the work of a document request from its beginning. Reads up to the payload, the end of the bytes, or an
 /// invalid param. The decoder will reject the invalid request later; the preview uses the params before it.
-pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
-    let mut outlook = Outlook { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
+pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
+    let mut outlook = Preview { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
     let _ = name(message)
         .and_then(|(_, reader)| Params::open(method, message, reader, None))
         .and_then(|mut params| preview(&mut params, &mut outlook));
@@ -149,7 +149,7 @@ pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
 
 /// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule, so the work is
 /// bounded for any input.
-fn preview(params: &mut Params<'_>, outlook: &mut Outlook) -> Result<(), CallError> {
+fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallError> {
     while let Some(param) = params.next()? {
         match param.name {
             "payload" => break,
@@ -174,7 +174,7 @@ fn preview(params: &mut Params<'_>, outlook: &mut Outlook) -> Result<(), CallErr
 pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
-    let name = Token::Str(Notice::Cancel.name().as_bytes());
+    let name = Token::Str(Notification::Cancel.name().as_bytes());
     let msgid = reader.u32()?;
     if head == (3, 2, name, 1) && reader.is_at_end() { Ok(msgid) } else { Err(CallError::Malformed) }
 }
@@ -186,7 +186,7 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
 pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
-    let name = Token::Str(Notice::Errors.name().as_bytes());
+    let name = Token::Str(Notification::Errors.name().as_bytes());
     let format = reader.token()?;
     let is_text = format == Token::Str(ErrorFormat::Text.name().as_bytes());
     if head == (3, 2, name, 1) && is_text && reader.is_at_end() {

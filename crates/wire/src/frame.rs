@@ -3,12 +3,12 @@
 //! Types only; the scanner that makes them is in `scan.rs`. A refusal names a limit, never a byte of the message.
 
 use crate::error::{Detail, ErrorCode, RpcError};
-use crate::method::{Method, Notice};
+use crate::method::{Method, Notification};
 use crate::params::{Curve, Format, KeyScope};
 
 /// The kind of a message, known before its body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
+pub enum MessageHeader {
     /// `[0, msgid, method, [params]]`.
     Request {
         /// Names the call on its connection.
@@ -24,11 +24,11 @@ pub enum Head {
     /// `[2, method, [params]]`.
     Notification {
         /// `None`: a notification that does not exist here, to be ignored.
-        notice: Option<Notice>,
+        notice: Option<Notification>,
     },
 }
 
-impl Head {
+impl MessageHeader {
     /// Where an answer goes; only a request gets one.
     pub const fn answer_to(&self) -> Option<u32> {
         match self {
@@ -49,11 +49,11 @@ pub struct Span {
 
 /// A complete message at the start of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Boundary {
+pub struct FrameLayout {
     /// Its length: `buffered[..bytes]` is the message, the next one begins behind.
     pub bytes: usize,
     /// Its kind.
-    pub head: Head,
+    pub head: MessageHeader,
     /// All its values: scalars, map keys and containers, the message included.
     pub elements: u64,
     /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above
@@ -69,7 +69,7 @@ pub struct Boundary {
 /// A param is `None` while it has not been seen, which may mean that it is absent, that it comes later or that it
 /// breaks its rule. Nothing behind the payload is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct Preview {
     /// The method.
     pub method: Method,
     /// Time the caller gives, in milliseconds.
@@ -89,15 +89,15 @@ pub struct Outlook {
 /// between the least that must still arrive and the limits of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// [`Boundary::bytes`].
+    /// [`FrameLayout::bytes`].
     pub bytes: u64,
-    /// [`Boundary::leaves`].
+    /// [`FrameLayout::leaves`].
     pub leaves: u64,
 }
 
 /// The fate of the connection after a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// Keep calling [`crate::Scanner::scan`]: it drops the rest of the message and then reads the next.
     Skip,
     /// Where the message ends cannot be known, or is too far away. Answer if an answer is due, then close.
@@ -110,16 +110,16 @@ pub enum Scan {
     /// Nothing to do before more bytes are appended. [`crate::Scanner::head`] may already know what is coming.
     Incomplete,
     /// A whole message. Take `bytes` from the front of the buffer before the next scan.
-    Message(Boundary),
+    Message(FrameLayout),
     /// The message is refused. Take nothing from the buffer.
     Refused {
-        /// Given once per message, if it was readable: answer `error` to its [`Head::answer_to`]. `None` in a second
+        /// Given once per message, if it was readable: answer `error` to its [`MessageHeader::answer_to`]. `None` in a second
         /// refusal of the same message, which has been answered.
-        head: Option<Head>,
+        head: Option<MessageHeader>,
         /// The violation.
         error: ScanError,
         /// The fate of the connection.
-        fate: Fate,
+        fate: Disposition,
     },
     /// Bytes of a refused message, at least one. Drop that many from the front of the buffer.
     Discard {

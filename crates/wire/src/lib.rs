@@ -4,7 +4,7 @@
 //! payload: it hands on the payload's bytes and the payload walk judges them. The contract in words is
 //! `proto/README.md`; the tests here read its tables and compare them with this code, so the two cannot drift.
 //!
-//! A server feeds a [`Scanner`] until it yields a [`Boundary`], then calls [`Call::decode`] on those bytes and answers
+//! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Call::decode`] on those bytes and answers
 //! through [`reply`]. Of a call whose body is still to come, [`Scanner::head`] and [`Scanner::outlook`] tell what to
 //! expect. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
 
@@ -27,8 +27,8 @@ mod trace;
 /// The control methods: what they ask for and what they give.
 pub mod control {
     pub use crate::params::{
-        AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
-        RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
+        AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
+        PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key,
@@ -40,7 +40,7 @@ pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel, decode_errors};
 pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, ErrorFormat, OverloadReason, RpcError};
-pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
+pub use frame::{Disposition, Estimate, FrameLayout, MessageHeader, Preview, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
     EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
@@ -49,11 +49,11 @@ pub use limits::{
     ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
     TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
-pub use method::{Method, Methods, Notice};
+pub use method::{Method, Methods, Notification};
 pub use params::{
-    Ask, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing,
-    Mask, MaskList, MaskRule, Masking, Minting, OnError, Param, Rewrap, RuleFields, Sweep, TokenMap, Tokenize,
-    TokensCall, Unbound, UnknownFields, Unmatched, Within, Writing,
+    Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask,
+    MaskList, MaskRule, Masking, OnError, Param, Rewrap, RuleFields, Sweep, TokenLookupScope, TokenMap, Tokenize,
+    TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};
 pub use scan::Scanner;

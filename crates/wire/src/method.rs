@@ -199,7 +199,7 @@ impl Methods {
 
 /// A notification: a message that gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Notice {
+pub enum Notification {
     /// Caller to server, `[2, "cancel", [msgid]]`: stop that call.
     Cancel,
     /// Client to server, `[2, "errors", ["text"]]`: answer failed requests of this connection with text.
@@ -208,7 +208,7 @@ pub enum Notice {
     Error,
 }
 
-impl Notice {
+impl Notification {
     /// Every notification, in the order of the contract's table.
     pub const ALL: [Self; 3] = [Self::Cancel, Self::Errors, Self::Error];
 

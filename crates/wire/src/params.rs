@@ -9,12 +9,12 @@ mod table;
 mod tokens;
 
 pub use control::{
-    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
-    RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
+    PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use table::Param;
-pub use tokens::{Ask, Listing, Minting, Sweep, TokenMap, TokensCall, Within};
+pub use tokens::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions, TokensCall, TokensOperation};
 
 /// A closed set of names, with the name of each and the way back.
 macro_rules! names {
@@ -129,8 +129,8 @@ names! {
     }
 }
 
-/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Minting`]
-/// of tokens, [`Within`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that
+/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`TokenizeOptions`]
+/// of tokens, [`TokenLookupScope`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that
 /// are only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
@@ -184,9 +184,9 @@ pub type Decrypt<'a> = DocumentCall<'a, ()>;
 /// The params of `rewrap`.
 pub type Rewrap<'a> = DocumentCall<'a, Writing<'a>>;
 /// The params of `tokenize`.
-pub type Tokenize<'a> = DocumentCall<'a, Minting<'a>>;
+pub type Tokenize<'a> = DocumentCall<'a, TokenizeOptions<'a>>;
 /// The params of `detokenize`.
-pub type Detokenize<'a> = DocumentCall<'a, Within<'a>>;
+pub type Detokenize<'a> = DocumentCall<'a, TokenLookupScope<'a>>;
 /// The params of `mask`. It takes neither `select` nor `context`: its rules say which fields.
 pub type Mask<'a> = DocumentCall<'a, Masking<'a>>;
 

@@ -8,7 +8,7 @@ use sealwire_msgpack::write;
 use crate::answer::FieldError;
 use crate::error::{ErrorFormat, RpcError};
 use crate::limits::{FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX};
-use crate::method::Notice;
+use crate::method::Notification;
 
 /// Appends `[1, msgid, nil, `: the caller appends the result, one value.
 pub fn begin(out: &mut Vec<u8>, msgid: u32) {
@@ -31,7 +31,7 @@ pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorForma
 pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     write::array_len(out, 3);
     write::uint(out, 2);
-    write::str(out, Notice::Error.name());
+    write::str(out, Notification::Error.name());
     write::array_len(out, 1);
     error.encode(out);
 }

@@ -7,11 +7,11 @@ use sealwire_msgpack::{Malformed, TokenReader, write};
 
 use crate::answer::at_end;
 use crate::map::Map;
-use crate::method::{Method, Notice};
+use crate::method::{Method, Notification};
 use crate::params::{
-    AppAsk, Ask, CollectionAsk, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
-    Inspect, KeyScope, Mask, Masking, Minting, OnError, Page, PrincipalAsk, Rewrap, RoleAsk, Scope, TokenFormat,
-    Tokenize, TokensCall, Unbound, UnknownFields, Unmatched, Writing,
+    AppOperation, CollectionOperation, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope,
+    Format, Inspect, KeyScope, Mask, Masking, OnError, Page, PrincipalOperation, Rewrap, RoleOperation, Scope,
+    TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -31,7 +31,7 @@ pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
 
 /// Appends a `tokenize` request. `call.payload` must be one MessagePack value.
 pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
-    let Minting { collection, tags, expires_s, idempotency_key } = &call.writing;
+    let TokenizeOptions { collection, tags, expires_s, idempotency_key } = &call.writing;
     document(out, msgid, Method::Tokenize, call, |map| {
         map.text("collection", collection);
         if !tags.is_empty() {
@@ -118,24 +118,24 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     map.optional_text("reason", call.map.reason);
     map.optional_text("traceparent", call.map.traceparent);
     let (sweep, older) = match &call.ask {
-        Ask::Get(tokens) | Ask::Delete(tokens) => return map.texts("tokens", tokens),
-        Ask::Expire { tokens, expires_s } => {
+        TokensOperation::Get(tokens) | TokensOperation::Delete(tokens) => return map.texts("tokens", tokens),
+        TokensOperation::Expire { tokens, expires_s } => {
             map.texts("tokens", tokens);
             return map.number_or_nil("expires_s", *expires_s);
         }
-        Ask::Find { value, context } => {
+        TokensOperation::Find { value, context } => {
             map.key("value");
             map.out.extend_from_slice(value);
             return map.context(context);
         }
-        Ask::List(list) => {
+        TokensOperation::List(list) => {
             map.optional_text("tag", list.tag);
             map.number("expired_before", list.expired_before);
             map.flag("archived", list.archived.then_some(true));
             return page(&mut map, list.after, list.limit);
         }
-        Ask::Archive(sweep) => (sweep, "expired_s"),
-        Ask::Prune(sweep) => (sweep, "archived_s"),
+        TokensOperation::Archive(sweep) => (sweep, "expired_s"),
+        TokensOperation::Prune(sweep) => (sweep, "archived_s"),
     };
     map.number(older, sweep.older_s);
     map.flag("dry_run", sweep.dry_run.then_some(true));
@@ -172,15 +172,15 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
         Control::Instances => (),
         Control::Role(call) => {
             map.text("role", call.role);
-            if let RoleAsk::Set { grants } = &call.ask {
+            if let RoleOperation::Set { grants } = &call.ask {
                 map.texts("grants", grants);
             }
         }
         Control::Principal(call) => {
             map.text("principal", call.principal);
             match call.ask {
-                PrincipalAsk::Grant { role } => map.text("role", role),
-                PrincipalAsk::Revoke { role } => map.optional_text("role", role),
+                PrincipalOperation::Grant { role } => map.text("role", role),
+                PrincipalOperation::Revoke { role } => map.optional_text("role", role),
             }
         }
         Control::Check(call) => {
@@ -193,30 +193,32 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
     }
 }
 
-fn app(map: &mut Map<'_>, ask: &AppAsk<'_>) {
+fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
     match *ask {
-        AppAsk::Create => (),
-        AppAsk::Rotate { kind } => map.text("kind", kind.name()),
-        AppAsk::Import { curve, private_key, seals } => {
+        AppOperation::Create => (),
+        AppOperation::Rotate { kind } => map.text("kind", kind.name()),
+        AppOperation::Import { curve, private_key, seals } => {
             map.text("curve", curve.name());
             map.text("private_key", private_key.0);
             map.flag("seals", seals.then_some(true));
         }
-        AppAsk::Disable { key } | AppAsk::Enable { key } | AppAsk::Restore { key } => map.optional_text("key", key),
-        AppAsk::Delete { key, delay_s } => {
+        AppOperation::Disable { key } | AppOperation::Enable { key } | AppOperation::Restore { key } => {
+            map.optional_text("key", key)
+        }
+        AppOperation::Delete { key, delay_s } => {
             map.optional_text("key", key);
             map.number("delay_s", delay_s);
         }
-        AppAsk::Set { format, epoch_ms } => {
+        AppOperation::Set { format, epoch_ms } => {
             map.optional_text("format", format.map(Format::name));
             map.number("epoch_ms", epoch_ms.map(u64::from));
         }
     }
 }
 
-fn collection(map: &mut Map<'_>, ask: &CollectionAsk) {
+fn collection(map: &mut Map<'_>, ask: &CollectionOperation) {
     match *ask {
-        CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s } => {
+        CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             map.text("kind", kind.name());
             map.name("format", format, TokenFormat::name);
             map.number("first", first.map(u64::from));
@@ -225,14 +227,14 @@ fn collection(map: &mut Map<'_>, ask: &CollectionAsk) {
             map.number("expires_s", expires_s);
             map.number("retention_s", retention_s);
         }
-        CollectionAsk::Set { expires_s, retention_s } => {
+        CollectionOperation::Set { expires_s, retention_s } => {
             for (name, seconds) in [("expires_s", expires_s), ("retention_s", retention_s)] {
                 if let Some(seconds) = seconds {
                     map.number_or_nil(name, seconds);
                 }
             }
         }
-        CollectionAsk::Delete => (),
+        CollectionOperation::Delete => (),
     }
 }
 
@@ -274,7 +276,7 @@ pub fn check_payload(payload: &[u8]) -> Result<(), Malformed> {
 pub fn cancel(out: &mut Vec<u8>, msgid: u32) {
     write::array_len(out, 3);
     write::uint(out, 2);
-    write::str(out, Notice::Cancel.name());
+    write::str(out, Notification::Cancel.name());
     write::array_len(out, 1);
     write::uint(out, u64::from(msgid));
 }

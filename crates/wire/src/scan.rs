@@ -5,9 +5,9 @@
 //!
 //! Note that a rejected message usually does not end the connection. Its end can still be found
 //! with one counter of values to come, so the bytes are dropped as they arrive and the next message is read. Only
-//! when the end cannot be found, or is too far away, is the [`Fate`] to close.
+//! when the end cannot be found, or is too far away, is the [`Disposition`] to close.
 
-use crate::frame::{Boundary, Fate, Head, Scan, ScanError};
+use crate::frame::{Disposition, FrameLayout, MessageHeader, Scan, ScanError};
 use crate::header::{self, Header, NoHeader, Shape};
 use crate::limits::Limits;
 use crate::method::Methods;
@@ -85,7 +85,7 @@ pub struct Scanner {
     elements: u64,
     leaves: u64,
     open: Vec<Open>,
-    head: Option<Head>,
+    head: Option<MessageHeader>,
     payload: Payload,
     /// Headers looked at, for the test that proves the scan is linear.
     #[cfg(test)]
@@ -133,7 +133,7 @@ impl Scanner {
     /// [`Scan::Discard`] took) and has only grown since the last call.
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
-            Stage::Lost(error) => Scan::Refused { head: None, error, fate: Fate::Close },
+            Stage::Lost(error) => Scan::Refused { head: None, error, fate: Disposition::Close },
             Stage::Skip => self.skip(buffered),
             _ => match self.advance(buffered) {
                 Ok(true) => self.finish(),
@@ -145,7 +145,7 @@ impl Scanner {
 
     /// Returns the head of the incomplete message, after it is known and until it is rejected. Lets a server reject a
     /// request before its body has arrived.
-    pub fn head(&self) -> Option<Head> {
+    pub fn head(&self) -> Option<MessageHeader> {
         self.head
     }
 
@@ -161,20 +161,20 @@ impl Scanner {
 
     /// Gives up the message that is arriving, for a reason of the caller's own. The caller answers it, once, and
     /// closes if that is the fate; else the next scans drop the rest of it.
-    pub fn skip_rest(&mut self) -> Fate {
+    pub fn skip_rest(&mut self) -> Disposition {
         if self.is_idle() {
-            return Fate::Skip;
+            return Disposition::Skip;
         }
         self.head = None;
         self.open.clear();
         match self.end_too_far() {
             Some(error) => {
                 self.stage = Stage::Lost(error);
-                Fate::Close
+                Disposition::Close
             }
             None => {
                 self.stage = Stage::Skip;
-                Fate::Skip
+                Disposition::Skip
             }
         }
     }
@@ -264,7 +264,7 @@ impl Scanner {
             return self.refuse(ScanError::NotACall);
         };
         let (elements, leaves, payload) = (self.elements, self.leaves, self.payload_span());
-        let boundary = Boundary { bytes, head, elements, leaves, payload };
+        let boundary = FrameLayout { bytes, head, elements, leaves, payload };
         self.reset();
         Scan::Message(boundary)
     }
@@ -272,14 +272,14 @@ impl Scanner {
     fn refuse(&mut self, error: ScanError) -> Scan {
         let head = self.head.or(match self.stage {
             // Its method is not readable, but who asked is known and gets the answer.
-            Stage::Method { msgid: Some(msgid) } => Some(Head::Request { msgid, method: None }),
+            Stage::Method { msgid: Some(msgid) } => Some(MessageHeader::Request { msgid, method: None }),
             _ => None,
         });
         let mut fate = self.skip_rest();
         if error.loses_the_end() {
-            fate = Fate::Close;
+            fate = Disposition::Close;
         }
-        if fate == Fate::Close {
+        if fate == Disposition::Close {
             self.stage = Stage::Lost(error);
         }
         Scan::Refused { head, error, fate }

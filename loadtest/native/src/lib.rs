@@ -9,7 +9,7 @@ mod replies;
 use napi::bindgen_prelude::{Buffer, Error, Result, Status};
 use napi_derive::napi;
 use sealwire_wire as wire;
-use wire::{Curve, Encoding, Format, KeyScope, Minting, Within, Writing};
+use wire::{Curve, Encoding, Format, KeyScope, TokenLookupScope, TokenizeOptions, Writing};
 
 pub use document::Expected;
 pub use replies::{Replies, Reply};
@@ -87,11 +87,11 @@ pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
 /// Encodes a `tokenize` request.
 #[napi(catch_unwind)]
 pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
-    let minting = Minting {
+    let minting = TokenizeOptions {
         collection: collection(&call)?,
         idempotency_key: call.idempotency_key.as_deref(),
         expires_s: call.expires_s.map(|seconds| seconds as u64),
-        ..Minting::default()
+        ..TokenizeOptions::default()
     };
     frame(&call, minting, |out, call| wire::request::tokenize(out, msgid, call))
 }
@@ -99,7 +99,7 @@ pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
 /// Encodes a `detokenize` request.
 #[napi(catch_unwind)]
 pub fn detokenize(msgid: u32, call: Call) -> Result<Buffer> {
-    let within = Within { collection: collection(&call)? };
+    let within = TokenLookupScope { collection: collection(&call)? };
     frame(&call, within, |out, call| wire::request::detokenize(out, msgid, call))
 }
 

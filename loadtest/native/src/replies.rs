@@ -3,7 +3,9 @@
 use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
-use sealwire_wire::{DetailValue, Document, Head, Limits, Notice, RpcError, Scan, Scanner, decode_protocol_error};
+use sealwire_wire::{
+    DetailValue, Document, Limits, MessageHeader, Notification, RpcError, Scan, Scanner, decode_protocol_error,
+};
 
 /// Largest accepted response: an engine's default limit.
 const REPLY_BYTES_MAX: u64 = 256 << 20;
@@ -88,13 +90,13 @@ fn broken(why: String) -> Error {
     Error::new(Status::GenericFailure, format!("the engine breaks the contract: {why}"))
 }
 
-fn read(message: &[u8], head: Head) -> std::result::Result<Option<Reply>, Malformed> {
+fn read(message: &[u8], head: MessageHeader) -> std::result::Result<Option<Reply>, Malformed> {
     let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
     match head {
-        Head::Notification { notice: Some(Notice::Error) } => {
+        MessageHeader::Notification { notice: Some(Notification::Error) } => {
             Ok(Some(Reply { bytes, ..failed(decode_protocol_error(message)?) }))
         }
-        Head::Response { .. } => {
+        MessageHeader::Response { .. } => {
             let reply = sealwire_wire::Reply::decode(message)?;
             let read = match reply.outcome {
                 Ok(result) => succeeded(result)?,
@@ -102,7 +104,7 @@ fn read(message: &[u8], head: Head) -> std::result::Result<Option<Reply>, Malfor
             };
             Ok(Some(Reply { msgid: Some(reply.msgid), bytes, ..read }))
         }
-        Head::Notification { .. } | Head::Request { .. } => Ok(None),
+        MessageHeader::Notification { .. } | MessageHeader::Request { .. } => Ok(None),
     }
 }
 

@@ -21,8 +21,8 @@ fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
     Arc::new(Role::new(name, grants).unwrap())
 }
 
-fn ask<'a>(operation: &str, app: Option<&'a str>, collection: Option<&'a str>) -> Ask<'a> {
-    Ask::new(Operation::from_name(operation).unwrap(), app, collection)
+fn ask<'a>(operation: &str, app: Option<&'a str>, collection: Option<&'a str>) -> AuthorizationRequest<'a> {
+    AuthorizationRequest::new(Operation::from_name(operation).unwrap(), app, collection)
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn what_is_not_granted_is_missing() {
 fn an_administrator_reads_no_value() {
     let grants = Grants::of([Arc::new(Role::administrator())]);
     for operation in Operation::ALL {
-        let permitted = grants.decide(Ask::new(operation, Some("shop"), Some("people"))).is_ok();
+        let permitted = grants.decide(AuthorizationRequest::new(operation, Some("shop"), Some("people"))).is_ok();
         assert_eq!(permitted, Operations::CONTROL.contains(operation), "{operation}");
     }
     assert_eq!(grants.permitted(&ask("apps.create", Some("new"), None)).unwrap().role.as_str(), ADMINISTRATOR);
@@ -132,9 +132,9 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
         ("detokenize", Some("people"), Some("ticket 7"), None),
     ] {
         let ask = ask(operation, shop, collection).because(reason);
-        let seen = |sight: Sight<'_>| match sight {
-            Sight::Clear => None,
-            Sight::Masked(mask) => Some(mask.to_string()),
+        let seen = |sight: ValueVisibility<'_>| match sight {
+            ValueVisibility::Clear => None,
+            ValueVisibility::Masked(mask) => Some(mask.to_string()),
         };
         assert_eq!(seen(grants.decide(ask).unwrap().sight()).as_deref(), mask, "{operation} {collection:?} {reason:?}");
         for mode in [AccessMode::Enforce, AccessMode::Observe] {
@@ -197,8 +197,8 @@ fn what_is_only_observed_takes_no_mask_away() {
     ] {
         let decision = AccessMode::Observe.decide(grants, ask(operation, app, Some("people")).because(reason)).unwrap();
         let seen = match decision.permit.sight() {
-            Sight::Clear => None,
-            Sight::Masked(mask) => Some(mask.as_str()),
+            ValueVisibility::Clear => None,
+            ValueVisibility::Masked(mask) => Some(mask.as_str()),
         };
         assert_eq!((seen, decision.observed.is_some()), (mask, observed), "{operation} {app:?} {reason:?}");
     }
@@ -265,13 +265,13 @@ proptest! {
         let roles: Vec<_> = of.into_iter().enumerate().map(|(n, grants)| role(&format!("r{n}"), grants)).collect();
         let grants = Grants::of(roles.iter().cloned());
         for operation in Operation::ALL {
-            let ask = Ask::new(operation, Some(app), Some(collection)).because(reason.then_some("why"));
+            let ask = AuthorizationRequest::new(operation, Some(app), Some(collection)).because(reason.then_some("why"));
             let decided = grants.decide(ask);
             let masks = model(&roles, operation, app, collection, reason);
             prop_assert_eq!(decided.is_ok(), !masks.is_empty(), "{}", operation);
             if let Ok(permit) = &decided {
                 let clear = masks.iter().any(|mask| mask.is_none());
-                let expected = masks[0].as_ref().filter(|_| !clear).map_or(Sight::Clear, Sight::Masked);
+                let expected = masks[0].as_ref().filter(|_| !clear).map_or(ValueVisibility::Clear, ValueVisibility::Masked);
                 prop_assert_eq!(permit.sight(), expected);
             }
             // An additional grant never takes a permission away.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::OnFailure;
 use super::written::WrittenGroup;
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Bytes kept of buffers that were large once.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
@@ -43,19 +43,19 @@ impl Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) records: u64,
-    pub(super) since: Moment,
+    pub(super) since: Timestamp,
 }
 
 impl Lost {
     /// Adds `more` lost records to a count.
-    pub(super) fn and(this: Option<Self>, more: u64, now: Moment) -> Option<Self> {
+    pub(super) fn and(this: Option<Self>, more: u64, now: Timestamp) -> Option<Self> {
         let records = this.map_or(0, |lost| lost.records).saturating_add(more);
         (records > 0).then(|| Self { records, since: this.map_or(now, |lost| lost.since) })
     }
 }
 
 /// Result of a push.
-pub(super) enum Pushed {
+pub(super) enum PushOutcome {
     /// The record is in this group.
     TakenRecords(Arc<WrittenGroup>),
     /// The record is lost.
@@ -114,14 +114,14 @@ impl Queue {
     }
 
     /// Queues a record if there is room. With `Reject`, records are lost while the files cannot be written.
-    pub(super) fn push(&self, body: &[u8]) -> Pushed {
+    pub(super) fn push(&self, body: &[u8]) -> PushOutcome {
         let mut inner = self.inner();
         let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
         let refused = inner.fails && self.on_failure == OnFailure::Reject;
         if refused || inner.closing || records > self.records_max || bytes > self.bytes_max {
-            inner.lost = Lost::and(inner.lost, 1, Moment::now());
+            inner.lost = Lost::and(inner.lost, 1, Timestamp::now());
             inner.lost_in_all += 1;
-            return Pushed::Lost;
+            return PushOutcome::Lost;
         }
         inner.batch.bytes.extend_from_slice(body);
         inner.batch.ends.push(bytes);
@@ -135,7 +135,7 @@ impl Queue {
         if wakes {
             self.wakes.notify_one();
         }
-        Pushed::TakenRecords(group)
+        PushOutcome::TakenRecords(group)
     }
 
     /// Closes the queue. Later records are lost.

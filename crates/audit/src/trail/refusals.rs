@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::record::{Event, Record};
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Time for which requests are counted before the count is recorded.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
@@ -46,8 +46,8 @@ struct Count {
     method: Box<str>,
     outcome: Box<str>,
     count: u64,
-    first: Moment,
-    last: Moment,
+    first: Timestamp,
+    last: Timestamp,
     bytes_in: u64,
 }
 
@@ -64,7 +64,7 @@ impl Principal {
         self.refilled = if self.left == SINGLE_MAX { now } else { self.refilled + SINGLE_EVERY * more };
     }
 
-    fn count(&mut self, record: &Record<'_>, at: Moment) {
+    fn count(&mut self, record: &Record<'_>, at: Timestamp) {
         let is = |count: &Count, method: &str, outcome: &str| *count.method == *method && *count.outcome == *outcome;
         let known = self.counts.iter().position(|count| is(count, record.method, record.outcome));
         let (method, outcome) = match known {
@@ -85,7 +85,7 @@ impl Principal {
 impl Refusals {
     /// Handles a rejected request. Returns true if it should be recorded individually; otherwise the request is
     /// counted. While space is `short`, all requests are counted.
-    pub(super) fn take(&mut self, record: &Record<'_>, short: bool, now: Instant, at: Moment) -> bool {
+    pub(super) fn take(&mut self, record: &Record<'_>, short: bool, now: Instant, at: Timestamp) -> bool {
         let (name, kind) = if self.principals.len() < PRINCIPALS_MAX || self.principals.contains_key(record.principal) {
             (record.principal, record.kind)
         } else {
@@ -154,7 +154,7 @@ mod tests {
         for ms in 0..600_000_u64 {
             now = begun + Duration::from_millis(ms);
             let method = if ms % 2 == 0 { "unknown" } else { "decrypt" };
-            singles += u64::from(refusals.take(&refusal("a", method, "forbidden"), false, now, Moment::now()));
+            singles += u64::from(refusals.take(&refusal("a", method, "forbidden"), false, now, Timestamp::now()));
             if ms % 1_000 == 999 {
                 for (_, _, _, count) in settled(&mut refusals, false, now) {
                     (counts, counted) = (counts + 1, counted + count);
@@ -172,7 +172,7 @@ mod tests {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
         let methods: Vec<_> = (0..100).map(|number| format!("m{number}")).collect();
         for method in &methods {
-            refusals.take(&refusal("a", method, "forbidden"), true, now, Moment::now());
+            refusals.take(&refusal("a", method, "forbidden"), true, now, Timestamp::now());
         }
         let all = settled(&mut refusals, true, now);
         assert_eq!(all.len(), COUNTS_MAX + 1);
@@ -181,7 +181,7 @@ mod tests {
         let names: Vec<_> = (0..2 * PRINCIPALS_MAX).map(|number| format!("p{number}")).collect();
         for name in &names {
             for _ in 0..=SINGLE_MAX {
-                refusals.take(&refusal(name, "m", "forbidden"), false, now, Moment::now());
+                refusals.take(&refusal(name, "m", "forbidden"), false, now, Timestamp::now());
             }
         }
         assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
@@ -195,7 +195,7 @@ mod tests {
     fn a_principal_that_rests_is_forgotten_and_begins_anew() {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
         let take = |refusals: &mut Refusals, short, now| {
-            refusals.take(&refusal("a", "m", "forbidden"), short, now, Moment::now())
+            refusals.take(&refusal("a", "m", "forbidden"), short, now, Timestamp::now())
         };
         assert!((0..30).filter(|_| take(&mut refusals, false, begun)).count() == SINGLE_MAX as usize);
         assert!(settled(&mut refusals, false, begun + WINDOW - Duration::from_millis(1)).is_empty());

@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::queue::{Batch, Lost, TakenRecords};
-use super::written::Gone;
-use super::{Notice, Observer, OnFailure, TrailShared};
+use super::written::RecordLost;
+use super::{FileEvent, Observer, OnFailure, TrailShared};
 use crate::digest::Digest;
 use crate::record::Event;
 use crate::segment_writer::Journal;
-use crate::timestamp::Moment;
+use crate::timestamp::Timestamp;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
@@ -63,10 +63,10 @@ impl Writer {
         if lost == 0 {
             // After this sync, a machine failure loses no record of a closed audit log.
             if let Err(error) = self.journal.sync() {
-                self.observer.notice(&Notice::Failing { error: &error, lost: 0 });
+                self.observer.notice(&FileEvent::Failing { error: &error, lost: 0 });
             }
         }
-        self.observer.notice(&Notice::Stopped { head: &shown(self.journal.last()), lost });
+        self.observer.notice(&FileEvent::Stopped { head: &shown(self.journal.last()), lost });
     }
 
     /// Writes a batch, tried until it is written or lost. `true`: the trail is closed and there is no more use in
@@ -91,7 +91,7 @@ impl Writer {
     }
 
     fn attempt(&mut self, batch: &Batch) -> io::Result<()> {
-        let (now, begun) = (Moment::now(), Instant::now());
+        let (now, begun) = (Timestamp::now(), Instant::now());
         self.gap.clear();
         if let Some(Lost { records, since }) = self.lost {
             let error = if self.error.is_empty() { "the queue was full" } else { &self.error };
@@ -104,15 +104,15 @@ impl Writer {
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = self.journal.last();
         if begins {
             let file = self.journal.segment().unwrap_or_default();
-            self.observer.notice(&Notice::Began { file, head: &shown(before) });
+            self.observer.notice(&FileEvent::Began { file, head: &shown(before) });
         }
         let lost = self.lost.take().map_or(0, |lost| lost.records);
         if self.fails || lost > 0 {
             self.set_fails(false);
             self.error.clear();
-            self.observer.notice(&Notice::Recovered { lost });
+            self.observer.notice(&FileEvent::Recovered { lost });
         }
-        self.observer.notice(&Notice::Wrote { records, took: begun.elapsed() });
+        self.observer.notice(&FileEvent::Wrote { records, took: begun.elapsed() });
         Ok(())
     }
 
@@ -124,14 +124,14 @@ impl Writer {
         if self.on_failure == OnFailure::Reject || closing {
             self.give_up(batch);
         }
-        self.observer.notice(&Notice::Failing { error, lost: self.lost.map_or(0, |lost| lost.records) });
+        self.observer.notice(&FileEvent::Failing { error, lost: self.lost.map_or(0, |lost| lost.records) });
     }
 
     fn give_up(&mut self, batch: &mut Batch) {
         let records = batch.len() as u64;
         self.shared.queue.count_lost(records);
-        self.lost = Lost::and(self.lost, records, Moment::now());
-        batch.group.end(Err(Gone));
+        self.lost = Lost::and(self.lost, records, Timestamp::now());
+        batch.group.end(Err(RecordLost));
         batch.clear();
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 /// The record was not written and will not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the audit trail cannot be written")]
-pub struct Gone;
+pub struct RecordLost;
 
 /// A group of records that are written together or not at all.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct WrittenGroup(Mutex<Ending>);
 
 #[derive(Default)]
 struct Ending {
-    outcome: Option<Result<(), Gone>>,
+    outcome: Option<Result<(), RecordLost>>,
     waiting: Vec<Waker>,
 }
 
@@ -26,7 +26,7 @@ impl WrittenGroup {
     }
 
     /// Sets the outcome and wakes all waiting futures.
-    pub(super) fn end(&self, outcome: Result<(), Gone>) {
+    pub(super) fn end(&self, outcome: Result<(), RecordLost>) {
         let waiting = {
             let mut ending = self.ending();
             ending.outcome.get_or_insert(outcome);
@@ -38,38 +38,38 @@ impl WrittenGroup {
 
 /// A future that completes when a record is written or lost. Dropping the future does not stop the write.
 #[must_use]
-pub struct Written(Waits);
+pub struct WriteAck(AckState);
 
-enum Waits {
-    Over(Result<(), Gone>),
+enum AckState {
+    Over(Result<(), RecordLost>),
     For { group: Arc<WrittenGroup>, at: Option<usize> },
 }
 
-impl Written {
+impl WriteAck {
     pub(super) fn later(group: Arc<WrittenGroup>) -> Self {
-        Self(Waits::For { group, at: None })
+        Self(AckState::For { group, at: None })
     }
 
-    pub(super) fn at_once(outcome: Result<(), Gone>) -> Self {
-        Self(Waits::Over(outcome))
+    pub(super) fn at_once(outcome: Result<(), RecordLost>) -> Self {
+        Self(AckState::Over(outcome))
     }
 
     /// Returns the outcome, if it is known.
-    pub fn now(&self) -> Option<Result<(), Gone>> {
+    pub fn now(&self) -> Option<Result<(), RecordLost>> {
         match &self.0 {
-            Waits::Over(outcome) => Some(*outcome),
-            Waits::For { group, .. } => group.ending().outcome,
+            AckState::Over(outcome) => Some(*outcome),
+            AckState::For { group, .. } => group.ending().outcome,
         }
     }
 }
 
-impl Future for Written {
-    type Output = Result<(), Gone>;
+impl Future for WriteAck {
+    type Output = Result<(), RecordLost>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = match &mut self.0 {
-            Waits::Over(outcome) => *outcome,
-            Waits::For { group, at } => {
+            AckState::Over(outcome) => *outcome,
+            AckState::For { group, at } => {
                 let mut ending = group.ending();
                 match ending.outcome {
                     Some(outcome) => outcome,
@@ -86,12 +86,12 @@ impl Future for Written {
                 }
             }
         };
-        self.0 = Waits::Over(outcome);
+        self.0 = AckState::Over(outcome);
         Poll::Ready(outcome)
     }
 }
 
-impl fmt::Debug for Written {
+impl fmt::Debug for WriteAck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Written")
     }

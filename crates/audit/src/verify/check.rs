@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Anchor, FINDINGS_MAX, Finding, HeadSeen, Problem, Range, Report};
-use crate::chain::{Head, Line};
-use crate::checkpoint::HEAD_FILE;
+use super::{Anchor, CheckpointStatus, FINDINGS_MAX, Finding, Problem, Range, Report};
+use crate::chain::{Checkpoint, Line};
+use crate::checkpoint::CHECKPOINT_FILE;
 use crate::digest::Digest;
 use crate::files::Segment;
 use crate::key::{AuditKey, same};
@@ -448,7 +448,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the report.
-    pub(super) fn report(mut self, head: Result<Head, NoteError>, segments: usize) -> Report {
+    pub(super) fn report(mut self, head: Result<Checkpoint, NoteError>, segments: usize) -> Report {
         let range = self.range;
         let seen = self.head(head);
         for (anchor, found) in std::mem::take(&mut self.anchors) {
@@ -484,27 +484,27 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn head(&mut self, head: Result<Head, NoteError>) -> HeadSeen {
+    fn head(&mut self, head: Result<Checkpoint, NoteError>) -> CheckpointStatus {
         if self.range.to.is_some() {
-            return HeadSeen::NotAsked;
+            return CheckpointStatus::NotAsked;
         }
         let head = match head {
             Ok(head) => head,
             Err(error) => {
-                self.find_in(HEAD_FILE.into(), 0, None, Problem::Head(error.to_string()));
-                return HeadSeen::Bad;
+                self.find_in(CHECKPOINT_FILE.into(), 0, None, Problem::Checkpoint(error.to_string()));
+                return CheckpointStatus::Bad;
             }
         };
         let is_empty = self.first.is_none();
         if head.seq > self.last && !(is_empty && head.seq == 0) {
             let from = if is_empty { self.expected.max(1) } else { self.last + 1 };
             self.find(self.number, None, Problem::CutTail { from, to: head.seq });
-            return HeadSeen::Bad;
+            return CheckpointStatus::Bad;
         }
         if self.named_is == Some(false) || self.chain.is_some_and(|chain| chain != head.chain) {
-            self.find_in(HEAD_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
-            return HeadSeen::Bad;
+            self.find_in(CHECKPOINT_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
+            return CheckpointStatus::Bad;
         }
-        HeadSeen::Named { behind: self.last - head.seq }
+        CheckpointStatus::Named { behind: self.last - head.seq }
     }
 }

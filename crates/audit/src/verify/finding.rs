@@ -90,7 +90,7 @@ pub enum Problem {
     },
     /// The checkpoint is invalid.
     #[error("{0}")]
-    Head(String),
+    Checkpoint(String),
     /// The checkpoint names a different record with this number.
     #[error("the head names another record of this number")]
     HeadDiffers,

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealwire_audit::{
-    ARCHIVED_FILE, Anchor, ArchiveError, HEAD_FILE, Moment, Move, Moved, Problem, Range, Trail, archive, verify,
+    ARCHIVED_FILE, Anchor, ArchiveError, CHECKPOINT_FILE, Move, Moved, Problem, Range, Timestamp, Trail, archive,
+    verify,
 };
 use tempfile::TempDir;
 
@@ -101,9 +102,12 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
     assert_eq!(problems(folder.path()), []);
     // Moves by age: first no segment is old enough, then all completed segments are.
     trail(folder.path(), 1, RECORDS);
-    let begun = Moment::parse(b"2026-01-01T00:00:00.000Z").unwrap();
+    let begun = Timestamp::parse(b"2026-01-01T00:00:00.000Z").unwrap();
     assert_eq!(moved(&Move { before: Some(begun), ..moving(&folder, &other) }).records, None);
-    assert_eq!(moved(&Move { before: Some(Moment::now()), ..moving(&folder, &other) }).records.unwrap().0, third.1 + 1);
+    assert_eq!(
+        moved(&Move { before: Some(Timestamp::now()), ..moving(&folder, &other) }).records.unwrap().0,
+        third.1 + 1
+    );
     assert_eq!((problems(folder.path()), problems(other.path())), (vec![], vec![]));
 }
 
@@ -121,7 +125,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
     assert_eq!(problems(folder.path()), [Problem::BeginningMissing { from: end + 1, to: later }]);
     fs::remove_file(&statement).unwrap();
     assert_eq!(problems(folder.path()), [Problem::BeginningMissing { from: 1, to: later }]);
-    fs::copy(folder.path().join(HEAD_FILE), &statement).unwrap();
+    fs::copy(folder.path().join(CHECKPOINT_FILE), &statement).unwrap();
     assert!(matches!(&problems(folder.path())[..], [Problem::Archived(_), Problem::BeginningMissing { from: 1, .. }]));
     for at in 0..new.len() {
         let mut changed = new.clone();
@@ -139,7 +143,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
     assert_eq!(problems(folder.path()), [Problem::BeginningMissing { from: later + 1, to: first(&next) - 1 }]);
     // With every other file gone, the statement still proves that a log existed.
     files(folder.path()).iter().for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
-    fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
+    fs::remove_file(folder.path().join(CHECKPOINT_FILE)).unwrap();
     trail(folder.path(), 1, 1);
     assert!(problems(folder.path()).contains(&Problem::FoundAtStart("head_missing".into())));
 }
@@ -200,7 +204,7 @@ fn nothing_is_removed_that_has_no_copy() {
     assert_eq!(files(folder.path())[..2], names[..2]);
     // A new chain, whose record numbers the statement already covers.
     files(folder.path()).iter().for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
-    fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
+    fs::remove_file(folder.path().join(CHECKPOINT_FILE)).unwrap();
     trail(folder.path(), 1, RECORDS);
     let begun = files(folder.path());
     let said = refused(&moving(&folder, &other));

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sealwire_audit::{
-    AuditKey, Filter, Follow, HeadSeen, Notice, Observer, OnFailure, Options, Range, Record, Report, Trail,
-    TrailOptions, Written, verify,
+    AuditKey, CheckpointStatus, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record, Report, Trail,
+    TrailOptions, WriteAck, verify,
 };
 use zeroize::Zeroizing;
 
@@ -119,7 +119,7 @@ fn check_kills(role: &str) {
 
 fn verified(folder: &Path) -> Report {
     let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("reads");
-    assert!(!matches!(report.head, HeadSeen::NotAsked));
+    assert!(!matches!(report.head, CheckpointStatus::NotAsked));
     report
 }
 
@@ -194,7 +194,7 @@ fn report(line: &str) {
 struct Unobserved;
 
 impl Observer for Unobserved {
-    fn notice(&self, _: &Notice<'_>) {}
+    fn notice(&self, _: &FileEvent<'_>) {}
 }
 
 /// Writes records from several threads without end, and reports each that is written.
@@ -274,7 +274,7 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
 }
 
 /// Blocks this thread until a record is written or lost.
-fn wait(written: Written) -> Result<(), sealwire_audit::Gone> {
+fn wait(written: WriteAck) -> Result<(), sealwire_audit::RecordLost> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, Move, Notice, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, Written, archive, verify,
+    AuditKey, FileEvent, Move, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, WriteAck, archive,
+    verify,
 };
 use zeroize::Zeroizing;
 
@@ -15,7 +16,7 @@ const FOLDER_BYTES_MAX: u64 = 40_000;
 struct UnobservedTrail;
 
 impl Observer for UnobservedTrail {
-    fn notice(&self, _: &Notice<'_>) {}
+    fn notice(&self, _: &FileEvent<'_>) {}
 }
 
 fn key() -> AuditKey {
@@ -47,7 +48,7 @@ fn record(outcome: &str) -> Record<'_> {
     Record { principal: "relay.internal", kind: "dns", method: "encrypt", outcome, ..Record::default() }
 }
 
-fn is_kept(written: &Written) -> bool {
+fn is_kept(written: &WriteAck) -> bool {
     loop {
         match written.now() {
             Some(kept) => return kept.is_ok(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_audit::{
-    Anchor, AuditKey, Event, Finding, HEAD_FILE, HeadSeen, Journal, JournalError, Notice, Observer, OnFailure, Options,
-    Problem, Range, Record, Report, Trail, TrailOptions, verify,
+    Anchor, AuditKey, CHECKPOINT_FILE, CheckpointStatus, Event, FileEvent, Finding, Journal, JournalError, Observer,
+    OnFailure, Options, Problem, Range, Record, Report, Trail, TrailOptions, verify,
 };
 use tempfile::TempDir;
 use zeroize::Zeroizing;
@@ -21,7 +21,7 @@ pub(crate) fn key(byte: u8) -> AuditKey {
 pub(crate) struct NoObserver;
 
 impl Observer for NoObserver {
-    fn notice(&self, _: &Notice<'_>) {}
+    fn notice(&self, _: &FileEvent<'_>) {}
 }
 
 pub(crate) fn options(folder: &Path) -> TrailOptions {
@@ -123,10 +123,10 @@ fn what_was_written_verifies_and_says_what_it_covers() {
     assert!(report.keyed && report.from_beginning && report.segments > 3, "{report:?}");
     assert_eq!((report.first, report.lines), (1, report.last));
     assert_eq!(report.last, RECORDS + report.segments as u64 + 2, "a start, a stop and the first of each segment");
-    assert_eq!((report.head, report.lost, report.starts), (HeadSeen::Named { behind: 0 }, 0, 1));
+    assert_eq!((report.head, report.lost, report.starts), (CheckpointStatus::Named { behind: 0 }, 0, 1));
     let plain = plain(folder.path());
     assert!(plain.is_sound() && !plain.keyed);
-    for file in files(folder.path()).iter().map(String::as_str).chain([HEAD_FILE, "lock"]) {
+    for file in files(folder.path()).iter().map(String::as_str).chain([CHECKPOINT_FILE, "lock"]) {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
     }
@@ -286,7 +286,7 @@ fn a_trail_of_another_key_is_no_proof() {
     let report = check(folder.path(), 1);
     let problems: Vec<_> = report.findings.iter().map(|finding| finding.problem.clone()).collect();
     assert_eq!(problems[0], Problem::OtherKey(key(2).id()));
-    assert!(matches!(&problems[1], Problem::Head(text) if text.contains(&key(2).id())), "{problems:?}");
+    assert!(matches!(&problems[1], Problem::Checkpoint(text) if text.contains(&key(2).id())), "{problems:?}");
     // Claims the right key.
     for file in files(folder.path()) {
         let changed = fs::read_to_string(folder.path().join(&file)).unwrap().replace(&key(2).id(), &key(1).id());
@@ -342,7 +342,7 @@ fn whole_files_are_missed_and_told_apart() {
 fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     let folder = made();
     let names = files(folder.path());
-    let (last_file, old_head) = (names.last().unwrap(), fs::read(folder.path().join(HEAD_FILE)).unwrap());
+    let (last_file, old_head) = (names.last().unwrap(), fs::read(folder.path().join(CHECKPOINT_FILE)).unwrap());
     let last = check(folder.path(), 1).last;
     // Some lines and a whole file are cut off.
     let mut cut = lines(folder.path(), last_file);
@@ -356,7 +356,7 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
         problem: Problem::CutTail { from: last - 1, to: last },
     };
     for report in [check(folder.path(), 1), plain(folder.path())] {
-        assert_eq!((report.findings, report.head), (vec![expected.clone()], HeadSeen::Bad));
+        assert_eq!((report.findings, report.head), (vec![expected.clone()], CheckpointStatus::Bad));
     }
     fs::remove_file(folder.path().join(last_file)).unwrap();
     let report = check(folder.path(), 1);
@@ -365,12 +365,12 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     let text = String::from_utf8(old_head.clone()).unwrap();
     let lower = text.replacen(&format!("\"seq\":{last}"), &format!("\"seq\":{}", report.last), 1);
     for (name, head) in [("damaged", "{}"), ("made up", &lower)] {
-        fs::write(folder.path().join(HEAD_FILE), head).unwrap();
+        fs::write(folder.path().join(CHECKPOINT_FILE), head).unwrap();
         let found = check(folder.path(), 1).findings;
-        assert!(matches!(&found[..], [Finding { problem: Problem::Head(_), .. }]), "{name}: {found:?}");
+        assert!(matches!(&found[..], [Finding { problem: Problem::Checkpoint(_), .. }]), "{name}: {found:?}");
     }
-    fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
-    assert!(matches!(&check(folder.path(), 1).findings[..], [Finding { problem: Problem::Head(_), .. }]));
+    fs::remove_file(folder.path().join(CHECKPOINT_FILE)).unwrap();
+    assert!(matches!(&check(folder.path(), 1).findings[..], [Finding { problem: Problem::Checkpoint(_), .. }]));
     // Resets the log to an earlier state, with its checkpoint. Nothing in the folder reveals the rollback, but an
     // anchor stored elsewhere does.
     let folder = tempfile::tempdir().unwrap();
@@ -410,8 +410,8 @@ fn a_restart_hides_nothing() {
         changed[at] = changed[at].replacen("engine-1", "engine-2", 1);
         put(folder, &file, &changed);
     };
-    let headless = |folder: &Path| fs::remove_file(folder.join(HEAD_FILE)).unwrap();
-    let damaged = |folder: &Path| fs::write(folder.join(HEAD_FILE), "{}").unwrap();
+    let headless = |folder: &Path| fs::remove_file(folder.join(CHECKPOINT_FILE)).unwrap();
+    let damaged = |folder: &Path| fs::write(folder.join(CHECKPOINT_FILE), "{}").unwrap();
     let cut_headless = |folder: &Path| {
         cut(folder);
         headless(folder);
@@ -495,7 +495,7 @@ fn a_million_records_verify_and_one_changed_byte_is_found() {
     let mut journal = Journal::open(options, key(1)).unwrap();
     let body = br#","time":"2026-11-22T00:34:24.123Z","event":"call","instance":"5f1d7e0a9c3b2416","principal":"spiffe://shop.example/relay/eu-1","kind":"spiffe","method":"encrypt","app":"shop","fields":100,"errors":0,"bytes_in":4821,"outcome":"ok","generation":12,"took_us":187"#;
     for _ in 0..1_000 {
-        journal.append(sealwire_audit::Moment::now(), std::iter::repeat_n(&body[..], 1_000)).unwrap();
+        journal.append(sealwire_audit::Timestamp::now(), std::iter::repeat_n(&body[..], 1_000)).unwrap();
     }
     drop(journal);
     let (mut bytes_done, mut steps) = (0, 0);

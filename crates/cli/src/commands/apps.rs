@@ -10,12 +10,12 @@ use sealwire_client::{Curve, Format};
 use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
-use sealwire_wire::control::{App, AppAsk, AppChanged, RotateKind, Secret};
+use sealwire_wire::control::{App, AppChanged, AppOperation, RotateKind, Secret};
 use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
 use super::Failure;
-use super::operator::{At, Desk, Place, export};
+use super::operator::{ControlClient, ControlTarget, Place, export};
 use sealwire_server::tls::exposed_mode;
 
 /// Arguments of `apps`.
@@ -84,7 +84,7 @@ enum AppsCommand {
         /// The file, which must not exist
         file: PathBuf,
         #[command(flatten)]
-        at: At,
+        at: ControlTarget,
     },
 }
 
@@ -141,17 +141,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
         AppsCommand::Create { name, place } => {
-            let made = place.run(async |desk| desk.change_app(name, AppAsk::Create).await)?;
+            let made = place.run(async |desk| desk.change_app(name, AppOperation::Create).await)?;
             print(place.at.json, made.app.as_slice())
         }
         AppsCommand::Rotate { name, curve, token, place } => rotate(name, *curve, *token, place),
         AppsCommand::Import(args) => import(args),
-        AppsCommand::Disable(args) => args.change(|key| AppAsk::Disable { key }),
-        AppsCommand::Enable(args) => args.change(|key| AppAsk::Enable { key }),
-        AppsCommand::Delete { part, delay_s } => part.change(|key| AppAsk::Delete { key, delay_s: Some(*delay_s) }),
-        AppsCommand::Restore(args) => args.change(|key| AppAsk::Restore { key }),
+        AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
+        AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
+        AppsCommand::Delete { part, delay_s } => {
+            part.change(|key| AppOperation::Delete { key, delay_s: Some(*delay_s) })
+        }
+        AppsCommand::Restore(args) => args.change(|key| AppOperation::Restore { key }),
         AppsCommand::Set { name, settings, place } => {
-            let ask = AppAsk::Set { format: settings.format, epoch_ms: settings.epoch_ms };
+            let ask = AppOperation::Set { format: settings.format, epoch_ms: settings.epoch_ms };
             let made = place.run(async |desk| desk.change_app(name, ask).await)?;
             print(place.at.json, made.app.as_slice())
         }
@@ -185,7 +187,7 @@ fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Resul
         };
         let mut changes = Vec::new();
         for kind in kinds {
-            changes.push(desk.change_app(name, AppAsk::Rotate { kind }).await?);
+            changes.push(desk.change_app(name, AppOperation::Rotate { kind }).await?);
         }
         Ok(changes)
     })?;
@@ -193,7 +195,7 @@ fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Resul
 }
 
 /// Returns the curves that an app has keys on.
-async fn curves(desk: &Desk, name: &str) -> Result<Vec<Curve>, Failure> {
+async fn curves(desk: &ControlClient, name: &str) -> Result<Vec<Curve>, Failure> {
     let apps = desk.apps().await?;
     let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
     let has = |curve: &&Curve| app.keys.iter().any(|key| key.curve == curve.name());
@@ -211,7 +213,7 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(named)?;
     let text = std::str::from_utf8(&key).map_err(|_| named("not a private key".into()))?;
-    let ask = AppAsk::Import { curve: args.curve, private_key: Secret(text), seals: args.seals };
+    let ask = AppOperation::Import { curve: args.curve, private_key: Secret(text), seals: args.seals };
     let change = args.place.run(async |desk| desk.change_app(&args.name, ask).await)?;
     print_keys(args.place.at.json, &[change])
 }
@@ -238,7 +240,7 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 }
 
 impl PartArgs {
-    fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppAsk<'a>) -> Result<(), Failure> {
+    fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>) -> Result<(), Failure> {
         let ask = ask(self.key_id.as_deref());
         let change = self.place.run(async |desk| desk.change_app(&self.name, ask).await)?;
         if self.key_id.is_some() {
@@ -248,7 +250,7 @@ impl PartArgs {
     }
 }
 
-fn write_export(file: &Path, at: &At) -> Result<(), Failure> {
+fn write_export(file: &Path, at: &ControlTarget) -> Result<(), Failure> {
     if file.exists() {
         return Err(format!("{}: exists and is not overwritten", file.display()).into());
     }

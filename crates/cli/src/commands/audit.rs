@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_audit::{
-    Anchor, AuditKey, Filter, Follow, HEAD_FILE, Head, HeadSeen, Moment, Move, Moved, Range, Report, Shown, archive,
-    verify,
+    Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointStatus, Filter, Follow, Move, Moved, Range, RecordView,
+    Report, Timestamp, archive, verify,
 };
 use serde_json::json;
 use time::OffsetDateTime;
@@ -87,7 +87,7 @@ enum AuditCommand {
         /// Only segments with all records older than this: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all
         /// but the last]
         #[arg(long, value_name = "TIME", value_parser = moment)]
-        before: Option<Moment>,
+        before: Option<Timestamp>,
         /// Also move segments that do not verify; `audit verify` reports them from then on
         #[arg(long)]
         despite_findings: bool,
@@ -140,10 +140,10 @@ struct Wanted {
     event: Option<String>,
     /// No records before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    since: Option<Moment>,
+    since: Option<Timestamp>,
     /// No records after this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    until: Option<Moment>,
+    until: Option<Timestamp>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -218,9 +218,9 @@ impl Wanted {
 }
 
 /// Parses a time, or an age such as `15m`.
-fn moment(text: &str) -> Result<Moment, String> {
+fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
-        return Ok(Moment::of(time.into()));
+        return Ok(Timestamp::of(time.into()));
     }
     let wrong = || "must be such as 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d for so long ago".to_owned();
     let unit = match text.as_bytes().last() {
@@ -232,7 +232,7 @@ fn moment(text: &str) -> Result<Moment, String> {
     };
     let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
     let ago = Duration::from_secs(count.checked_mul(unit).ok_or_else(wrong)?);
-    SystemTime::now().checked_sub(ago).map(Moment::of).ok_or_else(wrong)
+    SystemTime::now().checked_sub(ago).map(Timestamp::of).ok_or_else(wrong)
 }
 
 fn verified(folder: &Path, key: Option<&AuditKey>, range: Range, expect: &[Anchor]) -> Result<Report, Failure> {
@@ -296,11 +296,11 @@ fn say(folder: &Path, report: &Report) {
         println!("without the key: who rewrote every line is not found out; --config names the key");
     }
     match report.head {
-        HeadSeen::NotAsked => println!("the end of the trail was not asked"),
-        HeadSeen::Named { behind } if behind > 0 => {
+        CheckpointStatus::NotAsked => println!("the end of the trail was not asked"),
+        CheckpointStatus::Named { behind } if behind > 0 => {
             println!("{behind} records after the checkpoint: written since, or by a kill")
         }
-        HeadSeen::Named { .. } | HeadSeen::Bad => (),
+        CheckpointStatus::Named { .. } | CheckpointStatus::Bad => (),
     }
     if report.torn_bytes > 0 {
         println!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
@@ -326,7 +326,7 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
         "folder": folder, "sound": report.is_sound(), "keyed": report.keyed, "files": report.segments,
         "lines": report.lines, "first": report.first, "last": report.last, "hash": report.hash.to_string(),
         "from_beginning": report.from_beginning, "archived": report.archived.map(|last| last.seq), "lost": report.lost, "starts": report.starts,
-        "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, HeadSeen::Named { .. }),
+        "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, CheckpointStatus::Named { .. }),
         "findings": findings, "findings_omitted": report.findings_omitted,
     })
 }
@@ -363,7 +363,7 @@ fn show(folder: PathBuf, filter: &Filter, tail: Option<u64>, follow: bool, json:
     }
 }
 
-fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Result<()> {
+fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> io::Result<()> {
     if json {
         out.write_all(line)?;
         return out.write_all(b"\n");
@@ -412,7 +412,8 @@ fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Re
 }
 
 fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
-    let head = Head::read(folder, key).map_err(|error| format!("{} {error}", folder.join(HEAD_FILE).display()))?;
+    let head =
+        Checkpoint::read(folder, key).map_err(|error| format!("{} {error}", folder.join(CHECKPOINT_FILE).display()))?;
     if json {
         let said = json!({
             "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),
@@ -430,10 +431,10 @@ mod tests {
 
     #[test]
     fn times_are_read_as_people_write_them() {
-        assert_eq!(moment("2026-11-22T00:34:24Z"), Ok(Moment::parse(b"2026-11-22T00:34:24.000Z").unwrap()));
-        assert_eq!(moment("2026-11-22T01:34:24.5+01:00"), Ok(Moment::parse(b"2026-11-22T00:34:24.500Z").unwrap()));
+        assert_eq!(moment("2026-11-22T00:34:24Z"), Ok(Timestamp::parse(b"2026-11-22T00:34:24.000Z").unwrap()));
+        assert_eq!(moment("2026-11-22T01:34:24.5+01:00"), Ok(Timestamp::parse(b"2026-11-22T00:34:24.500Z").unwrap()));
         let hour = moment("1h").unwrap();
-        assert!(Moment::now().since(hour) >= Duration::from_secs(3_600) && hour > moment("2h").unwrap());
+        assert!(Timestamp::now().since(hour) >= Duration::from_secs(3_600) && hour > moment("2h").unwrap());
         for wrong in
             ["", "yesterday", "h", "-1h", "1w", "2026-11-22", "99999999999999999999d", "9999999999999999d", "é"]
         {

@@ -2,7 +2,7 @@
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;
-use sealwire_wire::control::{Collection, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
 use super::Failure;
 use super::operator::Place;
@@ -103,8 +103,8 @@ struct Times {
 }
 
 impl Times {
-    fn ask(&self) -> CollectionAsk {
-        CollectionAsk::Set {
+    fn ask(&self) -> CollectionOperation {
+        CollectionOperation::Set {
             expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
             retention_s: self.retention_s.map(Some).or(self.keep_archived.then_some(None)),
         }
@@ -134,8 +134,8 @@ enum ScopeName {
 }
 
 impl Rules {
-    fn ask(&self) -> CollectionAsk {
-        CollectionAsk::Create {
+    fn ask(&self) -> CollectionOperation {
+        CollectionOperation::Create {
             kind: match self.kind {
                 KindName::Random => Kind::Random,
                 KindName::Deterministic => Kind::Deterministic,
@@ -168,11 +168,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             print(place.at.json, &place.run(async |desk| desk.collections(app).await)?)
         }
         CollectionsCommand::Set { app, name, times, place } => change(app, name, times.ask(), place),
-        CollectionsCommand::Delete { app, name, place } => change(app, name, CollectionAsk::Delete, place),
+        CollectionsCommand::Delete { app, name, place } => change(app, name, CollectionOperation::Delete, place),
     }
 }
 
-fn change(app: &str, collection: &str, ask: CollectionAsk, place: &Place) -> Result<(), Failure> {
+fn change(app: &str, collection: &str, ask: CollectionOperation, place: &Place) -> Result<(), Failure> {
     let call = CollectionCall { app, collection, ask };
     let changed = place.run(async |desk| desk.change_collection(call).await)?;
     print(place.at.json, changed.collection.as_slice())

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_access::Principal;
 use sealwire_client::control::{
-    AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall, Scope,
-    TokenFormat,
+    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, PrincipalCall, PrincipalOperation,
+    RoleCall, RoleOperation, Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{WalkLimits, json};
@@ -98,17 +98,17 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
         );
     };
     let operator = client(folder, control, folder::OPERATOR).await?;
-    there(operator.change_app(AppCall { app: folder::APP, ask: AppAsk::Create }).await)?;
+    there(operator.change_app(AppCall { app: folder::APP, ask: AppOperation::Create }).await)?;
     for (collection, kind, format) in COLLECTIONS {
         let (first, last, scope, expires_s, retention_s) = (None, None, Scope::Collection, None, None);
-        let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s };
+        let ask = CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s };
         there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
     }
     let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;
     if roles.iter().all(|role| role.role != folder::CLIENT_ROLE) {
-        let ask = RoleAsk::Set { grants: vec![CLIENT_GRANT] };
+        let ask = RoleOperation::Set { grants: vec![CLIENT_GRANT] };
         operator.change_role(RoleCall { role: folder::CLIENT_ROLE, ask }).await?;
-        let ask = PrincipalAsk::Grant { role: folder::CLIENT_ROLE };
+        let ask = PrincipalOperation::Grant { role: folder::CLIENT_ROLE };
         operator.change_principal(PrincipalCall { principal: folder::CLIENT_NAME, ask }).await?;
     }
     Ok(())

@@ -1,13 +1,13 @@
 //! `instances`: lists the engines that share one control state, and how far each has followed it.
 
 use super::Failure;
-use super::operator::At;
+use super::operator::ControlTarget;
 
 /// Arguments of `instances`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    at: At,
+    at: ControlTarget,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

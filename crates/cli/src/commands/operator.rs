@@ -9,7 +9,7 @@ use sealwire_client::{Client, Error, ErrorCode};
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
-    AppAsk, AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Page,
+    AppCall, AppChanged, AppOperation, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Page,
     PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
 };
 
@@ -31,12 +31,12 @@ pub(super) struct Place {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
-    pub(super) at: At,
+    pub(super) at: ControlTarget,
 }
 
 /// An engine's control listener, and the output format.
 #[derive(Debug, clap::Args)]
-pub(super) struct At {
+pub(super) struct ControlTarget {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -45,7 +45,7 @@ pub(super) struct At {
 }
 
 /// Target of the changes: an engine or a file.
-pub(super) enum Desk {
+pub(super) enum ControlClient {
     /// An engine's control listener.
     Engine(Client),
     /// A file of apps.
@@ -54,28 +54,28 @@ pub(super) enum Desk {
 
 impl Place {
     /// Runs requests, at the engine or on the file.
-    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Desk) -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(ControlClient) -> Result<T, Failure>) -> Result<T, Failure> {
         let Some(file) = &self.file else {
-            return self.at.run(async |client| calls(Desk::Engine(client)).await);
+            return self.at.run(async |client| calls(ControlClient::Engine(client)).await);
         };
         let kek = read_kek(&self.config.load()?.kek)?;
         let control = Control::new(Arc::new(FileStore::open(file)?), kek);
         self.at.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
             control.maintain(unix_s()?).await?;
-            calls(Desk::File(control)).await
+            calls(ControlClient::File(control)).await
         })
     }
 }
 
-impl At {
+impl ControlTarget {
     /// Runs requests at the engine.
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
     }
 }
 
-impl Desk {
+impl ControlClient {
     /// Returns all apps.
     pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
         every(async |page| {
@@ -89,7 +89,7 @@ impl Desk {
     }
 
     /// Changes an app.
-    pub(super) async fn change_app(&self, app: &str, ask: AppAsk<'_>) -> Result<AppChanged, Failure> {
+    pub(super) async fn change_app(&self, app: &str, ask: AppOperation<'_>) -> Result<AppChanged, Failure> {
         let call = AppCall { app, ask };
         Ok(match self {
             Self::Engine(client) => client.change_app(call).await?,
@@ -119,7 +119,7 @@ impl Desk {
 }
 
 /// Roles and principals.
-impl Desk {
+impl ControlClient {
     /// Returns all roles.
     pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
         every(async |page| {

@@ -1,7 +1,7 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
-use sealwire_wire::control::{CheckCall, Principal, PrincipalAsk, PrincipalCall};
+use sealwire_wire::control::{CheckCall, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
 use super::operator::Place;
@@ -60,9 +60,11 @@ enum PrincipalsCommand {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         PrincipalsCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.principals().await)?),
-        PrincipalsCommand::Grant { principal, role, place } => change(principal, PrincipalAsk::Grant { role }, place),
+        PrincipalsCommand::Grant { principal, role, place } => {
+            change(principal, PrincipalOperation::Grant { role }, place)
+        }
         PrincipalsCommand::Revoke { principal, role, place } => {
-            change(principal, PrincipalAsk::Revoke { role: role.as_deref() }, place)
+            change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, place)
         }
         PrincipalsCommand::Check { principal, operation, app, collection, reason, place } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
@@ -71,7 +73,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn change(principal: &str, ask: PrincipalAsk<'_>, place: &Place) -> Result<(), Failure> {
+fn change(principal: &str, ask: PrincipalOperation<'_>, place: &Place) -> Result<(), Failure> {
     let call = PrincipalCall { principal, ask };
     let changed = place.run(async |desk| desk.change_principal(call).await)?;
     print(place.at.json, changed.principal.as_slice())

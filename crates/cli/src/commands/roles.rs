@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
-use sealwire_wire::control::{Role, RoleAsk, RoleCall};
+use sealwire_wire::control::{Role, RoleCall, RoleOperation};
 
 use super::Failure;
 use super::operator::Place;
@@ -49,9 +49,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         RolesCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.roles().await)?),
         RolesCommand::Set { role, grants, place } => {
             let grants = grants.iter().map(String::as_str).collect();
-            change(RoleCall { role, ask: RoleAsk::Set { grants } }, place)
+            change(RoleCall { role, ask: RoleOperation::Set { grants } }, place)
         }
-        RolesCommand::Delete { role, place } => change(RoleCall { role, ask: RoleAsk::Delete }, place),
+        RolesCommand::Delete { role, place } => change(RoleCall { role, ask: RoleOperation::Delete }, place),
     }
 }
 

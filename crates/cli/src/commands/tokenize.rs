@@ -1,6 +1,6 @@
 //! `tokenize` and `detokenize`: read a JSON file and write a JSON file.
 
-use sealwire_client::{Detokenize, Minting, OnError, Tokenize, Within};
+use sealwire_client::{Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions};
 
 use super::Failure;
 use super::documents::Common;
@@ -40,7 +40,7 @@ pub(super) struct DetokenizeArgs {
 pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     common.convert("tokenizing", async |payload| {
-        let writing = Minting {
+        let writing = TokenizeOptions {
             collection: &args.collection,
             tags: args.tag.iter().map(String::as_str).collect(),
             expires_s: args.expires_s,
@@ -68,7 +68,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),
-            writing: Within { collection: &args.collection },
+            writing: TokenLookupScope { collection: &args.collection },
             ..Detokenize::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.detokenize(call).await?)

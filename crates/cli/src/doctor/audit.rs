@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use sealwire_audit::{AuditKey, HEAD_FILE, Head, NoteError};
+use sealwire_audit::{AuditKey, CHECKPOINT_FILE, Checkpoint, NoteError};
 
 use super::{Report, files};
 use sealwire_config::Config;
@@ -35,7 +35,7 @@ pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKe
     if !folder.exists() {
         return report.good(CHECK, format!("{} is made at the first start", folder.display()));
     }
-    match Head::read(folder, key) {
+    match Checkpoint::read(folder, key) {
         Ok(head) if key.is_some() => report.good(CHECK, format!("it ends with record {}, under this key", head.seq)),
         Ok(head) => report.good(CHECK, format!("it ends with record {}", head.seq)),
         Err(NoteError::Missing) if is_empty(folder) => report.good(CHECK, "it has no record yet"),
@@ -47,7 +47,7 @@ pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKe
         ),
         Err(error) => report.wrong(
             CHECK,
-            format!("audit.folder: {HEAD_FILE} {error}"),
+            format!("audit.folder: {CHECKPOINT_FILE} {error}"),
             "the trail was touched, or is that of another key; the engine records that and goes on",
             "run `sealwire audit verify`, keep the folder as evidence, and give the engine a new one",
         ),

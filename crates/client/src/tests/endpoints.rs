@@ -10,7 +10,7 @@ use super::*;
 
 /// Behaviour of a test server.
 #[derive(Clone, Debug)]
-pub(super) enum Does {
+pub(super) enum ServerBehaviour {
     /// Responds after this many milliseconds.
     Answer(u64),
     /// Responds with this error.
@@ -26,10 +26,10 @@ pub(super) enum Does {
 
 /// A test engine over in-memory streams.
 pub(super) struct TestServer {
-    does: Mutex<Does>,
+    does: Mutex<ServerBehaviour>,
     /// The reaction to token requests, if different.
-    tokens: Mutex<Option<Does>>,
-    health: Mutex<Does>,
+    tokens: Mutex<Option<ServerBehaviour>>,
+    health: Mutex<ServerBehaviour>,
     /// The reaction to connection attempts: accepted, refused, or left hanging (`None`).
     door: Mutex<Option<bool>>,
     pub(super) calls: AtomicUsize,
@@ -41,7 +41,7 @@ pub(super) struct TestServer {
 }
 
 impl TestServer {
-    pub(super) fn does(&self, does: Does) {
+    pub(super) fn does(&self, does: ServerBehaviour) {
         *self.does.lock().unwrap() = does;
     }
 
@@ -74,15 +74,15 @@ impl TestServer {
             };
             let mut out = Vec::new();
             let (msgid, does, document) = match heard {
-                Heard::Closed => break,
-                other @ Heard::Small(_) => panic!("{other:?}"),
-                Heard::Tokenize { msgid, .. } => {
+                PeerMessage::Closed => break,
+                other @ PeerMessage::Small(_) => panic!("{other:?}"),
+                PeerMessage::Tokenize { msgid, .. } => {
                     self.calls.fetch_add(1, Ordering::Relaxed);
                     let tokens = self.tokens.lock().unwrap().clone();
                     (msgid, tokens.unwrap_or_else(|| self.does.lock().unwrap().clone()), true)
                 }
-                Heard::Cancel(msgid) => match *self.does.lock().unwrap() {
-                    Does::Obey(ms) => {
+                PeerMessage::Cancel(msgid) => match *self.does.lock().unwrap() {
+                    ServerBehaviour::Obey(ms) => {
                         reply::error(
                             &mut out,
                             msgid,
@@ -94,10 +94,10 @@ impl TestServer {
                     }
                     _ => continue,
                 },
-                Heard::Call { msgid, deadline_ms, .. } => {
+                PeerMessage::Call { msgid, deadline_ms, .. } => {
                     self.calls.fetch_add(1, Ordering::Relaxed);
                     let mut does = self.does.lock().unwrap().clone();
-                    if let Does::Late(ms) = does {
+                    if let ServerBehaviour::Late(ms) = does {
                         reply::error(
                             &mut out,
                             msgid,
@@ -105,17 +105,17 @@ impl TestServer {
                             ErrorFormat::Map,
                         );
                         answer_in(u64::from(deadline_ms.unwrap()) + ms, &answers, std::mem::take(&mut out));
-                        does = Does::Nothing;
+                        does = ServerBehaviour::Nothing;
                     }
                     (msgid, does, true)
                 }
-                Heard::Health(msgid) => {
+                PeerMessage::Health(msgid) => {
                     self.healths.fetch_add(1, Ordering::Relaxed);
                     (msgid, self.health.lock().unwrap().clone(), false)
                 }
             };
             match &does {
-                Does::Say(error) => reply::error(&mut out, msgid, error, ErrorFormat::Map),
+                ServerBehaviour::Say(error) => reply::error(&mut out, msgid, error, ErrorFormat::Map),
                 _ if document => {
                     let document = reply::Document::begin(&mut out, msgid);
                     out.push(1);
@@ -127,10 +127,10 @@ impl TestServer {
                 }
             }
             match does {
-                Does::HangUp => break,
-                Does::Nothing | Does::Late(_) | Does::Obey(_) => {}
-                Does::Say(_) => answers.send(out).unwrap(),
-                Does::Answer(ms) => answer_in(ms, &answers, out),
+                ServerBehaviour::HangUp => break,
+                ServerBehaviour::Nothing | ServerBehaviour::Late(_) | ServerBehaviour::Obey(_) => {}
+                ServerBehaviour::Say(_) => answers.send(out).unwrap(),
+                ServerBehaviour::Answer(ms) => answer_in(ms, &answers, out),
             }
         }
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -157,9 +157,9 @@ pub(super) fn engines_under<const N: usize>(
 ) -> (Client, [Arc<TestServer>; N]) {
     let engine = |_| {
         Arc::new(TestServer {
-            does: Mutex::new(Does::Answer(0)),
+            does: Mutex::new(ServerBehaviour::Answer(0)),
             tokens: Mutex::new(None),
-            health: Mutex::new(Does::Answer(0)),
+            health: Mutex::new(ServerBehaviour::Answer(0)),
             door: Mutex::new(Some(true)),
             calls: AtomicUsize::new(0),
             killed: Notify::new(),
@@ -210,8 +210,8 @@ pub(super) async fn warm(client: &Client) {
     settle().await;
 }
 
-pub(super) fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> Does {
-    Does::Say(RpcError { retry_after_ms, ..RpcError::new(code, "no") })
+pub(super) fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> ServerBehaviour {
+    ServerBehaviour::Say(RpcError { retry_after_ms, ..RpcError::new(code, "no") })
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,8 +229,8 @@ async fn calls_spread_over_endpoints() {
 async fn a_slow_endpoint_gets_fewer_calls() {
     let (client, [slow, fast]) = engines::<2>(config());
     warm(&client).await;
-    slow.does(Does::Answer(100));
-    fast.does(Does::Answer(10));
+    slow.does(ServerBehaviour::Answer(100));
+    fast.does(ServerBehaviour::Answer(10));
     let (before, _) = (slow.takes(), fast.takes());
     assert!(before <= 1);
     let callers: Vec<_> = (0..16)
@@ -262,7 +262,7 @@ async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
         while one.takes() == 0 {
             let _ = calls(&client, 1).await;
         }
-        one.does(Does::Answer(0));
+        one.does(ServerBehaviour::Answer(0));
         two.takes();
         advance(Duration::from_millis(900)).await;
         assert!(calls(&client, 100).await);
@@ -277,7 +277,7 @@ async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
         assert!(!calls(&client, 50).await);
         for engine in [&one, &two] {
             assert!(engine.takes() > 0);
-            engine.does(Does::Answer(0));
+            engine.does(ServerBehaviour::Answer(0));
         }
         assert!(calls(&client, 50).await);
     }
@@ -291,7 +291,7 @@ async fn an_endpoint_without_its_store_is_spared_calls_on_tokens_and_no_others()
         let lacks = says(ErrorCode::Unavailable, Some(pause));
         *one.tokens.lock().unwrap() = Some(lacks.clone());
         let tokenize = async || {
-            let writing = Minting { collection: "c", ..Minting::default() };
+            let writing = TokenizeOptions { collection: "c", ..TokenizeOptions::default() };
             client.tokenize(Tokenize { writing, ..Tokenize::new("a", &[1]) }).await.is_ok()
         };
         for round in 0..10 {
@@ -325,14 +325,14 @@ async fn failures_in_a_row_eject_and_refusals_do_not() {
         (says(ErrorCode::Unavailable, None), true),
         (says(ErrorCode::Unavailable, Some(1)), false),
         (says(ErrorCode::Internal, None), true),
-        (Does::Nothing, true),
-        (Does::HangUp, true),
+        (ServerBehaviour::Nothing, true),
+        (ServerBehaviour::HangUp, true),
         (says(ErrorCode::Overloaded, Some(1)), false),
         (says(ErrorCode::Conflict, Some(1)), false),
         (says(ErrorCode::BadRequest, None), false),
         (says(ErrorCode::CannotOpen, None), false),
         (says(ErrorCode::DeadlineExceeded, None), false),
-        (Does::Answer(0), false),
+        (ServerBehaviour::Answer(0), false),
     ] {
         let (client, [bad, good]) = engines::<2>(config());
         warm(&client).await;
@@ -364,7 +364,7 @@ async fn an_answer_between_them_ends_a_row_of_failures() {
         while one.calls.load(Ordering::Relaxed) < 4 {
             let _ = calls(&client, 1).await;
         }
-        one.does(Does::Answer(0));
+        one.does(ServerBehaviour::Answer(0));
         while one.calls.load(Ordering::Relaxed) < 5 {
             let _ = calls(&client, 1).await;
         }
@@ -385,7 +385,7 @@ async fn a_probe_decides_when_an_ejection_is_over() {
     let (client, [bad, good]) = engines::<2>(config());
     warm(&client).await;
     bad.does(says(ErrorCode::Internal, None));
-    *bad.health.lock().unwrap() = Does::Nothing;
+    *bad.health.lock().unwrap() = ServerBehaviour::Nothing;
     ejected(&client, 1).await;
     bad.takes();
     let begun = Instant::now();
@@ -406,7 +406,7 @@ async fn a_probe_decides_when_an_ejection_is_over() {
     assert!((2_000..2_600).contains(&length), "{length}");
     assert_eq!(bad.takes(), 1);
     // The engine is healthy again.
-    bad.does(Does::Answer(0));
+    bad.does(ServerBehaviour::Answer(0));
     let begun = Instant::now();
     while bad.calls.load(Ordering::Relaxed) == 0 {
         assert!(calls(&client, 1).await);
@@ -428,7 +428,7 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
     warm(&client).await;
     // Its connection is found silent, another is attempted, which hangs, and the calls after the first eject it
     // meanwhile.
-    back.does(Does::Nothing);
+    back.does(ServerBehaviour::Nothing);
     back.door(None);
     while client.stats().ejections == 0 {
         let client = client.clone();
@@ -439,7 +439,7 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
     assert_eq!(back.connections.load(Ordering::Relaxed), 0);
     // The probe succeeds before that attempt times out.
     back.door(Some(true));
-    back.does(Does::Answer(0));
+    back.does(ServerBehaviour::Answer(0));
     back.takes();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
@@ -459,12 +459,12 @@ async fn with_every_endpoint_ejected_all_are_used() {
     warm(&client).await;
     for engine in &engines {
         engine.does(says(ErrorCode::Internal, None));
-        *engine.health.lock().unwrap() = Does::Nothing;
+        *engine.health.lock().unwrap() = ServerBehaviour::Nothing;
     }
     ejected(&client, 3).await;
     for engine in &engines {
         engine.takes();
-        engine.does(Does::Answer(0));
+        engine.does(ServerBehaviour::Answer(0));
     }
     assert!(calls(&client, 300).await);
     let taken = engines.each_ref().map(|engine| engine.takes());
@@ -512,7 +512,7 @@ async fn with_no_endpoint_in_reach_calls_fail_and_the_first_to_return_is_used() 
 
 #[tokio::test(start_paused = true)]
 async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
-    for (does, ejects) in [(Does::Answer(20), false), (Does::Nothing, true)] {
+    for (does, ejects) in [(ServerBehaviour::Answer(20), false), (ServerBehaviour::Nothing, true)] {
         let (client, [bad, good]) = engines::<2>(config());
         warm(&client).await;
         for engine in [&bad, &good] {
@@ -529,14 +529,14 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
 #[tokio::test(start_paused = true)]
 async fn who_answers_a_missed_deadline_is_not_silent() {
     for (does, alive) in [
-        (Does::Late(0), true),
-        (Does::Late(2), true),
-        (Does::Late(300), true),
-        (Does::Obey(0), true),
-        (Does::Obey(300), true),
+        (ServerBehaviour::Late(0), true),
+        (ServerBehaviour::Late(2), true),
+        (ServerBehaviour::Late(300), true),
+        (ServerBehaviour::Obey(0), true),
+        (ServerBehaviour::Obey(300), true),
         // The maximum time that an engine delays a connection after `overloaded`.
-        (Does::Obey(1_000), true),
-        (Does::Nothing, false),
+        (ServerBehaviour::Obey(1_000), true),
+        (ServerBehaviour::Nothing, false),
     ] {
         let (client, [one, two]) = engines::<2>(config());
         warm(&client).await;
@@ -576,8 +576,12 @@ async fn calls_dropped_at_any_time_leave_nothing() {
     let config = ClientConfig { connections: 2, in_flight_max: 3, ..config() };
     let (client, engines) = engines::<2>(config);
     for round in 0..200_u64 {
-        engines[0].does(Does::Answer(round % 7));
-        engines[1].does([Does::Answer(3), Does::Nothing, Does::HangUp, Does::Answer(0)][round as usize % 4].clone());
+        engines[0].does(ServerBehaviour::Answer(round % 7));
+        engines[1].does(
+            [ServerBehaviour::Answer(3), ServerBehaviour::Nothing, ServerBehaviour::HangUp, ServerBehaviour::Answer(0)]
+                [round as usize % 4]
+                .clone(),
+        );
         let calls: Vec<_> = (0..30).map(|byte| call(&client, byte)).collect();
         sleep(Duration::from_millis(round % 11)).await;
         for call in &calls {
@@ -589,7 +593,7 @@ async fn calls_dropped_at_any_time_leave_nothing() {
         assert_eq!(client.at_rest(), (12, 0), "round {round}");
     }
     for engine in &engines {
-        engine.does(Does::Answer(0));
+        engine.does(ServerBehaviour::Answer(0));
     }
     sleep(Duration::from_secs(10)).await;
     assert!(calls(&client, 20).await);

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::endpoints::{Does, calls, engines, engines_under, one, says, warm};
+use super::endpoints::{ServerBehaviour, calls, engines, engines_under, one, says, warm};
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -17,7 +17,7 @@ async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
     });
     // The first connection has responded; the next one waits for its backoff.
     sleep(Duration::from_millis(10)).await;
-    engine.does(Does::Answer(0));
+    engine.does(ServerBehaviour::Answer(0));
     assert!(calling.await.unwrap().is_ok());
     assert_eq!((engine.connects.load(Ordering::Relaxed), engine.connections.load(Ordering::Relaxed)), (2, 1));
     assert_eq!(client.stats().retries, 0, "it costs no budget");
@@ -51,7 +51,7 @@ async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost()
     *renewed.lock().unwrap() = Some(Instant::now());
     other.door(Some(false));
     for engine in [&one_engine, &other] {
-        engine.does(Does::Answer(1_500));
+        engine.does(ServerBehaviour::Answer(1_500));
     }
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -60,7 +60,7 @@ async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost()
     }
     sleep(Duration::from_millis(400)).await;
     for engine in [&one_engine, &other] {
-        engine.does(Does::Answer(0));
+        engine.does(ServerBehaviour::Answer(0));
     }
     assert!(calls(&client, 10).await);
     sleep(Duration::from_millis(1)).await;

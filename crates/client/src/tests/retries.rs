@@ -1,6 +1,6 @@
 //! Retries: conditions, times, counts and limits.
 
-use super::endpoints::{Does, TestServer, calls, engines, one, says, warm};
+use super::endpoints::{ServerBehaviour, TestServer, calls, engines, one, says, warm};
 use super::*;
 
 /// Returns the default configuration with one connection per endpoint.
@@ -27,9 +27,9 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
         (says(Cancelled, None), 1, 0..=0),
         (says(DeadlineExceeded, None), 1, 0..=0),
         (says(Internal, None), 1, 0..=0),
-        (Does::HangUp, 4, 0..=700),
-        (Does::Nothing, 1, 2_000..=2_000),
-        (Does::Answer(5), 1, 5..=5),
+        (ServerBehaviour::HangUp, 4, 0..=700),
+        (ServerBehaviour::Nothing, 1, 2_000..=2_000),
+        (ServerBehaviour::Answer(5), 1, 5..=5),
     ] {
         let (client, [engine]) = engines::<1>(config());
         engine.does(does.clone());
@@ -42,10 +42,10 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
         let stats = client.stats();
         assert_eq!((stats.attempts, stats.retries, stats.retries_refused), (attempts as u64, attempts as u64 - 1, 0));
         match (does, outcome) {
-            (Does::Answer(_), Ok(_)) | (Does::Nothing, Err(Error::Deadline)) => {}
-            (Does::Say(RpcError { code: DeadlineExceeded, .. }), Err(Error::Deadline)) => {}
-            (Does::Say(said), Err(Error::Rpc(error))) => assert_eq!(error, said, "the answer comes whole"),
-            (Does::HangUp, Err(Error::Disconnected { .. })) => {}
+            (ServerBehaviour::Answer(_), Ok(_)) | (ServerBehaviour::Nothing, Err(Error::Deadline)) => {}
+            (ServerBehaviour::Say(RpcError { code: DeadlineExceeded, .. }), Err(Error::Deadline)) => {}
+            (ServerBehaviour::Say(said), Err(Error::Rpc(error))) => assert_eq!(error, said, "the answer comes whole"),
+            (ServerBehaviour::HangUp, Err(Error::Disconnected { .. })) => {}
             other => panic!("{other:?}"),
         }
         assert_eq!(client.at_rest(), (64, 0));
@@ -99,7 +99,7 @@ async fn another_endpoint_is_asked_at_once() {
         says(ErrorCode::Overloaded, None),
         says(ErrorCode::Unavailable, None),
         says(ErrorCode::Conflict, Some(1_000)),
-        Does::HangUp,
+        ServerBehaviour::HangUp,
     ] {
         let (client, [bad, good]) = engines::<2>(config());
         warm(&client).await;
@@ -127,7 +127,7 @@ async fn each_endpoint_is_asked_once_and_then_the_shortest_pause_is_kept() {
     let waiting = call(&client, 1);
     settle().await;
     assert_eq!(engines.each_ref().map(|engine| engine.calls.load(Ordering::Relaxed)), [1, 1, 1]);
-    engines[1].does(Does::Answer(0));
+    engines[1].does(ServerBehaviour::Answer(0));
     assert!(waiting.await.unwrap().is_ok());
     assert!((100..=152).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     assert_eq!(engines.each_ref().map(|engine| engine.takes()), [1, 2, 1]);
@@ -155,7 +155,7 @@ async fn a_call_that_was_sent_is_repeated_unless_that_is_switched_off() {
         let (client, [one, two]) = engines::<2>(ClientConfig { repeat_sent, ..config() });
         warm(&client).await;
         for engine in [&one, &two] {
-            engine.does(Does::Answer(50));
+            engine.does(ServerBehaviour::Answer(50));
         }
         let running: Vec<_> = (0..100).map(|byte| call(&client, byte)).collect();
         sleep(Duration::from_millis(20)).await;
@@ -231,13 +231,13 @@ async fn calls_dropped_in_a_pause_leave_nothing() {
         assert_eq!(client.at_rest(), (10, 0));
     }
     for engine in &engines {
-        engine.does(Does::Answer(0));
+        engine.does(ServerBehaviour::Answer(0));
     }
     assert!(calls(&client, 20).await);
 }
 
 /// Returns the requests that a client sends to peers that hang up on it.
-async fn heard_by_peers_that_hang_up(config: &ClientConfig, call: Task) -> Vec<Heard> {
+async fn heard_by_peers_that_hang_up(config: &ClientConfig, call: Task) -> Vec<PeerMessage> {
     let (client, mut peers) = client(config, 1 << 16);
     let call = tokio::spawn(async move { call(client).await });
     let mut heard = Vec::new();
@@ -253,13 +253,14 @@ type Task = fn(Client) -> std::pin::Pin<Box<dyn Future<Output = Option<Error>> +
 #[tokio::test(start_paused = true)]
 async fn a_repeated_tokenize_carries_one_random_key() {
     let own: Task = |client| {
-        let writing = || Minting { collection: "c", idempotency_key: Some(b"own"), ..Minting::default() };
+        let writing =
+            || TokenizeOptions { collection: "c", idempotency_key: Some(b"own"), ..TokenizeOptions::default() };
         Box::pin(
             async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
         )
     };
     let none: Task = |client| {
-        let writing = || Minting { collection: "c", ..Minting::default() };
+        let writing = || TokenizeOptions { collection: "c", ..TokenizeOptions::default() };
         Box::pin(
             async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
         )
@@ -267,7 +268,7 @@ async fn a_repeated_tokenize_carries_one_random_key() {
     let keys = async |config: &ClientConfig, call| {
         let heard = heard_by_peers_that_hang_up(config, call).await;
         let key = |heard| match heard {
-            Heard::Tokenize { idempotency_key, .. } => idempotency_key,
+            PeerMessage::Tokenize { idempotency_key, .. } => idempotency_key,
             other => panic!("{other:?}"),
         };
         heard.into_iter().map(key).collect::<Vec<_>>()
@@ -283,11 +284,11 @@ async fn a_repeated_tokenize_carries_one_random_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
-    use crate::control::{AppAsk, AppCall, Page};
+    use crate::control::{AppCall, AppOperation, Page};
     let list: Task = |client| Box::pin(async move { client.apps(Page::default()).await.err() });
     assert_eq!(heard_by_peers_that_hang_up(&config(), list).await.len(), 4);
     let create: Task = |client| {
-        let call = AppCall { app: "a", ask: AppAsk::Create };
+        let call = AppCall { app: "a", ask: AppOperation::Create };
         Box::pin(async move { client.change_app(call).await.err() })
     };
     assert_eq!(heard_by_peers_that_hang_up(&config(), create).await.len(), 1);
@@ -298,10 +299,11 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
         (ErrorCode::Overloaded, Some(10), 4),
     ] {
         let (client, mut peers) = client(&config(), 1 << 16);
-        let call = tokio::spawn(async move { client.change_app(AppCall { app: "a", ask: AppAsk::Create }).await });
+        let call =
+            tokio::spawn(async move { client.change_app(AppCall { app: "a", ask: AppOperation::Create }).await });
         let mut peer = next_peer(&mut peers).await;
         for _ in 0..attempts {
-            let Heard::Small(msgid) = peer.hear().await else { panic!("no call") };
+            let PeerMessage::Small(msgid) = peer.hear().await else { panic!("no call") };
             let mut error = RpcError::new(code, "no");
             error.retry_after_ms = pause;
             let mut out = Vec::new();

@@ -1,6 +1,6 @@
 //! Entry points for fuzz targets. Not part of the public API.
 
-use super::metadata::{CARRIED_ROLE_BYTES_MAX, Front, Metadata, Stamp};
+use super::metadata::{CARRIED_ROLE_BYTES_MAX, ContentPrefix, Metadata, MetadataStamp};
 use super::number::{self, Number, Parsed};
 use crate::CannotOpen;
 
@@ -31,7 +31,7 @@ pub fn split(payload: &[u8]) -> Option<(Fields<'_>, &[u8])> {
 /// # Errors
 /// [`CannotOpen`] when the metadata cannot be read.
 pub fn in_front(content: &[u8], piece: usize) -> Result<Option<Fields<'_>>, CannotOpen> {
-    let mut front = Front::default();
+    let mut front = ContentPrefix::default();
     let taken = content.chunks(piece.max(1)).any(|piece| front.take(piece));
     let collected = Metadata::in_front(front.bytes()).map(|found| found.map(fields));
     let whole = Metadata::in_front(content).map(|found| found.map(fields));
@@ -44,7 +44,7 @@ pub fn in_front(content: &[u8], piece: usize) -> Result<Option<Fields<'_>>, Cann
 #[must_use]
 pub fn stamp(origin: u8, encrypted_at: u32, role: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
-    Stamp { origin, encrypted_at }.encode(role, &mut out);
+    MetadataStamp { origin, encrypted_at }.encode(role, &mut out);
     out
 }
 

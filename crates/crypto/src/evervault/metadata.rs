@@ -121,9 +121,9 @@ fn names_a_key(map: &[u8]) -> Option<bool> {
 
 /// Collects the first bytes of content that arrives in pieces, until [`Metadata::in_front`] can decide.
 #[derive(Default)]
-pub(super) struct Front(Zeroizing<Vec<u8>>);
+pub(super) struct ContentPrefix(Zeroizing<Vec<u8>>);
 
-impl Front {
+impl ContentPrefix {
     /// Takes the next bytes. Returns `true` once there are enough. Content that ends earlier has no metadata.
     pub(super) fn take(&mut self, mut content: &[u8]) -> bool {
         loop {
@@ -155,12 +155,12 @@ fn integer_or_skip(reader: &mut TokenReader<'_>) -> Option<Option<u64>> {
 
 /// The metadata that one sealer puts before every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct MetadataStamp {
     pub(super) origin: u8,
     pub(super) encrypted_at: u32,
 }
 
-impl Stamp {
+impl MetadataStamp {
     /// Writes length and map into `map`, ready to precede a text. A role has at most [`CARRIED_ROLE_BYTES_MAX`] bytes.
     pub(super) fn encode(self, role: Option<&str>, map: &mut Vec<u8>) {
         debug_assert!(self.origin < 0x80, "a positive fixint");

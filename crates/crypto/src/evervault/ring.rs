@@ -53,20 +53,20 @@ pub(super) struct Candidate<'a> {
 struct Point {
     ephemeral: PublicKey,
     /// Cached keys, by index in the list of versions.
-    versions: Vec<Known>,
+    versions: Vec<CachedKeys>,
     /// The attempt that opened the last value, for values that specify either derivation.
     likely: [usize; 2],
 }
 
 /// The cached keys of one ephemeral key with one version.
 #[derive(Default)]
-struct Known {
+struct CachedKeys {
     derived: Option<Derived>,
     /// Keys from the cache shared between requests, or keys already added to that cache.
     kept: [Option<Arc<AeadKey>>; 2],
 }
 
-impl Known {
+impl CachedKeys {
     fn is_held(&self) -> bool {
         self.derived.is_some() || self.kept.iter().any(Option::is_some)
     }
@@ -164,7 +164,8 @@ impl Ring {
     /// Creates a point with the keys that earlier requests cached for it. A version that opened a value then is tried
     /// first now.
     fn known(&self, curve: Curve, ephemeral: PublicKey) -> Point {
-        let mut versions: Vec<Known> = self.versions[curve as usize].iter().map(|_| Known::default()).collect();
+        let mut versions: Vec<CachedKeys> =
+            self.versions[curve as usize].iter().map(|_| CachedKeys::default()).collect();
         let mut likely = [0; 2];
         let Some(kept) = &self.kept else { return Point { ephemeral, versions, likely } };
         let count = versions.len();
@@ -204,7 +205,7 @@ impl Ring {
         let curve = point.ephemeral.curve();
         let (version, kdf) = attempt(scheme, point.versions.len(), turn).ok_or(CannotOpen)?;
         let own = &self.versions[curve as usize][version].pair;
-        let Known { derived, kept } = &mut point.versions[version];
+        let CachedKeys { derived, kept } = &mut point.versions[version];
         let key = match &kept[kdf as usize] {
             Some(key) => key,
             None => {
@@ -228,7 +229,7 @@ impl Ring {
         if let Some(kept) = &self.kept {
             let Point { ephemeral, versions, .. } = &mut self.points[place];
             let Some((version, kdf)) = attempt(scheme, versions.len(), turn) else { return };
-            let Known { derived, kept: known } = &mut versions[version];
+            let CachedKeys { derived, kept: known } = &mut versions[version];
             if known[kdf as usize].is_none()
                 && let Some(Ok(key)) = derived.as_mut().map(|d| d.key(kdf, ephemeral.curve(), ephemeral.uncompressed()))
             {

@@ -7,7 +7,7 @@ use base64::Engine as _;
 
 use super::derive::Derived;
 use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
-use super::metadata::{CARRIED_ROLE_BYTES_MAX, ORIGIN, Role, Stamp};
+use super::metadata::{CARRIED_ROLE_BYTES_MAX, MetadataStamp, ORIGIN, Role};
 use super::text::{
     Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, TEXT_BYTES_MAX, Tag, compressed,
 };
@@ -54,7 +54,7 @@ pub struct Sealer {
     scope: KeyScope,
     tag: Tag,
     /// Origin and time in the metadata of every string; `None` without metadata.
-    stamp: Option<Stamp>,
+    stamp: Option<MetadataStamp>,
     /// The role in every string; empty for no role. A real role is never empty.
     role: String,
     /// The metadata before every text, with its length. Empty without metadata.
@@ -152,9 +152,10 @@ impl Sealer {
     ) -> Self {
         let tag = form.tag(recipient.pair.public().curve());
         let (stamp, role) = match form {
-            Form::Metadata { role, encrypted_at } => {
-                (Some(Stamp { origin, encrypted_at: *encrypted_at }), role.as_ref().map_or("", Role::as_str).to_owned())
-            }
+            Form::Metadata { role, encrypted_at } => (
+                Some(MetadataStamp { origin, encrypted_at: *encrypted_at }),
+                role.as_ref().map_or("", Role::as_str).to_owned(),
+            ),
             Form::Plain => (None, String::new()),
         };
         let (ivs, body) = (Ivs::new(), Vec::new());

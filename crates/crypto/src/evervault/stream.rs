@@ -13,7 +13,7 @@ use openssl::cipher_ctx::CipherCtx;
 
 use super::derive::Derived;
 use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
-use super::metadata::Front;
+use super::metadata::ContentPrefix;
 use super::open::Legacy;
 use super::ring::{active, attempt};
 use super::text::compressed;
@@ -32,7 +32,7 @@ pub struct FileOpener {
     /// Set until the encrypted metadata of versions 4 and 5 has been read.
     metadata: Option<MetadataPart>,
     /// Set until the start of the content of versions 2 and 3 has been checked for metadata.
-    front: Option<Front>,
+    front: Option<ContentPrefix>,
     legacy: Legacy,
     role: Option<Box<str>>,
     /// The last bytes seen, which are tag and checksum if no more bytes follow.
@@ -84,7 +84,7 @@ impl FileOpener {
         };
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header.bytes);
-        let front = metadata.is_none().then(Front::default);
+        let front = metadata.is_none().then(ContentPrefix::default);
         Ok(Self { context, checksum, metadata, front, legacy, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
     }
 
@@ -171,7 +171,7 @@ pub struct FileSealer {
     checksum: crc32fast::Hasher,
     content_bytes: u64,
     /// Set until the start of the content has been checked for metadata.
-    front: Option<Front>,
+    front: Option<ContentPrefix>,
 }
 
 impl FileSealer {
@@ -201,7 +201,7 @@ impl FileSealer {
         let header = FileHeader::write(version, &compressed(ephemeral), iv);
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header);
-        Ok((Self { context, checksum, content_bytes: 0, front: Some(Front::default()) }, header))
+        Ok((Self { context, checksum, content_bytes: 0, front: Some(ContentPrefix::default()) }, header))
     }
 
     /// Encrypts the next bytes, of any length, in place.

@@ -79,7 +79,7 @@ impl Hourly {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_access::{Ask, Grant, Grants, Role};
+    use sealwire_access::{AuthorizationRequest, Grant, Grants, Role};
 
     use super::*;
 
@@ -87,8 +87,8 @@ mod tests {
         Grants::of([Role::new("support", vec![Grant::from_text(text).unwrap()]).unwrap().into()])
     }
 
-    fn ask(operation: Operation) -> Ask<'static> {
-        Ask::new(operation, Some("shop"), Some("cards"))
+    fn ask(operation: Operation) -> AuthorizationRequest<'static> {
+        AuthorizationRequest::new(operation, Some("shop"), Some("cards"))
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         let (hourly, grants) = (Hourly::default(), Grants::of([Role::new("r", role).unwrap().into()]));
         let (principal, now) = (Principal::from_text("a").unwrap(), Instant::now());
         let take = |app, fields, ms| {
-            let permit = grants.decide(Ask::new(Operation::Decrypt, Some(app), None)).unwrap();
+            let permit = grants.decide(AuthorizationRequest::new(Operation::Decrypt, Some(app), None)).unwrap();
             hourly.take(&principal, &permit, fields, now + Duration::from_millis(ms)).is_ok()
         };
         assert!(take("cards", 10, 0) && take("misc", 1_000, 0));

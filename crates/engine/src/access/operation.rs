@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use sealwire_access::{Ask, Operation};
+use sealwire_access::{AuthorizationRequest, Operation};
 use sealwire_wire::Method;
 use sealwire_wire::control::Control;
 
@@ -46,13 +46,13 @@ impl<'a> RequestTarget<'a> {
     }
 
     /// Returns the permission that a request of `method` needs. `None`: none.
-    pub fn ask(self, method: Method) -> Option<Ask<'a>> {
-        Some(Ask::new(operation(method)?, self.app, self.collection).because(self.reason))
+    pub fn ask(self, method: Method) -> Option<AuthorizationRequest<'a>> {
+        Some(AuthorizationRequest::new(operation(method)?, self.app, self.collection).because(self.reason))
     }
 }
 
 /// Returns the permission that a control request needs. No existing method returns `None`.
-pub fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
+pub fn of_control<'a>(call: &Control<'a>) -> Option<AuthorizationRequest<'a>> {
     RequestTarget::by_control(call).ask(call.method())
 }
 

@@ -8,7 +8,7 @@ use sealwire_store::{Commit, ControlStore, Instance, MemoryStore, Snapshot, Stor
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::ErrorCode;
-use sealwire_wire::control::{Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};
+use sealwire_wire::control::{Page, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -121,8 +121,8 @@ fn relay() -> Principal {
     Principal::from_text("relay.internal").unwrap()
 }
 
-fn encrypt(app: &str) -> Ask<'_> {
-    Ask::new(Operation::Encrypt, Some(app), None)
+fn encrypt(app: &str) -> AuthorizationRequest<'_> {
+    AuthorizationRequest::new(Operation::Encrypt, Some(app), None)
 }
 
 fn role_record(grant: &str) -> Vec<u8> {
@@ -137,17 +137,18 @@ fn binding_record() -> Vec<u8> {
 
 impl Under {
     async fn role(&self, grant: &str) {
-        let call = RoleCall { role: "relay", ask: RoleAsk::Set { grants: vec![grant] } };
+        let call = RoleCall { role: "relay", ask: RoleOperation::Set { grants: vec![grant] } };
         change_role(&*self.store, &call).await.unwrap();
     }
 
     async fn bind(&self) {
-        let call = PrincipalCall { principal: "relay.internal", ask: PrincipalAsk::Grant { role: "relay" } };
+        let call = PrincipalCall { principal: "relay.internal", ask: PrincipalOperation::Grant { role: "relay" } };
         change_principal(&*self.store, call).await.unwrap();
     }
 
     async fn revoke(&self) {
-        let call = PrincipalCall { principal: "relay.internal", ask: PrincipalAsk::Revoke { role: Some("relay") } };
+        let call =
+            PrincipalCall { principal: "relay.internal", ask: PrincipalOperation::Revoke { role: Some("relay") } };
         change_principal(&*self.store, call).await.unwrap();
     }
 
@@ -279,21 +280,24 @@ async fn the_first_administrators_are_made_once() {
     assert_eq!(names(&store).await, both);
     assert!(!first_start(&access, &store).await.unwrap());
     for principal in ["cn:root", "root.internal"] {
-        let call = PrincipalCall { principal, ask: PrincipalAsk::Revoke { role: None } };
+        let call = PrincipalCall { principal, ask: PrincipalOperation::Revoke { role: None } };
         change_principal(&store, call).await.unwrap();
     }
     assert!(!first_start(&access, &store).await.unwrap(), "once in the life of a store");
     assert!(names(&store).await.is_empty());
 
     let half = MemoryStore::default();
-    change_principal(&half, PrincipalCall { principal: "cn:root", ask: PrincipalAsk::Grant { role: "administrator" } })
-        .await
-        .unwrap();
+    change_principal(
+        &half,
+        PrincipalCall { principal: "cn:root", ask: PrincipalOperation::Grant { role: "administrator" } },
+    )
+    .await
+    .unwrap();
     assert!(first_start(&access, &half).await.unwrap(), "a start that ended midway");
     assert_eq!(names(&half).await, both);
 
     let others = MemoryStore::default();
-    let other = PrincipalCall { principal: "other", ask: PrincipalAsk::Grant { role: "administrator" } };
+    let other = PrincipalCall { principal: "other", ask: PrincipalOperation::Grant { role: "administrator" } };
     change_principal(&others, other).await.unwrap();
     assert!(!first_start(&access, &others).await.unwrap(), "somebody has a role");
     assert_eq!(names(&others).await, ["other: administrator"]);
@@ -302,11 +306,11 @@ async fn the_first_administrators_are_made_once() {
 #[tokio::test]
 async fn roles_and_principals_are_changed_by_name() {
     let store = MemoryStore::default();
-    let set = async |role, grants| change_role(&store, &RoleCall { role, ask: RoleAsk::Set { grants } }).await;
-    let delete = async |role| change_role(&store, &RoleCall { role, ask: RoleAsk::Delete }).await;
+    let set = async |role, grants| change_role(&store, &RoleCall { role, ask: RoleOperation::Set { grants } }).await;
+    let delete = async |role| change_role(&store, &RoleCall { role, ask: RoleOperation::Delete }).await;
     let ask = async |principal, ask| change_principal(&store, PrincipalCall { principal, ask }).await;
-    let grant = async |principal, role| ask(principal, PrincipalAsk::Grant { role }).await;
-    let revoke = async |principal, role| ask(principal, PrincipalAsk::Revoke { role }).await;
+    let grant = async |principal, role| ask(principal, PrincipalOperation::Grant { role }).await;
+    let revoke = async |principal, role| ask(principal, PrincipalOperation::Revoke { role }).await;
     let code = |error: sealwire_wire::RpcError| error.code;
     use ErrorCode::{BadRequest, Conflict, NotFound};
     assert_eq!(set("relay", vec!["encrypt apps=shop"]).await.unwrap().generation, 1);
@@ -336,7 +340,7 @@ async fn principals_come_in_pages() {
     let store = MemoryStore::default();
     for n in 0..25 {
         let principal = format!("host-{n:02}.internal");
-        let ask = PrincipalAsk::Grant { role: "administrator" };
+        let ask = PrincipalOperation::Grant { role: "administrator" };
         change_principal(&store, PrincipalCall { principal: &principal, ask }).await.unwrap();
     }
     let (mut all, mut after): (Vec<String>, Option<String>) = (Vec::new(), None);

@@ -92,7 +92,7 @@ async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_l
 
 /// A store in memory that shows who was there when it was loaded.
 #[derive(Default)]
-struct Noting {
+struct RecordingStore {
     store: MemoryStore,
     at_load: Mutex<Vec<Vec<u64>>>,
     looks: AtomicU32,
@@ -106,7 +106,7 @@ async fn served(store: &dyn ControlStore) -> Vec<u64> {
 }
 
 #[async_trait::async_trait]
-impl ControlStore for Noting {
+impl ControlStore for RecordingStore {
     async fn generation(&self) -> Result<u64, StoreError> {
         self.looks.fetch_add(1, Relaxed);
         self.store.generation().await
@@ -160,7 +160,7 @@ impl ControlStore for Noting {
 
 #[tokio::test]
 async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end() {
-    let noting = Arc::new(Noting::default());
+    let noting = Arc::new(RecordingStore::default());
     let store = noting.store.clone();
     let control = control(&store);
     control.create(&shop(), &[]).await.unwrap();
@@ -189,7 +189,7 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
 
 #[tokio::test(start_paused = true)]
 async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
-    let noting = Arc::new(Noting::default());
+    let noting = Arc::new(RecordingStore::default());
     let control = control(&noting.store);
     control.create(&shop(), &[]).await.unwrap();
     let watched = Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());

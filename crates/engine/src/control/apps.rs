@@ -6,8 +6,8 @@ use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, Rul
 use sealwire_crypto::{AppId, EpochLifetime, KeyPair};
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::control::{
-    AppAsk, AppCall, AppChanged, Apps, CollectionAsk, CollectionCall, CollectionChanged, Collections, Kind, Page,
-    Record, Records, RotateKind, Scope, TokenFormat,
+    AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged, CollectionOperation, Collections, Kind,
+    Page, Record, Records, RotateKind, Scope, TokenFormat,
 };
 use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
 
@@ -69,8 +69,8 @@ pub(crate) fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) ->
 pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChanged, RpcError> {
     let app = &app_id(call.app)?;
     let changed = match call.ask {
-        AppAsk::Create => control.create(app, &sealwire_crypto::Curve::ALL).await,
-        AppAsk::Rotate { kind } => {
+        AppOperation::Create => control.create(app, &sealwire_crypto::Curve::ALL).await,
+        AppOperation::Rotate { kind } => {
             let kind = match kind {
                 RotateKind::R1 => KeyKind::Pair(views::curve(wire::Curve::R1)),
                 RotateKind::K1 => KeyKind::Pair(views::curve(wire::Curve::K1)),
@@ -78,18 +78,18 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
             };
             control.rotate(app, kind).await
         }
-        AppAsk::Import { curve, private_key, seals } => {
+        AppOperation::Import { curve, private_key, seals } => {
             let pair = KeyPair::import(views::curve(curve), private_key.0.as_bytes());
             control.import(app, pair.map_err(|error| bad(format!("private_key: {error}")))?, seals).await
         }
-        AppAsk::Disable { key } => control.disable(app, target(key)?).await,
-        AppAsk::Enable { key } => control.enable(app, target(key)?).await,
-        AppAsk::Delete { key, delay_s } => {
+        AppOperation::Disable { key } => control.disable(app, target(key)?).await,
+        AppOperation::Enable { key } => control.enable(app, target(key)?).await,
+        AppOperation::Delete { key, delay_s } => {
             let delay = Duration::from_secs(delay_s.unwrap_or(DELAY_S_DEFAULT));
             control.delete(app, target(key)?, delay).await
         }
-        AppAsk::Restore { key } => control.restore(app, target(key)?).await,
-        AppAsk::Set { format, epoch_ms } => {
+        AppOperation::Restore { key } => control.restore(app, target(key)?).await,
+        AppOperation::Set { format, epoch_ms } => {
             let format = format.and_then(|format| sealwire_apps::Format::from_name(format.name()));
             let change = move |settings: &mut sealwire_apps::Settings| {
                 settings.format = format.unwrap_or(settings.format);
@@ -107,9 +107,9 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
 pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> Result<CollectionChanged, RpcError> {
     let app = &app_id(call.app)?;
     let name = &CollectionName::new(call.collection).map_err(of)?;
-    let gone = call.ask == CollectionAsk::Delete;
+    let gone = call.ask == CollectionOperation::Delete;
     let changed = match call.ask {
-        CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s } => {
+        CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             let kind = match kind {
                 Kind::Random => CollectionKind::Random,
                 Kind::Deterministic => CollectionKind::Deterministic,
@@ -123,10 +123,10 @@ pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> R
             let rules = Rules { kind, format, scope, expires_s, retention_s };
             control.create_collection(app, name, rules).await
         }
-        CollectionAsk::Set { expires_s, retention_s } => {
+        CollectionOperation::Set { expires_s, retention_s } => {
             control.change_rules(app, name, RulesChange { expires_s, retention_s }).await
         }
-        CollectionAsk::Delete => control.delete_collection(app, name).await,
+        CollectionOperation::Delete => control.delete_collection(app, name).await,
     }
     .map_err(of)?;
     let collection = (!gone).then(|| views::collection(changed.collection));

@@ -3,7 +3,7 @@
 use sealwire_access::{AccessMode, Principal, Role, principal_key};
 use sealwire_store::{ControlStore, StoreError};
 
-use super::roles::{NotBound, bind, put};
+use super::roles::{BindError, bind, put};
 
 /// Says that the first administrators were made, and is never removed.
 const MADE: &str = "access/administrators";
@@ -51,9 +51,9 @@ async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<
     for principal in administrators {
         let generation = match bind(store, principal, role.name()).await {
             Ok(generation) => generation,
-            Err(NotBound::Store(error)) => return Err(error),
+            Err(BindError::Store(error)) => return Err(error),
             // It is built in, and they have no other.
-            Err(NotBound::NoRole | NotBound::TooMany) => continue,
+            Err(BindError::NoRole | BindError::TooMany) => continue,
         };
         tracing::warn!(%principal, generation, "is an administrator from now on: nobody had a role");
     }

@@ -7,13 +7,13 @@ use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 use sealwire_access::{
-    ADMINISTRATOR, Ask, Binding, Grant, Grants, MaskText, Operation, Permitted, Principal, ROLES_MAX, RecordError,
-    Role, RoleName, principal_key, role_key,
+    ADMINISTRATOR, AuthorizationRequest, Binding, Grant, Grants, MaskText, Operation, Permitted, Principal, ROLES_MAX,
+    RecordError, Role, RoleName, principal_key, role_key,
 };
 use sealwire_store::{Commit, ControlStore, StoreError};
 use sealwire_wire::control::{
-    CheckCall, Checked, Page, PrincipalAsk, PrincipalCall, PrincipalChanged, Principals, RoleAsk, RoleCall,
-    RoleChanged, Roles,
+    CheckCall, Checked, Page, PrincipalCall, PrincipalChanged, PrincipalOperation, Principals, RoleCall, RoleChanged,
+    RoleOperation, Roles,
 };
 use sealwire_wire::{self as wire, ErrorCode, RpcError};
 
@@ -40,13 +40,13 @@ pub async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Roles, Rp
 /// Every method that changes a role.
 pub async fn change_role(store: &dyn ControlStore, call: &RoleCall<'_>) -> Result<RoleChanged, RpcError> {
     match &call.ask {
-        RoleAsk::Set { grants } => {
+        RoleOperation::Set { grants } => {
             let grants = grants.iter().enumerate().map(|(at, text)| grant(at, text)).collect::<Result<_, _>>()?;
             let role = Role::new(call.role, grants).map_err(bad)?;
             let generation = put(store, &role_key(role.name()), &role.to_record()).await.map_err(refused)?;
             Ok(RoleChanged { role: Some(view(&role)), generation })
         }
-        RoleAsk::Delete => delete_role(store, call.role).await,
+        RoleOperation::Delete => delete_role(store, call.role).await,
     }
 }
 
@@ -138,42 +138,42 @@ pub async fn principals(store: &dyn ControlStore, page: Page<'_>) -> Result<Prin
 pub async fn change_principal(store: &dyn ControlStore, call: PrincipalCall<'_>) -> Result<PrincipalChanged, RpcError> {
     let who = principal(call.principal)?;
     let generation = match call.ask {
-        PrincipalAsk::Grant { role } => {
+        PrincipalOperation::Grant { role } => {
             let name = RoleName::new(role).map_err(bad)?;
             bind(store, &who, &name).await.map_err(|error| match error {
-                NotBound::NoRole => RpcError::new(ErrorCode::NotFound, format!("there is no role {name}")),
-                NotBound::TooMany => bad(format!("a principal has at most {ROLES_MAX} roles")),
-                NotBound::Store(error) => refused(error),
+                BindError::NoRole => RpcError::new(ErrorCode::NotFound, format!("there is no role {name}")),
+                BindError::TooMany => bad(format!("a principal has at most {ROLES_MAX} roles")),
+                BindError::Store(error) => refused(error),
             })?
         }
-        PrincipalAsk::Revoke { role } => revoke(store, &who, role).await?,
+        PrincipalOperation::Revoke { role } => revoke(store, &who, role).await?,
     };
     let (_, binding) = binding(store, &who).await.map_err(refused)?;
     Ok(PrincipalChanged { principal: binding.as_ref().map(view_of_principal), generation })
 }
 
 /// Why a principal does not get a role.
-pub(super) enum NotBound {
+pub(super) enum BindError {
     NoRole,
     TooMany,
     Store(StoreError),
 }
 
-impl From<StoreError> for NotBound {
+impl From<StoreError> for BindError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
 /// Gives a role to a principal, which may have it already. Gives the generation from which on it has.
-pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleName) -> Result<u64, NotBound> {
+pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleName) -> Result<u64, BindError> {
     let key = principal_key(who);
     for tries in 0..TRIES_MAX {
         let (base, binding) = binding(store, who).await?;
         if name.as_str() != ADMINISTRATOR {
             let (generation, role) = store.read(&role_key(name)).await?;
             if role.is_none() {
-                return Err(NotBound::NoRole);
+                return Err(BindError::NoRole);
             }
             if generation != base {
                 continue;
@@ -183,7 +183,7 @@ pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleN
         match roles.binary_search(name) {
             Ok(_) => return Ok(base),
             Err(_) if roles.len() >= ROLES_MAX => {
-                return Err(NotBound::TooMany);
+                return Err(BindError::TooMany);
             }
             Err(at) => roles.insert(at, name.clone()),
         }
@@ -193,7 +193,7 @@ pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleN
             Commit::Moved => pause(tries).await,
         }
     }
-    Err(NotBound::Store(StoreError::Unavailable("other changes always came first".into())))
+    Err(BindError::Store(StoreError::Unavailable("other changes always came first".into())))
 }
 
 async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -> Result<u64, RpcError> {
@@ -228,7 +228,7 @@ pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Che
     if call.collection.is_some() && !operation.has_collection() || call.app.is_some() && !operation.has_app() {
         return Err(bad(format!("{operation} is not about that: leave out what it does not concern")));
     }
-    let ask = Ask::new(operation, call.app, call.collection).because(call.reason);
+    let ask = AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason);
     for tries in 0..TRIES_MAX {
         let snapshot = store.load().await.map_err(refused)?;
         let (generation, binding) = binding(store, &who).await.map_err(refused)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_payload::Containers;
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Within};
+use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, TokenLookupScope};
 
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use sealwire_jobs::cost::OperationKind;
@@ -19,7 +19,7 @@ pub(super) struct Detokenize {
 }
 
 impl Detokenize {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Within<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenLookupScope<'_>>) -> Self {
         Self { document: RequestDocument::new(frame, call) }
     }
 }

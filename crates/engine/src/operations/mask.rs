@@ -15,7 +15,7 @@ use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocume
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::field_errors::{FieldErrors, FieldFault, Refusal};
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use sealwire_jobs::job::{FieldWork, Fields, walk_on};
 use sealwire_jobs::masks::{self, MaskSpec};
 
@@ -114,8 +114,8 @@ impl Transform for MaskSlice<'_> {
     }
 }
 
-fn refusal(error: MaskingError) -> Refusal {
-    Refusal::NotMasked(error)
+fn refusal(error: MaskingError) -> FieldProblem {
+    FieldProblem::NotMasked(error)
 }
 
 impl FieldWork for MaskFields {

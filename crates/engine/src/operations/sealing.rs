@@ -145,7 +145,7 @@ mod tests {
     use super::super::rewrap::rewrapped_bytes;
     use super::{Arc, crypto, evervault};
     use crate::operation::MessageSize;
-    use sealwire_jobs::field_errors::Refusal;
+    use sealwire_jobs::field_errors::FieldProblem;
     use sealwire_jobs::field_opener::{Evervault, FieldOpener};
     use sealwire_jobs::field_sealer::FieldSealer;
 
@@ -206,7 +206,7 @@ mod tests {
                 let mut out = Vec::new();
                 let written = writer.write(datatype, &plaintext, &mut out);
                 if has_role && datatype == Datatype::Binary {
-                    assert_eq!(written, Err(Refusal::FileRole.into()));
+                    assert_eq!(written, Err(FieldProblem::FileRole.into()));
                     continue;
                 }
                 assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
@@ -238,7 +238,7 @@ mod tests {
         for (source, writer) in &mut sources {
             for (datatype, plaintext, _) in leaves() {
                 let mut sent = Vec::new();
-                if writer.write(datatype, &plaintext, &mut sent) == Err(Refusal::FileRole.into()) {
+                if writer.write(datatype, &plaintext, &mut sent) == Err(FieldProblem::FileRole.into()) {
                     assert!(datatype == Datatype::Binary && *source == "with the longest role");
                     continue;
                 }

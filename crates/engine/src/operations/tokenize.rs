@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_payload::Containers;
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Minting};
+use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, TokenizeOptions};
 
 use crate::frame_text::FrameText;
 use crate::operation::{
@@ -26,8 +26,8 @@ pub(super) struct Tokenize {
 }
 
 impl Tokenize {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Minting<'_>>) -> Self {
-        let Minting { tags, expires_s, idempotency_key, .. } = &call.writing;
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenizeOptions<'_>>) -> Self {
+        let TokenizeOptions { tags, expires_s, idempotency_key, .. } = &call.writing;
         Self {
             document: RequestDocument::new(frame, call),
             tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sealwire_msgpack::TokenReader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
 use sealwire_token::RowBuffer;
-use sealwire_wire::{Ask, Counted, Found, Token};
+use sealwire_wire::{Counted, Found, Token, TokensOperation};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -20,7 +20,7 @@ use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, 
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::field_errors::Refusal;
+use sealwire_jobs::field_errors::FieldProblem;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::batch::each;
 use sealwire_jobs::tokens::store_io;
@@ -70,7 +70,7 @@ struct SweepStep {
 }
 
 impl Tokens {
-    pub(super) fn new(frame: &Bytes, ask: &Ask<'_>) -> Self {
+    pub(super) fn new(frame: &Bytes, ask: &TokensOperation<'_>) -> Self {
         let text = |text: &&str| FrameText::new(frame, text);
         let texts = |tokens: &Vec<&str>| tokens.iter().map(text).collect();
         let sweep = |step: &sealwire_wire::Sweep<'_>| SweepStep {
@@ -80,19 +80,23 @@ impl Tokens {
             limit: step.limit.unwrap_or(SWEEP_DEFAULT) as usize,
         };
         Self(match ask {
-            Ask::Get(tokens) => Request::Get(texts(tokens)),
-            Ask::Find { value, context } => Request::Find { value: part(frame, value), context: part(frame, context) },
-            Ask::List(listing) => Request::List(Listing {
+            TokensOperation::Get(tokens) => Request::Get(texts(tokens)),
+            TokensOperation::Find { value, context } => {
+                Request::Find { value: part(frame, value), context: part(frame, context) }
+            }
+            TokensOperation::List(listing) => Request::List(Listing {
                 tag: listing.tag.as_ref().map(text),
                 expired_before: listing.expired_before,
                 archived: listing.archived,
                 after: listing.after.as_ref().map(text),
                 limit: listing.limit.unwrap_or(LIST_DEFAULT) as usize,
             }),
-            Ask::Delete(tokens) => Request::Delete(texts(tokens)),
-            Ask::Expire { tokens, expires_s } => Request::Expire { tokens: texts(tokens), expires_s: *expires_s },
-            Ask::Archive(step) => Request::Archive(sweep(step)),
-            Ask::Prune(step) => Request::Prune(sweep(step)),
+            TokensOperation::Delete(tokens) => Request::Delete(texts(tokens)),
+            TokensOperation::Expire { tokens, expires_s } => {
+                Request::Expire { tokens: texts(tokens), expires_s: *expires_s }
+            }
+            TokensOperation::Archive(step) => Request::Archive(sweep(step)),
+            TokensOperation::Prune(step) => Request::Prune(sweep(step)),
         })
     }
 
@@ -282,7 +286,7 @@ impl TokensTask<'_> {
             Some(None) => self.tokens.mismatched(1),
             None => (),
         }
-        Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() })
+        Err(CallFailure::Field { refusal: FieldProblem::CannotOpen, path: "value".into() })
     }
 
     async fn list(&mut self, listing: &Listing) -> Result<sealwire_wire::Tokens, CallFailure> {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use sealwire_access::{MaskText, Permit, Sight};
+use sealwire_access::{MaskText, Permit, ValueVisibility};
 use sealwire_crypto::Datatype;
 use sealwire_mask::{Mask, Value, redact};
 use sealwire_msgpack::{TokenReader, write};
@@ -91,8 +91,8 @@ impl RoleMasks {
     /// [`CallFailure::RoleMask`] where the role's mask is none that this program knows.
     pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
         match permit.sight() {
-            Sight::Clear => Ok(Disclosure::clear()),
-            Sight::Masked(text) => Ok(Disclosure { mask: Some(self.mask(text, keys)?), masked: 0 }),
+            ValueVisibility::Clear => Ok(Disclosure::clear()),
+            ValueVisibility::Masked(text) => Ok(Disclosure { mask: Some(self.mask(text, keys)?), masked: 0 }),
         }
     }
 

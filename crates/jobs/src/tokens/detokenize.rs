@@ -14,7 +14,7 @@ use sealwire_token::{RowBuffer, TokenContext};
 
 use super::{Bounds, Collection};
 use crate::cancel_token::CancelToken;
-use crate::field_errors::{FieldErrors, FieldFault, Refusal};
+use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use crate::masks::disclosure::Disclosure;
 
 /// Bytes per token until the store has responded: its key, its positions, and the row without its sealed part.
@@ -143,13 +143,13 @@ impl DetokenizeFields {
     /// Writes the value of a token.
     fn reveal(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         let Collection { keys, map, .. } = &*self.looking.collection;
-        let Some(Some(row)) = self.rows.get(key) else { return Err(Refusal::NoToken.into()) };
+        let Some(Some(row)) = self.rows.get(key) else { return Err(FieldProblem::NoToken.into()) };
         let opened = keys.open(map.collection, &self.ids[key].0, row, &mut self.buffer);
-        let opened = opened.map_err(|_| Refusal::CannotOpen)?;
+        let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
         let value = opened.value(&self.scope).or_else(|_| opened.value(&self.context));
-        let value = value.map_err(|_| Refusal::NoToken)?;
-        let (datatype, value) = value.ok_or(Refusal::OneWay)?;
+        let value = value.map_err(|_| FieldProblem::NoToken)?;
+        let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
         self.looking.shown.write(datatype, value, out);
         Ok(())
     }

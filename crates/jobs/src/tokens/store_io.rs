@@ -18,7 +18,7 @@ use super::now;
 use crate::cancel_token::StopReason;
 use crate::error::CallFailure;
 use crate::field_errors::FieldErrors;
-use crate::job::{Finished, Job, Paused, TokenFields};
+use crate::job::{Finished, Job, Suspended, TokenFields};
 use crate::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
 
@@ -83,7 +83,7 @@ impl Tokens {
     /// The store's error; [`CallFailure::Exhausted`]; no memory for the values.
     pub async fn resume(
         &self,
-        mut paused: Box<Paused>,
+        mut paused: Box<Suspended>,
         admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<Resumed, CallFailure> {
@@ -109,7 +109,7 @@ impl Tokens {
     /// Fetches the rows of every token, and makes room for the values.
     async fn look_up(
         &self,
-        paused: &mut Paused,
+        paused: &mut Suspended,
         admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<(), CallFailure> {

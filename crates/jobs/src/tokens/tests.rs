@@ -13,7 +13,7 @@ use super::detokenize::{DetokenizeFields, DetokenizeSpec};
 use super::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use super::*;
 use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault, Refusal};
+use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use crate::masks::disclosure::Disclosure;
 
 const BOUNDS: Bounds = Bounds { fields_max: 100, value_bytes_max: 1_000 };
@@ -196,7 +196,9 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
         assert_eq!(detokenize(&store, look(b"one"), OnError::Fail, &one).await.unwrap().0, payload);
         for wrong in [&b""[..], b"on", b"two"] {
             let refused = detokenize(&store, look(wrong), OnError::Fail, &one).await.unwrap_err();
-            assert!(matches!(refused, CallFailure::Field { refusal: Refusal::NoToken, ref path } if path == "$[0]"));
+            assert!(
+                matches!(refused, CallFailure::Field { refusal: FieldProblem::NoToken, ref path } if path == "$[0]")
+            );
         }
     }
 }
@@ -241,7 +243,7 @@ async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
     let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Digits));
     let payload = doc(r#"["12345678", "x", 7, ["87654321", ""], true]"#);
     let failed = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap_err();
-    assert!(matches!(failed, CallFailure::Field { refusal: Refusal::NotDigits, ref path } if path == "$[1]"));
+    assert!(matches!(failed, CallFailure::Field { refusal: FieldProblem::NotDigits, ref path } if path == "$[1]"));
     assert_eq!(rows(&store).await, [], "nothing is written for a call that fails");
     let (out, errors, _) = tokenize(&store, minting(&collection), OnError::Report, &payload).await.unwrap();
     let paths: Vec<_> = errors.iter().map(|error| &*error.path).collect();
@@ -251,7 +253,7 @@ async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
     assert_eq!((opened.0, opened.1.len()), (payload, 0), "what is no digits is kept, and no token is missing");
     let long = doc(&format!(r#"["{}"]"#, "1".repeat(1_001)));
     let failed = tokenize(&store, minting(&collection), OnError::Fail, &long).await.unwrap_err();
-    assert!(matches!(failed, CallFailure::Field { refusal: Refusal::ValueTooLong, .. }));
+    assert!(matches!(failed, CallFailure::Field { refusal: FieldProblem::ValueTooLong, .. }));
 }
 
 #[tokio::test]
@@ -320,7 +322,7 @@ async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
     let other = format!("tok_{}", "x".repeat(22));
     let payload = doc(&format!(r#"["{}", "{other}", "tok_short", 5, "{}", "{}"]"#, tokens[0], tokens[1], tokens[0]));
     let failed = detokenize(&store, looking(&collection), OnError::Fail, &payload).await.unwrap_err();
-    assert!(matches!(failed, CallFailure::Field { refusal: Refusal::NoToken, ref path } if path == "$[1]"));
+    assert!(matches!(failed, CallFailure::Field { refusal: FieldProblem::NoToken, ref path } if path == "$[1]"));
     let (out, errors, _) = detokenize(&store, looking(&collection), OnError::Report, &payload).await.unwrap();
     assert_eq!(out, doc(&format!(r#"["a", "{other}", "tok_short", 5, "b", "a"]"#)));
     assert_eq!(errors.len(), 1);
@@ -365,7 +367,7 @@ async fn a_row_that_is_of_another_value_is_never_given() {
         assert_eq!(tokenize(&store, again(), OnError::Fail, &payload).await.unwrap().0, tokens);
         exchange(&store, &collection).await;
         let failed = tokenize(&store, again(), OnError::Fail, &payload).await.unwrap_err();
-        assert!(matches!(failed, CallFailure::Field { refusal: Refusal::CannotOpen, .. }), "{kind:?}: {failed}");
+        assert!(matches!(failed, CallFailure::Field { refusal: FieldProblem::CannotOpen, .. }), "{kind:?}: {failed}");
         let (out, errors, _) = tokenize(&store, again(), OnError::Report, &payload).await.unwrap();
         let codes: Vec<_> = errors.iter().map(|error| (&*error.path, error.code)).collect();
         let cannot_open = sealwire_wire::ErrorCode::CannotOpen;
@@ -386,7 +388,7 @@ async fn a_row_under_another_context_is_never_given() {
     exchange(&store, &collection).await;
     for context in [b"one", b"two"] {
         let failed = tokenize(&store, under(context), OnError::Fail, &payload).await.unwrap_err();
-        assert!(matches!(failed, CallFailure::Field { refusal: Refusal::CannotOpen, .. }), "{failed}");
+        assert!(matches!(failed, CallFailure::Field { refusal: FieldProblem::CannotOpen, .. }), "{failed}");
     }
 }
 
@@ -431,7 +433,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
         match kind {
             // It is under the empty context, whatever its first caller said.
             CollectionKind::Deterministic => assert_eq!(opened.unwrap().0, payload),
-            _ => assert!(matches!(opened, Err(CallFailure::Field { refusal: Refusal::NoToken, .. }))),
+            _ => assert!(matches!(opened, Err(CallFailure::Field { refusal: FieldProblem::NoToken, .. }))),
         }
     }
 }

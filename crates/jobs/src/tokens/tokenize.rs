@@ -16,7 +16,7 @@ use sealwire_token::{NewToken, OpenedToken, RowBuffer, TokenContext, Unfit};
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;
 use crate::error::CallFailure;
-use crate::field_errors::{FieldErrors, FieldFault, Refusal};
+use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
 
 /// How often the store is asked to take other tokens where some of a group were taken.
 const TRIES_MAX: u32 = 16;
@@ -88,7 +88,7 @@ pub struct TokenizeFields {
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     TokenEntry(u32),
-    Refused(Refusal),
+    Refused(FieldProblem),
 }
 
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl TokenizeFields {
             return Err(FieldFault::TooManyFields(self.minting.bounds.fields_max));
         }
         if value.len() > self.minting.bounds.value_bytes_max {
-            return Ok(Slot::Refused(Refusal::ValueTooLong));
+            return Ok(Slot::Refused(FieldProblem::ValueTooLong));
         }
         let fingerprint = self.fingerprint(at, datatype, value);
         if let Some(entry) = fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint)) {
@@ -292,7 +292,7 @@ impl TokenizeFields {
                 let Some(token) = token else {
                     // For its next field the same.
                     self.entries[entry].state = EntryState::Given(row);
-                    return Err(Refusal::CannotOpen.into());
+                    return Err(FieldProblem::CannotOpen.into());
                 };
                 self.entries[entry].token = token;
             }
@@ -304,8 +304,8 @@ impl TokenizeFields {
 impl From<Unfit> for FieldFault {
     fn from(unfit: Unfit) -> Self {
         match unfit {
-            Unfit::NotDigits => Refusal::NotDigits.into(),
-            Unfit::NotCard => Refusal::NotCard.into(),
+            Unfit::NotDigits => FieldProblem::NotDigits.into(),
+            Unfit::NotCard => FieldProblem::NotCard.into(),
             Unfit::Library => Self::Library,
         }
     }

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 
 use crate::fault::Fault;
-use crate::load::{Arrivals, Call, Curve, Drive, Load, Method, Scope};
+use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Method, Scope};
 use crate::target::Connect;
 
 /// Options of a load.
@@ -93,7 +93,7 @@ pub(super) struct LoadArgs {
 
 impl LoadArgs {
     /// Builds the load for the given arrival model.
-    pub(super) fn load(&self, drive: Drive) -> Result<Load, Fault> {
+    pub(super) fn load(&self, drive: ArrivalRule) -> Result<Load, Fault> {
         let load = Load {
             target: self.connect.target()?,
             app: self.app.clone(),
@@ -110,7 +110,7 @@ impl LoadArgs {
             tick_us: self.tick_us,
         };
         load.check()?;
-        if let Drive::Closed { callers } = drive
+        if let ArrivalRule::Closed { callers } = drive
             && callers < self.processes
         {
             let (callers, processes) = (callers, self.processes);

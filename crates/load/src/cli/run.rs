@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Failure;
 use super::load::LoadArgs;
 use crate::fault::Fault;
-use crate::load::Drive;
+use crate::load::ArrivalRule;
 use crate::processes;
 use crate::table;
 use crate::validation;
@@ -71,8 +71,8 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let drive = match (args.rate, args.callers) {
-        (Some(per_s), _) => Drive::Open { per_s, arrivals: args.load.arrivals },
-        (None, callers) => Drive::Closed { callers: callers.unwrap_or(1) },
+        (Some(per_s), _) => ArrivalRule::Open { per_s, arrivals: args.load.arrivals },
+        (None, callers) => ArrivalRule::Closed { callers: callers.unwrap_or(1) },
     };
     let load = args.load.load(drive)?;
     let part = processes::run(&load, args.load.processes, args.load.is_live())?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use crate::certs;
-use crate::null_server::Null;
+use crate::null_server::NullServer;
 
 /// Arguments of `sink`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub(super) struct SinkArgs {
 
 pub(super) fn run(args: &SinkArgs) -> Result<(), Failure> {
     certs::make(&args.folder).map_err(|error| format!("{}: {error}", args.folder.display()))?;
-    let mut null = Null::new(&args.folder, args.wrong_every)?;
+    let mut null = NullServer::new(&args.folder, args.wrong_every)?;
     let listener = TcpListener::bind(&args.listen).map_err(|error| format!("{}: {error}", args.listen))?;
     let mut out = std::io::stdout();
     writeln!(out, "a responder that does no work listens on {}", listener.local_addr()?)?;

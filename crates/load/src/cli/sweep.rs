@@ -5,7 +5,7 @@ use super::load::LoadArgs;
 use super::run::OutArgs;
 use crate::certs;
 use crate::fault::Fault;
-use crate::load::{Drive, Load};
+use crate::load::{ArrivalRule, Load};
 use crate::processes;
 use crate::results::Run;
 use crate::self_test::{self, Responder};
@@ -62,7 +62,7 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let arrivals = args.load.arrivals;
-    let load = args.load.load(Drive::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
+    let load = args.load.load(ArrivalRule::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
     let from_per_s = match args.from {
         Some(from) => from,
         None => guess(&load, args.load.processes)?,
@@ -78,7 +78,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
 /// Returns a starting rate well below the throughput that the engine reaches in a closed loop.
 fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     let callers = GUESS_CALLERS.max(load.connections);
-    let closed = Load { drive: Drive::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
+    let closed = Load { drive: ArrivalRule::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
     let part = processes::run(&closed, processes, false)?;
     let most = validation::figures(&closed, "", processes, &part)?.totals.ok_per_s;
     eprintln!("a closed loop of {callers} callers does {} calls/s", number(most));
@@ -106,7 +106,7 @@ pub(super) fn self_test(args: &SelfTestArgs) -> Result<(), Failure> {
     let mut asked = args.load.clone();
     asked.connect.connect = Some(responder.address.clone());
     asked.fields = asked.fields.or(Some(1));
-    let mut load = asked.load(Drive::Open { per_s: args.from, arrivals: asked.arrivals })?;
+    let mut load = asked.load(ArrivalRule::Open { per_s: args.from, arrivals: asked.arrivals })?;
     load.target = Target::of_folder(folder.path(), &responder.address);
     // The sweep looks for the limit of the generator itself.
     let steps = Steps { from_per_s: args.from, factor: 2.0, rates_max: 8, around: 2, allow_bottleneck: true };

@@ -53,7 +53,7 @@ impl Size {
 
 /// Style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stroke {
+pub(crate) enum LineStyle {
     Solid,
     Dashed,
 }
@@ -143,9 +143,9 @@ impl Chart {
         path
     }
 
-    pub(crate) fn line(&mut self, series: usize, stroke: Stroke, points: &[(f64, f64)]) {
+    pub(crate) fn line(&mut self, series: usize, stroke: LineStyle, points: &[(f64, f64)]) {
         let path = self.path(points);
-        let name = if stroke == Stroke::Dashed { "line dashed" } else { "line" };
+        let name = if stroke == LineStyle::Dashed { "line dashed" } else { "line" };
         self.marks.leaf("path", &[("class", &class(name, series)), ("d", &path)]);
     }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn what_is_measured_is_in_the_series_and_nothing_else_is() {
         let mut chart = chart();
-        chart.line(0, Stroke::Solid, &[(0.0, 0.0), (10.0, 10.0)]);
+        chart.line(0, LineStyle::Solid, &[(0.0, 0.0), (10.0, 10.0)]);
         chart.dots(7, "dot", &[(5.0, 5.0, "<5>".into())]);
         chart.guide((10.0, 10.0), "g");
         chart.mark(5.0, "m");

@@ -1,6 +1,6 @@
 //! Plots that compare several loads or stores: a sweep of rates, CPU per field, and stores.
 
-use super::chart::{Axis, Chart, Size, Stroke};
+use super::chart::{Axis, Chart, LineStyle, Size};
 use super::html::Html;
 use super::plots::figure;
 use super::rows::{self, ResultRow};
@@ -59,7 +59,7 @@ fn throughput(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     chart.guide((end, end), "all answered");
     let points: Vec<_> = runs.iter().map(|run| (run.totals.offered_per_s, run.totals.ok_per_s)).collect();
     chart.area(0, &points);
-    chart.line(0, Stroke::Solid, &points);
+    chart.line(0, LineStyle::Solid, &points);
     for run in runs {
         let totals = &run.totals;
         let said = format!("{}/s offered, {}/s answered", short(totals.offered_per_s), short(totals.ok_per_s));
@@ -85,7 +85,7 @@ fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     let y = Axis { scale: Scale::log(all()), title: "latency", label: time_us };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
     for (series, (quantile, points)) in lines.iter().enumerate() {
-        chart.line(series, Stroke::Solid, points);
+        chart.line(series, LineStyle::Solid, points);
         let said = |(load, us): &(f64, f64)| {
             (*load, *us, format!("{} at {}/s: {}", percentile(*quantile), short(*load), time_us(*us)))
         };
@@ -107,7 +107,7 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     let y =
         Axis { scale: Scale::from_zero(points.iter().map(|(_, us)| *us)), title: "CPU for a field", label: time_us };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
-    chart.line(3, Stroke::Solid, &points);
+    chart.line(3, LineStyle::Solid, &points);
     let said = |(load, us): &(f64, f64)| (*load, *us, format!("{} at {}/s", time_us(*us), short(*load)));
     chart.dots(3, "dot", &points.iter().map(said).collect::<Vec<_>>());
     if let Some(knee) = &sweep.knee {

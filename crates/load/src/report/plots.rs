@@ -1,10 +1,10 @@
 //! Plots of single loads: throughput and latency over time, latency by percentile, and latency distribution.
 
-use super::chart::{Axis, Chart, Size, Stroke};
+use super::chart::{Axis, Chart, LineStyle, Size};
 use super::html::Html;
 use super::scale::{Scale, percent, percentile, short, time_us};
 use super::spread;
-use crate::results::{Class, Moment, Run};
+use crate::results::{Class, IntervalFigures, Run};
 
 /// Formats seconds for the labels of a time axis.
 fn seconds(s: f64) -> String {
@@ -123,13 +123,13 @@ impl Subject<'_> {
         Axis { scale: Scale::between(0.0, end), title: "seconds", label: seconds }
     }
 
-    fn over_time(&self, y: Axis, value: impl Fn(&Moment) -> Option<f64>, said: fn(f64) -> String) -> Chart {
+    fn over_time(&self, y: Axis, value: impl Fn(&IntervalFigures) -> Option<f64>, said: fn(f64) -> String) -> Chart {
         let mut chart = Chart::new(self.time_axis(), y, Size::Half);
         for (series, class) in self.classes() {
             // NaN breaks the line where there is no value.
             let points: Vec<_> =
                 class.over_time.iter().map(|moment| (moment.t_s, value(moment).unwrap_or(f64::NAN))).collect();
-            chart.line(series, Stroke::Solid, &points);
+            chart.line(series, LineStyle::Solid, &points);
             let name = &class.name;
             let dots = points.iter().filter(|(_, value)| value.is_finite());
             let dots = dots.map(|(t, value)| (*t, *value, format!("{name} at {} s: {}", short(*t), said(*value))));
@@ -174,8 +174,8 @@ impl Subject<'_> {
         let y = Axis { scale: self.axes.latency, title: "time to the answer", label: time_us };
         let mut chart = Chart::new(x, y, Size::Half);
         for (series, class) in self.classes() {
-            chart.line(series, Stroke::Dashed, &spread::known(&class.service_us, class.ok));
-            chart.line(series, Stroke::Solid, &spread::curve(&class.histogram_us, class.latency_us.min));
+            chart.line(series, LineStyle::Dashed, &spread::known(&class.service_us, class.ok));
+            chart.line(series, LineStyle::Solid, &spread::curve(&class.histogram_us, class.latency_us.min));
             let known = spread::known(&class.latency_us, class.ok);
             let said = |(quantile, us): (f64, f64)| {
                 (quantile, us, format!("{} {}: {}", class.name, percentile(quantile), time_us(us)))
@@ -194,7 +194,7 @@ impl Subject<'_> {
         for (series, class) in self.classes() {
             let bins = spread::bins(&class.histogram_us);
             chart.area(series, &bins);
-            chart.line(series, Stroke::Solid, &bins);
+            chart.line(series, LineStyle::Solid, &bins);
         }
         let how = "Calls of each size in ranges of a twentieth of a power of ten. Two humps are two kinds of fate.";
         figure("Spread of latencies", how, self.finish(chart, "histogram", "Spread of latencies"))

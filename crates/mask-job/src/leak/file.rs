@@ -14,7 +14,7 @@ use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
 use crate::plan::Plan;
-use crate::report::{Ledger, Progress};
+use crate::report::{Progress, RunningReport};
 use crate::scan::csv::Columns;
 use crate::scan::json::{Memory, Scan, Shown};
 use crate::scan::text::unescaped;
@@ -41,7 +41,7 @@ pub fn verify_files(
     for pass in 1.. {
         progress.expect(bytes * u64::from(pass), 0);
         let reading = Reading { format, limits, progress };
-        let ledger = Ledger::default();
+        let ledger = RunningReport::default();
         let mut fields = Fields::default();
         reading.read(source, &mut check, &ledger, |check, field, text| {
             if field.shown == Shown::Key {
@@ -68,7 +68,7 @@ pub fn verify_files(
 }
 
 /// A value or key of a file, with its field.
-struct Met<'t> {
+struct FoundItem<'t> {
     /// The verdict of rules by path or column.
     verdict: PathRule,
     name: Name<'t>,
@@ -82,7 +82,7 @@ enum Name<'t> {
     Column(&'t str),
 }
 
-impl Met<'_> {
+impl FoundItem<'_> {
     fn name(&self) -> String {
         match self.name {
             Name::Node(tree, node) => tree.path(node),
@@ -120,7 +120,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(&mut self, met: &Met<'_>, check: &Check) -> (&str, &[usize]) {
+    fn of(&mut self, met: &FoundItem<'_>, check: &Check) -> (&str, &[usize]) {
         let entry = self.known.entry(met.label).or_insert_with(|| {
             let name = met.name();
             let numbers = check.fields_named(&name);
@@ -142,8 +142,8 @@ impl Reading<'_> {
         &self,
         path: &Path,
         check: &mut Check,
-        ledger: &Ledger,
-        mut met: impl FnMut(&mut Check, Met<'_>, &str),
+        ledger: &RunningReport,
+        mut met: impl FnMut(&mut Check, FoundItem<'_>, &str),
     ) -> Result<(), JobError> {
         let plan = Arc::clone(check.plan());
         let name = path.display().to_string();
@@ -167,7 +167,11 @@ impl Reading<'_> {
                     }
                 };
                 let mut show = |at: usize, name: &str, verdict: PathRule, text: &str| {
-                    met(check, Met { verdict, name: Name::Column(name), label: at as u32, shown: Shown::Leaf }, text);
+                    met(
+                        check,
+                        FoundItem { verdict, name: Name::Column(name), label: at as u32, shown: Shown::Leaf },
+                        text,
+                    );
                 };
                 columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
             } else {
@@ -175,7 +179,7 @@ impl Reading<'_> {
                 let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
                     let verdict = tree.verdict(node, &plan, ledger);
                     let label = tree.name_label(node, &plan, ledger);
-                    met(check, Met { verdict, name: Name::Node(tree, node), label, shown }, &text(raw));
+                    met(check, FoundItem { verdict, name: Name::Node(tree, node), label, shown }, &text(raw));
                 };
                 let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch).map_err(broken)?;
                 scan.visitor = Some(&mut show);

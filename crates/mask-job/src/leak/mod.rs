@@ -106,7 +106,7 @@ pub enum LeakVerdict {
 
 /// A function's guarantee about originals in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Promise {
+enum Guarantee {
     /// No originals occur. `constant`: except for the constant text that the function returns.
     Absent { constant: bool },
     /// Originals of other values occur by chance.
@@ -115,12 +115,12 @@ enum Promise {
     Moved,
 }
 
-fn promise(name: &str) -> Promise {
+fn promise(name: &str) -> Guarantee {
     match name {
-        "redact" | "fixed" | "null" => Promise::Absent { constant: true },
-        "partial" | "hash" | "email" => Promise::Absent { constant: false },
-        "card" | "phone" | "fpe" => Promise::Rare,
-        _ => Promise::Moved,
+        "redact" | "fixed" | "null" => Guarantee::Absent { constant: true },
+        "partial" | "hash" | "email" => Guarantee::Absent { constant: false },
+        "card" | "phone" | "fpe" => Guarantee::Rare,
+        _ => Guarantee::Moved,
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Check {
     plan: Arc<Plan>,
     keys: RandomState,
     fields: Vec<LeakField>,
-    promises: Vec<Promise>,
+    promises: Vec<Guarantee>,
     /// Field numbers by name and rule.
     by_rule: HashMap<(String, usize), usize>,
     /// Field numbers by name. A name has several fields if several kind rules apply to its values.
@@ -138,7 +138,7 @@ pub(crate) struct Check {
     /// Occurrences in source and target, by field and value.
     own: TextWindow<Occurrences>,
     /// Values searched for in other fields, with a flag for values that were found.
-    anywhere: TextWindow<Sought>,
+    anywhere: TextWindow<SearchTerms>,
     /// Per field, the number of non-null values in the target during the current pass.
     target_values: Vec<u64>,
 }
@@ -151,7 +151,7 @@ struct Occurrences {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sought {
+struct SearchTerms {
     field: u32,
     is_found: bool,
 }
@@ -212,15 +212,15 @@ impl Check {
         if let Some(entry) = self.own.entry(own, fresh) {
             entry.source = entry.source.saturating_add(1);
         }
-        if self.promises[field] != Promise::Moved && is_telling(text) {
-            let fresh = Sought { field: field as u32, is_found: false };
+        if self.promises[field] != Guarantee::Moved && is_telling(text) {
+            let fresh = SearchTerms { field: field as u32, is_found: false };
             let _ = self.anywhere.entry(self.keys.hash_one(text), fresh);
         }
-        if self.promises[field] != Promise::Moved {
+        if self.promises[field] != Guarantee::Moved {
             let Self { keys, anywhere, .. } = self;
             pieces::elements(text, &mut |element| {
                 if is_telling(element) {
-                    let fresh = Sought { field: field as u32, is_found: false };
+                    let fresh = SearchTerms { field: field as u32, is_found: false };
                     let _ = anywhere.entry(keys.hash_one(element), fresh);
                 }
             });
@@ -280,7 +280,7 @@ impl Check {
             let field = &mut self.fields[entry.field as usize];
             field.values += u64::from(entry.source);
             field.originals += 1;
-            let is_constant = self.promises[entry.field as usize] == Promise::Absent { constant: true }
+            let is_constant = self.promises[entry.field as usize] == Guarantee::Absent { constant: true }
                 && u64::from(entry.target) == self.target_values[entry.field as usize];
             if entry.target > 0 && !is_constant {
                 field.found_in_field += 1;
@@ -308,11 +308,11 @@ impl Check {
     }
 }
 
-fn verdict(field: &LeakField, promise: Promise) -> LeakVerdict {
+fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
     let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
     let leaks = match promise {
-        Promise::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
-        Promise::Rare | Promise::Moved => {
+        Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
+        Guarantee::Rare | Guarantee::Moved => {
             field.values >= ROWS_MIN
                 && (share(field.unmoved, field.values) >= UNMOVED_MAX
                     || share(field.found_elsewhere, field.looked_for_elsewhere) > ELSEWHERE_MAX)
@@ -320,7 +320,7 @@ fn verdict(field: &LeakField, promise: Promise) -> LeakVerdict {
     };
     match promise {
         _ if leaks => LeakVerdict::Leak,
-        Promise::Rare | Promise::Moved if field.values < ROWS_MIN => LeakVerdict::NotChecked,
+        Guarantee::Rare | Guarantee::Moved if field.values < ROWS_MIN => LeakVerdict::NotChecked,
         _ => LeakVerdict::Clean,
     }
 }

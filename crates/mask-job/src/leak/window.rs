@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Entries with hashes from `low` to `high`, both inclusive.
 #[derive(Debug)]
 pub(crate) struct TextWindow<V> {
-    entries: HashMap<u64, V, BuildHasherDefault<Itself>>,
+    entries: HashMap<u64, V, BuildHasherDefault<IdentityHasher>>,
     entries_max: usize,
     low: u64,
     high: u64,
@@ -69,9 +69,9 @@ impl<V> TextWindow<V> {
 
 /// A hasher for keys that are already hashes.
 #[derive(Default)]
-pub(crate) struct Itself(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl Hasher for Itself {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

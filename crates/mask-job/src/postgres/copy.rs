@@ -15,9 +15,9 @@ use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
-use crate::pipeline::{self, Done, PipelineState, Sink};
+use crate::pipeline::{self, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
-use crate::report::{Ledger, Progress};
+use crate::report::{Progress, RunningReport};
 
 /// Maximum bytes of one COPY into the target. The server reports a rejected row only at the end of its COPY.
 const COPY_BYTES: u64 = 32 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Run<E> {
     pub(crate) snapshot: String,
     pub(crate) engine: Arc<E>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ledger: Arc<RunningReport>,
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cpu: Arc<Semaphore>,
@@ -148,7 +148,7 @@ struct CopyTarget<'t> {
 }
 
 impl Sink for CopyTarget<'_> {
-    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+    async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes_in += done.bytes_in;
         self.bytes_out += done.bytes.len() as u64;
         self.write(done.bytes, done.records).await

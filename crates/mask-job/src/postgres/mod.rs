@@ -31,7 +31,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
 use crate::plan::Plan;
-use crate::report::{Ledger, Progress, Report};
+use crate::report::{Progress, Report, RunningReport};
 use copy::Run;
 use dump::{Dump, Section};
 use rows::Rows;
@@ -90,7 +90,7 @@ pub async fn mask_database<E: Engine>(
         snapshot,
         engine,
         plan,
-        ledger: Arc::new(Ledger::default()),
+        ledger: Arc::new(RunningReport::default()),
         limits,
         progress,
         cpu: Arc::new(Semaphore::new(limits.workers.max(1))),

@@ -11,7 +11,7 @@ use crate::chunker::Chunk;
 use crate::error::JobError;
 use crate::pipeline::Format;
 use crate::plan::Plan;
-use crate::report::{Label, Ledger};
+use crate::report::{Label, RunningReport};
 use crate::scan::copy;
 use crate::scan::tree::PathRule;
 
@@ -20,7 +20,7 @@ use crate::scan::tree::PathRule;
 pub(crate) struct Rows {
     pub(crate) table: String,
     plan: Arc<Plan>,
-    ledger: Arc<Ledger>,
+    ledger: Arc<RunningReport>,
     pub(crate) columns: Vec<RowColumn>,
     /// True if text columns without a rule are checked for kinds.
     by_kind: bool,
@@ -38,7 +38,7 @@ pub(crate) struct RowColumn {
 }
 
 impl Rows {
-    pub(crate) fn new(table: &Table, plan: &Arc<Plan>, ledger: &Arc<Ledger>) -> Result<Self, JobError> {
+    pub(crate) fn new(table: &Table, plan: &Arc<Plan>, ledger: &Arc<RunningReport>) -> Result<Self, JobError> {
         let mut columns = Vec::new();
         for column in table.copied() {
             let rule = plan.column_rule(&[&table.schema, &table.name, &column.name]);

@@ -12,7 +12,7 @@ use super::json::Unknown;
 use super::{Fault, utf8};
 use crate::batch::{self, Batch, Form, FoundValue, absent};
 use crate::plan::Plan;
-use crate::report::{Label, Ledger};
+use crate::report::{Label, RunningReport};
 use crate::scan::tree::PathRule;
 
 /// The columns of a file with the verdict for each.
@@ -46,7 +46,7 @@ impl Columns {
         begin: usize,
         delimiter: u8,
         plan: &Plan,
-        ledger: &Ledger,
+        ledger: &RunningReport,
     ) -> Result<Result<(Self, usize), String>, Fault> {
         utf8(text)?;
         let mut fields = Vec::new();
@@ -58,7 +58,7 @@ impl Columns {
         Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
     }
 
-    fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &Ledger) -> Result<Self, String> {
+    fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &RunningReport) -> Result<Self, String> {
         let mut columns = Vec::with_capacity(names.len());
         for name in names {
             let rule = plan.column_rule(&[name]);
@@ -97,7 +97,7 @@ impl Columns {
         text: &[u8],
         begin: usize,
         plan: &Plan,
-        ledger: &Ledger,
+        ledger: &RunningReport,
         batch: &mut Batch,
     ) -> Result<Unknown, Fault> {
         utf8(text)?;
@@ -151,7 +151,7 @@ impl Columns {
         field: &Field,
         fields: &[Field],
         plan: &Plan,
-        ledger: &Ledger,
+        ledger: &RunningReport,
         batch: &mut Batch,
         unknown: &mut Unknown,
     ) -> Result<(), Fault> {

@@ -13,7 +13,7 @@ use super::{Fault, utf8};
 use crate::batch::{Batch, Form, FoundValue, absent};
 use crate::error::UNKNOWN_LISTED_MAX;
 use crate::plan::Plan;
-use crate::report::{Label, Ledger};
+use crate::report::{Label, RunningReport};
 
 /// Maximum nesting depth of containers, equal to the engine's limit.
 const DEPTH_MAX: usize = 128;
@@ -89,7 +89,7 @@ impl Unknown {
 pub(crate) struct Scan<'a> {
     text: &'a [u8],
     plan: &'a Plan,
-    ledger: &'a Ledger,
+    ledger: &'a RunningReport,
     memory: &'a mut Memory,
     batch: &'a mut Batch,
     /// If set, the visitor gets every key and every leaf except null, and rules are not applied.
@@ -113,7 +113,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn new(
         text: &'a [u8],
         plan: &'a Plan,
-        ledger: &'a Ledger,
+        ledger: &'a RunningReport,
         memory: &'a mut Memory,
         batch: &'a mut Batch,
     ) -> Result<Self, Fault> {

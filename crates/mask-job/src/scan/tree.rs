@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::text::unescaped;
 use crate::plan::{Plan, Step};
-use crate::report::{FieldReport, Label, Ledger};
+use crate::report::{FieldReport, Label, RunningReport};
 
 /// Index of a node.
 pub(crate) type NodeId = usize;
@@ -155,7 +155,7 @@ impl Tree {
 
     /// Returns the verdict for leaves at this path.
     #[inline]
-    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> PathRule {
+    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &RunningReport) -> PathRule {
         match self.nodes[id].verdict {
             Some(verdict) => verdict,
             None => self.judge(id, plan, ledger),
@@ -163,7 +163,7 @@ impl Tree {
     }
 
     #[cold]
-    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> PathRule {
+    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &RunningReport) -> PathRule {
         let verdict = match plan.path_rule(&self.steps(id, plan)) {
             None => PathRule::None,
             Some(rule) if plan.keeps(rule) => PathRule::Keep,
@@ -174,7 +174,7 @@ impl Tree {
     }
 
     /// Returns the label for values at this path to which a kind rule applies.
-    pub(crate) fn kind_label(&mut self, id: NodeId, rule: usize, plan: &Plan, ledger: &Ledger) -> Label {
+    pub(crate) fn kind_label(&mut self, id: NodeId, rule: usize, plan: &Plan, ledger: &RunningReport) -> Label {
         if let Some((_, label)) = self.nodes[id].kinds.iter().find(|(known, _)| *known == rule) {
             return *label;
         }
@@ -184,7 +184,7 @@ impl Tree {
     }
 
     /// Returns a label of the path alone, from a ledger that is used only for names.
-    pub(crate) fn name_label(&mut self, id: NodeId, plan: &Plan, names: &Ledger) -> Label {
+    pub(crate) fn name_label(&mut self, id: NodeId, plan: &Plan, names: &RunningReport) -> Label {
         self.kind_label(id, usize::MAX, plan, names)
     }
 
@@ -223,7 +223,7 @@ impl Tree {
     }
 
     /// Adds the counts of kept and null values to the ledger and resets them.
-    pub(crate) fn settle(&mut self, plan: &Plan, ledger: &Ledger) {
+    pub(crate) fn settle(&mut self, plan: &Plan, ledger: &RunningReport) {
         let mut counts = crate::report::Counts::default();
         for id in 0..self.nodes.len() {
             let (kept, nulls) = (self.nodes[id].kept, self.nodes[id].nulls);

@@ -3,7 +3,7 @@
 
 use super::Unfit;
 use crate::Value;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 use crate::limits::VALUE_BYTES_MAX;
 
 /// The canonical bytes of a value, without allocation.
@@ -66,7 +66,7 @@ impl<'a> Canonical<'a> {
     }
 
     /// Hashes the bytes for one purpose. `settings` are the function's arguments that must change the hash.
-    pub(super) fn hash(&self, keyed: &Keyed, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
+    pub(super) fn hash(&self, keyed: &KeyedHmac, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
         keyed.hash(purpose, &[settings, &[u8::from(self.is_binary)], self.bytes()])
     }
 }

@@ -10,7 +10,7 @@ use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
 use crate::function::Period;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 use crate::limits::SHORT_BYTES_MAX;
 
 const NOT_A_DATE: Unfit = Unfit::Shape("a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00");
@@ -25,7 +25,7 @@ pub(crate) enum Shift {
     By(i32),
     /// Between 1 and `days` in either direction, derived from the key. Equal for all dates of one subject, or without a
     /// subject for equal dates.
-    Within { days: i32, keyed: Keyed, has_subject: bool },
+    Within { days: i32, keyed: KeyedHmac, has_subject: bool },
 }
 
 impl Shift {

@@ -4,7 +4,7 @@ use sealwire_msgpack::write;
 
 use super::Unfit;
 use super::ff1::Ff1;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 
 /// Minimum number of digits for encryption. Fewer digits are replaced by a keyed hash.
 const ENCRYPTED_MIN: usize = 6;
@@ -56,7 +56,7 @@ impl Digits {
 #[derive(Debug)]
 pub(super) struct Replacing {
     pub(super) ff1: Ff1,
-    pub(super) keyed: Keyed,
+    pub(super) keyed: KeyedHmac,
 }
 
 impl Replacing {

@@ -7,7 +7,7 @@ use sealwire_msgpack::write;
 
 use super::Unfit;
 use crate::Value;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 use crate::limits::EMAIL_BYTES_MAX;
 
 const NOT_AN_EMAIL: Unfit = Unfit::Shape("an e-mail address: something, `@`, a domain");
@@ -27,12 +27,12 @@ const CHARS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Email {
-    keyed: Keyed,
+    keyed: KeyedHmac,
     keeps_domain: bool,
 }
 
 impl Email {
-    pub(super) fn new(keyed: Keyed, keeps_domain: bool) -> Self {
+    pub(super) fn new(keyed: KeyedHmac, keeps_domain: bool) -> Self {
         Self { keyed, keeps_domain }
     }
 

@@ -5,16 +5,16 @@ use sealwire_msgpack::write;
 use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 
 #[derive(Debug)]
 pub(crate) struct Hash {
-    keyed: Keyed,
+    keyed: KeyedHmac,
     length: usize,
 }
 
 impl Hash {
-    pub(super) fn new(keyed: Keyed, length: u16) -> Self {
+    pub(super) fn new(keyed: KeyedHmac, length: u16) -> Self {
         Self { keyed, length: length.into() }
     }
 

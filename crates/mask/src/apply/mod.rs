@@ -15,7 +15,7 @@ mod text;
 
 use sealwire_msgpack::write;
 
-use crate::function::{Literal, Period, Recipe};
+use crate::function::{FunctionKind, Literal, Period};
 use crate::rules::Lists;
 use crate::{Function, MaskSecret, Value};
 
@@ -74,28 +74,30 @@ impl Applied {
         let has_subject = function.subject().is_some();
         let noise = |reach| Self::Noise(number::Noise { keyed: keyed(), reach, has_subject });
         Some(match &function.recipe {
-            Recipe::Keep => Self::Keep,
-            Recipe::Redact { with } => Self::Redact(with.clone()),
-            Recipe::Fixed(value) => Self::Fixed(value.clone()),
-            Recipe::Null => Self::Null,
-            Recipe::Partial { first, last, with } => Self::Partial(text::Partial::new(*first, *last, *with)),
-            Recipe::Email { keeps_domain } => Self::Email(email::Email::new(keyed(), *keeps_domain)),
-            Recipe::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
-            Recipe::Card { first, last, is_valid } => {
+            FunctionKind::Keep => Self::Keep,
+            FunctionKind::Redact { with } => Self::Redact(with.clone()),
+            FunctionKind::Fixed(value) => Self::Fixed(value.clone()),
+            FunctionKind::Null => Self::Null,
+            FunctionKind::Partial { first, last, with } => Self::Partial(text::Partial::new(*first, *last, *with)),
+            FunctionKind::Email { keeps_domain } => Self::Email(email::Email::new(keyed(), *keeps_domain)),
+            FunctionKind::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
+            FunctionKind::Card { first, last, is_valid } => {
                 Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
             }
-            Recipe::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
-            Recipe::Pseudonym { list } => Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?)),
-            Recipe::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
-            Recipe::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
-            Recipe::ShiftWithin { days } => {
+            FunctionKind::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
+            FunctionKind::Pseudonym { list } => {
+                Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?))
+            }
+            FunctionKind::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
+            FunctionKind::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
+            FunctionKind::ShiftWithin { days } => {
                 Self::Shift(date::Shift::Within { days: *days, keyed: keyed(), has_subject })
             }
-            Recipe::Step { step } => Self::Step(*step),
-            Recipe::Truncate { keep } => Self::Truncate(*keep),
-            Recipe::Coarsen(period) => Self::Coarsen(*period),
-            Recipe::NoisePercent { millionths } => noise(number::Reach::Of(*millionths)),
-            Recipe::NoiseBy { by } => noise(number::Reach::Fixed(*by)),
+            FunctionKind::Step { step } => Self::Step(*step),
+            FunctionKind::Truncate { keep } => Self::Truncate(*keep),
+            FunctionKind::Coarsen(period) => Self::Coarsen(*period),
+            FunctionKind::NoisePercent { millionths } => noise(number::NoiseRange::Of(*millionths)),
+            FunctionKind::NoiseBy { by } => noise(number::NoiseRange::Fixed(*by)),
         })
     }
 

@@ -9,7 +9,7 @@ use sealwire_msgpack::write;
 use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 
 const NOT_A_NUMBER: Unfit = Unfit::Shape("a plain decimal number of at most 30 digits, without leading zeros");
 
@@ -172,7 +172,7 @@ pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(),
 
 /// The maximum distance of noise from the number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Reach {
+pub(crate) enum NoiseRange {
     /// A share of the number, in millionths.
     Of(u32),
     /// A distance that is the same for every number.
@@ -182,8 +182,8 @@ pub(crate) enum Reach {
 /// `noise`: a nearby number, derived from the key.
 #[derive(Debug)]
 pub(crate) struct Noise {
-    pub(super) keyed: Keyed,
-    pub(super) reach: Reach,
+    pub(super) keyed: KeyedHmac,
+    pub(super) reach: NoiseRange,
     pub(super) has_subject: bool,
 }
 
@@ -208,8 +208,8 @@ impl Noise {
                 // A value from -1 to 1, with 53 bits.
                 let share = (drawn >> 75) as f64 / (1_u64 << 52) as f64 - 1.0;
                 let reach = match self.reach {
-                    Reach::Of(millionths) => value.abs() * (f64::from(millionths) / 1e6),
-                    Reach::Fixed(by) => {
+                    NoiseRange::Of(millionths) => value.abs() * (f64::from(millionths) / 1e6),
+                    NoiseRange::Fixed(by) => {
                         form.tells_apart(value, by)?;
                         by as f64
                     }
@@ -222,8 +222,8 @@ impl Noise {
 
     fn draw(&self, number: &[u8], subject: Option<Value<'_>>) -> Result<u128, Unfit> {
         let reach = match self.reach {
-            Reach::Of(millionths) => [0, u64::from(millionths)],
-            Reach::Fixed(by) => [1, by],
+            NoiseRange::Of(millionths) => [0, u64::from(millionths)],
+            NoiseRange::Fixed(by) => [1, by],
         };
         let mut settings = [0; 9];
         settings[0] = reach[0] as u8;
@@ -241,8 +241,8 @@ impl Noise {
     fn moved(&self, decimal: Decimal, drawn: u128) -> Result<Decimal, Unfit> {
         let reach = match self.reach {
             // Cannot overflow: less than 10^30 times 10^6.
-            Reach::Of(millionths) => decimal.digits * u128::from(millionths) / 1_000_000,
-            Reach::Fixed(by) => u128::from(by).checked_mul(decimal.unit()).ok_or(Unfit::Range)?,
+            NoiseRange::Of(millionths) => decimal.digits * u128::from(millionths) / 1_000_000,
+            NoiseRange::Fixed(by) => u128::from(by).checked_mul(decimal.unit()).ok_or(Unfit::Range)?,
         };
         let span = reach.checked_mul(2).and_then(|twice| twice.checked_add(1)).ok_or(Unfit::Range)?;
         let digits = decimal.digits.checked_add(drawn % span).ok_or(Unfit::Range)?.saturating_sub(reach);

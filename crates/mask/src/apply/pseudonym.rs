@@ -4,19 +4,19 @@
 use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
-use crate::keys::Keyed;
+use crate::keys::KeyedHmac;
 use crate::rules::Entries;
 
 #[derive(Debug)]
 pub(crate) struct Pseudonym {
-    keyed: Keyed,
+    keyed: KeyedHmac,
     /// The list's name is part of the hash, so an entry of one list reveals nothing about the entry of another.
     list: Box<str>,
     entries: Entries,
 }
 
 impl Pseudonym {
-    pub(super) fn new(keyed: Keyed, list: &str, entries: Entries) -> Self {
+    pub(super) fn new(keyed: KeyedHmac, list: &str, entries: Entries) -> Self {
         Self { keyed, list: list.into(), entries }
     }
 

@@ -20,7 +20,7 @@ pub(crate) use scan::Literal;
 /// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    pub(crate) recipe: Recipe,
+    pub(crate) recipe: FunctionKind,
     /// The domain, if given. Only for keyed functions.
     domain: Option<Box<str>>,
     /// The map key of the subject: a value in the same map that the masking depends on.
@@ -29,7 +29,7 @@ pub struct Function {
 
 /// The kind of function, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Recipe {
+pub(crate) enum FunctionKind {
     Keep,
     Redact { with: Option<Box<str>> },
     Fixed(Literal),
@@ -116,20 +116,20 @@ impl Function {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.recipe {
-            Recipe::Keep => "keep",
-            Recipe::Redact { .. } => "redact",
-            Recipe::Fixed(_) => "fixed",
-            Recipe::Null => "null",
-            Recipe::Partial { .. } => "partial",
-            Recipe::Email { .. } => "email",
-            Recipe::Phone { .. } => "phone",
-            Recipe::Card { .. } => "card",
-            Recipe::Hash { .. } => "hash",
-            Recipe::Pseudonym { .. } => "pseudonym",
-            Recipe::Fpe(_) => "fpe",
-            Recipe::ShiftBy { .. } | Recipe::ShiftWithin { .. } => "date_shift",
-            Recipe::Step { .. } | Recipe::Truncate { .. } | Recipe::Coarsen(_) => "generalize",
-            Recipe::NoisePercent { .. } | Recipe::NoiseBy { .. } => "noise",
+            FunctionKind::Keep => "keep",
+            FunctionKind::Redact { .. } => "redact",
+            FunctionKind::Fixed(_) => "fixed",
+            FunctionKind::Null => "null",
+            FunctionKind::Partial { .. } => "partial",
+            FunctionKind::Email { .. } => "email",
+            FunctionKind::Phone { .. } => "phone",
+            FunctionKind::Card { .. } => "card",
+            FunctionKind::Hash { .. } => "hash",
+            FunctionKind::Pseudonym { .. } => "pseudonym",
+            FunctionKind::Fpe(_) => "fpe",
+            FunctionKind::ShiftBy { .. } | FunctionKind::ShiftWithin { .. } => "date_shift",
+            FunctionKind::Step { .. } | FunctionKind::Truncate { .. } | FunctionKind::Coarsen(_) => "generalize",
+            FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. } => "noise",
         }
     }
 
@@ -137,31 +137,31 @@ impl Function {
     #[must_use]
     pub const fn is_keyed(&self) -> bool {
         match self.recipe {
-            Recipe::Keep
-            | Recipe::Redact { .. }
-            | Recipe::Fixed(_)
-            | Recipe::Null
-            | Recipe::Partial { .. }
-            | Recipe::ShiftBy { .. }
-            | Recipe::Step { .. }
-            | Recipe::Truncate { .. }
-            | Recipe::Coarsen(_) => false,
-            Recipe::Email { .. }
-            | Recipe::Phone { .. }
-            | Recipe::Card { .. }
-            | Recipe::Hash { .. }
-            | Recipe::Pseudonym { .. }
-            | Recipe::Fpe(_)
-            | Recipe::ShiftWithin { .. }
-            | Recipe::NoisePercent { .. }
-            | Recipe::NoiseBy { .. } => true,
+            FunctionKind::Keep
+            | FunctionKind::Redact { .. }
+            | FunctionKind::Fixed(_)
+            | FunctionKind::Null
+            | FunctionKind::Partial { .. }
+            | FunctionKind::ShiftBy { .. }
+            | FunctionKind::Step { .. }
+            | FunctionKind::Truncate { .. }
+            | FunctionKind::Coarsen(_) => false,
+            FunctionKind::Email { .. }
+            | FunctionKind::Phone { .. }
+            | FunctionKind::Card { .. }
+            | FunctionKind::Hash { .. }
+            | FunctionKind::Pseudonym { .. }
+            | FunctionKind::Fpe(_)
+            | FunctionKind::ShiftWithin { .. }
+            | FunctionKind::NoisePercent { .. }
+            | FunctionKind::NoiseBy { .. } => true,
         }
     }
 
     /// Returns true if the function keeps the field unchanged.
     #[must_use]
     pub const fn is_keep(&self) -> bool {
-        matches!(self.recipe, Recipe::Keep)
+        matches!(self.recipe, FunctionKind::Keep)
     }
 
     /// Returns the given domain, or else the function's name. In one domain, equal values have equal masked values.
@@ -180,7 +180,7 @@ impl Function {
     #[must_use]
     pub fn list(&self) -> Option<&str> {
         match &self.recipe {
-            Recipe::Pseudonym { list } => Some(list),
+            FunctionKind::Pseudonym { list } => Some(list),
             _ => None,
         }
     }

@@ -3,43 +3,45 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::scan::{Literal, is_word_char};
-use super::{Alphabet, Function, Period, Recipe};
+use super::{Alphabet, Function, FunctionKind, Period};
 
 impl Display for Function {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let mut call = FunctionText { f, arguments: 0 };
         call.f.write_str(self.name())?;
         match &self.recipe {
-            Recipe::Keep | Recipe::Null => {}
-            Recipe::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
-            Recipe::Fixed(value) => call.argument("", value)?,
-            Recipe::Partial { first, last, with } => {
+            FunctionKind::Keep | FunctionKind::Null => {}
+            FunctionKind::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
+            FunctionKind::Fixed(value) => call.argument("", value)?,
+            FunctionKind::Partial { first, last, with } => {
                 call.unless("first", *first, 0)?;
                 call.unless("last", *last, 0)?;
                 if *with != '*' {
                     call.argument("with", &Quoted(with.encode_utf8(&mut [0; 4])))?;
                 }
             }
-            Recipe::Email { keeps_domain } => call.optional("keep", keeps_domain.then_some("domain"))?,
-            Recipe::Phone { last } => call.unless("last", *last, 0)?,
-            Recipe::Card { first, last, is_valid } => {
+            FunctionKind::Email { keeps_domain } => call.optional("keep", keeps_domain.then_some("domain"))?,
+            FunctionKind::Phone { last } => call.unless("last", *last, 0)?,
+            FunctionKind::Card { first, last, is_valid } => {
                 call.unless("first", *first, 0)?;
                 call.unless("last", *last, 4)?;
                 call.optional("luhn", (!is_valid).then_some("invalid"))?;
             }
-            Recipe::Hash { length } => call.unless("length", *length, 32)?,
-            Recipe::Pseudonym { list } => call.argument("list", &Plain(list))?,
-            Recipe::Fpe(alphabet) => {
+            FunctionKind::Hash { length } => call.unless("length", *length, 32)?,
+            FunctionKind::Pseudonym { list } => call.argument("list", &Plain(list))?,
+            FunctionKind::Fpe(alphabet) => {
                 call.optional("alphabet", (*alphabet != Alphabet::Digits).then(|| alphabet.name()))?
             }
-            Recipe::ShiftBy { days } => call.argument("days", days)?,
-            Recipe::ShiftWithin { days } => call.argument("within", days)?,
-            Recipe::Step { step } => call.argument("step", step)?,
-            Recipe::Truncate { keep } => call.argument("keep", keep)?,
-            Recipe::Coarsen(Period::Month) => call.argument("date", &"month")?,
-            Recipe::Coarsen(Period::Year) => call.argument("date", &"year")?,
-            Recipe::NoisePercent { millionths } => call.argument("percent", &(f64::from(*millionths) / 10_000.0))?,
-            Recipe::NoiseBy { by } => call.argument("by", by)?,
+            FunctionKind::ShiftBy { days } => call.argument("days", days)?,
+            FunctionKind::ShiftWithin { days } => call.argument("within", days)?,
+            FunctionKind::Step { step } => call.argument("step", step)?,
+            FunctionKind::Truncate { keep } => call.argument("keep", keep)?,
+            FunctionKind::Coarsen(Period::Month) => call.argument("date", &"month")?,
+            FunctionKind::Coarsen(Period::Year) => call.argument("date", &"year")?,
+            FunctionKind::NoisePercent { millionths } => {
+                call.argument("percent", &(f64::from(*millionths) / 10_000.0))?
+            }
+            FunctionKind::NoiseBy { by } => call.argument("by", by)?,
         }
         call.optional("subject", self.subject.as_deref().map(Plain))?;
         call.optional("domain", self.domain.as_deref().map(Plain))?;

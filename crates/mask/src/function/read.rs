@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::arguments::{Arguments, TakenArguments, alternatives};
 use super::scan::{self, Literal};
-use super::{Alphabet, Function, FunctionError, Period, Recipe};
+use super::{Alphabet, Function, FunctionError, FunctionKind, Period};
 
 /// All names, in the order of the documentation.
 pub(crate) const NAMES: [&str; 14] = [
@@ -45,8 +45,10 @@ impl FromStr for Function {
             function.domain = arguments.text("domain")?;
             function.domain.take_if(|domain| **domain == **name);
         }
-        if matches!(function.recipe, Recipe::ShiftWithin { .. } | Recipe::NoisePercent { .. } | Recipe::NoiseBy { .. })
-        {
+        if matches!(
+            function.recipe,
+            FunctionKind::ShiftWithin { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. }
+        ) {
             function.subject = arguments.text("subject")?;
         }
         arguments.finish()?;
@@ -73,23 +75,23 @@ fn known(name: &str) -> &'static [&'static str] {
     }
 }
 
-fn recipe(name: &str, arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
+fn recipe(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     Ok(match name {
-        "keep" => Recipe::Keep,
-        "redact" => Recipe::Redact { with: arguments.take("with").map(TakenArguments::any_text).transpose()? },
-        "fixed" => Recipe::Fixed(fixed(arguments)?),
-        "null" => Recipe::Null,
+        "keep" => FunctionKind::Keep,
+        "redact" => FunctionKind::Redact { with: arguments.take("with").map(TakenArguments::any_text).transpose()? },
+        "fixed" => FunctionKind::Fixed(fixed(arguments)?),
+        "null" => FunctionKind::Null,
         "partial" => partial(arguments)?,
-        "email" => Recipe::Email { keeps_domain: arguments.word("keep", &["none", "domain"])? == 1 },
-        "phone" => Recipe::Phone { last: arguments.int("last", 0..=8, 0)? },
-        "card" => Recipe::Card {
+        "email" => FunctionKind::Email { keeps_domain: arguments.word("keep", &["none", "domain"])? == 1 },
+        "phone" => FunctionKind::Phone { last: arguments.int("last", 0..=8, 0)? },
+        "card" => FunctionKind::Card {
             first: arguments.int("first", 0..=6, 0)?,
             last: arguments.int("last", 0..=4, 4)?,
             is_valid: arguments.word("luhn", &["valid", "invalid"])? == 0,
         },
-        "hash" => Recipe::Hash { length: arguments.int("length", 16..=64, 32)? },
-        "pseudonym" => Recipe::Pseudonym { list: list(arguments)? },
-        "fpe" => Recipe::Fpe(alphabet(arguments)?),
+        "hash" => FunctionKind::Hash { length: arguments.int("length", 16..=64, 32)? },
+        "pseudonym" => FunctionKind::Pseudonym { list: list(arguments)? },
+        "fpe" => FunctionKind::Fpe(alphabet(arguments)?),
         "date_shift" => date_shift(arguments)?,
         "generalize" => generalize(arguments)?,
         _ => noise(arguments)?,
@@ -105,7 +107,7 @@ fn fixed(arguments: &mut Arguments<'_>) -> Result<Literal, FunctionError> {
     }
 }
 
-fn partial(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
+fn partial(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     let (first, last) = (arguments.int("first", 0..=64, 0)?, arguments.int("last", 0..=64, 0)?);
     let mut with = '*';
     if let Some(taken) = arguments.take("with") {
@@ -122,7 +124,7 @@ fn partial(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
         let message = "`partial` needs `first`, `last` or both; to hide all characters write `redact`";
         return Err(FunctionError::new(arguments.end, message));
     }
-    Ok(Recipe::Partial { first, last, with })
+    Ok(FunctionKind::Partial { first, last, with })
 }
 
 fn list(arguments: &mut Arguments<'_>) -> Result<Box<str>, FunctionError> {
@@ -139,13 +141,13 @@ fn alphabet(arguments: &mut Arguments<'_>) -> Result<Alphabet, FunctionError> {
     arguments.word("alphabet", &names).map(|at| Alphabet::ALL[at])
 }
 
-fn date_shift(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
+fn date_shift(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     match (arguments.take("days"), arguments.take("within")) {
         (Some(days), None) => match days.value {
             Literal::Int(0) => Err(days.wrong("not 0, which shifts nothing")),
-            _ => Ok(Recipe::ShiftBy { days: days.int(-DAYS_MAX..=DAYS_MAX)? }),
+            _ => Ok(FunctionKind::ShiftBy { days: days.int(-DAYS_MAX..=DAYS_MAX)? }),
         },
-        (None, Some(within)) => Ok(Recipe::ShiftWithin { days: within.int(1..=DAYS_MAX)? }),
+        (None, Some(within)) => Ok(FunctionKind::ShiftWithin { days: within.int(1..=DAYS_MAX)? }),
         _ => {
             let message = "`date_shift` needs either `days`, the same for every date, or `within`, by the key";
             Err(FunctionError::new(arguments.end, message))
@@ -153,11 +155,13 @@ fn date_shift(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
     }
 }
 
-fn generalize(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
+fn generalize(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     match (arguments.take("step"), arguments.take("keep"), arguments.take("date")) {
-        (Some(step), None, None) => Ok(Recipe::Step { step: step.int(1..=i64::MAX)? }),
-        (None, Some(keep), None) => Ok(Recipe::Truncate { keep: keep.int(0..=64)? }),
-        (None, None, Some(date)) => Ok(Recipe::Coarsen([Period::Month, Period::Year][date.word(&["month", "year"])?])),
+        (Some(step), None, None) => Ok(FunctionKind::Step { step: step.int(1..=i64::MAX)? }),
+        (None, Some(keep), None) => Ok(FunctionKind::Truncate { keep: keep.int(0..=64)? }),
+        (None, None, Some(date)) => {
+            Ok(FunctionKind::Coarsen([Period::Month, Period::Year][date.word(&["month", "year"])?]))
+        }
         _ => {
             let message = "`generalize` needs one of `step` (numbers), `keep` (characters) and `date` (month or year)";
             Err(FunctionError::new(arguments.end, message))
@@ -165,7 +169,7 @@ fn generalize(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
     }
 }
 
-fn noise(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
+fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     const IS: &str = "a number from 0.0001 to 100, with four digits behind the point at most";
     match (arguments.take("percent"), arguments.take("by")) {
         (Some(percent), None) => {
@@ -180,9 +184,9 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
             if !is_exact || !(1.0..=1_000_000.0).contains(&millionths) {
                 return Err(percent.wrong(IS));
             }
-            Ok(Recipe::NoisePercent { millionths: millionths as u32 })
+            Ok(FunctionKind::NoisePercent { millionths: millionths as u32 })
         }
-        (None, Some(by)) => Ok(Recipe::NoiseBy { by: by.int(1..=i64::MAX)? }),
+        (None, Some(by)) => Ok(FunctionKind::NoiseBy { by: by.int(1..=i64::MAX)? }),
         _ => {
             let message = "`noise` needs either `percent`, of each number, or `by`, the same for every number";
             Err(FunctionError::new(arguments.end, message))

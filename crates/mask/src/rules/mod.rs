@@ -10,7 +10,7 @@ mod lists;
 
 use std::sync::Arc;
 
-use sealwire_payload::{Field, Ranked, Selection};
+use sealwire_payload::{Field, PrioritizedEntry, Selection};
 
 pub use error::RulesError;
 pub(crate) use lists::{Entries, Lists};
@@ -61,7 +61,7 @@ pub struct RuleText {
 
 /// The decision of the rules on one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum FieldDecision {
     /// The rule with this index in [`Rules::iter`] applies. Its function can be `keep`.
     Rule(usize),
     /// No rule applies; the field stays unchanged.
@@ -132,14 +132,14 @@ impl Rules {
             match &rule.target {
                 Target::Path(path) => {
                     Selection::parse([path.as_str()]).map_err(|error| RuleFault::path(at, &error))?;
-                    named.push(Ranked::Path(path));
+                    named.push(PrioritizedEntry::Path(path));
                     ranked.push(at);
                 }
                 Target::Column(name) if name.is_empty() => {
                     return Err(RuleFault::target(at, "a column has a name".to_owned()));
                 }
                 Target::Column(name) => {
-                    named.push(Ranked::Key(name));
+                    named.push(PrioritizedEntry::Key(name));
                     ranked.push(at);
                 }
                 Target::Kind(kind) => kinds.push((at, *kind)),
@@ -181,9 +181,9 @@ impl Rules {
 
     /// Returns the ruling for a field of a walk under [`Rules::selection`].
     #[must_use]
-    pub fn ruling(&self, field: &Field<'_>) -> Ruling {
+    pub fn ruling(&self, field: &Field<'_>) -> FieldDecision {
         if let Some(rank) = field.rank() {
-            return self.ranked.get(rank as usize).map_or(Ruling::Refuse, |rule| Ruling::Rule(*rule));
+            return self.ranked.get(rank as usize).map_or(FieldDecision::Refuse, |rule| FieldDecision::Rule(*rule));
         }
         match Value::of(field.token) {
             Some(value) => self.without_name(value),
@@ -193,10 +193,10 @@ impl Rules {
 
     /// Returns the ruling for a value that no path or column rule names.
     #[must_use]
-    pub fn without_name(&self, value: Value<'_>) -> Ruling {
+    pub fn without_name(&self, value: Value<'_>) -> FieldDecision {
         match value {
-            Value::Nil => Ruling::Keep,
-            Value::Str(text) => self.kind_of(text).map_or_else(|| self.neither(), Ruling::Rule),
+            Value::Nil => FieldDecision::Keep,
+            Value::Str(text) => self.kind_of(text).map_or_else(|| self.neither(), FieldDecision::Rule),
             _ => self.neither(),
         }
     }
@@ -222,10 +222,10 @@ impl Rules {
         &self.lists
     }
 
-    fn neither(&self) -> Ruling {
+    fn neither(&self) -> FieldDecision {
         match self.unknown {
-            Unknown::Keep => Ruling::Keep,
-            Unknown::Refuse => Ruling::Refuse,
+            Unknown::Keep => FieldDecision::Keep,
+            Unknown::Refuse => FieldDecision::Refuse,
         }
     }
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use sealwire_payload::{Budget, Containers, Walk, WalkLimits, json};
 
-use super::{RuleText, Rules, Ruling, Target, Unknown};
+use super::{FieldDecision, RuleText, Rules, Target, Unknown};
 use crate::{Finding, Found, Kind};
 
 const RULES: &str = r#"
@@ -209,7 +209,7 @@ fn the_rules_of_a_call_are_those_of_a_file() {
 #[test]
 fn nil_is_never_unknown() {
     let rules = Rules::from_toml("unknown = \"refuse\"").expect("rules");
-    assert_eq!(rules.without_name(crate::Value::Nil), Ruling::Keep);
-    assert_eq!(rules.without_name(crate::Value::Bool(true)), Ruling::Refuse);
+    assert_eq!(rules.without_name(crate::Value::Nil), FieldDecision::Keep);
+    assert_eq!(rules.without_name(crate::Value::Bool(true)), FieldDecision::Refuse);
     assert!(rulings(&rules, "null").is_empty());
 }

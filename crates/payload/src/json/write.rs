@@ -25,7 +25,7 @@ use crate::{Path, WalkLimits};
 /// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON form, or the writer
 /// fails.
 pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: WalkLimits) -> Result<(), JsonError> {
-    let mut print = Print {
+    let mut print = JsonWriter {
         reader: TokenReader::new(bytes),
         input: bytes,
         writer: BufWriter::new(writer),
@@ -44,7 +44,7 @@ pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Walk
     Ok(())
 }
 
-struct Print<'a, W: Write> {
+struct JsonWriter<'a, W: Write> {
     reader: TokenReader<'a>,
     input: &'a [u8],
     writer: BufWriter<W>,
@@ -57,7 +57,7 @@ struct Print<'a, W: Write> {
     keys_before: Vec<usize>,
 }
 
-impl<'a, W: Write> Print<'a, W> {
+impl<'a, W: Write> JsonWriter<'a, W> {
     /// Prints one value with its key, or ends one container. Returns `false` after the last container.
     fn next(&mut self) -> Result<bool, JsonError> {
         let Some(frame) = self.frames.last_mut() else {

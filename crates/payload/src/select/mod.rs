@@ -11,7 +11,7 @@ mod priority;
 mod priority_tests;
 
 pub(crate) use parse::is_bare_name;
-pub use priority::Ranked;
+pub use priority::PrioritizedEntry;
 
 use priority::Ranks;
 use thiserror::Error;

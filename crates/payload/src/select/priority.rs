@@ -19,7 +19,7 @@ const RANKS_MAX: usize = 0xffff;
 
 /// One entry of a ranked selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ranked<'p> {
+pub enum PrioritizedEntry<'p> {
     /// A select path, including everything beneath it.
     Path(&'p str),
     /// The value under this key in any map, including everything beneath it: `$..['key']`, but without using steps.
@@ -41,19 +41,19 @@ impl Selection {
     ///
     /// # Errors
     /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are limited to 65,535.
-    pub fn ranked<'p>(ranked: impl IntoIterator<Item = Ranked<'p>>) -> Result<Self, SelectError> {
+    pub fn ranked<'p>(ranked: impl IntoIterator<Item = PrioritizedEntry<'p>>) -> Result<Self, SelectError> {
         let (mut texts, mut ranks) = (Vec::new(), Ranks { paths: Vec::new(), keys: Vec::new() });
         for (rank, ranked) in ranked.into_iter().enumerate() {
-            let (Ranked::Path(text) | Ranked::Key(text)) = ranked;
+            let (PrioritizedEntry::Path(text) | PrioritizedEntry::Key(text)) = ranked;
             if rank >= RANKS_MAX {
                 return Err(SelectError::TooManySteps { path: text.to_owned(), steps_max: RANKS_MAX as u32 });
             }
             match ranked {
-                Ranked::Path(path) => {
+                PrioritizedEntry::Path(path) => {
                     texts.push(path);
                     ranks.paths.push(rank as u32);
                 }
-                Ranked::Key(key) => ranks.keys.push((key.as_bytes().into(), rank as States + 1)),
+                PrioritizedEntry::Key(key) => ranks.keys.push((key.as_bytes().into(), rank as States + 1)),
             }
         }
         // Of equal keys, the first takes precedence.

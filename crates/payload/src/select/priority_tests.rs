@@ -3,7 +3,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::testing::{doc, fields};
-use crate::{Budget, Containers, Field, Outcome, Path, Ranked, SelectError, Selection, Transform, Walk, WalkLimits};
+use crate::{
+    Budget, Containers, Field, Outcome, Path, PrioritizedEntry, SelectError, Selection, Transform, Walk, WalkLimits,
+};
 
 /// Collects the paths and ranks of all fields.
 #[derive(Default)]
@@ -35,7 +37,9 @@ fn ranks(selection: Selection, input: &[u8]) -> Vec<(String, Option<u32>)> {
 /// Parses entries: a text that begins with `$` is a path, any other text is a key.
 fn ranked<'p>(texts: impl IntoIterator<Item = &'p str>) -> Result<Selection, SelectError> {
     Selection::ranked(
-        texts.into_iter().map(|text| if text.starts_with('$') { Ranked::Path(text) } else { Ranked::Key(text) }),
+        texts
+            .into_iter()
+            .map(|text| if text.starts_with('$') { PrioritizedEntry::Path(text) } else { PrioritizedEntry::Key(text) }),
     )
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::admission::Refusal;
+use crate::admission::Rejection;
 
 type TestCore = Core<u32, u32, u32>;
 
 const NS_PER_US: u64 = 1_000;
 
-fn knobs(workers: u32) -> Knobs {
-    Knobs { memory_bytes_max: 1_000, ..Knobs::new(NonZeroU32::new(workers).unwrap()) }
+fn knobs(workers: u32) -> SchedulerOptions {
+    SchedulerOptions { memory_bytes_max: 1_000, ..SchedulerOptions::new(NonZeroU32::new(workers).unwrap()) }
 }
 
 fn call(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
@@ -35,7 +35,7 @@ fn admitted(verdict: AdmissionDecision) -> Id {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Offer {
+    AdmissionOffer {
         tenant: u32,
         weight: u32,
         micros: u64,
@@ -79,7 +79,7 @@ fn op() -> impl Strategy<Value = Op> {
     let any = any::<usize>;
     prop_oneof![
         6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms, whole)| {
-            Op::Offer { tenant, weight, micros, bytes, patience_ms, whole }
+            Op::AdmissionOffer { tenant, weight, micros, bytes, patience_ms, whole }
         }),
         6 => (any(), cost()).prop_map(|(of, micros)| Op::Submit { of, micros }),
         2 => (any(), cost()).prop_map(|(of, micros)| Op::Reckon { of, micros }),
@@ -128,7 +128,7 @@ impl Owner {
 
     fn apply(&mut self, core: &mut TestCore, workers: u32, op: Op) {
         match op {
-            Op::Offer { tenant, weight, micros, bytes, patience_ms, whole } => {
+            Op::AdmissionOffer { tenant, weight, micros, bytes, patience_ms, whole } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
                 let call = OfferedRequest { weight, bytes, deadline, whole, ..call(&tenant, micros) };
                 self.tokens += 1;
@@ -336,7 +336,7 @@ proptest! {
         spent in prop::collection::vec(10..150_u64, 1..20),
         slices in 100..5_000_usize,
     ) {
-        let mut core = TestCore::new(Knobs { wait_max: Duration::from_secs(1_000), ..knobs(1) });
+        let mut core = TestCore::new(SchedulerOptions { wait_max: Duration::from_secs(1_000), ..knobs(1) });
         let mut now = 0;
         let tenants: Vec<u32> = (0..weights.len() as u32).collect();
         let submit = |core: &mut TestCore, tenant: u32, now| {
@@ -489,7 +489,7 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
 
 #[test]
 fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
-    let mut core = TestCore::new(Knobs { order: Order::Arrival, ..knobs(1) });
+    let mut core = TestCore::new(SchedulerOptions { order: Order::Arrival, ..knobs(1) });
     let mut now = Time::default();
     for tenant in 0..60 {
         // Large and small, of sixty tenants, with deadlines that none can meet.
@@ -507,7 +507,7 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
     }
     let mut offer = |tenant, bytes| core.offer(now, &OfferedRequest { bytes, ..call(&tenant, 10) }, || 0);
     admitted(offer(1, 900));
-    assert!(matches!(offer(2, 101), AdmissionDecision::Refused(Refusal { reason: Reason::Memory, .. })));
+    assert!(matches!(offer(2, 101), AdmissionDecision::Refused(Rejection { reason: Reason::Memory, .. })));
     admitted(offer(3, 99));
 }
 
@@ -769,7 +769,7 @@ fn a_slow_machine_makes_no_call_larger() {
     // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.
     let refused = (0..60).position(|_| {
         let call = OfferedRequest { since: now, ..call(&7, 5_000) };
-        matches!(core.offer(now, &call, || 0), AdmissionDecision::Refused(Refusal { reason: Reason::Backlog, .. }))
+        matches!(core.offer(now, &call, || 0), AdmissionDecision::Refused(Rejection { reason: Reason::Backlog, .. }))
     });
     assert!(refused.is_some_and(|first| first <= 6), "{refused:?}");
 }

@@ -22,7 +22,7 @@ pub(crate) use stats::{ClassRow, SimulationReport};
 use crate::arena::Id;
 use crate::call::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::core::Core;
-use crate::tuning::{Knobs, Order, Tuning};
+use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
 const US: u64 = 1_000;
@@ -93,13 +93,13 @@ impl Scope {
 }
 
 /// Sizes in fields, and how often each comes.
-pub(crate) type Mix = &'static [(u64, f64)];
+pub(crate) type SizeMix = &'static [(u64, f64)];
 
 /// The small, medium and large of the experiments.
-pub(crate) const MIX: Mix = &[(30, 0.80), (150, 0.18), (2_000, 0.02)];
+pub(crate) const MIX: SizeMix = &[(30, 0.80), (150, 0.18), (2_000, 0.02)];
 
 /// Mean work of a mix, in ns.
-pub(crate) fn mean(mix: Mix, scope: Scope) -> f64 {
+pub(crate) fn mean(mix: SizeMix, scope: Scope) -> f64 {
     mix.iter().map(|(fields, part)| scope.work(*fields) as f64 * part).sum()
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Source {
     /// Reports are by group.
     pub(crate) group: usize,
     pub(crate) scope: Scope,
-    pub(crate) mix: Mix,
+    pub(crate) mix: SizeMix,
     pub(crate) arrivals: Arrivals,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) connections: usize,
@@ -131,7 +131,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: Mix, arrivals: Arrivals) -> Self {
+    pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: SizeMix, arrivals: Arrivals) -> Self {
         let active = (0, u64::MAX / MS);
         let (timeout_ms, away_ms) = (None, None);
         Self { tenant, group, scope, mix, arrivals, timeout_ms, connections: 1, weight: 1, bytes: 0, away_ms, active }
@@ -152,7 +152,7 @@ pub(crate) struct Scenario {
     /// Calls that arrive earlier are not reported.
     pub(crate) warm_up_millis: u64,
     pub(crate) seed: u64,
-    pub(crate) knobs: Knobs,
+    pub(crate) knobs: SchedulerOptions,
     pub(crate) tuning: Tuning,
     /// All calls are those of one tenant.
     pub(crate) one_tenant: bool,
@@ -217,7 +217,7 @@ impl Scenario {
             millis,
             warm_up_millis: millis / 10,
             seed: 1,
-            knobs: Knobs::new(NonZeroU32::new(2).unwrap()),
+            knobs: SchedulerOptions::new(NonZeroU32::new(2).unwrap()),
             tuning: Tuning::default(),
             one_tenant: false,
             deadlines: true,
@@ -282,7 +282,7 @@ enum SimulationEvent {
     Expire { call: usize, id: Id },
 }
 
-struct Issued {
+struct IssuedRequest {
     source: usize,
     size: usize,
     arrived: u64,
@@ -310,7 +310,7 @@ struct Simulation {
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     scheduled: u64,
     random: SimulationRandom,
-    calls: Vec<Issued>,
+    calls: Vec<IssuedRequest>,
     /// Per worker: the request, its id, and the work in the slice.
     workers: Vec<Option<(usize, Id, u64)>>,
     /// By source and connection.
@@ -400,7 +400,7 @@ impl Simulation {
         let work = source.scope.work(source.mix[size].0);
         let connection = self.random.below(source.connections);
         let behind = source.away_ms.map_or(0, |_| work / 2);
-        self.calls.push(Issued {
+        self.calls.push(IssuedRequest {
             source: index,
             size,
             arrived: self.now,
@@ -429,7 +429,7 @@ impl Simulation {
 
     /// The caller sends, unless its connection is paused: then the call fails unread, whatever its class.
     fn offer(&mut self, call: usize) {
-        let Issued { source: index, connection, arrived, work, .. } = self.calls[call];
+        let IssuedRequest { source: index, connection, arrived, work, .. } = self.calls[call];
         if self.scenario.pause && self.paused_until[index][connection] > self.now {
             return self.refused(call, self.paused_until[index][connection] - self.now);
         }
@@ -506,7 +506,7 @@ impl Simulation {
         if std::mem::replace(&mut self.calls[call].begun, true) {
             return;
         }
-        let Issued { offered, expires, .. } = self.calls[call];
+        let IssuedRequest { offered, expires, .. } = self.calls[call];
         assert!(!self.scenario.expiry || self.now <= expires, "no call waits beyond twice its bound");
         let waited = self.now - offered;
         self.row(call, |row| row.waited_max = row.waited_max.max(waited));
@@ -514,7 +514,7 @@ impl Simulation {
 
     /// Returns the cost that the core was told, without the part that follows a wait.
     fn first(&self, call: usize) -> Cost {
-        let Issued { told, behind, .. } = self.calls[call];
+        let IssuedRequest { told, behind, .. } = self.calls[call];
         Cost::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
     }
 
@@ -568,7 +568,7 @@ impl Simulation {
         } else if done && !self.calls[call].over {
             let closed = self.core.close(now, id);
             assert_eq!(closed, Some(Closed { work: None, left: Cost::default() }), "what is done has no work left");
-            let Issued { source, size, arrived, work, .. } = self.calls[call];
+            let IssuedRequest { source, size, arrived, work, .. } = self.calls[call];
             let latency = self.now - arrived;
             self.row(call, |row| row.finish(latency));
             if self.now >= self.scenario.warm_up_millis * MS {
@@ -632,7 +632,7 @@ impl Simulation {
 
     /// The row of a call that counts.
     fn row(&mut self, call: usize, change: impl FnOnce(&mut ClassRow)) {
-        let Issued { source, size, arrived, .. } = self.calls[call];
+        let IssuedRequest { source, size, arrived, .. } = self.calls[call];
         if arrived >= self.scenario.warm_up_millis * MS {
             change(&mut self.report.rows[self.scenario.sources[source].group][size]);
         }

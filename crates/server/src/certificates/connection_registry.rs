@@ -33,7 +33,7 @@ const NEVER: i64 = i64::MAX;
 
 /// TLS settings and open connections of one listener.
 pub(crate) struct ConnectionRegistry {
-    serving: RwLock<Serving>,
+    serving: RwLock<HandshakeSettings>,
     /// By digest. Those that were refused are not in it any more.
     chains: Mutex<HashMap<[u8; 32], Arc<Chain>>>,
     metrics: Arc<Metrics>,
@@ -41,7 +41,7 @@ pub(crate) struct ConnectionRegistry {
 
 /// Settings for handshakes.
 #[derive(Clone)]
-struct Serving {
+struct HandshakeSettings {
     tls: ServerTls,
     /// Grows with every change.
     number: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Caller {
 
 /// Result of judging connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedConnections {
     /// Chains looked at.
     pub(crate) chains: u64,
     /// Chains refused.
@@ -85,20 +85,20 @@ pub(crate) struct Judged {
 
 impl ConnectionRegistry {
     pub(crate) fn new(tls: ServerTls, metrics: Arc<Metrics>) -> Arc<Self> {
-        let serving = RwLock::new(Serving { tls, number: 0 });
+        let serving = RwLock::new(HandshakeSettings { tls, number: 0 });
         Arc::new(Self { serving, chains: Mutex::default(), metrics })
     }
 
     /// Returns the settings of the next handshake.
     pub(crate) fn entrance(&self) -> HandshakeConfig {
-        let Serving { tls, number } = self.serving();
+        let HandshakeSettings { tls, number } = self.serving();
         HandshakeConfig { config: tls.config, number }
     }
 
     /// From here on handshakes are made under `tls`. Who is connected is not judged by that yet.
     pub(crate) fn replace(&self, tls: ServerTls) {
         let mut serving = self.serving.write().unwrap_or_else(PoisonError::into_inner);
-        *serving = Serving { tls, number: serving.number + 1 };
+        *serving = HandshakeSettings { tls, number: serving.number + 1 };
     }
 
     /// Enters a connection by the certificates that its handshake showed.
@@ -127,21 +127,21 @@ impl ConnectionRegistry {
     }
 
     /// Judges everybody who is connected.
-    pub(crate) async fn judge_all(self: &Arc<Self>) -> Judged {
+    pub(crate) async fn judge_all(self: &Arc<Self>) -> JudgedConnections {
         let all = self.chains().values().cloned().collect();
         self.judge(all).await
     }
 
     /// Judges those of whose certificates one has ended since they were judged last.
-    pub(crate) async fn judge_ended(self: &Arc<Self>) -> Judged {
+    pub(crate) async fn judge_ended(self: &Arc<Self>) -> JudgedConnections {
         let now = now().as_secs() as i64;
         let ended = |chain: &&Arc<Chain>| chain.ends.load(Ordering::Relaxed) <= now;
         let ended: Vec<_> = self.chains().values().filter(ended).cloned().collect();
         self.judge(ended).await
     }
 
-    async fn judge(self: &Arc<Self>, chains: Vec<Arc<Chain>>) -> Judged {
-        let (chains, mut next, mut judged) = (Arc::new(chains), 0, Judged::default());
+    async fn judge(self: &Arc<Self>, chains: Vec<Arc<Chain>>) -> JudgedConnections {
+        let (chains, mut next, mut judged) = (Arc::new(chains), 0, JudgedConnections::default());
         while next < chains.len() {
             let (gate, slice) = (Arc::clone(self), Arc::clone(&chains));
             let done = tokio::task::spawn_blocking(move || gate.judge_slice(&slice[next..])).await;
@@ -159,8 +159,8 @@ impl ConnectionRegistry {
     }
 
     /// Judges one chain at least.
-    fn judge_slice(&self, chains: &[Arc<Chain>]) -> (Judged, Duration) {
-        let (begun, serving, mut judged) = (Instant::now(), self.serving(), Judged::default());
+    fn judge_slice(&self, chains: &[Arc<Chain>]) -> (JudgedConnections, Duration) {
+        let (begun, serving, mut judged) = (Instant::now(), self.serving(), JudgedConnections::default());
         for chain in chains {
             judged.chains += 1;
             if let Err(why) = chain.judge(&*serving.tls.verifier) {
@@ -193,7 +193,7 @@ impl ConnectionRegistry {
         connections
     }
 
-    fn serving(&self) -> Serving {
+    fn serving(&self) -> HandshakeSettings {
         self.serving.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

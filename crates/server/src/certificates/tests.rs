@@ -325,7 +325,7 @@ async fn thousands_of_certificates_are_judged_in_slices() {
     drop(callers);
     assert_eq!(
         kept.gate.judge_all().await,
-        connection_registry::Judged::default(),
+        connection_registry::JudgedConnections::default(),
         "nothing is kept of those that left"
     );
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    Boundary, CallError, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, decode_errors,
+    CallError, ErrorCode, FrameLayout, MessageHeader, Method, Notification, RpcError, Scan, Scanner, decode_cancel,
+    decode_errors,
 };
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
@@ -114,10 +115,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Acts on one message. Decodes it if it is a request.
-    async fn dispatch(&mut self, frame: Bytes, boundary: Boundary) -> Result<(), End> {
+    async fn dispatch(&mut self, frame: Bytes, boundary: FrameLayout) -> Result<(), End> {
         let streaming = self.streaming.take();
         match boundary.head {
-            Head::Request { msgid, method } => {
+            MessageHeader::Request { msgid, method } => {
                 let message = Message { msgid, method, size: boundary.into(), arrived: Instant::now() };
                 let decoded = operations::decode(&frame, &boundary);
                 drop(frame);
@@ -126,20 +127,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     _ => self.answer_at_once(message, decoded).await,
                 }
             }
-            Head::Notification { notice: Some(Notice::Cancel) } => {
+            MessageHeader::Notification { notice: Some(Notification::Cancel) } => {
                 // A malformed cancel is ignored: a notification has no response.
                 if let Ok(msgid) = decode_cancel(&frame) {
                     self.cancel(msgid).await;
                 }
                 Ok(())
             }
-            Head::Notification { notice: Some(Notice::Errors) } => {
+            MessageHeader::Notification { notice: Some(Notification::Errors) } => {
                 if let Ok(format) = decode_errors(&frame) {
                     self.connection.set_error_format(format);
                 }
                 Ok(())
             }
-            Head::Notification { .. } | Head::Response { .. } => Ok(()),
+            MessageHeader::Notification { .. } | MessageHeader::Response { .. } => Ok(()),
         }
     }
 

@@ -303,7 +303,7 @@ async fn run(
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
     };
-    report.times = ran.map(|Ran { started, worked, asked }| CallTimes {
+    report.times = ran.map(|JobTimes { started, worked, asked }| CallTimes {
         class: admission.class(),
         queue: Instant::from_std(started).saturating_duration_since(request.arrived),
         work: worked,
@@ -316,7 +316,7 @@ async fn run(
 }
 
 /// Times of a job that ended by itself.
-struct Ran {
+struct JobTimes {
     started: std::time::Instant,
     worked: Duration,
     /// Part of the time passed in the token store.
@@ -330,12 +330,12 @@ async fn run_job(
     (mut job, mut finished): (Box<Job>, oneshot::Receiver<Finished>),
     admission: &mut AdmissionPermit,
     deadline: Instant,
-    ran: &mut Option<Ran>,
+    ran: &mut Option<JobTimes>,
 ) -> Result<Vec<u8>, CallFailure> {
     loop {
         admission.submit(job);
         let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
-        let ran = ran.get_or_insert(Ran { started: ended.started, worked: Duration::ZERO, asked: false });
+        let ran = ran.get_or_insert(JobTimes { started: ended.started, worked: Duration::ZERO, asked: false });
         ran.worked += ended.worked;
         match ended.result? {
             Outcome::Reply(bytes) => return Ok(bytes),

@@ -5,13 +5,13 @@ use super::audit::{RejectedRequest, RequestSummary};
 use sealwire_engine::operation::RequestOptions;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, CallTimes};
-use sealwire_telemetry::traces::{Ended, Traced};
+use sealwire_telemetry::traces::{RequestEnd, Traced};
 
 impl Connection {
     /// Ends the span of a request that is kept.
     pub(super) fn end_span(&self, traced: Traced, summary: &RequestSummary<'_>, times: Option<CallTimes>) {
         let RequestSummary { method, options, bytes, cancel, code, arrived } = summary;
-        let ended = Ended {
+        let ended = RequestEnd {
             method: *method,
             code: *code,
             principal: &self.principal,

@@ -1,7 +1,7 @@
 //! Audit records of control requests: the principal and the change, never a private key.
 
 use sealwire_audit::{Change, Record};
-use sealwire_wire::control::{AppAsk, CollectionAsk, Control, PrincipalAsk, RoleAsk};
+use sealwire_wire::control::{AppOperation, CollectionOperation, Control, PrincipalOperation, RoleOperation};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
@@ -80,15 +80,15 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         Control::Collection(call) => of_collection(&call.ask, &mut facts),
         Control::Role(call) => {
             facts.push(("role", Change::Text(call.role)));
-            if let RoleAsk::Set { grants } = &call.ask {
+            if let RoleOperation::Set { grants } = &call.ask {
                 facts.push(("grants", Change::Texts(grants)));
             }
         }
         Control::Principal(call) => {
             facts.push(("principal", Change::Text(call.principal)));
             let role = match call.ask {
-                PrincipalAsk::Grant { role } => Some(role),
-                PrincipalAsk::Revoke { role } => role,
+                PrincipalOperation::Grant { role } => Some(role),
+                PrincipalOperation::Revoke { role } => role,
             };
             facts.push(("role", role.map_or(Change::Nothing, Change::Text)));
         }
@@ -108,41 +108,45 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
     facts
 }
 
-fn of_app<'a>(ask: &AppAsk<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     let text = |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
     match ask {
-        AppAsk::Create => (),
-        AppAsk::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
+        AppOperation::Create => (),
+        AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
         // The key itself stays out.
-        AppAsk::Import { curve, private_key: _, seals } => {
+        AppOperation::Import { curve, private_key: _, seals } => {
             facts.extend([("curve", Change::Text(curve.name())), ("seals", Change::Flag(*seals))]);
         }
-        AppAsk::Disable { key } | AppAsk::Enable { key } | AppAsk::Restore { key } => facts.extend(text("key", *key)),
-        AppAsk::Delete { key, delay_s } => {
+        AppOperation::Disable { key } | AppOperation::Enable { key } | AppOperation::Restore { key } => {
+            facts.extend(text("key", *key))
+        }
+        AppOperation::Delete { key, delay_s } => {
             facts.extend(text("key", *key));
             facts.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
         }
-        AppAsk::Set { format, epoch_ms } => {
+        AppOperation::Set { format, epoch_ms } => {
             facts.extend(text("format", format.map(|format| format.name())));
             facts.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
         }
     }
 }
 
-fn of_collection(ask: &CollectionAsk, facts: &mut Vec<(&'static str, Change<'_>)>) {
+fn of_collection(ask: &CollectionOperation, facts: &mut Vec<(&'static str, Change<'_>)>) {
     let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match ask {
-        CollectionAsk::Create { kind, format, first: _, last: _, scope, expires_s, retention_s } => facts.extend([
-            ("kind", Change::Text(kind.name())),
-            ("format", Change::Text(format.name())),
-            ("scope", Change::Text(scope.name())),
-            ("expires_s", time(*expires_s)),
-            ("retention_s", time(*retention_s)),
-        ]),
-        CollectionAsk::Set { expires_s, retention_s } => {
+        CollectionOperation::Create { kind, format, first: _, last: _, scope, expires_s, retention_s } => {
+            facts.extend([
+                ("kind", Change::Text(kind.name())),
+                ("format", Change::Text(format.name())),
+                ("scope", Change::Text(scope.name())),
+                ("expires_s", time(*expires_s)),
+                ("retention_s", time(*retention_s)),
+            ])
+        }
+        CollectionOperation::Set { expires_s, retention_s } => {
             facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
             facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
         }
-        CollectionAsk::Delete => (),
+        CollectionOperation::Delete => (),
     }
 }

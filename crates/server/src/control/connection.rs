@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_wire::{
-    Boundary, Call, ErrorCode, ErrorFormat, Fate, Head, Limits, Methods, Notice, RpcError, Scan, Scanner,
-    decode_errors, reply,
+    Call, Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods, Notification, RpcError,
+    Scan, Scanner, decode_errors, reply,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -128,10 +128,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Scan::Refused { head, error, fate } => {
                 match head.and_then(|head| head.answer_to()) {
                     Some(msgid) => self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
-                    None if fate == Fate::Close => self.send_protocol_error(&error.into()).await?,
+                    None if fate == Disposition::Close => self.send_protocol_error(&error.into()).await?,
                     None => (),
                 }
-                if fate == Fate::Close { Err(Over) } else { Ok(()) }
+                if fate == Disposition::Close { Err(Over) } else { Ok(()) }
             }
         }
     }
@@ -150,8 +150,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Answers the message at the front of the buffer; a notification gets none.
-    async fn take_call(&mut self, boundary: &Boundary) -> Result<(), Over> {
-        let Head::Request { msgid, method } = boundary.head else {
+    async fn take_call(&mut self, boundary: &FrameLayout) -> Result<(), Over> {
+        let MessageHeader::Request { msgid, method } = boundary.head else {
             self.take_error_format(boundary);
             return Ok(());
         };
@@ -178,8 +178,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Sets the form of errors if the message at the front of the buffer asks for one. Returns whether it does.
-    fn take_error_format(&mut self, boundary: &Boundary) -> bool {
-        if boundary.head != (Head::Notification { notice: Some(Notice::Errors) }) {
+    fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
+        if boundary.head != (MessageHeader::Notification { notice: Some(Notification::Errors) }) {
             return false;
         }
         let Ok(format) = decode_errors(&self.buffer[..boundary.bytes]) else { return false };
@@ -247,7 +247,7 @@ async fn answer(
     heard: RequestInfo<'_>,
     msgid: u32,
     message: &[u8],
-    boundary: &Boundary,
+    boundary: &FrameLayout,
 ) -> Result<Vec<u8>, RpcError> {
     let mut out = Vec::with_capacity(1_024);
     reply::begin(&mut out, msgid);
@@ -280,9 +280,9 @@ async fn answer(
     }
 }
 
-fn method_of(head: Option<Head>) -> MethodLabel {
+fn method_of(head: Option<MessageHeader>) -> MethodLabel {
     match head {
-        Some(Head::Request { method: Some(method), .. }) => method.into(),
+        Some(MessageHeader::Request { method: Some(method), .. }) => method.into(),
         _ => MethodLabel::UNKNOWN,
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use fjall::{Readable as _, Snapshot};
 
 use super::database::{Database, Key, fingerprint_key, row_key};
-use super::write_batch::{Edit, indexed};
+use super::write_batch::{RequestEdit, indexed};
 use sealwire_store::{
     Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, StoreError, TokenId, Written, check_time, fits_scan,
 };
@@ -13,7 +13,7 @@ use sealwire_store::{
 /// Maximum number of rows that a page of a walk looks at.
 const LOOKED_MAX: usize = 10_000;
 
-pub(super) fn write(edit: &mut Edit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
+pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
     group.rows.iter().try_for_each(Row::check_times)?;
     let map = group.map;
     let (mut answers, mut taken) = (Vec::with_capacity(group.rows.len()), Vec::new());
@@ -41,18 +41,18 @@ pub(super) fn write(edit: &mut Edit<'_>, now: u64, group: Group) -> Result<Writt
     Ok(Written::Taken(taken))
 }
 
-pub(super) fn archive(edit: &mut Edit<'_>, now: u64, map: MapId, row: &Row) {
+pub(super) fn archive(edit: &mut RequestEdit<'_>, now: u64, map: MapId, row: &Row) {
     edit.put(map, Some(row), Row { fingerprint: None, archived: Some(now.min(SECONDS_MAX)), ..row.clone() });
 }
 
-pub(super) fn delete(edit: &mut Edit<'_>, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+pub(super) fn delete(edit: &mut RequestEdit<'_>, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
     let rows = ids.iter().map(|id| edit.row(map, *id)).collect::<Result<Vec<_>, _>>()?;
     rows.iter().flatten().for_each(|row| edit.remove(map, row));
     Ok(rows.iter().map(Option::is_some).collect())
 }
 
 pub(super) fn expire(
-    edit: &mut Edit<'_>,
+    edit: &mut RequestEdit<'_>,
     now: u64,
     map: MapId,
     ids: &[TokenId],
@@ -67,7 +67,7 @@ pub(super) fn expire(
     Ok(rows.iter().map(Option::is_some).collect())
 }
 
-pub(super) fn put(edit: &mut Edit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
+pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
     rows.iter().try_for_each(|(_, row)| row.check_times())?;
     // First frees the fingerprints of replaced rows, because other new rows can have them.
     for (map, row) in &rows {

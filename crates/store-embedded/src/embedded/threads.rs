@@ -39,9 +39,9 @@ const PROBE_STEP: usize = 1 << 20;
 const BACKLOG_MAX: (usize, usize) = (2, 18);
 
 /// Receives the result of the commit: success, or the reason for the failure.
-pub(super) type Settle = Box<dyn FnOnce(Result<(), &str>) + Send>;
+pub(super) type CommitCallback = Box<dyn FnOnce(Result<(), &str>) + Send>;
 /// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
-pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> Settle + Send>;
+pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> CommitCallback + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 
 /// A message to a thread.

@@ -1,6 +1,6 @@
 //! A write batch (turn) of the writer: changes of several requests that see each other and become durable together.
 //!
-//! Each request makes an [`Edit`], which takes effect completely or not at all.
+//! Each request makes an [`RequestEdit`], which takes effect completely or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,9 +50,9 @@ impl<'a> WriteBatch<'a> {
     /// Runs `change` on an edit. An edit that fails, or that forgets its changes, changes nothing.
     pub(super) fn edit<T>(
         &mut self,
-        change: impl FnOnce(&mut Edit<'_>) -> Result<T, StoreError>,
+        change: impl FnOnce(&mut RequestEdit<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut edit = Edit { turn: self, changes: Changes::default() };
+        let mut edit = RequestEdit { turn: self, changes: Changes::default() };
         let answer = change(&mut edit)?;
         let Changes { rows, holders, records, generation } = edit.changes;
         self.bytes += rows.values().flatten().map(Row::bytes).sum::<usize>();
@@ -99,12 +99,12 @@ pub(super) fn indexed(row: &Row) -> Option<Fingerprint> {
 }
 
 /// The changes of one request, on top of the batch's changes, on top of the database.
-pub(super) struct Edit<'a> {
+pub(super) struct RequestEdit<'a> {
     turn: &'a WriteBatch<'a>,
     changes: Changes,
 }
 
-impl Edit<'_> {
+impl RequestEdit<'_> {
     pub(super) fn row(&self, map: MapId, id: TokenId) -> Result<Option<Row>, StoreError> {
         let key = row_key(map, id);
         match self.changes.rows.get(&key).or_else(|| self.turn.pending.rows.get(&key)) {

@@ -38,14 +38,14 @@ pub(super) struct Size {
 }
 
 #[derive(Debug)]
-pub(super) struct Desk<T> {
+pub(super) struct BatchQueue<T> {
     rules: BatchRules,
-    books: Mutex<Books<T>>,
+    books: Mutex<QueueState<T>>,
     idle: Notify,
 }
 
 #[derive(Debug)]
-struct Books<T> {
+struct QueueState<T> {
     rings: [Ring<(Size, T)>; 2],
     waiting: Size,
     lanes: usize,
@@ -55,18 +55,19 @@ struct Books<T> {
     closed: bool,
 }
 
-/// The sort and weight of the worker's last batch. [`Desk::push`] tells when to start a worker.
+/// The sort and weight of the worker's last batch. [`BatchQueue::push`] tells when to start a worker.
 #[derive(Debug, Default)]
-pub(super) struct Lane(Option<(Sort, usize)>);
+pub(super) struct LastBatch(Option<(Sort, usize)>);
 
-impl<T> Desk<T> {
+impl<T> BatchQueue<T> {
     pub(super) fn new(rules: BatchRules) -> Self {
         let rings = rules.quanta.map(Ring::new);
-        let books = Books { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, carried: 0, closed: false };
+        let books =
+            QueueState { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, carried: 0, closed: false };
         Self { rules, books: Mutex::new(books), idle: Notify::new() }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books<T>> {
+    fn books(&self) -> MutexGuard<'_, QueueState<T>> {
         // No code in this file panics between two steps of a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,14 +107,14 @@ impl<T> Desk<T> {
 
     /// Marks the batch of this worker as completed. Clients of the batch can queue new requests before the worker takes
     /// its next batch.
-    pub(super) fn landed(&self, lane: &mut Lane) {
+    pub(super) fn landed(&self, lane: &mut LastBatch) {
         if let Some((_, weight)) = &mut lane.0 {
             self.books().carried -= std::mem::take(weight);
         }
     }
 
-    /// Returns the next batch of this worker, after [`Desk::landed`]. Returns `None` if the worker must end.
-    pub(super) fn next(&self, lane: &mut Lane) -> Option<(Sort, Vec<T>)> {
+    /// Returns the next batch of this worker, after [`BatchQueue::landed`]. Returns `None` if the worker must end.
+    pub(super) fn next(&self, lane: &mut LastBatch) -> Option<(Sort, Vec<T>)> {
         let mut books = self.books();
         let last = lane.0.take().map(|(sort, _)| sort);
         if last == Some(Sort::Second) {
@@ -170,7 +171,7 @@ impl<T> Desk<T> {
     }
 }
 
-impl<T> Books<T> {
+impl<T> QueueState<T> {
     /// Returns one worker's share of all queued and sent weight.
     fn part(&self, lanes: usize) -> usize {
         let waiting: usize = self.rings.iter().map(Ring::weight).sum();

@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn turns_go_round_by_weight() {
-        type Waits<'a> = &'a [(u32, &'a [usize])];
+        type TenantWaits<'a> = &'a [(u32, &'a [usize])];
         type Batch<'a> = &'a [(u32, usize)];
-        let cases: [(Waits, usize, &[Batch]); 7] = [
+        let cases: [(TenantWaits, usize, &[Batch]); 7] = [
             (&[], 8, &[&[]]),
             (&[(1, &[1, 1, 1])], 8, &[&[(1, 1), (1, 1), (1, 1)], &[]]),
             // An item that does not fit is in the next batch, ahead of later items.

@@ -25,12 +25,12 @@ pub(super) enum InjectedFault {
 
 /// A recorded batch: its clock reading, and the rows or keys per request, as far as the store can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trip {
+pub(super) struct RecordedBatch {
     pub(super) now: u64,
     pub(super) apps: Vec<(u32, usize)>,
 }
 
-impl Trip {
+impl RecordedBatch {
     pub(super) fn items(&self) -> usize {
         self.apps.iter().map(|(_, items)| items).sum()
     }
@@ -44,8 +44,8 @@ pub(super) struct Faulty {
     pub(super) item: Duration,
     /// Faults of the next batches.
     pub(super) faults: Mutex<VecDeque<InjectedFault>>,
-    pub(super) writes: Mutex<Vec<Trip>>,
-    pub(super) looks: Mutex<Vec<Trip>>,
+    pub(super) writes: Mutex<Vec<RecordedBatch>>,
+    pub(super) looks: Mutex<Vec<RecordedBatch>>,
 }
 
 impl Faulty {
@@ -69,7 +69,7 @@ fn failure() -> StoreError {
 impl TokenStore for Faulty {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let apps = groups.iter().map(|group| (group.map.app, group.rows.len())).collect();
-        let trip = Trip { now, apps };
+        let trip = RecordedBatch { now, apps };
         let items = trip.items();
         self.writes.lock().unwrap().push(trip);
         let calls = groups.len();
@@ -89,7 +89,10 @@ impl TokenStore for Faulty {
     }
 
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
-        self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+        self.looks
+            .lock()
+            .unwrap()
+            .push(RecordedBatch { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
         match self.wait(keys.len()).await {
             InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.get(now, keys).await,
@@ -97,7 +100,10 @@ impl TokenStore for Faulty {
     }
 
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
-        self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+        self.looks
+            .lock()
+            .unwrap()
+            .push(RecordedBatch { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
         match self.wait(keys.len()).await {
             InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.find(now, keys).await,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::faulty::{Faulty, InjectedFault, Trip};
+use super::faulty::{Faulty, InjectedFault, RecordedBatch};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
 use crate::{Filter, MemoryStore, Page, Pressure, Sweep, ThrottleBounds, WriteThrottle, suite};
@@ -14,10 +14,10 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-const ONE: Lanes = Lanes { writers: 1, readers: 1 };
-const TWO: Lanes = Lanes { writers: 2, readers: 2 };
+const ONE: BatchLimits = BatchLimits { writers: 1, readers: 1 };
+const TWO: BatchLimits = BatchLimits { writers: 2, readers: 2 };
 
-fn over(store: &Arc<Faulty>, lanes: Lanes) -> Coalescer {
+fn over(store: &Arc<Faulty>, lanes: BatchLimits) -> Coalescer {
     Coalescer::new(Arc::clone(store) as Arc<dyn TokenStore>, lanes, Arc::new(()))
 }
 
@@ -113,7 +113,7 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
             callers.join_all().await;
         }
         for trips in [&store.writes, &store.looks] {
-            let sizes: Vec<usize> = trips.lock().unwrap().iter().map(Trip::items).collect();
+            let sizes: Vec<usize> = trips.lock().unwrap().iter().map(RecordedBatch::items).collect();
             // The first workers leave before all clients are there, and the last workers have less left to send.
             let steady = &sizes[4..sizes.len() - 4];
             assert!(steady.iter().all(|size| size.abs_diff(part) <= 2), "{lanes:?}: {sizes:?}");
@@ -142,7 +142,7 @@ async fn one_apps_bulk_does_not_hold_up_another() {
 #[tokio::test(start_paused = true)]
 async fn large_groups_leave_a_lane_or_a_turn_to_others() {
     // A large group takes a second, any other write 10 ms.
-    for (lanes, longest) in [(TWO, ms(30)), (Lanes { writers: 3, readers: 1 }, ms(30)), (ONE, ms(1_050))] {
+    for (lanes, longest) in [(TWO, ms(30)), (BatchLimits { writers: 3, readers: 1 }, ms(30)), (ONE, ms(1_050))] {
         let store = Faulty::slow(ms(5), Duration::from_micros(100));
         let coalescer = over(&store, lanes);
         let map = fresh();
@@ -365,10 +365,10 @@ async fn room_is_given_back_when_the_store_has_answered() {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<Flight>>);
+struct Log(Mutex<Vec<BatchStats>>);
 
 impl Observer for Log {
-    fn landed(&self, flight: &Flight) {
+    fn landed(&self, flight: &BatchStats) {
         self.0.lock().unwrap().push(*flight);
     }
 }
@@ -389,7 +389,7 @@ async fn every_trip_is_told() {
     coalescer.get(1, &[(map, id(0))], None).await.unwrap();
     coalescer.find(1, &[(map, print(0)), (map, print(1))], None).await.unwrap();
     let bytes = row(0).bytes();
-    let flight = |kind, calls, failed, items, bytes, waited| Flight {
+    let flight = |kind, calls, failed, items, bytes, waited| BatchStats {
         kind,
         calls,
         failed,
@@ -415,13 +415,13 @@ async fn look_ups_of_large_rows_are_small() {
         let map = MapId { app: 1, collection: 1 };
         let keys: Vec<_> = (0..1_200).map(|n| (map, suite::tokens::id(n))).collect();
         assert_eq!(coalescer.get(1, &keys, None).await.unwrap().len(), 1_200);
-        let most = store.looks.lock().unwrap().iter().map(Trip::items).max();
+        let most = store.looks.lock().unwrap().iter().map(RecordedBatch::items).max();
         assert_eq!(most, Some(keys_max), "{row_bytes_max}");
     }
 }
 
 /// A store whose writes and lookups go through a coalescer.
-struct Through(Coalescer);
+struct CoalescedStore(Coalescer);
 
 fn unwrapped(error: CallError) -> StoreError {
     match error {
@@ -431,7 +431,7 @@ fn unwrapped(error: CallError) -> StoreError {
 }
 
 #[async_trait]
-impl TokenStore for Through {
+impl TokenStore for CoalescedStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let calls: Vec<_> = groups
             .into_iter()
@@ -524,7 +524,7 @@ impl TokenStore for Through {
 async fn a_store_keeps_its_promises_behind_it() {
     for lanes in [ONE, TWO] {
         let coalescer = Coalescer::new(Arc::new(MemoryStore::default()), lanes, Arc::new(()));
-        suite::token_store(Arc::new(Through(coalescer))).await;
+        suite::token_store(Arc::new(CoalescedStore(coalescer))).await;
     }
 }
 
@@ -560,7 +560,7 @@ proptest! {
         runtime.block_on(async {
             let store = Faulty::slow(ms(7), Duration::from_micros(50));
             store.faults.lock().unwrap().extend(faults);
-            let coalescer = over(&store, Lanes { writers, readers: 1 });
+            let coalescer = over(&store, BatchLimits { writers, readers: 1 });
             let map = fresh();
             let mut calls = JoinSet::new();
             for (n, (comes, rows, deadline, goes)) in callers.into_iter().enumerate() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::batch_queue::{Desk, Sort};
+use super::batch_queue::{BatchQueue, Sort};
 use super::fair_queue::QueueSlot;
-use super::{CallError, Flight, Kind};
+use super::{BatchStats, CallError, Kind};
 use crate::StoreError;
 
 /// A queued request, and the channel for its result.
@@ -56,14 +56,14 @@ impl<Q, A> Open<Q, A> {
     }
 
     /// Sends the results. If `results` is too short, the remaining requests notice that their senders are dropped.
-    pub(super) fn end(self, results: impl Iterator<Item = Result<A, StoreError>>, failed: usize) -> Flight {
+    pub(super) fn end(self, results: impl Iterator<Item = Result<A, StoreError>>, failed: usize) -> BatchStats {
         let took = self.sent.elapsed();
         let calls = self.answers.len();
         for (answer, result) in self.answers.into_iter().zip(results) {
             let _ = answer.send(result.map_err(CallError::Store));
         }
         let Self { kind, items, bytes, waited, .. } = self;
-        Flight { kind, calls, failed, items, bytes, waited, took }
+        BatchStats { kind, calls, failed, items, bytes, waited, took }
     }
 }
 
@@ -80,7 +80,7 @@ impl<Q, A> Work<Q, A> {
 
 /// A client task that waits for a result. Dropping the waiter removes its request from the queue.
 pub(super) struct Waiter<'a, Q, A> {
-    pub(super) desk: &'a Desk<Work<Q, A>>,
+    pub(super) desk: &'a BatchQueue<Work<Q, A>>,
     pub(super) sort: Sort,
     /// `None` once the request is completed.
     pub(super) place: Option<QueueSlot>,

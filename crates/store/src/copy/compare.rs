@@ -1,6 +1,6 @@
 //! Reads both sides in order and reports the differences.
 
-use super::{CopyError, End, PAGE_ROWS, Place, Progress, at, end_of};
+use super::{CopyError, End, PAGE_ROWS, Progress, RowPlace, at, end_of};
 use crate::control::Snapshot;
 use crate::tokens::{MapId, Row, TokenStore};
 
@@ -61,7 +61,7 @@ struct Rows<'a> {
     store: &'a dyn TokenStore,
     end: End,
     page: std::vec::IntoIter<(MapId, Row)>,
-    after: Option<Place>,
+    after: Option<RowPlace>,
 }
 
 impl<'a> Rows<'a> {
@@ -116,7 +116,7 @@ pub(super) async fn rows(
     differences.none().map(|()| count)
 }
 
-fn named(place: Option<Place>) -> String {
+fn named(place: Option<RowPlace>) -> String {
     place.map_or_else(String::new, |(map, id)| {
         format!("row {:032x} of collection {} of app {}", u128::from_be_bytes(id.0), map.collection, map.app)
     })

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::MemoryStore;
-use crate::control::Beats;
+use crate::control::InstanceTable;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
 /// A handle on the shared state, with the last change that it was notified of.
@@ -20,7 +20,7 @@ pub(super) struct Handle {
 #[derive(Debug)]
 struct MemoryState {
     snapshot: Mutex<Snapshot>,
-    beats: Beats,
+    beats: InstanceTable,
     moved: watch::Sender<()>,
 }
 
@@ -38,7 +38,7 @@ impl Default for Handle {
     fn default() -> Self {
         Self::on(Arc::new(MemoryState {
             snapshot: Mutex::default(),
-            beats: Beats::default(),
+            beats: InstanceTable::default(),
             moved: watch::Sender::new(()),
         }))
     }

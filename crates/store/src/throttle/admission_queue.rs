@@ -66,7 +66,7 @@ pub(super) struct Id(u64);
 
 /// `T` notifies a waiting request.
 #[derive(Debug)]
-pub(super) struct Pacer<T> {
+pub(super) struct AdmissionQueue<T> {
     rules: ThrottleRules,
     /// Time up to which this state is computed.
     at: Duration,
@@ -97,7 +97,7 @@ struct Sample {
     weight: f64,
 }
 
-impl<T> Pacer<T> {
+impl<T> AdmissionQueue<T> {
     pub(super) fn new(rules: ThrottleRules) -> Self {
         Self {
             rules,
@@ -134,7 +134,7 @@ impl<T> Pacer<T> {
     }
 
     /// Offers a request. Returns `None` if the request is admitted immediately. Otherwise the request waits until the
-    /// value of `tell` appears in [`Pacer::admitted`]. A request without a deadline is never rejected for its predicted
+    /// value of `tell` appears in [`AdmissionQueue::admitted`]. A request without a deadline is never rejected for its predicted
     /// wait.
     pub(super) fn offer(
         &mut self,

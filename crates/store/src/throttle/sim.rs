@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::admission_queue::{Pacer, Released, ThrottleRules};
+use super::admission_queue::{AdmissionQueue, Released, ThrottleRules};
 use super::*;
 
 const TOGETHER: usize = 500;
@@ -58,8 +58,8 @@ fn world() -> ThrottleSimulation {
 
 /// Admission rules to compare.
 #[derive(Clone, Copy, Debug)]
-enum Door {
-    Pacer(ThrottleRules),
+enum AdmissionRule {
+    AdmissionQueue(ThrottleRules),
     /// Rejects requests that do not fit. They retry after a delay that doubles from 50 ms to 1 s.
     Refuse(f64),
     /// Delays each request behind the previous one by the curve's value at its arrival.
@@ -170,8 +170,8 @@ enum Event {
 
 struct Simulation {
     world: ThrottleSimulation,
-    door: Door,
-    pacer: Pacer<usize>,
+    door: AdmissionRule,
+    pacer: AdmissionQueue<usize>,
     random: SimulationRandom,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     numbers: u64,
@@ -187,11 +187,13 @@ struct Simulation {
     report: SimulationReport,
 }
 
-fn run(world: ThrottleSimulation, door: Door) -> SimulationReport {
+fn run(world: ThrottleSimulation, door: AdmissionRule) -> SimulationReport {
     let pacer = match door {
-        Door::Pacer(rules) => Pacer::new(rules),
-        Door::Refuse(weight_max) => Pacer::new(ThrottleRules { waiters_max: 0, ..no_curve(weight_max) }),
-        Door::Sleep(rules) => Pacer::new(no_curve(rules.weight_max)),
+        AdmissionRule::AdmissionQueue(rules) => AdmissionQueue::new(rules),
+        AdmissionRule::Refuse(weight_max) => {
+            AdmissionQueue::new(ThrottleRules { waiters_max: 0, ..no_curve(weight_max) })
+        }
+        AdmissionRule::Sleep(rules) => AdmissionQueue::new(no_curve(rules.weight_max)),
     };
     let mut simulation = Simulation {
         world,
@@ -259,7 +261,7 @@ impl Simulation {
             self.asked.insert(writer, now);
             self.report.offered += 1;
         }
-        let Door::Sleep(rules) = self.door else { return self.offer(now, writer, again) };
+        let AdmissionRule::Sleep(rules) = self.door else { return self.offer(now, writer, again) };
         let (min, max) = (rules.weight_max * rules.min_part, rules.weight_max);
         let above = self.pacer.dirty() - min;
         let delay = match self.pacer.rate() {
@@ -288,7 +290,7 @@ impl Simulation {
                 self.report.refused_again += usize::from(again > 0);
                 let back_off = Duration::from_millis(50 << again.min(4)).min(Duration::from_secs(1));
                 let after = match self.door {
-                    Door::Refuse(_) => back_off.mul_f64(0.5 + self.random.next()),
+                    AdmissionRule::Refuse(_) => back_off.mul_f64(0.5 + self.random.next()),
                     _ => refusal.retry_after,
                 };
                 self.at(now + after, Event::Ask(writer, again + 1));
@@ -298,7 +300,7 @@ impl Simulation {
 
     fn let_in(&mut self, now: Duration, writer: usize) {
         let came = self.asked.remove(&writer).expect("it asked");
-        if matches!(self.door, Door::Pacer(_)) && self.world.patience.is_none() {
+        if matches!(self.door, AdmissionRule::AdmissionQueue(_)) && self.world.patience.is_none() {
             assert!(came >= self.last, "first come, first served");
             self.last = came;
         }
@@ -348,9 +350,9 @@ fn the_curve_makes_one_mode_of_two() {
     println!("1,000 writers, 1.25 x the store\n{HEAD}");
     for seed in 1..=if is_soak() { 4 } else { 1 } {
         let world = ThrottleSimulation { seed, ..world() };
-        let curve = run(world, Door::Pacer(rules(4_000.0)));
-        let queue = run(world, Door::Pacer(no_curve(4_000.0)));
-        let refuse = run(world, Door::Refuse(4_000.0));
+        let curve = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
+        let queue = run(world, AdmissionRule::AdmissionQueue(no_curve(4_000.0)));
+        let refuse = run(world, AdmissionRule::Refuse(4_000.0));
         for (name, report) in [("curve", &curve), ("queue", &queue), ("refuse", &refuse)] {
             report.show(name);
         }
@@ -370,7 +372,7 @@ fn the_curve_makes_one_mode_of_two() {
 fn the_rate_need_not_be_known_well() {
     println!("R wrong\n{HEAD}");
     for scale in [0.1, 0.5, 2.0, 10.0] {
-        let report = run(world(), Door::Pacer(ThrottleRules { scale, ..rules(4_000.0) }));
+        let report = run(world(), AdmissionRule::AdmissionQueue(ThrottleRules { scale, ..rules(4_000.0) }));
         report.show(&format!("x {scale}"));
         assert_eq!(report.modes(), 1, "{scale}");
         assert!(report.ms(0.99) <= 2.5 * report.ms(0.5) && report.dirty_max <= 4_000.0, "{scale}");
@@ -383,7 +385,7 @@ fn room_for_two_commits_is_too_coarse() {
     println!("room for so many commits\n{HEAD}");
     for (commits, smooth) in [(2, false), (8, true), (16, true)] {
         let room = (commits * TOGETHER) as f64;
-        let curve = run(world(), Door::Pacer(rules(room)));
+        let curve = run(world(), AdmissionRule::AdmissionQueue(rules(room)));
         curve.show(&format!("{commits}"));
         assert_eq!(curve.ms(0.99) <= 1.5 * curve.ms(0.5), smooth, "{commits}");
     }
@@ -393,9 +395,9 @@ fn room_for_two_commits_is_too_coarse() {
 fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
     println!("a second of ten stalled\n{HEAD}");
     let world = ThrottleSimulation { think: 0.4, stall: 1.0, ..world() };
-    let curve = run(world, Door::Pacer(rules(4_000.0)));
-    let queue = run(world, Door::Pacer(no_curve(4_000.0)));
-    let sleep = run(world, Door::Sleep(rules(4_000.0)));
+    let curve = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
+    let queue = run(world, AdmissionRule::AdmissionQueue(no_curve(4_000.0)));
+    let sleep = run(world, AdmissionRule::Sleep(rules(4_000.0)));
     for (name, report) in [("curve", &curve), ("queue", &queue), ("sleep", &sleep)] {
         report.show(name);
     }
@@ -409,8 +411,8 @@ fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
 fn a_store_that_becomes_slower_is_followed() {
     println!("five times slower in the second half\n{HEAD}");
     let world = ThrottleSimulation { later: 5.0, ..world() };
-    let curve = run(world, Door::Pacer(rules(4_000.0)));
-    let queue = run(world, Door::Pacer(no_curve(4_000.0)));
+    let curve = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
+    let queue = run(world, AdmissionRule::AdmissionQueue(no_curve(4_000.0)));
     for (name, report) in [("curve", &curve), ("queue", &queue)] {
         report.show(name);
     }
@@ -423,9 +425,9 @@ fn the_refused_are_told_when_to_come_again() {
     println!("6,000 writers that wait for 3 s, which is twice what the store can serve\n{HEAD}");
     let seconds = if is_soak() { 60 } else { 25 };
     let world = ThrottleSimulation { writers: 6_000, patience: Some(3.0), seconds, ..WORLD };
-    let told = run(world, Door::Pacer(rules(4_000.0)));
+    let told = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
     let short = ThrottleSimulation { seconds: 5, ..world };
-    let early = run(short, Door::Pacer(ThrottleRules { returning: 0.0, ..rules(4_000.0) }));
+    let early = run(short, AdmissionRule::AdmissionQueue(ThrottleRules { returning: 0.0, ..rules(4_000.0) }));
     for (name, report) in [("told", &told), ("told too early", &early)] {
         report.show(name);
     }

@@ -11,8 +11,8 @@ const fn ms(n: u64) -> Duration {
 const BOUNDS: ThrottleBounds = ThrottleBounds { rows_max: 1_000, bytes_max: 1_000_000, waiters_max: 50 };
 
 /// Creates a pacer with D at `dirty` and R at 1,000 per second.
-fn pacer(dirty: f64) -> Pacer<u32> {
-    let mut pacer = Pacer::new(ThrottleRules::new(1_000.0, 50));
+fn pacer(dirty: f64) -> AdmissionQueue<u32> {
+    let mut pacer = AdmissionQueue::new(ThrottleRules::new(1_000.0, 50));
     assert_eq!(pacer.offer(ms(0), 900.0, None, || 0), Ok(None));
     pacer.sent(ms(0), 3);
     pacer.release(ms(0), 50.0, Released::Answered);
@@ -76,7 +76,7 @@ fn what_is_granted_counts_when_the_rate_changes() {
 
 #[test]
 fn the_rate_is_that_of_a_store_with_enough_to_do() {
-    let mut pacer: Pacer<u32> = Pacer::new(ThrottleRules::new(1_000.0, 50));
+    let mut pacer: AdmissionQueue<u32> = AdmissionQueue::new(ThrottleRules::new(1_000.0, 50));
     // Single rows at 3 ms each do not show the store's capacity.
     for n in 0..100 {
         pacer.offer(ms(3 * n), 1.0, None, || 0).unwrap();

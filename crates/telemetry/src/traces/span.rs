@@ -16,7 +16,7 @@ use sealwire_access::Principal;
 
 /// Facts about a request at its end.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct RequestEnd<'a> {
     /// Method.
     pub method: MethodLabel,
     /// How it ended.
@@ -58,7 +58,7 @@ pub(super) struct Span {
 
 impl Span {
     /// A span of its own under the caller's, or of a trace of its own.
-    pub(super) fn new(caller: Option<TraceContext>, call: Ended<'_>) -> Self {
+    pub(super) fn new(caller: Option<TraceContext>, call: RequestEnd<'_>) -> Self {
         let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let trace_id = caller.map_or_else(
             || u128::from(chance()) << 64 | u128::from(not_zero()),
@@ -179,7 +179,7 @@ pub(super) mod tests {
             took: None,
         };
         let principal = Principal::from_text("relay.internal").unwrap();
-        let call = Ended {
+        let call = RequestEnd {
             method: Method::Tokenize.into(),
             code,
             principal: &principal,

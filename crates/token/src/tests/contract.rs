@@ -38,10 +38,10 @@ fn seal(
     keys.seal(&NewToken { collection: 3, id, context, fingerprint: None, token, value })
 }
 
-type Told = (String, Option<(Datatype, Vec<u8>)>);
+type RowFacts = (String, Option<(Datatype, Vec<u8>)>);
 
 /// Opens a row by its place, then its value by the context.
-fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[u8]) -> Result<Told, CannotOpen> {
+fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[u8]) -> Result<RowFacts, CannotOpen> {
     let mut buffer = RowBuffer::default();
     let opened = keys.open(collection, &id, row, &mut buffer)?;
     let value = opened.value(&keys.context(context))?;

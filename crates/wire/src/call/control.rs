@@ -8,13 +8,13 @@ use crate::limits::{
 };
 use crate::method::Method;
 use crate::params::{
-    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Curve, Format, Kind, Page, PrincipalAsk,
-    PrincipalCall, RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Curve, Format, Kind, Page,
+    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
 #[derive(Default)]
-struct Said<'a> {
+struct ControlParams<'a> {
     app: Option<&'a str>,
     collection: Option<&'a str>,
     page: Page<'a>,
@@ -42,7 +42,7 @@ struct Said<'a> {
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
     let said = read(method, params)?;
-    let Said { key, expires_s, retention_s, .. } = said;
+    let ControlParams { key, expires_s, retention_s, .. } = said;
     // The method's table has seen to it that what it requires is there.
     let (app_name, collection_name) = (said.app.unwrap_or_default(), said.collection.unwrap_or_default());
     let role_name = said.role.unwrap_or_default();
@@ -53,19 +53,21 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
     Ok(match method {
         Method::AppsList => Control::Apps(said.page),
         Method::AppsExport => Control::Export(said.page),
-        Method::AppsCreate => app(AppAsk::Create),
-        Method::AppsRotate => app(AppAsk::Rotate { kind: said.rotate.ok_or(CallError::Missing { key: "kind" })? }),
+        Method::AppsCreate => app(AppOperation::Create),
+        Method::AppsRotate => {
+            app(AppOperation::Rotate { kind: said.rotate.ok_or(CallError::Missing { key: "kind" })? })
+        }
         Method::AppsImport => {
             let private_key = Secret(said.private_key);
-            app(AppAsk::Import { curve: said.curve, private_key, seals: said.seals })
+            app(AppOperation::Import { curve: said.curve, private_key, seals: said.seals })
         }
-        Method::AppsDisable => app(AppAsk::Disable { key }),
-        Method::AppsEnable => app(AppAsk::Enable { key }),
-        Method::AppsDelete => app(AppAsk::Delete { key, delay_s: said.delay_s }),
-        Method::AppsRestore => app(AppAsk::Restore { key }),
-        Method::AppsSet => app(AppAsk::Set { format: said.format, epoch_ms: said.epoch_ms }),
+        Method::AppsDisable => app(AppOperation::Disable { key }),
+        Method::AppsEnable => app(AppOperation::Enable { key }),
+        Method::AppsDelete => app(AppOperation::Delete { key, delay_s: said.delay_s }),
+        Method::AppsRestore => app(AppOperation::Restore { key }),
+        Method::AppsSet => app(AppOperation::Set { format: said.format, epoch_ms: said.epoch_ms }),
         Method::CollectionsList => Control::Collections { app: app_name, page: said.page },
-        Method::CollectionsCreate => collection(CollectionAsk::Create {
+        Method::CollectionsCreate => collection(CollectionOperation::Create {
             kind: said.kind.ok_or(CallError::Missing { key: "kind" })?,
             format: said.token_format,
             first: said.first,
@@ -74,15 +76,15 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             expires_s: expires_s.flatten(),
             retention_s: retention_s.flatten(),
         }),
-        Method::CollectionsSet => collection(CollectionAsk::Set { expires_s, retention_s }),
-        Method::CollectionsDelete => collection(CollectionAsk::Delete),
+        Method::CollectionsSet => collection(CollectionOperation::Set { expires_s, retention_s }),
+        Method::CollectionsDelete => collection(CollectionOperation::Delete),
         Method::InstancesList => Control::Instances,
         Method::RolesList => Control::Roles(said.page),
-        Method::RolesSet => role(RoleAsk::Set { grants: said.grants }),
-        Method::RolesDelete => role(RoleAsk::Delete),
+        Method::RolesSet => role(RoleOperation::Set { grants: said.grants }),
+        Method::RolesDelete => role(RoleOperation::Delete),
         Method::PrincipalsList => Control::Principals(said.page),
-        Method::PrincipalsGrant => principal(PrincipalAsk::Grant { role: role_name }),
-        Method::PrincipalsRevoke => principal(PrincipalAsk::Revoke { role: said.role }),
+        Method::PrincipalsGrant => principal(PrincipalOperation::Grant { role: role_name }),
+        Method::PrincipalsRevoke => principal(PrincipalOperation::Revoke { role: said.role }),
         Method::PrincipalsCheck => Control::Check(CheckCall {
             principal: said.principal,
             operation: said.operation,
@@ -96,8 +98,8 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
 }
 
 /// The params. The method's table has refused what is not its own.
-fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallError> {
-    let mut said = Said::default();
+fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>, CallError> {
+    let mut said = ControlParams::default();
     while let Some(param) = params.next()? {
         match (param.name, method) {
             ("app", _) => said.app = Some(params.app(param)?),

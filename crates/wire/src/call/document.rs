@@ -4,11 +4,12 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    Curve, DocumentCall, Encoding, Format, KeyScope, Minting, OnError, Param, Unbound, Unmatched, Within, Writing,
+    Curve, DocumentCall, Encoding, Format, KeyScope, OnError, Param, TokenLookupScope, TokenizeOptions, Unbound,
+    Unmatched, Writing,
 };
 
 /// The params of any method on a document. The method's table has refused what is not its own.
-pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<DocumentCall<'a, W>, CallError> {
+pub(super) fn document<'a, W: OwnParams<'a>>(params: &mut Params<'a>) -> Result<DocumentCall<'a, W>, CallError> {
     let mut call = DocumentCall::<W>::new("", &[]);
     while let Some(param) = params.next()? {
         match param.name {
@@ -29,18 +30,18 @@ pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<Docume
 }
 
 /// Params that a document method has besides the common ones.
-pub(super) trait Own<'a>: Default {
+pub(super) trait OwnParams<'a>: Default {
     /// Reads the value of `param`, which is a row of the method's table.
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError>;
 }
 
-impl<'a> Own<'a> for () {
+impl<'a> OwnParams<'a> for () {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         Err(params.unknown(param.name.as_bytes()))
     }
 }
 
-impl<'a> Own<'a> for Writing<'a> {
+impl<'a> OwnParams<'a> for Writing<'a> {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         match param.name {
             "curve" => self.curve = params.name(param, Curve::from_name)?,
@@ -55,7 +56,7 @@ impl<'a> Own<'a> for Writing<'a> {
     }
 }
 
-impl<'a> Own<'a> for Minting<'a> {
+impl<'a> OwnParams<'a> for TokenizeOptions<'a> {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         match param.name {
             "collection" => self.collection = params.app(param)?,
@@ -71,7 +72,7 @@ impl<'a> Own<'a> for Minting<'a> {
     }
 }
 
-impl<'a> Own<'a> for Within<'a> {
+impl<'a> OwnParams<'a> for TokenLookupScope<'a> {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         match param.name {
             "collection" => self.collection = params.app(param)?,

@@ -2,7 +2,7 @@
 //!
 //! They are read before the call is admitted, so all of their bounds are checked as they come.
 
-use super::document::Own;
+use super::document::OwnParams;
 use super::reading::{Params, breaks, cleaned};
 use crate::call_error::CallError;
 use crate::limits::{
@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::params::{MaskList, MaskRule, Masking, Param, RuleFields, UnknownFields};
 
-impl<'a> Own<'a> for Masking<'a> {
+impl<'a> OwnParams<'a> for Masking<'a> {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         match param.name {
             "rules" => self.rules = rules(param, params)?,

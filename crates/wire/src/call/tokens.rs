@@ -7,11 +7,11 @@ use crate::limits::{
     VALUE_BYTES_MAX,
 };
 use crate::method::Method;
-use crate::params::{Ask, Listing, Sweep, TokenMap, TokensCall};
+use crate::params::{Listing, Sweep, TokenMap, TokensCall, TokensOperation};
 
 /// The params of all token methods, as they are read.
 #[derive(Default)]
-struct Said<'a> {
+struct TokensParams<'a> {
     map: TokenMap<'a>,
     tokens: Vec<&'a str>,
     value: &'a [u8],
@@ -23,14 +23,14 @@ struct Said<'a> {
 
 /// The call, or `None` if the method is not one of these.
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option<TokensCall<'a>>, CallError> {
-    let ask: fn(Said<'a>) -> Ask<'a> = match method {
-        Method::TokensGet => |said| Ask::Get(said.tokens),
-        Method::TokensFind => |said| Ask::Find { value: said.value, context: said.context },
-        Method::TokensList => |said| Ask::List(said.listing),
-        Method::TokensDelete => |said| Ask::Delete(said.tokens),
-        Method::TokensExpire => |said| Ask::Expire { tokens: said.tokens, expires_s: said.expires_s },
-        Method::TokensArchive => |said| Ask::Archive(said.sweep),
-        Method::TokensPrune => |said| Ask::Prune(said.sweep),
+    let ask: fn(TokensParams<'a>) -> TokensOperation<'a> = match method {
+        Method::TokensGet => |said| TokensOperation::Get(said.tokens),
+        Method::TokensFind => |said| TokensOperation::Find { value: said.value, context: said.context },
+        Method::TokensList => |said| TokensOperation::List(said.listing),
+        Method::TokensDelete => |said| TokensOperation::Delete(said.tokens),
+        Method::TokensExpire => |said| TokensOperation::Expire { tokens: said.tokens, expires_s: said.expires_s },
+        Method::TokensArchive => |said| TokensOperation::Archive(said.sweep),
+        Method::TokensPrune => |said| TokensOperation::Prune(said.sweep),
         _ => return Ok(None),
     };
     let said = read(method, params)?;
@@ -38,9 +38,9 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option
 }
 
 /// The params. The method's table has refused what is not its own.
-fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallError> {
+fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<TokensParams<'a>, CallError> {
     let limit_max = if method == Method::TokensList { TOKENS_MAX } else { SWEEP_ROWS_MAX };
-    let mut said = Said::default();
+    let mut said = TokensParams::default();
     while let Some(param) = params.next()? {
         match param.name {
             "app" => said.map.app = params.app(param)?,

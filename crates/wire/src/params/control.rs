@@ -136,12 +136,12 @@ pub struct AppCall<'a> {
     /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
     /// The change.
-    pub ask: AppAsk<'a>,
+    pub ask: AppOperation<'a>,
 }
 
 /// A change of an app. A `key` names one key version, `None` the whole app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AppAsk<'a> {
+pub enum AppOperation<'a> {
     /// It is made, with a key of each kind.
     Create,
     /// It gets a next key version, which seals from then on.
@@ -189,7 +189,7 @@ pub enum AppAsk<'a> {
     },
 }
 
-impl AppAsk<'_> {
+impl AppOperation<'_> {
     const fn method(&self) -> Method {
         match self {
             Self::Create => Method::AppsCreate,
@@ -212,12 +212,12 @@ pub struct CollectionCall<'a> {
     /// Its name; the same alphabet.
     pub collection: &'a str,
     /// The change.
-    pub ask: CollectionAsk,
+    pub ask: CollectionOperation,
 }
 
 /// A change of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectionAsk {
+pub enum CollectionOperation {
     /// It is made. Kind, format and scope stay for ever.
     Create {
         /// Which tokens it gives.
@@ -246,7 +246,7 @@ pub enum CollectionAsk {
     Delete,
 }
 
-impl CollectionAsk {
+impl CollectionOperation {
     const fn method(&self) -> Method {
         match self {
             Self::Create { .. } => Method::CollectionsCreate,
@@ -262,12 +262,12 @@ pub struct RoleCall<'a> {
     /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub role: &'a str,
     /// The change.
-    pub ask: RoleAsk<'a>,
+    pub ask: RoleOperation<'a>,
 }
 
 /// A change of a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RoleAsk<'a> {
+pub enum RoleOperation<'a> {
     /// It grants this and nothing else, whether it was there or not.
     Set {
         /// 1 to 64 grants, each as operators write them: `encrypt,decrypt apps=shop`.
@@ -277,7 +277,7 @@ pub enum RoleAsk<'a> {
     Delete,
 }
 
-impl RoleAsk<'_> {
+impl RoleOperation<'_> {
     const fn method(&self) -> Method {
         match self {
             Self::Set { .. } => Method::RolesSet,
@@ -292,12 +292,12 @@ pub struct PrincipalCall<'a> {
     /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
     pub principal: &'a str,
     /// The change.
-    pub ask: PrincipalAsk<'a>,
+    pub ask: PrincipalOperation<'a>,
 }
 
 /// A change of a principal's roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrincipalAsk<'a> {
+pub enum PrincipalOperation<'a> {
     /// It gets one more.
     Grant {
         /// Which. It must be there.
@@ -310,7 +310,7 @@ pub enum PrincipalAsk<'a> {
     },
 }
 
-impl PrincipalAsk<'_> {
+impl PrincipalOperation<'_> {
     const fn method(&self) -> Method {
         match self {
             Self::Grant { .. } => Method::PrincipalsGrant,

@@ -4,7 +4,7 @@ use crate::method::Method;
 
 /// How `tokenize` makes tokens. Their kind and format are the collection's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Minting<'a> {
+pub struct TokenizeOptions<'a> {
     /// Where they go. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
     pub collection: &'a str,
     /// In the clear beside each new token, to list by. At most 16 of 1 to 64 bytes of visible ASCII.
@@ -17,7 +17,7 @@ pub struct Minting<'a> {
 
 /// Where `detokenize` looks tokens up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Within<'a> {
+pub struct TokenLookupScope<'a> {
     /// The collection. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
     pub collection: &'a str,
 }
@@ -28,7 +28,7 @@ pub struct TokensCall<'a> {
     /// The app and collection.
     pub map: TokenMap<'a>,
     /// The operation on them.
-    pub ask: Ask<'a>,
+    pub ask: TokensOperation<'a>,
 }
 
 /// The tokens of one collection, and the params that every call on them has.
@@ -55,7 +55,7 @@ impl<'a> TokenMap<'a> {
     }
 }
 
-impl Ask<'_> {
+impl TokensOperation<'_> {
     /// Which method asks it.
     pub const fn method(&self) -> Method {
         match self {
@@ -72,7 +72,7 @@ impl Ask<'_> {
 
 /// An operation of a [`TokensCall`]. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask<'a> {
+pub enum TokensOperation<'a> {
     /// Returns the metadata of these tokens, without their values.
     Get(Vec<&'a str>),
     /// The token of a value, where equal values have equal tokens.

@@ -5,10 +5,10 @@
 use sealwire_msgpack::TokenReader;
 
 use super::{Scanner, Side, Stage, from};
-use crate::frame::{Head, ScanError};
+use crate::frame::{MessageHeader, ScanError};
 use crate::header::{Header, Shape};
 use crate::limits::METHOD_BYTES_MAX;
-use crate::method::{Method, Notice};
+use crate::method::{Method, Notification};
 
 impl Scanner {
     /// Reads one of the values before the params. False if its bytes have not all arrived.
@@ -37,7 +37,7 @@ impl Scanner {
                 if request {
                     self.stage = Stage::Method { msgid: Some(msgid) };
                 } else {
-                    self.head = Some(Head::Response { msgid });
+                    self.head = Some(MessageHeader::Response { msgid });
                     self.stage = Stage::Body;
                 }
             }
@@ -62,12 +62,12 @@ impl Scanner {
         self.head = Some(match msgid {
             Some(msgid) => {
                 let method = Method::from_name(name).filter(|method| self.methods.contains(*method));
-                Head::Request { msgid, method }
+                MessageHeader::Request { msgid, method }
             }
-            None => Head::Notification { notice: Notice::from_name(name) },
+            None => MessageHeader::Notification { notice: Notification::from_name(name) },
         });
         self.stage = match self.head {
-            Some(Head::Request { method: Some(method), .. }) if method.takes_document() => Stage::Params,
+            Some(MessageHeader::Request { method: Some(method), .. }) if method.takes_document() => Stage::Params,
             _ => Stage::Body,
         };
         if text {

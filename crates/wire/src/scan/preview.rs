@@ -6,16 +6,16 @@
 
 use super::{Open, PARAMS_DEPTH, Payload, Scanner};
 use crate::call;
-use crate::frame::{Estimate, Head, Outlook};
+use crate::frame::{Estimate, MessageHeader, Preview};
 
 impl Scanner {
     /// Previews the document request that is arriving; `None` for any other message, before its
     /// method has arrived, and after it is complete, rejected or discarded. `buffered` is the buffer of the last scan.
     /// Reads no more than the params before the payload, and of them no more than their rules allow.
-    pub fn outlook(&self, buffered: &[u8]) -> Option<Outlook> {
+    pub fn outlook(&self, buffered: &[u8]) -> Option<Preview> {
         match self.head {
-            Some(Head::Request { method: Some(method), .. }) if method.takes_document() => {
-                Some(Outlook { whole: self.estimate(), ..call::params_so_far(method, buffered) })
+            Some(MessageHeader::Request { method: Some(method), .. }) if method.takes_document() => {
+                Some(Preview { whole: self.estimate(), ..call::params_so_far(method, buffered) })
             }
             _ => None,
         }

@@ -4,8 +4,8 @@ use sealwire_msgpack::write;
 
 use super::*;
 use crate::error::RpcError;
-use crate::frame::{Boundary, Fate, Head, Scan, ScanError};
-use crate::method::{Method, Notice};
+use crate::frame::{Disposition, FrameLayout, MessageHeader, Scan, ScanError};
+use crate::method::{Method, Notification};
 
 const SMALL: Limits = Limits { message_bytes_max: 1_000, depth_max: 6, elements_max: 100, discard_bytes_max: 5_000 };
 
@@ -14,20 +14,20 @@ fn call(params: &[u8]) -> Vec<u8> {
     [&[0x94, 0, 7, 0xa7][..], b"encrypt", &[0x91], params].concat()
 }
 
-const ENCRYPT_7: Head = Head::Request { msgid: 7, method: Some(Method::Encrypt) };
+const ENCRYPT_7: MessageHeader = MessageHeader::Request { msgid: 7, method: Some(Method::Encrypt) };
 
 fn check(bytes: &[u8], expect: Scan) {
     assert_eq!(Scanner::for_requests(SMALL).scan(bytes), expect, "{bytes:02x?}");
 }
 
-fn check_refused(bytes: &[u8], head: Option<Head>, error: ScanError, fate: Fate) {
+fn check_refused(bytes: &[u8], head: Option<MessageHeader>, error: ScanError, fate: Disposition) {
     check(bytes, Scan::Refused { head, error, fate });
 }
 
 #[test]
 fn heads_are_read_and_counted() {
     let message = |bytes: &[u8], head, elements, leaves| {
-        check(bytes, Scan::Message(Boundary { bytes: bytes.len(), head, elements, leaves, payload: None }));
+        check(bytes, Scan::Message(FrameLayout { bytes: bytes.len(), head, elements, leaves, payload: None }));
     };
     // An empty container is a leaf: selected, it is sealed whole.
     message(&call(&[0x80]), ENCRYPT_7, 6, 4);
@@ -35,14 +35,19 @@ fn heads_are_read_and_counted() {
     // {"a": [1, {"b": nil}], "c": "d"}: keys are elements but not leaves.
     let document = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd'];
     message(&call(&document), ENCRYPT_7, 14, 6);
-    message(b"\x93\x02\xa6cancel\x91\x05", Head::Notification { notice: Some(Notice::Cancel) }, 5, 3);
-    message(b"\x93\x02\xa6errors\x91\xa4text", Head::Notification { notice: Some(Notice::Errors) }, 5, 3);
-    message(b"\x93\x02\xa3foo\x90", Head::Notification { notice: None }, 4, 3);
-    message(b"\x94\x00\x07\xa3foo\x90", Head::Request { msgid: 7, method: None }, 5, 4);
+    message(b"\x93\x02\xa6cancel\x91\x05", MessageHeader::Notification { notice: Some(Notification::Cancel) }, 5, 3);
+    message(
+        b"\x93\x02\xa6errors\x91\xa4text",
+        MessageHeader::Notification { notice: Some(Notification::Errors) },
+        5,
+        3,
+    );
+    message(b"\x93\x02\xa3foo\x90", MessageHeader::Notification { notice: None }, 4, 3);
+    message(b"\x94\x00\x07\xa3foo\x90", MessageHeader::Request { msgid: 7, method: None }, 5, 4);
     let wide = [&b"\xdc\x00\x04\xd3\0\0\0\0\0\0\0\0\xd0\x07\xdb\0\0\0\x06health\x90"[..]].concat();
-    message(&wide, Head::Request { msgid: 7, method: Some(Method::Health) }, 5, 4);
+    message(&wide, MessageHeader::Request { msgid: 7, method: Some(Method::Health) }, 5, 4);
     let largest = b"\x94\x00\xce\xff\xff\xff\xff\xa4info\x90";
-    message(largest, Head::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 4);
+    message(largest, MessageHeader::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 4);
 }
 
 #[test]
@@ -79,7 +84,7 @@ fn the_payload_is_found_among_the_params() {
     for other in [&b"\x94\x00\x07\xa7inspect\x91\x81\xa7payload\x05"[..], b"\x93\x02\xa7encrypt\x91\x81\xa7payload\x05"]
     {
         let scan = Scanner::for_requests(SMALL).scan(other);
-        assert!(matches!(scan, Scan::Message(Boundary { payload: None, .. })), "{scan:?}");
+        assert!(matches!(scan, Scan::Message(FrameLayout { payload: None, .. })), "{scan:?}");
     }
 }
 
@@ -107,14 +112,14 @@ fn what_cannot_be_addressed_closes() {
         &[0x94, 0, 0x91],                               // msgid [..]
         &[0x94, 0, 0xcb, 0x40, 0x1c, 0, 0, 0, 0, 0, 0], // msgid 7.0
     ] {
-        check_refused(bytes, None, ScanError::NotACall, Fate::Close);
+        check_refused(bytes, None, ScanError::NotACall, Disposition::Close);
     }
     for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1]] {
-        check_refused(bytes, None, ScanError::Reserved, Fate::Close);
+        check_refused(bytes, None, ScanError::Reserved, Disposition::Close);
     }
-    let unreadable = Head::Request { msgid: 7, method: None };
-    check_refused(&[0x94, 0, 7, 0xc1], Some(unreadable), ScanError::Reserved, Fate::Close);
-    check_refused(&call(&[0x81, 0xa1, b'a', 0xc1]), Some(ENCRYPT_7), ScanError::Reserved, Fate::Close);
+    let unreadable = MessageHeader::Request { msgid: 7, method: None };
+    check_refused(&[0x94, 0, 7, 0xc1], Some(unreadable), ScanError::Reserved, Disposition::Close);
+    check_refused(&call(&[0x81, 0xa1, b'a', 0xc1]), Some(ENCRYPT_7), ScanError::Reserved, Disposition::Close);
 }
 
 #[test]
@@ -122,21 +127,21 @@ fn limits_are_refused_on_the_claim() {
     let long = ScanError::TooLong { max: 1_000 };
     let many = ScanError::TooMany { max: 100 };
     let refused = |params: &[u8], error, fate| check_refused(&call(params), Some(ENCRYPT_7), error, fate);
-    refused(&[0xda, 0x03, 0xe8], long, Fate::Skip); // str of 1,000
-    refused(&[0xc5, 0x13, 0x88], long, Fate::Close); // bin of 5,000: beyond what is dropped
-    refused(&[0xdb, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // str of 4 GiB
-    refused(&[0xc9, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // ext of 4 GiB
-    refused(&[0xdc, 0x00, 0x65], many, Fate::Skip); // array of 101
-    refused(&[0xde, 0x00, 0x33], many, Fate::Skip); // map of 51 pairs
-    refused(&[0xdc, 0x04, 0x00], long, Fate::Skip); // array of 1,024 cannot fit 1,000 bytes
-    refused(&[0xdd, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // array of four billion
-    refused(&[0xdf, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // map of four billion
-    refused(&[0x91; 5], ScanError::TooDeep { max: 6 }, Fate::Skip); // the fifth is at depth 7
+    refused(&[0xda, 0x03, 0xe8], long, Disposition::Skip); // str of 1,000
+    refused(&[0xc5, 0x13, 0x88], long, Disposition::Close); // bin of 5,000: beyond what is dropped
+    refused(&[0xdb, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // str of 4 GiB
+    refused(&[0xc9, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // ext of 4 GiB
+    refused(&[0xdc, 0x00, 0x65], many, Disposition::Skip); // array of 101
+    refused(&[0xde, 0x00, 0x33], many, Disposition::Skip); // map of 51 pairs
+    refused(&[0xdc, 0x04, 0x00], long, Disposition::Skip); // array of 1,024 cannot fit 1,000 bytes
+    refused(&[0xdd, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // array of four billion
+    refused(&[0xdf, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // map of four billion
+    refused(&[0x91; 5], ScanError::TooDeep { max: 6 }, Disposition::Skip); // the fifth is at depth 7
     check_refused(
         b"\x94\x00\x07\xdb\xff\xff\xff\xff",
-        Some(Head::Request { msgid: 7, method: None }),
+        Some(MessageHeader::Request { msgid: 7, method: None }),
         long,
-        Fate::Close,
+        Disposition::Close,
     );
     // Exactly at each limit is fine.
     let filled = |header: &[u8], fill: usize| call(&[header, &vec![b'x'; fill]].concat());
@@ -155,11 +160,11 @@ fn the_default_limits_refuse_the_famous_claims() {
     let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
     let refused = |error, fate| Scan::Refused { head: Some(ENCRYPT_7), error, fate };
     let ten_million = first(call(&[0xdd, 0x00, 0x98, 0x96, 0x80]));
-    assert_eq!(ten_million, refused(ScanError::TooMany { max: 4_000_000 }, Fate::Skip));
+    assert_eq!(ten_million, refused(ScanError::TooMany { max: 4_000_000 }, Disposition::Skip));
     let four_gib = first(call(&[0xdb, 0xff, 0xff, 0xff, 0xff]));
-    assert_eq!(four_gib, refused(ScanError::TooLong { max: 64 << 20 }, Fate::Close));
+    assert_eq!(four_gib, refused(ScanError::TooLong { max: 64 << 20 }, Disposition::Close));
     let deep = first(call(&[0x91; 10_000]));
-    assert_eq!(deep, refused(ScanError::TooDeep { max: 64 }, Fate::Skip));
+    assert_eq!(deep, refused(ScanError::TooDeep { max: 64 }, Disposition::Skip));
 }
 
 /// Feeds `stream` in pieces as a server would and lists what came out, without the bytes discarded.
@@ -184,7 +189,7 @@ fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usiz
                 }
                 refused @ Scan::Refused { fate, .. } => {
                     out.push(refused);
-                    if fate == Fate::Close {
+                    if fate == Disposition::Close {
                         return (out, held_max);
                     }
                 }
@@ -212,9 +217,13 @@ fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
                 matches!(
                     out[..],
                     [
-                        Scan::Refused { head: Some(Head::Request { msgid: 7, .. }), fate: Fate::Skip, .. },
+                        Scan::Refused {
+                            head: Some(MessageHeader::Request { msgid: 7, .. }),
+                            fate: Disposition::Skip,
+                            ..
+                        },
                         Scan::Discard { ended: true, .. },
-                        Scan::Message(Boundary { head: ENCRYPT_7, .. }),
+                        Scan::Message(FrameLayout { head: ENCRYPT_7, .. }),
                     ]
                 ),
                 "{out:?}"
@@ -233,7 +242,7 @@ fn a_skip_ends_where_the_end_is_lost() {
     let close = |tail: &[u8], error| {
         let mut scanner = Scanner::for_requests(SMALL);
         let (out, _) = drive(&mut scanner, &call(&[&deep[..], tail].concat()), 9);
-        let last = Scan::Refused { head: None, error, fate: Fate::Close };
+        let last = Scan::Refused { head: None, error, fate: Disposition::Close };
         assert_eq!(out.last(), Some(&last), "{out:?}");
         assert_eq!(scanner.scan(&[]), last, "it stays closed");
     };
@@ -253,14 +262,14 @@ fn a_server_can_give_up_a_message_by_its_head() {
     assert_eq!(scanner.head(), Some(ENCRYPT_7));
     assert_eq!(scanner.scan(&message[..15]), Scan::Incomplete);
     assert_eq!(scanner.bytes_at_least(), message.len() as u64);
-    assert_eq!(scanner.skip_rest(), Fate::Skip);
+    assert_eq!(scanner.skip_rest(), Disposition::Skip);
     assert_eq!(scanner.head(), None);
     assert_eq!(scanner.scan(&message[..15]), Scan::Discard { bytes: 15, ended: false });
     assert_eq!(scanner.scan(&[]), Scan::Incomplete);
     let rest = message.len() - 15;
     assert_eq!(scanner.scan(&message[15..]), Scan::Discard { bytes: rest, ended: true });
     assert!(scanner.is_idle());
-    assert_eq!(scanner.skip_rest(), Fate::Skip, "between messages there is nothing to give up");
+    assert_eq!(scanner.skip_rest(), Disposition::Skip, "between messages there is nothing to give up");
     assert!(scanner.is_idle());
 }
 
@@ -268,9 +277,9 @@ fn a_server_can_give_up_a_message_by_its_head() {
 fn a_client_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
-    let head = Head::Response { msgid: 9 };
-    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 4, payload: None }));
-    let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Fate::Close };
+    let head = MessageHeader::Response { msgid: 9 };
+    assert_eq!(response, Scan::Message(FrameLayout { bytes: 5, head, elements: 5, leaves: 4, payload: None }));
+    let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Disposition::Close };
     assert_eq!(scan(&call(&[0x80])), lost);
     assert!(matches!(scan(b"\x93\x02\xa5error\x91\x80"), Scan::Message(_)));
 }

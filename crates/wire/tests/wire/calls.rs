@@ -451,7 +451,7 @@ fn rules_of_the_control_methods() {
 #[test]
 fn a_private_key_is_not_printed() {
     let private_key = control::Secret("s3cr3t");
-    let ask = control::AppAsk::Import { curve: Curve::K1, private_key, seals: true };
+    let ask = control::AppOperation::Import { curve: Curve::K1, private_key, seals: true };
     let call = control::Control::App(control::AppCall { app: "shop", ask });
     let mut bytes = Vec::new();
     request::control(&mut bytes, 7, &call);
@@ -516,9 +516,9 @@ fn no_value_of_a_call_appears_in_its_error() {
 
 #[test]
 fn bytes_that_are_not_the_promised_message() {
-    let boundary = |message: &[u8]| Boundary {
+    let boundary = |message: &[u8]| FrameLayout {
         bytes: message.len(),
-        head: Head::Request { msgid: 7, method: Some(Method::Encrypt) },
+        head: MessageHeader::Request { msgid: 7, method: Some(Method::Encrypt) },
         elements: 0,
         leaves: 0,
         payload: payload_by_skipping(message),
@@ -538,10 +538,10 @@ fn bytes_that_are_not_the_promised_message() {
     assert_eq!(Call::decode(&reserved, &boundary(&reserved)), Err(CallError::Malformed));
     let payload = promised.payload.unwrap();
     for (start, end) in [(0, 1), (payload.end, payload.start), (payload.start, usize::MAX), (usize::MAX, usize::MAX)] {
-        let another = Boundary { payload: Some(Span { start, end }), ..promised };
+        let another = FrameLayout { payload: Some(Span { start, end }), ..promised };
         assert_eq!(Call::decode(&whole, &another), Err(CallError::Malformed), "{start}..{end}");
     }
-    assert_eq!(Call::decode(&whole, &Boundary { payload: None, ..promised }), Err(CallError::Malformed));
+    assert_eq!(Call::decode(&whole, &FrameLayout { payload: None, ..promised }), Err(CallError::Malformed));
 }
 
 #[test]

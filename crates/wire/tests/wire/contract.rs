@@ -37,7 +37,7 @@ fn methods_and_notifications() {
     assert!(Method::ALL.into_iter().all(|method| {
         Methods::DATA.contains(method) != Methods::CONTROL.contains(method) || both.contains(&method)
     }));
-    assert_eq!(column(&table("Notifications", "notification"), 0), Notice::ALL.map(Notice::name));
+    assert_eq!(column(&table("Notifications", "notification"), 0), Notification::ALL.map(Notification::name));
     assert!(PAGE.contains(&format!("protocol version {PROTOCOL},")));
 }
 
@@ -387,7 +387,7 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
                 if head.and_then(|head| head.answer_to()).is_none() {
                     answer += " notification";
                 }
-                if fate == Fate::Close {
+                if fate == Disposition::Close {
                     return (answer, "closes");
                 }
             }

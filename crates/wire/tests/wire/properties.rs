@@ -57,19 +57,19 @@ fn request_of(value: &[u8]) -> Vec<u8> {
 
 /// Results of a stream on one connection: everything that the scanner returned, and its largest buffer.
 #[derive(Debug, PartialEq)]
-struct Heard {
+struct ScanLog {
     events: Vec<Event>,
     held_max: usize,
 }
 
 #[derive(Debug, PartialEq)]
 enum Event {
-    Message(Boundary),
-    Refused(Option<Head>, ScanError, Fate),
+    Message(FrameLayout),
+    Refused(Option<MessageHeader>, ScanError, Disposition),
     Ended,
 }
 
-fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Heard {
+fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
     let mut scanner = Scanner::for_requests(LIMITS);
     let (mut buffer, mut events, mut held_max) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -101,15 +101,15 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Heard {
                 }
                 Scan::Refused { head, error, fate } => {
                     events.push(Event::Refused(head, error, fate));
-                    if fate == Fate::Close {
-                        return Heard { events, held_max };
+                    if fate == Disposition::Close {
+                        return ScanLog { events, held_max };
                     }
                 }
             }
         }
         held_max = held_max.max(buffer.len());
     }
-    Heard { events, held_max }
+    ScanLog { events, held_max }
 }
 
 /// The stream cut at the given places.
@@ -308,7 +308,7 @@ proptest! {
         let mut bytes = Vec::new();
         request::encrypt(&mut bytes, msgid, &sent);
         let scan = Scanner::for_requests(Limits::default()).scan(&bytes);
-        let head = Head::Request { msgid, method: Some(Method::Encrypt) };
+        let head = MessageHeader::Request { msgid, method: Some(Method::Encrypt) };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.head == head), "{:?}", scan);
         prop_assert_eq!(decode(&bytes), Ok(Call::Encrypt(sent)));
     }
@@ -367,7 +367,7 @@ proptest! {
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             context: &context,
             min_generation: number,
-            writing: Minting {
+            writing: TokenizeOptions {
                 collection: "people",
                 tags: tags.iter().map(String::as_str).collect(),
                 expires_s,
@@ -378,7 +378,7 @@ proptest! {
         let mut bytes = Vec::new();
         request::tokenize(&mut bytes, 1, &sent);
         prop_assert_eq!(decode(&bytes), Ok(Call::Tokenize(sent.clone())));
-        let writing = Within { collection: "people" };
+        let writing = TokenLookupScope { collection: "people" };
         let sent = Detokenize { select: sent.select, context: &context, writing, ..Detokenize::new("a", &payload) };
         bytes.clear();
         request::detokenize(&mut bytes, 1, &sent);
@@ -388,15 +388,15 @@ proptest! {
         let sweep = Sweep { older_s: number, dry_run: flag, after, limit };
         let listing = Listing { tag: tag.as_deref(), expired_before: number, archived: flag, after, limit };
         let mut asks = vec![
-            Ask::Get(tokens.clone()),
-            Ask::Delete(tokens.clone()),
-            Ask::Expire { tokens, expires_s },
-            Ask::List(listing),
-            Ask::Archive(sweep),
-            Ask::Prune(sweep),
+            TokensOperation::Get(tokens.clone()),
+            TokensOperation::Delete(tokens.clone()),
+            TokensOperation::Expire { tokens, expires_s },
+            TokensOperation::List(listing),
+            TokensOperation::Archive(sweep),
+            TokensOperation::Prune(sweep),
         ];
         if payload.len() <= VALUE_BYTES_MAX {
-            asks.push(Ask::Find { value: &payload, context: &context });
+            asks.push(TokensOperation::Find { value: &payload, context: &context });
         }
         for ask in asks {
             let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), traceparent: tag.as_deref(), ..TokenMap::new("a", "people") };
@@ -450,31 +450,31 @@ proptest! {
         let (app, key) = (&app[..], key.as_deref());
         let page = Page { after: after.as_deref(), limit };
         let apps = [
-            AppAsk::Create,
-            AppAsk::Rotate { kind: RotateKind::ALL[kind] },
-            AppAsk::Import { curve: Curve::ALL[scope], private_key: Secret(&private_key), seals },
-            AppAsk::Disable { key },
-            AppAsk::Enable { key },
-            AppAsk::Delete { key, delay_s },
-            AppAsk::Restore { key },
-            AppAsk::Set { format: seals.then_some(Format::Evervault), epoch_ms },
+            AppOperation::Create,
+            AppOperation::Rotate { kind: RotateKind::ALL[kind] },
+            AppOperation::Import { curve: Curve::ALL[scope], private_key: Secret(&private_key), seals },
+            AppOperation::Disable { key },
+            AppOperation::Enable { key },
+            AppOperation::Delete { key, delay_s },
+            AppOperation::Restore { key },
+            AppOperation::Set { format: seals.then_some(Format::Evervault), epoch_ms },
         ];
         let kind = Kind::ALL[kind];
-        let create = CollectionAsk::Create {
+        let create = CollectionOperation::Create {
             kind, format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s, retention_s,
         };
-        let times = CollectionAsk::Set {
+        let times = CollectionOperation::Set {
             expires_s: set[0].then_some(expires_s),
             retention_s: set[1].then_some(retention_s),
         };
-        let collections = [create, times, CollectionAsk::Delete];
+        let collections = [create, times, CollectionOperation::Delete];
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
             .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])
             .chain([Control::Roles(page), Control::Principals(page)])
-            .chain([RoleAsk::Set { grants: vec![&collection, app] }, RoleAsk::Delete]
+            .chain([RoleOperation::Set { grants: vec![&collection, app] }, RoleOperation::Delete]
                 .map(|ask| Control::Role(RoleCall { role: app, ask })))
-            .chain([PrincipalAsk::Grant { role: app }, PrincipalAsk::Revoke { role: key.map(|_| app) }]
+            .chain([PrincipalOperation::Grant { role: app }, PrincipalOperation::Revoke { role: key.map(|_| app) }]
                 .map(|ask| Control::Principal(PrincipalCall { principal: &collection, ask })))
             .chain([Control::Check(CheckCall {
                 principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), reason: Some("why"),
@@ -497,7 +497,7 @@ proptest! {
         out.extend_from_slice(&payload);
         document.finish(&mut out, generation, &[], 0, &[]);
         let scan = Scanner::for_replies(Limits::default()).scan(&out);
-        let head = Head::Response { msgid };
+        let head = MessageHeader::Response { msgid };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);
         let reply = Reply::decode(&out).unwrap();
         let decoded = Document::decode(reply.outcome.unwrap()).unwrap();

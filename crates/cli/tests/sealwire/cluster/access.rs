@@ -1,6 +1,6 @@
 //! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any engine.
 
-use sealwire_client::control::{PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};
+use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -22,16 +22,16 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
-        let set = RoleAsk::Set { grants: vec!["encrypt apps=*"] };
+        let set = RoleOperation::Set { grants: vec!["encrypt apps=*"] };
         operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
         for _ in 0..2 {
-            let grant = PrincipalAsk::Grant { role: "relay" };
+            let grant = PrincipalOperation::Grant { role: "relay" };
             operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
             assert!(passes(&clients[0]).await, "at once where it was granted");
             let granted = async || passes(&clients[1]).await.then_some(());
             until("the other engine grants", granted).await;
-            let revoke = PrincipalAsk::Revoke { role: None };
+            let revoke = PrincipalOperation::Revoke { role: None };
             operator.change_principal(PrincipalCall { principal: "relay", ask: revoke }).await.unwrap();
             assert!(!passes(&clients[0]).await, "at once where it was taken away");
             let gone = async || (!passes(&clients[1]).await).then_some(());

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sealwire_client::control::{AppAsk, AppCall, Kind, RotateKind, TokenFormat};
-use sealwire_client::{Client, Decrypt, Encrypt, Error, ErrorCode, Minting, Tokenize, to_payload};
+use sealwire_client::control::{AppCall, AppOperation, Kind, RotateKind, TokenFormat};
+use sealwire_client::{Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload};
 use sealwire_testkit::Postgres;
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, run, until};
@@ -36,7 +36,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         assert_eq!(operator.instances().await.unwrap().instances.len(), 3);
         let payload = to_payload(&["value"]).unwrap();
         for app in ["fresh-1", "fresh-2"] {
-            let made = operator.change_app(AppCall { app, ask: AppAsk::Create }).await.unwrap();
+            let made = operator.change_app(AppCall { app, ask: AppOperation::Create }).await.unwrap();
             for client in &clients {
                 until("an app made elsewhere", async || seals(client, app).await.then_some(())).await;
             }
@@ -47,7 +47,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
             }
             let made = made.app.unwrap();
             let key = made.keys.iter().find(|key| key.curve == "r1").unwrap();
-            operator.change_app(AppCall { app, ask: AppAsk::Disable { key: Some(&key.id) } }).await.unwrap();
+            operator.change_app(AppCall { app, ask: AppOperation::Disable { key: Some(&key.id) } }).await.unwrap();
             assert_eq!(code(opens(&clients[0]).await), Some(ErrorCode::CannotOpen), "at once where it was disabled");
             for client in &clients[1..] {
                 let ended = async || (code(opens(client).await) == Some(ErrorCode::CannotOpen)).then_some(());
@@ -56,7 +56,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         }
 
         // A fence: no engine responds from an older state than the client requires.
-        let made = operator.change_app(AppCall { app: "fenced", ask: AppAsk::Create }).await.unwrap();
+        let made = operator.change_app(AppCall { app: "fenced", ask: AppOperation::Create }).await.unwrap();
         let ahead = Some(made.generation + 100);
         let fenced = clients[1].encrypt(Encrypt { min_generation: ahead, ..Encrypt::new("fenced", &payload) });
         assert_eq!(code(fenced.await), Some(ErrorCode::Conflict));
@@ -84,14 +84,14 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator(&engines[0]);
         let app = |ask| AppCall { app: "name", ask };
-        operator.change_app(app(AppAsk::Create)).await.unwrap();
+        operator.change_app(app(AppOperation::Create)).await.unwrap();
         let other = cluster.client(&[&engines[1]]);
         until("the app", async || seals(&other, "name").await.then_some(())).await;
         engines[1].signal("STOP");
-        operator.change_app(app(AppAsk::Delete { key: None, delay_s: Some(0) })).await.unwrap();
+        operator.change_app(app(AppOperation::Delete { key: None, delay_s: Some(0) })).await.unwrap();
         // The name is taken until the app is deleted on all engines. The frozen engine may still serve the old app
         // before.
-        let create = async || operator.change_app(app(AppAsk::Create)).await;
+        let create = async || operator.change_app(app(AppOperation::Create)).await;
         let refused = async || match create().await {
             Err(Error::Rpc(error)) => Some(error),
             other => panic!("the name was used again: {other:?}"),
@@ -148,7 +148,7 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
                 for caller in 0..64 {
                     let (client, payload) = (clients[caller % 3].clone(), Arc::clone(&payload));
                     callers.spawn(async move {
-                        let writing = Minting { collection, ..Minting::default() };
+                        let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
                         let call = Tokenize { writing, ..Tokenize::new(APP, &payload) };
                         client.tokenize(call).await.unwrap().to_value::<Vec<String>>().unwrap()
                     });
@@ -159,9 +159,9 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
             }
         }
         // The key that seals changes, but the tokens of values do not.
-        let rotate = AppAsk::Rotate { kind: RotateKind::Token };
+        let rotate = AppOperation::Rotate { kind: RotateKind::Token };
         let call = |payload| {
-            let writing = Minting { collection: DETERMINISTIC, ..Minting::default() };
+            let writing = TokenizeOptions { collection: DETERMINISTIC, ..TokenizeOptions::default() };
             Tokenize { writing, ..Tokenize::new(APP, payload) }
         };
         let payload = to_payload(&["000000000001"]).unwrap();

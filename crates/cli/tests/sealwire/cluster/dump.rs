@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use sealwire_client::control::{Kind, TokenFormat};
-use sealwire_client::{Detokenize, Encrypt, Error, Minting, Tokenize, Within, to_payload};
+use sealwire_client::{Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
 use sealwire_testkit::{Options, Postgres};
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, RANDOM, run};
@@ -41,7 +41,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
             let payload = to_payload(values)?;
             let tags = if [RANDOM, "pans"].contains(&collection) { vec!["random"] } else { Vec::new() };
             let context = if collection == RANDOM { CONTEXT.as_bytes() } else { b"" };
-            let writing = Minting { collection, tags, ..Minting::default() };
+            let writing = TokenizeOptions { collection, tags, ..TokenizeOptions::default() };
             client.tokenize(Tokenize { context, writing, ..Tokenize::new(APP, &payload) }).await?.to_value()
         };
         for collection in [RANDOM, DETERMINISTIC, "hashes"] {
@@ -51,7 +51,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         }
         let pans = tokenize("pans", &[CARD; 20]).await.unwrap();
         let payload = to_payload(&pans).unwrap();
-        let call = Detokenize { writing: Within { collection: "pans" }, ..Detokenize::new(APP, &payload) };
+        let call = Detokenize { writing: TokenLookupScope { collection: "pans" }, ..Detokenize::new(APP, &payload) };
         let back: Vec<String> = client.detokenize(call).await.unwrap().to_value().unwrap();
         assert_eq!(back, [CARD; 20]);
         // Failures are logged too.

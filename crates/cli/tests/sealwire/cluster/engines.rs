@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+use sealwire_client::control::{AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
@@ -177,7 +177,7 @@ impl<'a> Cluster<'a> {
     /// Creates the app and its collections.
     pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
-        operator.change_app(AppCall { app: APP, ask: AppAsk::Create }).await.unwrap();
+        operator.change_app(AppCall { app: APP, ask: AppOperation::Create }).await.unwrap();
         for (collection, kind) in [(RANDOM, Kind::Random), (DETERMINISTIC, Kind::Deterministic)] {
             self.collection(engine, collection, kind, TokenFormat::Opaque).await;
         }
@@ -196,8 +196,15 @@ impl<'a> Cluster<'a> {
     /// Creates a collection of the app.
     pub(crate) async fn collection(&self, engine: &EngineProcess, name: &str, kind: Kind, format: TokenFormat) {
         let scope = Scope::Collection;
-        let ask =
-            CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None };
+        let ask = CollectionOperation::Create {
+            kind,
+            format,
+            first: None,
+            last: None,
+            scope,
+            expires_s: None,
+            retention_s: None,
+        };
         let call = CollectionCall { app: APP, collection: name, ask };
         self.operator(engine).change_collection(call).await.unwrap();
     }

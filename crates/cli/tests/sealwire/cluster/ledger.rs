@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire_client::{Client, Detokenize, Error, ErrorCode, Minting, Tokenize, Within, to_payload};
+use sealwire_client::{Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
 use sealwire_testkit::Database;
 
 use crate::cluster::engines::{APP, DETERMINISTIC, RANDOM, until};
@@ -95,7 +95,7 @@ impl Ledger {
         let count = 1 + round % 17;
         let values: Vec<String> = (0..count).map(|field| format!("value {caller}/{round}/{field}")).collect();
         let tag = format!("{count}/{}/{caller}/{round}", self.name);
-        let writing = Minting { collection: RANDOM, tags: vec![&tag], ..Minting::default() };
+        let writing = TokenizeOptions { collection: RANDOM, tags: vec![&tag], ..TokenizeOptions::default() };
         let payload = to_payload(&values)?;
         let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
@@ -111,7 +111,7 @@ impl Ledger {
         let value = |field| format!("card {}", (caller * 31 + round * 7 + field * 3) % SHARED_VALUES);
         let values: Vec<String> = (0..1 + round % 9).map(value).collect();
         let payload = to_payload(&values)?;
-        let writing = Minting { collection: DETERMINISTIC, ..Minting::default() };
+        let writing = TokenizeOptions { collection: DETERMINISTIC, ..TokenizeOptions::default() };
         let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut deterministic = self.deterministic.lock().unwrap();
@@ -156,7 +156,8 @@ impl Ledger {
                 let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
                 let payload = to_payload(&tokens).unwrap();
                 let detokenize = async || {
-                    let call = Detokenize { writing: Within { collection }, ..Detokenize::new(APP, &payload) };
+                    let call =
+                        Detokenize { writing: TokenLookupScope { collection }, ..Detokenize::new(APP, &payload) };
                     // Right after a loss, the store can be unavailable for a moment. A lost token would give another
                     // error.
                     match client.detokenize(call).await {

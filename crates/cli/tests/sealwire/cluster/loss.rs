@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sealwire_client::{Encrypt, to_payload};
-use sealwire_testkit::{Options, Postgres, Proxy, Stop, Way};
+use sealwire_testkit::{Direction, Options, Postgres, Proxy, Stop};
 
 use crate::cluster::engines::{APP, Cluster, HANG_S, run, until};
 use crate::cluster::ledger::Ledger;
@@ -66,7 +66,7 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             name: "cut in the middle of commits",
             lose: &|| {
                 (0..20).for_each(|_| {
-                    proxy.cut_after(Way::ToClient, 40);
+                    proxy.cut_after(Direction::ToClient, 40);
                     std::thread::sleep(Duration::from_millis(50));
                 })
             },

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use sealwire_client::control::{AppAsk, AppCall, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};
+use sealwire_client::control::{AppCall, AppOperation, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
 use sealwire_client::{Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -18,10 +18,10 @@ fn an_engine_serves_one_plane_and_another_the_other() {
         assert!(TcpStream::connect(data.control).is_err(), "nobody listens for control requests");
 
         let operator = cluster.operator(&control);
-        operator.change_app(AppCall { app: APP, ask: AppAsk::Create }).await.unwrap();
-        let set = RoleAsk::Set { grants: vec!["encrypt,decrypt apps=*"] };
+        operator.change_app(AppCall { app: APP, ask: AppOperation::Create }).await.unwrap();
+        let set = RoleOperation::Set { grants: vec!["encrypt,decrypt apps=*"] };
         operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
-        let grant = PrincipalAsk::Grant { role: "relay" };
+        let grant = PrincipalOperation::Grant { role: "relay" };
         operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
         let client = cluster.client(&[&data]);
         let payload = to_payload(&["value"]).unwrap();

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, TokenFormat};
-use sealwire_client::{Detokenize, Minting, Tokenize, Within, to_payload};
+use sealwire_client::control::{AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, TokenFormat};
+use sealwire_client::{Detokenize, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
 use sealwire_testkit::Postgres;
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     let client = cluster.client(&all);
     let tokenize = async |collection, rows: u64| {
         let payload = to_payload(&(0..rows).collect::<Vec<_>>()).unwrap();
-        let minting = Minting { collection, tags: vec![], expires_s: None, idempotency_key: None };
+        let minting = TokenizeOptions { collection, tags: vec![], expires_s: None, idempotency_key: None };
         client.tokenize(Tokenize { writing: minting, ..Tokenize::new(APP, &payload) }).await.unwrap().payload
     };
     for _ in 0..ROWS / 500 {
@@ -45,18 +45,18 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     }
     let kept = tokenize("other", 7).await;
     let operator = cluster.operator(&engines[0]);
-    let delete = CollectionCall { app: APP, collection: RANDOM, ask: CollectionAsk::Delete };
+    let delete = CollectionCall { app: APP, collection: RANDOM, ask: CollectionOperation::Delete };
     operator.change_collection(delete).await.unwrap();
     let erased = || engines.iter().map(|one| metric(one, "sealwire_swept_rows_total{action=\"erased\"}")).sum::<u64>();
     until("a swept collection", async || (erased() >= ROWS).then_some(())).await;
     assert_eq!(erased(), ROWS, "once, and no other rows");
     let back = client
-        .detokenize(Detokenize { writing: Within { collection: "other" }, ..Detokenize::new(APP, &kept) })
+        .detokenize(Detokenize { writing: TokenLookupScope { collection: "other" }, ..Detokenize::new(APP, &kept) })
         .await
         .unwrap();
     assert_eq!(back.payload, to_payload(&(0..7).collect::<Vec<u64>>()).unwrap());
     // Deleting the app deletes its last collection.
-    let delete = AppAsk::Delete { key: None, delay_s: Some(0) };
+    let delete = AppOperation::Delete { key: None, delay_s: Some(0) };
     operator.change_app(AppCall { app: APP, ask: delete }).await.unwrap();
     until("a swept app", async || (erased() >= ROWS + 7).then_some(())).await;
     let recorded = async || {

@@ -9,17 +9,17 @@ use sealwire_access::{
     Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key, role_key,
 };
 use sealwire_client::control::{
-    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
-    RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
+    PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
-    Masking, Minting, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenMap, Tokenize, Within,
+    Masking, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
 };
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_store::{Commit, ControlStore};
-use sealwire_wire::{Ask, Call, TokensCall, request};
+use sealwire_wire::{Call, TokensCall, TokensOperation, request};
 use tokio::time::Instant;
 
 use crate::e2e::audit::records;
@@ -69,8 +69,8 @@ pub(crate) async fn start() -> Harness {
 
 /// Creates a role with these grants and gives it to a principal.
 pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
-    operator.change_role(RoleCall { role, ask: RoleAsk::Set { grants: grants.to_vec() } }).await.unwrap();
-    operator.change_principal(principal(caller, PrincipalAsk::Grant { role })).await.unwrap();
+    operator.change_role(RoleCall { role, ask: RoleOperation::Set { grants: grants.to_vec() } }).await.unwrap();
+    operator.change_principal(principal(caller, PrincipalOperation::Grant { role })).await.unwrap();
 }
 
 /// Puts a role into the store without any checks, and waits until the engine serves it.
@@ -102,12 +102,12 @@ fn message(operation: Operation) -> Vec<u8> {
             return out;
         }
         Operation::Tokenize => {
-            let writing = Minting { collection: "people", ..Minting::default() };
+            let writing = TokenizeOptions { collection: "people", ..TokenizeOptions::default() };
             request::tokenize(&mut out, 1, &Tokenize { writing, ..Tokenize::new(APP, nil) });
             return out;
         }
         Operation::Detokenize => {
-            let writing = Within { collection: "people" };
+            let writing = TokenLookupScope { collection: "people" };
             request::detokenize(&mut out, 1, &Detokenize { writing, ..Detokenize::new(APP, nil) });
             return out;
         }
@@ -117,29 +117,29 @@ fn message(operation: Operation) -> Vec<u8> {
             request::mask(&mut out, 1, &Mask { writing, ..Mask::new(APP, nil) });
             return out;
         }
-        Operation::TokensGet => tokens(Ask::Get(vec!["tok"])),
-        Operation::TokensFind => tokens(Ask::Find { value: nil, context: b"" }),
-        Operation::TokensList => tokens(Ask::List(Listing::default())),
-        Operation::TokensDelete => tokens(Ask::Delete(vec!["tok"])),
-        Operation::TokensExpire => tokens(Ask::Expire { tokens: vec!["tok"], expires_s: None }),
-        Operation::TokensArchive => tokens(Ask::Archive(Sweep::default())),
-        Operation::TokensPrune => tokens(Ask::Prune(Sweep::default())),
+        Operation::TokensGet => tokens(TokensOperation::Get(vec!["tok"])),
+        Operation::TokensFind => tokens(TokensOperation::Find { value: nil, context: b"" }),
+        Operation::TokensList => tokens(TokensOperation::List(Listing::default())),
+        Operation::TokensDelete => tokens(TokensOperation::Delete(vec!["tok"])),
+        Operation::TokensExpire => tokens(TokensOperation::Expire { tokens: vec!["tok"], expires_s: None }),
+        Operation::TokensArchive => tokens(TokensOperation::Archive(Sweep::default())),
+        Operation::TokensPrune => tokens(TokensOperation::Prune(Sweep::default())),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
-        Operation::AppsCreate => Call::Control(app(AppAsk::Create)),
-        Operation::AppsRotate => Call::Control(app(AppAsk::Rotate { kind: RotateKind::R1 })),
+        Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
+        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::R1 })),
         Operation::AppsImport => {
-            Call::Control(app(AppAsk::Import { curve: Curve::R1, private_key: Secret("no key"), seals: false }))
+            Call::Control(app(AppOperation::Import { curve: Curve::R1, private_key: Secret("no key"), seals: false }))
         }
-        Operation::AppsDisable => Call::Control(app(AppAsk::Disable { key })),
-        Operation::AppsEnable => Call::Control(app(AppAsk::Enable { key })),
-        Operation::AppsDelete => Call::Control(app(AppAsk::Delete { key, delay_s: None })),
-        Operation::AppsRestore => Call::Control(app(AppAsk::Restore { key })),
-        Operation::AppsSet => Call::Control(app(AppAsk::Set { format: None, epoch_ms: None })),
+        Operation::AppsDisable => Call::Control(app(AppOperation::Disable { key })),
+        Operation::AppsEnable => Call::Control(app(AppOperation::Enable { key })),
+        Operation::AppsDelete => Call::Control(app(AppOperation::Delete { key, delay_s: None })),
+        Operation::AppsRestore => Call::Control(app(AppOperation::Restore { key })),
+        Operation::AppsSet => Call::Control(app(AppOperation::Set { format: None, epoch_ms: None })),
         Operation::AppsExport => Call::Control(Control::Export(Page::default())),
         Operation::CollectionsList => Call::Control(Control::Collections { app: APP, page: Page::default() }),
         Operation::CollectionsCreate => {
             let (kind, format, scope) = (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
-            Call::Control(collection(CollectionAsk::Create {
+            Call::Control(collection(CollectionOperation::Create {
                 kind,
                 format,
                 first: None,
@@ -150,16 +150,16 @@ fn message(operation: Operation) -> Vec<u8> {
             }))
         }
         Operation::CollectionsSet => {
-            Call::Control(collection(CollectionAsk::Set { expires_s: Some(None), retention_s: None }))
+            Call::Control(collection(CollectionOperation::Set { expires_s: Some(None), retention_s: None }))
         }
-        Operation::CollectionsDelete => Call::Control(collection(CollectionAsk::Delete)),
+        Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
         Operation::InstancesList => Call::Control(Control::Instances),
         Operation::RolesList => Call::Control(Control::Roles(Page::default())),
-        Operation::RolesSet => Call::Control(role(RoleAsk::Set { grants: vec!["encrypt apps=shop"] })),
-        Operation::RolesDelete => Call::Control(role(RoleAsk::Delete)),
+        Operation::RolesSet => Call::Control(role(RoleOperation::Set { grants: vec!["encrypt apps=shop"] })),
+        Operation::RolesDelete => Call::Control(role(RoleOperation::Delete)),
         Operation::PrincipalsList => Call::Control(Control::Principals(Page::default())),
-        Operation::PrincipalsGrant => Call::Control(principal(PrincipalAsk::Grant { role: "administrator" })),
-        Operation::PrincipalsRevoke => Call::Control(principal(PrincipalAsk::Revoke { role: None })),
+        Operation::PrincipalsGrant => Call::Control(principal(PrincipalOperation::Grant { role: "administrator" })),
+        Operation::PrincipalsRevoke => Call::Control(principal(PrincipalOperation::Revoke { role: None })),
         Operation::PrincipalsCheck => {
             Call::Control(Control::Check(CheckCall { principal: FULL, operation: "encrypt", ..CheckCall::default() }))
         }
@@ -261,7 +261,7 @@ pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) 
     Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await.unwrap()
 }
 
-fn principal<'a>(principal: &'a str, ask: PrincipalAsk<'a>) -> PrincipalCall<'a> {
+fn principal<'a>(principal: &'a str, ask: PrincipalOperation<'a>) -> PrincipalCall<'a> {
     PrincipalCall { principal, ask }
 }
 
@@ -270,10 +270,10 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
     run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop"] };
+        let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop"] };
         operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
         for round in 0..20 {
-            operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "relay" })).await.unwrap();
+            operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "relay" })).await.unwrap();
             let (over, passes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
             let mut callers = tokio::task::JoinSet::new();
             for _ in 0..4 {
@@ -303,11 +303,11 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
             // Alternates between changing the principal and changing the role.
             if round % 2 == 0 {
                 operator
-                    .change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: Some("relay") }))
+                    .change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: Some("relay") }))
                     .await
                     .unwrap();
             } else {
-                let ask = RoleAsk::Set { grants: vec!["decrypt apps=shop"] };
+                let ask = RoleOperation::Set { grants: vec!["decrypt apps=shop"] };
                 operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
             }
             let answered = Instant::now();
@@ -315,7 +315,7 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
             let calls = callers.join_all().await.concat();
             let after: Vec<_> = calls.iter().filter(|(began, _)| *began > answered).collect();
             assert!(!after.is_empty() && after.iter().all(|(_, passed)| !passed), "round {round}: {after:?}");
-            let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop"] };
+            let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop"] };
             operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
         }
     });
@@ -342,9 +342,9 @@ fn a_role_may_demand_a_reason() {
     run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop reason"] };
+        let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop reason"] };
         operator.change_role(RoleCall { role: "support", ask }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "support" })).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "support" })).await.unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
         let payload = fields(1);
         let refused = rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
@@ -367,8 +367,8 @@ fn a_role_may_grant_so_many_fields_an_hour() {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let grants = vec!["encrypt apps=shop hourly=1000", "decrypt apps=shop mask=hash hourly=10"];
-        operator.change_role(RoleCall { role: "guesser", ask: RoleAsk::Set { grants } }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "guesser" })).await.unwrap();
+        operator.change_role(RoleCall { role: "guesser", ask: RoleOperation::Set { grants } }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "guesser" })).await.unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
         let sealed = client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap().payload;
         let many = client.encrypt(Encrypt::new(APP, &fields(11))).await.unwrap().payload;
@@ -403,12 +403,15 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         .await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
-        operator.change_role(RoleCall { role: "relay", ask: RoleAsk::Set { grants: grants.into() } }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "relay" })).await.unwrap();
+        operator
+            .change_role(RoleCall { role: "relay", ask: RoleOperation::Set { grants: grants.into() } })
+            .await
+            .unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "relay" })).await.unwrap();
         let (client, payload) = (connect(&harness, harness.address, NOBODY).await, fields(1));
         rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
         client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: None })).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: None })).await.unwrap();
         harness.take_server().shutdown().await;
 
         let said: Vec<_> = records(harness.config.audit.folder.as_ref().unwrap())

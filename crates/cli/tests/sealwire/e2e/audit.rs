@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use sealwire_access::PrincipalKind;
-use sealwire_audit::{AuditKey, Filter, Follow, Range, Shown, verify};
+use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
 use sealwire_client::control::{
-    AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     Client, ClientConfig, Curve, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem,
@@ -19,7 +19,7 @@ use sealwire_client::{
 use sealwire_config::{Config, ControlListen, KekSource};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::Issued;
-use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
+use sealwire_wire::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions};
 
 use crate::e2e::harness::{APP, Harness, code, fields, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health, heavy};
@@ -42,7 +42,7 @@ fn folder(harness: &Harness) -> PathBuf {
     harness.config.audit.folder.clone().unwrap()
 }
 
-pub(crate) fn records(folder: &Path) -> Vec<Shown> {
+pub(crate) fn records(folder: &Path) -> Vec<RecordView> {
     let (filter, mut found) = (Filter::default(), Vec::new());
     let mut take = |line: &[u8]| {
         found.extend(filter.take(line));
@@ -91,7 +91,7 @@ fn row(method: &str, outcome: &str, app: Option<&str>, collection: Option<&str>,
     (method.into(), outcome.into(), app.map(Into::into), collection.map(Into::into), fields, errors)
 }
 
-fn rows(records: &[Shown]) -> Vec<Row> {
+fn rows(records: &[RecordView]) -> Vec<Row> {
     let calls = records.iter().filter(|record| record.event == "call").cloned();
     calls
         .map(|call| {
@@ -106,7 +106,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
-        let ask = CollectionAsk::Create {
+        let ask = CollectionOperation::Create {
             kind: Kind::Deterministic,
             format: TokenFormat::Opaque,
             first: None,
@@ -135,11 +135,11 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         relay.inspect(Inspect { envelope: Envelope::Text(&first[0]) }).await.unwrap();
         assert_eq!(code(relay.inspect(Inspect { envelope: Envelope::Text(CANARY) }).await), ErrorCode::BadRequest);
 
-        let minting = Minting { collection: "people", tags: vec![], expires_s: None, idempotency_key: None };
+        let minting = TokenizeOptions { collection: "people", tags: vec![], expires_s: None, idempotency_key: None };
         let tokenize = || Tokenize { writing: minting.clone(), ..Tokenize::new(APP, &payload) };
         let tokens = relay.tokenize(Tokenize { min_generation: Some(made.generation), ..tokenize() }).await.unwrap();
         let names: Vec<String> = strings(&tokens.payload);
-        let within = Within { collection: "people" };
+        let within = TokenLookupScope { collection: "people" };
         relay.detokenize(Detokenize { writing: within, ..Detokenize::new(APP, &tokens.payload) }).await.unwrap();
         let elsewhere = CANARY.as_bytes();
         let absent = Detokenize {
@@ -228,7 +228,7 @@ fn strings(payload: &[u8]) -> Vec<String> {
     serde_json::from_slice(&text).unwrap()
 }
 
-fn app(ask: AppAsk<'_>) -> AppCall<'_> {
+fn app(ask: AppOperation<'_>) -> AppCall<'_> {
     AppCall { app: "new", ask }
 }
 
@@ -238,14 +238,17 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let scalar = format!("{:064x}", 0x5eed_cafe_u64);
-        chief.change_app(app(AppAsk::Create)).await.unwrap();
-        assert_eq!(code(chief.change_app(app(AppAsk::Create)).await), ErrorCode::Conflict);
-        chief.change_app(app(AppAsk::Rotate { kind: RotateKind::K1 })).await.unwrap();
-        let import = AppAsk::Import { curve: Curve::R1, private_key: Secret(&scalar), seals: false };
+        chief.change_app(app(AppOperation::Create)).await.unwrap();
+        assert_eq!(code(chief.change_app(app(AppOperation::Create)).await), ErrorCode::Conflict);
+        chief.change_app(app(AppOperation::Rotate { kind: RotateKind::K1 })).await.unwrap();
+        let import = AppOperation::Import { curve: Curve::R1, private_key: Secret(&scalar), seals: false };
         let imported = chief.change_app(app(import)).await.unwrap().key.unwrap();
-        chief.change_app(app(AppAsk::Disable { key: Some(&imported) })).await.unwrap();
-        chief.change_app(app(AppAsk::Set { format: Some(Format::Evervault), epoch_ms: Some(500) })).await.unwrap();
-        chief.change_app(app(AppAsk::Delete { key: None, delay_s: Some(60) })).await.unwrap();
+        chief.change_app(app(AppOperation::Disable { key: Some(&imported) })).await.unwrap();
+        chief
+            .change_app(app(AppOperation::Set { format: Some(Format::Evervault), epoch_ms: Some(500) }))
+            .await
+            .unwrap();
+        chief.change_app(app(AppOperation::Delete { key: None, delay_s: Some(60) })).await.unwrap();
         chief.apps(Page::default()).await.unwrap();
         chief.instances().await.unwrap();
         chief.health().await.unwrap();
@@ -394,8 +397,8 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
 
         let found = records(&folder(&harness));
         let of = |event: &str, outcome: &str| {
-            let is = |record: &&Shown| record.event == event && record.outcome.as_deref() == Some(outcome);
-            found.iter().filter(is).cloned().collect::<Vec<Shown>>()
+            let is = |record: &&RecordView| record.event == event && record.outcome.as_deref() == Some(outcome);
+            found.iter().filter(is).cloned().collect::<Vec<RecordView>>()
         };
         assert_eq!(of("call", "ok").len(), FLOOD as usize / 100, "each permitted call has its record");
         for (outcome, principal, method, sent) in

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
 use sealwire_client::control::{
-    AppAsk, AppCall, AppChanged, CollectionAsk, CollectionCall, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret,
+    TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Curve, Decrypt, Encrypt, Error, ErrorCode, Format, Pem};
 use sealwire_config::ControlListen;
@@ -42,17 +43,17 @@ async fn connect(harness: &Harness, address: SocketAddr, identity: &Issued) -> R
     Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await
 }
 
-fn app<'a>(app: &'a str, ask: AppAsk<'a>) -> AppCall<'a> {
+fn app<'a>(app: &'a str, ask: AppOperation<'a>) -> AppCall<'a> {
     AppCall { app, ask }
 }
 
-fn collection(collection: &str, ask: CollectionAsk) -> CollectionCall<'_> {
+fn collection(collection: &str, ask: CollectionOperation) -> CollectionCall<'_> {
     CollectionCall { app: APP, collection, ask }
 }
 
-fn create(kind: Kind) -> CollectionAsk {
+fn create(kind: Kind) -> CollectionOperation {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
-    CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
+    CollectionOperation::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
 }
 
 /// Returns the state of the app, and of each of its keys by id.
@@ -70,7 +71,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         let seal = || relay.encrypt(Encrypt::new("new", &payload));
         assert_eq!(code(seal().await), ErrorCode::NotFound);
 
-        let made = operator.change_app(app("new", AppAsk::Create)).await.unwrap();
+        let made = operator.change_app(app("new", AppOperation::Create)).await.unwrap();
         let shown = made.app.clone().unwrap();
         let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.curve, key.version, &*key.state, key.seals)).collect();
         assert_eq!(keys, [("r1", 1, "active", true), ("k1", 1, "active", true)]);
@@ -90,8 +91,8 @@ fn an_app_is_made_served_stopped_and_brought_back() {
 
         let key = Some(&*shown.keys[0].id);
         for (stop, back, state) in [
-            (AppAsk::Disable { key: None }, AppAsk::Enable { key: None }, "disabled"),
-            (AppAsk::Delete { key: None, delay_s: None }, AppAsk::Restore { key: None }, "deleting"),
+            (AppOperation::Disable { key: None }, AppOperation::Enable { key: None }, "disabled"),
+            (AppOperation::Delete { key: None, delay_s: None }, AppOperation::Restore { key: None }, "deleting"),
         ] {
             let stopped = operator.change_app(app("new", stop)).await.unwrap();
             assert_eq!(states(&stopped).0, state);
@@ -100,8 +101,8 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             assert_eq!(open().await.unwrap().payload, payload);
         }
         for (stop, back, state) in [
-            (AppAsk::Disable { key }, AppAsk::Enable { key }, "disabled"),
-            (AppAsk::Delete { key, delay_s: Some(60) }, AppAsk::Restore { key }, "deleting"),
+            (AppOperation::Disable { key }, AppOperation::Enable { key }, "disabled"),
+            (AppOperation::Delete { key, delay_s: Some(60) }, AppOperation::Restore { key }, "deleting"),
         ] {
             let stopped = operator.change_app(app("new", stop)).await.unwrap();
             assert_eq!((stopped.key.as_deref(), &*states(&stopped).1[0].1), (key, state));
@@ -112,25 +113,25 @@ fn an_app_is_made_served_stopped_and_brought_back() {
 
         let kinds = [RotateKind::R1, RotateKind::K1, RotateKind::Token];
         for (kind, key) in kinds.into_iter().zip([None, None, Some("token-2")]) {
-            let rotated = operator.change_app(app("new", AppAsk::Rotate { kind })).await.unwrap();
+            let rotated = operator.change_app(app("new", AppOperation::Rotate { kind })).await.unwrap();
             assert!(rotated.key.is_some() && (key.is_none() || rotated.key.as_deref() == key));
         }
-        let token = AppAsk::Disable { key: Some("token-1") };
+        let token = AppOperation::Disable { key: Some("token-1") };
         let stopped = operator.change_app(app("new", token)).await.unwrap().app.unwrap();
         let versions: Vec<_> = stopped.token_keys.iter().map(|key| (key.version, &*key.state)).collect();
         assert_eq!(versions, [(1, "disabled"), (2, "active")]);
 
         let private_key = Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppAsk::Import { curve: Curve::K1, private_key, seals: false };
+        let import = AppOperation::Import { curve: Curve::K1, private_key, seals: false };
         let imported = operator.change_app(app("new", import)).await.unwrap();
         let keys = imported.app.unwrap().keys;
         assert!(keys.iter().any(|key| Some(&key.id) == imported.key.as_ref() && !key.seals));
         assert_eq!(code(operator.change_app(app("new", import)).await), ErrorCode::Conflict);
 
-        let set = AppAsk::Set { format: Some(Format::Evervault), epoch_ms: Some(500) };
+        let set = AppOperation::Set { format: Some(Format::Evervault), epoch_ms: Some(500) };
         let set = operator.change_app(app("new", set)).await.unwrap().app.unwrap();
         assert_eq!((&*set.format, set.epoch_ms), ("evervault", 500));
-        let half = AppAsk::Set { format: None, epoch_ms: Some(0) };
+        let half = AppOperation::Set { format: None, epoch_ms: Some(0) };
         let half = operator.change_app(app("new", half)).await.unwrap().app.unwrap();
         assert_eq!((&*half.format, half.epoch_ms), ("evervault", 0));
 
@@ -146,7 +147,7 @@ fn collections_are_made_set_and_removed() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
-        let card = CollectionAsk::Create {
+        let card = CollectionOperation::Create {
             kind: Kind::Deterministic,
             format: TokenFormat::Card,
             first: None,
@@ -161,14 +162,14 @@ fn collections_are_made_set_and_removed() {
         operator.change_collection(collection("people", create(Kind::Random))).await.unwrap();
         let listed = operator.collections(APP, Page::default()).await.unwrap();
         assert_eq!(listed.collections.iter().map(|it| &*it.collection).collect::<Vec<_>>(), ["cards", "people"]);
-        let never = CollectionAsk::Set { expires_s: Some(None), retention_s: None };
+        let never = CollectionOperation::Set { expires_s: Some(None), retention_s: None };
         let set = operator.change_collection(collection("cards", never)).await.unwrap().collection.unwrap();
         assert_eq!((set.expires_s, set.retention_s, set.last), (None, Some(0), Some(2)));
-        let gone = operator.change_collection(collection("cards", CollectionAsk::Delete)).await.unwrap();
+        let gone = operator.change_collection(collection("cards", CollectionOperation::Delete)).await.unwrap();
         assert_eq!((gone.collection, gone.generation), (None, listed.generation + 2));
         assert_eq!(operator.collections(APP, Page::default()).await.unwrap().collections.len(), 1);
 
-        let digits = CollectionAsk::Create {
+        let digits = CollectionOperation::Create {
             kind: Kind::Random,
             format: TokenFormat::Digits,
             first: Some(1),
@@ -180,7 +181,7 @@ fn collections_are_made_set_and_removed() {
         for (call, says) in [
             (collection("people", create(Kind::OneWay)), ErrorCode::Conflict),
             (collection("cards", never), ErrorCode::NotFound),
-            (collection("cards", CollectionAsk::Delete), ErrorCode::NotFound),
+            (collection("cards", CollectionOperation::Delete), ErrorCode::NotFound),
             (collection(".dot", create(Kind::Random)), ErrorCode::BadRequest),
             (collection("digits", digits), ErrorCode::BadRequest),
             (CollectionCall { app: "nobody", ..collection("c", create(Kind::Random)) }, ErrorCode::NotFound),
@@ -198,15 +199,15 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         let private_key = Secret("s3cr3t");
         let key = Some("0000000000");
         for (name, ask, says) in [
-            (APP, AppAsk::Create, ErrorCode::Conflict),
-            (".dot", AppAsk::Create, ErrorCode::BadRequest),
-            ("nobody", AppAsk::Rotate { kind: RotateKind::R1 }, ErrorCode::NotFound),
-            ("nobody", AppAsk::Disable { key: None }, ErrorCode::NotFound),
-            (APP, AppAsk::Disable { key }, ErrorCode::NotFound),
-            (APP, AppAsk::Disable { key: Some("token-9") }, ErrorCode::NotFound),
-            (APP, AppAsk::Enable { key: Some("first") }, ErrorCode::BadRequest),
-            (APP, AppAsk::Delete { key: Some("token-1"), delay_s: None }, ErrorCode::BadRequest),
-            (APP, AppAsk::Import { curve: Curve::R1, private_key, seals: false }, ErrorCode::BadRequest),
+            (APP, AppOperation::Create, ErrorCode::Conflict),
+            (".dot", AppOperation::Create, ErrorCode::BadRequest),
+            ("nobody", AppOperation::Rotate { kind: RotateKind::R1 }, ErrorCode::NotFound),
+            ("nobody", AppOperation::Disable { key: None }, ErrorCode::NotFound),
+            (APP, AppOperation::Disable { key }, ErrorCode::NotFound),
+            (APP, AppOperation::Disable { key: Some("token-9") }, ErrorCode::NotFound),
+            (APP, AppOperation::Enable { key: Some("first") }, ErrorCode::BadRequest),
+            (APP, AppOperation::Delete { key: Some("token-1"), delay_s: None }, ErrorCode::BadRequest),
+            (APP, AppOperation::Import { curve: Curve::R1, private_key, seals: false }, ErrorCode::BadRequest),
         ] {
             let error = rpc_error(operator.change_app(app(name, ask)).await);
             assert_eq!(error.code, says, "{name} {ask:?}: {error}");
@@ -214,11 +215,11 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         }
         assert_eq!(code(operator.collections("nobody", Page::default()).await), ErrorCode::NotFound);
         // A deleted app can be deleted again, and cannot be enabled.
-        let delete = AppAsk::Delete { key: None, delay_s: Some(3_600) };
+        let delete = AppOperation::Delete { key: None, delay_s: Some(3_600) };
         let deleted = operator.change_app(app(APP, delete)).await.unwrap().app.unwrap();
         assert!(deleted.delete_unix_s.is_some());
-        assert_eq!(code(operator.change_app(app(APP, AppAsk::Enable { key: None })).await), ErrorCode::Conflict);
-        assert_eq!(code(operator.change_app(app(APP, AppAsk::Create)).await), ErrorCode::Conflict);
+        assert_eq!(code(operator.change_app(app(APP, AppOperation::Enable { key: None })).await), ErrorCode::Conflict);
+        assert_eq!(code(operator.change_app(app(APP, AppOperation::Create)).await), ErrorCode::Conflict);
     });
 }
 

@@ -1,10 +1,10 @@
 //! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
 use sealwire_apps::{CollectionKind, Rules, Scope};
-use sealwire_client::control::{CheckCall, RoleAsk, RoleCall};
+use sealwire_client::control::{CheckCall, RoleCall, RoleOperation};
 use sealwire_client::{
     Client, Curve, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList,
-    MaskRule, Masking, Minting, OnError, RuleFields, Tokenize, UnknownFields, Within, Writing,
+    MaskRule, Masking, OnError, RuleFields, TokenLookupScope, Tokenize, TokenizeOptions, UnknownFields, Writing,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
@@ -422,7 +422,7 @@ fn strings(document: &[u8]) -> Vec<String> {
 }
 
 async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
-    operator.change_role(RoleCall { role, ask: RoleAsk::Set { grants: grants.to_vec() } }).await.unwrap();
+    operator.change_role(RoleCall { role, ask: RoleOperation::Set { grants: grants.to_vec() } }).await.unwrap();
 }
 
 #[test]
@@ -442,7 +442,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
         let payload = canaries(true);
         let tokenize = async |select: Option<Vec<&'static str>>, collection| {
-            let writing = Minting { collection, ..Minting::default() };
+            let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
             relay.tokenize(Tokenize { select, writing, ..Tokenize::new(APP, &payload) }).await.unwrap().payload
         };
         let documents = [tokenize(None, "people").await, tokenize(Some(vec!["$"]), "people").await];
@@ -456,7 +456,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
                 for (document, on_error) in
                     [(document.to_vec(), OnError::Fail), (missing.clone(), OnError::Report), (missing, OnError::Fail)]
                 {
-                    let writing = Within { collection: "people" };
+                    let writing = TokenLookupScope { collection: "people" };
                     let call = Detokenize { writing, on_error, ..Detokenize::new(APP, &document) };
                     let mut message = Vec::new();
                     request::detokenize(&mut message, 1, &call);
@@ -468,12 +468,12 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
         let client = connect(&harness, harness.address, NOBODY).await;
         // Another collection and another app are not granted at all.
         let elsewhere = tokenize(None, "others").await;
-        let writing = Within { collection: "others" };
+        let writing = TokenLookupScope { collection: "others" };
         let refused = client.detokenize(Detokenize { writing, ..Detokenize::new(APP, &elsewhere) }).await;
         assert_eq!(rpc_error(refused).code, ErrorCode::Forbidden);
         // A value that fits the function is masked. Containers and other values are redacted.
         set_role(&operator, "support", &["detokenize apps=shop mask=partial(last=4)"]).await;
-        let within = Within { collection: "people" };
+        let within = TokenLookupScope { collection: "people" };
         let shown =
             client.detokenize(Detokenize { writing: within, ..Detokenize::new(APP, &documents[0]) }).await.unwrap();
         assert_eq!(strings(&shown.payload)[..2], ["*************0001", "*****************mple"]);
@@ -522,7 +522,7 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         operator
             .change_principal(sealwire_client::control::PrincipalCall {
                 principal: NOBODY,
-                ask: sealwire_client::control::PrincipalAsk::Revoke { role: Some("breaker") },
+                ask: sealwire_client::control::PrincipalOperation::Revoke { role: Some("breaker") },
             })
             .await
             .unwrap();
@@ -588,7 +588,7 @@ fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it
             (vec!["encrypt apps=shop mask=redact"], ["decrypt and detokenize", "encrypt"]),
             (vec!["decrypt apps=shop mask=partial(last=4"], ["mask", "function"]),
         ] {
-            let ask = RoleAsk::Set { grants: grants.clone() };
+            let ask = RoleOperation::Set { grants: grants.clone() };
             let refused = rpc_error(operator.change_role(RoleCall { role: "support", ask }).await);
             assert_eq!(refused.code, ErrorCode::BadRequest, "{grants:?}");
             for word in words {

@@ -10,7 +10,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_dev_ca::Issued;
-use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Reply, Scan, Scanner, Writing, decode_protocol_error, request};
+use sealwire_wire::{
+    Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing, decode_protocol_error, request,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -98,7 +100,7 @@ impl Raw {
                 Scan::Message(boundary) => {
                     let message = self.buffer.split_to(boundary.bytes);
                     return match boundary.head {
-                        Head::Response { .. } => {
+                        MessageHeader::Response { .. } => {
                             let reply = Reply::decode(&message).unwrap();
                             Heard::Reply(reply.msgid, reply.outcome.map(|result| Value(result.to_vec())))
                         }

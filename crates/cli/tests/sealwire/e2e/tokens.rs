@@ -15,8 +15,8 @@ use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::{
-    Ask, Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, Minting, OnError, Sweep,
-    TokenMap, Tokenize, TokensCall, Within, request,
+    Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep, TokenLookupScope,
+    TokenMap, Tokenize, TokenizeOptions, TokensCall, TokensOperation, request,
 };
 use tokio::time::sleep;
 
@@ -89,11 +89,11 @@ fn strings(document: &[u8]) -> Vec<String> {
 }
 
 fn to_tokens<'a>(collection: &'a str, payload: &'a [u8]) -> Tokenize<'a> {
-    Tokenize { writing: Minting { collection, ..Minting::default() }, ..Tokenize::new(APP, payload) }
+    Tokenize { writing: TokenizeOptions { collection, ..TokenizeOptions::default() }, ..Tokenize::new(APP, payload) }
 }
 
 fn to_values<'a>(collection: &'a str, payload: &'a [u8]) -> Detokenize<'a> {
-    Detokenize { writing: Within { collection }, ..Detokenize::new(APP, payload) }
+    Detokenize { writing: TokenLookupScope { collection }, ..Detokenize::new(APP, payload) }
 }
 
 /// Returns the document with tokens in place of its leaves.
@@ -235,7 +235,11 @@ fn a_repeated_call_gets_the_tokens_of_the_first() {
             harness.create_collection(APP, "digits", rules(Random, Format::Digits)).await;
             let client = harness.client().await;
             let keyed = |key: &'static [u8], payload: &'static [u8]| Tokenize {
-                writing: Minting { collection: "digits", idempotency_key: Some(key), ..Minting::default() },
+                writing: TokenizeOptions {
+                    collection: "digits",
+                    idempotency_key: Some(key),
+                    ..TokenizeOptions::default()
+                },
                 ..Tokenize::new(APP, payload)
             };
             // The request fails, so nothing is stored under its idempotency key.
@@ -299,7 +303,11 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             let client = harness.client().await;
             let map = TokenMap::new(APP, "deterministic");
             let payload = values(300, 1);
-            let writing = Minting { collection: "deterministic", tags: vec!["b", "a", "b"], ..Minting::default() };
+            let writing = TokenizeOptions {
+                collection: "deterministic",
+                tags: vec!["b", "a", "b"],
+                ..TokenizeOptions::default()
+            };
             let tagged = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await.unwrap().payload;
             let tokens = strings(&tagged);
             let other = strings(&tokenize(&client, "deterministic", &values(5, 2)).await);
@@ -479,7 +487,7 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                 let payload = values(1 + dice.roll(300) as u32, msgid);
                 let mut out = Vec::new();
                 if dice.roll(3) == 0 {
-                    let ask = Ask::Get(vec!["tok_0000000000000000000000"]);
+                    let ask = TokensOperation::Get(vec!["tok_0000000000000000000000"]);
                     request::tokens(&mut out, msgid, &TokensCall { map: TokenMap::new(APP, "random"), ask });
                 } else {
                     request::tokenize(&mut out, msgid, &to_tokens("deterministic", &payload));
@@ -658,9 +666,11 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         let tokens = strings(&tokenize(&client, "random", &values(6, 1)).await);
         store.hold(true);
-        let asks = tokens.iter().map(|token| Ask::Delete(vec![token.as_str()])).chain((0..8).map(|at| match at % 2 {
-            0 => Ask::List(Listing::default()),
-            _ => Ask::Archive(Sweep::default()),
+        let asks = tokens.iter().map(|token| TokensOperation::Delete(vec![token.as_str()])).chain((0..8).map(|at| {
+            match at % 2 {
+                0 => TokensOperation::List(Listing::default()),
+                _ => TokensOperation::Archive(Sweep::default()),
+            }
         }));
         for (msgid, ask) in (0..).zip(asks) {
             let mut out = Vec::new();

@@ -10,7 +10,7 @@ use sealwire_apps::{CollectionKind, Rules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_config::{Config, Endpoint};
 use sealwire_token::Format;
-use sealwire_wire::{Minting, TokenMap, Within};
+use sealwire_wire::{TokenLookupScope, TokenMap, TokenizeOptions};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -231,11 +231,11 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
         let later = Encrypt { traceparent, min_generation: Some(u64::MAX), ..Encrypt::new(APP, &payload) };
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
-        let writing = Minting { collection: "people", tags: vec![CANARY], ..Minting::default() };
+        let writing = TokenizeOptions { collection: "people", tags: vec![CANARY], ..TokenizeOptions::default() };
         let tokens =
             relay.tokenize(Tokenize { traceparent, writing, context, ..Tokenize::new(APP, &payload) }).await.unwrap();
         let names = strings(&tokens.payload);
-        let within = Within { collection: "people" };
+        let within = TokenLookupScope { collection: "people" };
         let back = Detokenize { traceparent, writing: within, context, ..Detokenize::new(APP, &tokens.payload) };
         assert_eq!(relay.detokenize(back).await.unwrap().payload, payload);
         let map = TokenMap { traceparent, reason, ..TokenMap::new(APP, "people") };

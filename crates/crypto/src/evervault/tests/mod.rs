@@ -34,7 +34,7 @@ fn newest(keys: &AppKeys, curve: Curve) -> Arc<KeyVersion> {
 /// Length and map in front of a text.
 fn metadata(role: Option<&str>) -> Vec<u8> {
     let mut map = Vec::new();
-    metadata::Stamp { origin: ORIGIN, encrypted_at: TIME }.encode(role, &mut map);
+    metadata::MetadataStamp { origin: ORIGIN, encrypted_at: TIME }.encode(role, &mut map);
     map
 }
 

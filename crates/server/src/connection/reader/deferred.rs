@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealwire_schedule::{Class, Cost, Reason, Refusal};
+use sealwire_schedule::{Class, Cost, Reason, Rejection};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
 impl ClassBackoff {
     /// Pauses a class and those above: reading requests only to reject them would take time from those that are served.
-    pub(super) fn after(&mut self, refusal: &Refusal, class: Class) {
+    pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
         for pause in &mut self.0[class.index()..] {
             *pause = (*pause).max(Some(until));
@@ -131,7 +131,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn reject_deferred(&mut self, index: usize, retry_after: Duration) {
         let Some(deferred) = self.take_deferred(index) else { return };
         let retry_after = retry_after.max(RETRY_AFTER_MIN);
-        let refusal = Refusal { reason: Reason::Backlog, retry_after, predicted: retry_after };
+        let refusal = Rejection { reason: Reason::Backlog, retry_after, predicted: retry_after };
         self.reject(deferred.request, &CallFailure::Overloaded(refusal)).await;
     }
 
@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refusal_holds_back_its_size_and_above_for_as_long_as_it_says() {
         let class = |index| Class::all().nth(index).unwrap();
-        let refusal = |millis| Refusal {
+        let refusal = |millis| Rejection {
             reason: Reason::Backlog,
             retry_after: Duration::from_millis(millis),
             predicted: Duration::ZERO,

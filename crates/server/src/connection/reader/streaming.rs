@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sealwire_schedule::{Class, Refusal, Shape};
-use sealwire_wire::{Fate, Head, Scanner};
+use sealwire_schedule::{Class, Rejection, Shape};
+use sealwire_wire::{Disposition, MessageHeader, Scanner};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ pub(super) struct StreamingRequest {
 
 /// Waits for the admission of the message that arrives. Returns the rejection of a message that has waited for too
 /// long.
-pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Refusal> {
+pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
     let Some(StreamingRequest { admission, .. }) = streaming else { return None };
     let patience = admission.patience();
     tokio::select! {
@@ -124,9 +124,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Rejects a message that is not complete. A notification has no response.
     pub(super) async fn reject_incomplete(
         &mut self,
-        head: Option<Head>,
+        head: Option<MessageHeader>,
         failure: &CallFailure,
-        fate: Fate,
+        fate: Disposition,
     ) -> Result<(), End> {
         let own = self.streaming.take().is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
@@ -139,10 +139,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let call = RejectedRequest { msgid, method, options: None, bytes, arrived };
                 connection.reject(&call, failure).await;
             }
-            None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
+            None if fate == Disposition::Close => connection.send_protocol_error(&failure.answer()).await,
             None => (),
         }
-        if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
+        if fate == Disposition::Close { Err(End::Expelled) } else { Ok(()) }
     }
 }
 
@@ -158,9 +158,9 @@ fn preview(scanner: &Scanner, buffered: &[u8]) -> (OperationKind, Shape, Option<
     (kind, shape, msgid.map(|msgid| (msgid, outlook.deadline_ms)))
 }
 
-fn method_label(head: Option<Head>) -> MethodLabel {
+fn method_label(head: Option<MessageHeader>) -> MethodLabel {
     match head {
-        Some(Head::Request { method: Some(method), .. }) => method.into(),
+        Some(MessageHeader::Request { method: Some(method), .. }) => method.into(),
         _ => MethodLabel::UNKNOWN,
     }
 }

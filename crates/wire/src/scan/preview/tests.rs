@@ -33,7 +33,7 @@ fn map(count: u32, entry: &[u8]) -> Vec<u8> {
     of(write::map_len, count, entry)
 }
 
-fn after(scanner: &mut Scanner, bytes: &[u8]) -> Option<Outlook> {
+fn after(scanner: &mut Scanner, bytes: &[u8]) -> Option<Preview> {
     assert_eq!(scanner.scan(bytes), Scan::Incomplete);
     scanner.outlook(bytes)
 }
