@@ -17,8 +17,7 @@
 //! than SipHash. Keys are names signed by a trusted authority, so clients cannot construct collisions.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hash};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,11 +80,10 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Cache<K, V, L> {
     entries: quick_cache::sync::Cache<K, CachedValue<V>, UnitWeighter, foldhash::fast::RandomState>,
     /// Loads in progress. The lock orders map insertions and purges.
-    flights: Mutex<PendingLoads<K, V>>,
+    pending_loads: Mutex<PendingLoads<K, V>>,
     permits: Semaphore,
     loader: L,
     bounds: CacheBounds,
-    chance: RandomState,
     counts: Counts,
 }
 
@@ -166,11 +164,10 @@ where
                 foldhash::fast::RandomState::default(),
                 DefaultLifecycle::default(),
             ),
-            flights: Mutex::new(PendingLoads { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
+            pending_loads: Mutex::new(PendingLoads { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
             permits: Semaphore::new(bounds.loads.max(1)),
             loader,
             bounds,
-            chance: RandomState::new(),
             counts: Counts::default(),
         }
     }
@@ -208,7 +205,7 @@ where
 
     /// Joins the load of a key or starts one.
     fn board(self: &Arc<Self>, key: &K) -> Result<Boarded<V>, LoadError> {
-        let mut flights = self.flights();
+        let mut pending_loads = self.pending_loads();
         let now = Instant::now();
         // A load can have ended since the caller's lookup.
         let entry = self.entries.peek(key);
@@ -216,10 +213,12 @@ where
             self.counts.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Boarded::Known(entry.value.clone()));
         }
-        let outcome = match flights.under_way.get(key) {
-            Some(flight) => flight.outcome.clone(),
-            None if flights.under_way.len() + flights.let_go >= self.bounds.waiting => return Err(LoadError::Crowded),
-            None => self.take_off(&mut flights, key),
+        let outcome = match pending_loads.under_way.get(key) {
+            Some(pending) => pending.outcome.clone(),
+            None if pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting => {
+                return Err(LoadError::Crowded);
+            }
+            None => self.take_off(&mut pending_loads, key),
         };
         // While loads fail, requests use the stale entry instead of waiting for the next load.
         match entry.filter(|entry| entry.failing && now < entry.stale_until) {
@@ -233,13 +232,23 @@ where
     }
 
     /// Starts a load in a task that continues if all waiters are dropped.
-    fn take_off(self: &Arc<Self>, flights: &mut PendingLoads<K, V>, key: &K) -> watch::Receiver<Option<Outcome<V>>> {
+    fn take_off(
+        self: &Arc<Self>,
+        pending_loads: &mut PendingLoads<K, V>,
+        key: &K,
+    ) -> watch::Receiver<Option<Outcome<V>>> {
         let (tell, outcome) = watch::channel(None);
-        flights.number += 1;
-        let number = flights.number;
-        flights.under_way.insert(key.clone(), PendingLoad { number, outcome: outcome.clone() });
-        let mut landing =
-            LoadGuard { cache: Arc::clone(self), key: key.clone(), epoch: flights.epoch, number, tell, landed: false };
+        pending_loads.number += 1;
+        let number = pending_loads.number;
+        pending_loads.under_way.insert(key.clone(), PendingLoad { number, outcome: outcome.clone() });
+        let mut landing = LoadGuard {
+            cache: Arc::clone(self),
+            key: key.clone(),
+            epoch: pending_loads.epoch,
+            number,
+            tell,
+            landed: false,
+        };
         tokio::spawn(async move {
             let cache = Arc::clone(&landing.cache);
             let load = async {
@@ -256,10 +265,10 @@ where
 
     /// Removes all entries. Loads in progress are not cached; only their current waiters get the values.
     pub fn purge(&self) {
-        let mut flights = self.flights();
-        flights.epoch += 1;
-        flights.let_go += flights.under_way.len();
-        flights.under_way.clear();
+        let mut pending_loads = self.pending_loads();
+        pending_loads.epoch += 1;
+        pending_loads.let_go += pending_loads.under_way.len();
+        pending_loads.under_way.clear();
         // The lock is held here, so no earlier load can insert an entry after this line.
         self.entries.clear();
         self.counts.purges.fetch_add(1, Ordering::Relaxed);
@@ -279,23 +288,22 @@ where
         }
     }
 
-    fn flights(&self) -> MutexGuard<'_, PendingLoads<K, V>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_loads(&self) -> MutexGuard<'_, PendingLoads<K, V>> {
+        self.pending_loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a jittered lifetime between 25 % and 100 % of `time`.
-    fn spread(&self, time: Duration, number: u64) -> Duration {
-        let chance = f64::from(self.chance.hash_one(number) as u32) / f64::from(u32::MAX);
-        time.mul_f64(1.0 - 0.75 * chance)
+    fn spread(time: Duration) -> Duration {
+        time - rand::random_range(Duration::ZERO..=time / 4 * 3)
     }
 
     /// Caches the outcome of a load and returns the outcome for its waiters.
-    fn settle(&self, key: &K, number: u64, loaded: Outcome<V>) -> Outcome<V> {
+    fn settle(&self, key: &K, loaded: Outcome<V>) -> Outcome<V> {
         let now = Instant::now();
         match loaded {
             Ok(value) => {
                 let time = if value.is_some() { self.bounds.time } else { self.bounds.negative_time };
-                let until = now + self.spread(time, number);
+                let until = now + Self::spread(time);
                 let stale_until = until + self.bounds.stale;
                 self.entries
                     .insert(key.clone(), CachedValue { value: value.clone(), until, stale_until, failing: false });
@@ -353,17 +361,17 @@ where
         if loaded.is_err() {
             cache.counts.failures.fetch_add(1, Ordering::Relaxed);
         }
-        let mut flights = cache.flights();
-        let outcome = if flights.epoch == self.epoch {
-            if flights.under_way.get(&self.key).is_some_and(|flight| flight.number == self.number) {
-                flights.under_way.remove(&self.key);
+        let mut pending_loads = cache.pending_loads();
+        let outcome = if pending_loads.epoch == self.epoch {
+            if pending_loads.under_way.get(&self.key).is_some_and(|pending| pending.number == self.number) {
+                pending_loads.under_way.remove(&self.key);
             }
-            cache.settle(&self.key, self.number, loaded)
+            cache.settle(&self.key, loaded)
         } else {
-            flights.let_go -= 1;
+            pending_loads.let_go -= 1;
             loaded
         };
-        drop(flights);
+        drop(pending_loads);
         self.tell.send_replace(Some(outcome));
     }
 }

@@ -3,6 +3,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use time::{Date, Month, UtcDateTime};
+
+const EPOCH: Date = UtcDateTime::UNIX_EPOCH.date();
+
 /// Milliseconds since 1970, up to the end of the year 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
@@ -33,8 +37,7 @@ impl Timestamp {
     /// Formats the timestamp as `2026-11-22T00:34:24.123Z`.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
-        let (days, ms) = (self.0 / 86_400_000, self.0 % 86_400_000);
-        let (year, month, day) = civil(days);
+        let (ms, date) = (self.0 % 86_400_000, self.date());
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |at: usize, digits: usize, mut number: u64| {
             for place in (at..at + digits).rev() {
@@ -42,14 +45,18 @@ impl Timestamp {
                 number /= 10;
             }
         };
-        put(0, 4, year);
-        put(5, 2, month);
-        put(8, 2, day);
+        put(0, 4, u64::from(date.year().unsigned_abs()));
+        put(5, 2, u64::from(u8::from(date.month())));
+        put(8, 2, u64::from(date.day()));
         put(11, 2, ms / 3_600_000);
         put(14, 2, ms / 60_000 % 60);
         put(17, 2, ms / 1_000 % 60);
         put(20, 3, ms % 1_000);
         text
+    }
+
+    fn date(self) -> Date {
+        EPOCH + time::Duration::milliseconds(self.0.cast_signed())
     }
 
     /// Parses the output of [`Self::text`] and accepts nothing else.
@@ -61,39 +68,17 @@ impl Timestamp {
                 .iter()
                 .try_fold(0, |number: u64, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
         };
-        let days = days(number(0, 4)?, number(5, 2)?, number(8, 2)?)?;
+        let month = Month::try_from(u8::try_from(number(5, 2)?).ok()?).ok()?;
+        let date =
+            Date::from_calendar_date(i32::try_from(number(0, 4)?).ok()?, month, u8::try_from(number(8, 2)?).ok()?)
+                .ok()?;
+        let days = u64::try_from((date - EPOCH).whole_days()).ok()?;
         let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
         let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + number(20, 3)?;
         let moment = Self(days * 86_400_000 + ms);
         // Out-of-range values and other punctuation do not survive the round trip.
         (moment.text() == *text).then_some(moment)
     }
-}
-
-/// Year, month and day of a day since 1970, in the Gregorian calendar: Howard Hinnant, "chrono-compatible low-level
-/// date algorithms", `civil_from_days`.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
-/// The inverse, `days_from_civil`. `None` before 1970 and for an invalid month.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
-        return None;
-    }
-    let year = year - u64::from(month <= 2);
-    let (era, year_of_era) = (year / 400, year % 400);
-    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    (era * 146_097 + day_of_era).checked_sub(719_468)
 }
 
 #[cfg(test)]

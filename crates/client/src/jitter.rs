@@ -1,22 +1,15 @@
-//! Random numbers that spread requests over time and endpoints. They need to vary, not to be unpredictable. The hash
-//! seeds of the standard library differ at every use, which is sufficient.
+//! Random numbers that spread requests over time and endpoints.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
-fn bits() -> u32 {
-    RandomState::new().hash_one(()) as u32
-}
-
-/// Returns a nearly uniform number from 0 to `bound - 1`, or 0 for a bound of 0.
+/// Returns a random number from 0 to `bound - 1`, or 0 for a bound of 0.
 pub(crate) fn below(bound: usize) -> usize {
-    ((u64::from(bits()) * bound as u64) >> 32) as usize
+    rand::random_range(0..bound.max(1))
 }
 
 /// Returns a random time between zero and `whole`.
 pub(crate) fn part_of(whole: Duration) -> Duration {
-    whole.mul_f64(f64::from(bits()) / f64::from(u32::MAX))
+    rand::random_range(Duration::ZERO..=whole)
 }
 
 /// Returns a pause that doubles from `min` with each failure after the first, up to `max`.

@@ -7,9 +7,7 @@
 //! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
 //! first loads, so that no name is used again that some instance may still serve as something else.
 
-use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher as _;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -126,7 +124,7 @@ impl Apps {
         address: String,
         opened: Option<Arc<OpenedSchedules>>,
     ) -> Result<Self, StoreError> {
-        let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        let id = format!("{:016x}", rand::random::<u64>());
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let instance = Instance { id, address, version, generation: 0, age: Duration::ZERO };
         // Before it loads: from here on nothing that it may come to serve is replaced by something else.
@@ -362,10 +360,9 @@ impl Apps {
     }
 }
 
-/// From three quarters of a poll's time to all of it, so that instances do not ask in step.
+/// Returns a time between three quarters of `poll` and `poll`, so that instances do not poll at the same moment.
 pub(crate) fn jittered(poll: Duration) -> Duration {
-    let chance = f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX);
-    poll.mul_f64(1.0 - chance / 4.0)
+    poll - rand::random_range(Duration::ZERO..=poll / 4)
 }
 
 impl AppTable {

@@ -28,7 +28,6 @@ pub use tokens::{
     check_time, fits_scan,
 };
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -193,9 +192,7 @@ impl StoreError {
     }
 }
 
-/// Returns a random duration between zero and `whole`. The randomness comes from the hash seeds of the standard
-/// library.
+/// Returns a random duration between zero and `whole`.
 pub fn part_of(whole: Duration) -> Duration {
-    let chance = RandomState::new().hash_one(()) as u32;
-    whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    rand::random_range(Duration::ZERO..=whole)
 }

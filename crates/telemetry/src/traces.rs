@@ -11,7 +11,6 @@ mod exporter;
 mod span;
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +89,7 @@ impl Tracer {
         let caller = traceparent.and_then(TraceContext::parse);
         let wanted = match &caller {
             Some(caller) => caller.sampled,
-            None => self.sample_ppm > 0 && chance() % MILLION < u64::from(self.sample_ppm),
+            None => self.sample_ppm > 0 && rand::random::<u64>() % MILLION < u64::from(self.sample_ppm),
         };
         if !wanted {
             return None;
@@ -107,11 +106,6 @@ impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tracer").field("sample_ppm", &self.sample_ppm).finish_non_exhaustive()
     }
-}
-
-/// A number that nobody can foresee. Not for secrets.
-fn chance() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 /// So many in each second, counted from the start.

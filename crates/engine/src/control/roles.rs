@@ -2,8 +2,6 @@
 //!
 //! Every change is one record, made from what is there and written only if nothing came between.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 use sealwire_access::{
@@ -309,8 +307,7 @@ fn moved() -> RpcError {
     refused(StoreError::Unavailable("other changes always came first".into()))
 }
 
-/// Chance spreads those who were too late.
+/// Waits for a random time, so that changes that were too late do not repeat at the same moment.
 async fn pause(tries: u32) {
-    let chance = RandomState::new().hash_one(tries) % (1 << tries.min(5));
-    tokio::time::sleep(Duration::from_millis(chance)).await;
+    tokio::time::sleep(Duration::from_millis(rand::random_range(0..1 << tries.min(5)))).await;
 }

@@ -26,7 +26,6 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::chance;
 use super::span::{self, Span};
 use crate::log_throttle::LogThrottle;
 use crate::metrics::{Metrics, TraceLabel};
@@ -252,7 +251,7 @@ impl Sender {
 /// How long to wait after an attempt, by chance, so that engines do not come in step.
 fn pause_after(attempt: u32) -> Duration {
     let longest = PAUSE * (1 << (attempt - 1));
-    longest.mul_f64(1.0 - f64::from(chance() as u32) / f64::from(u32::MAX) / 2.0)
+    longest - rand::random_range(Duration::ZERO..=longest / 2)
 }
 
 /// The spans that an `ExportTraceServiceResponse` says were refused. One that says nothing refused none.

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sealwire_wire::{ErrorCode, TraceContext};
 use serde_json::{Value, json};
 
-use super::chance;
 use crate::metrics::{CallCode, CallTimes, MethodLabel};
 use sealwire_access::Principal;
 
@@ -61,7 +60,7 @@ impl Span {
     pub(super) fn new(caller: Option<TraceContext>, call: RequestEnd<'_>) -> Self {
         let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let trace_id = caller.map_or_else(
-            || u128::from(chance()) << 64 | u128::from(not_zero()),
+            || u128::from(rand::random::<u64>()) << 64 | u128::from(not_zero()),
             |caller| u128::from_be_bytes(caller.trace_id),
         );
         Self {
@@ -125,7 +124,7 @@ const PARENT_REMOTE: u32 = 0x200;
 
 /// An id, which must not be zero.
 fn not_zero() -> u64 {
-    chance().max(1)
+    rand::random::<u64>().max(1)
 }
 
 /// Returns true if the engine caused the failure. A client's mistake is no error of a server's span.
