@@ -8,9 +8,9 @@
 //!
 //! ```
 //! use std::num::NonZeroU32;
-//! use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
+//! use sealwire_schedule::{AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time};
 //!
-//! let mut core = Core::<&str, (), &str>::new(Knobs::new(NonZeroU32::MIN));
+//! let mut core = Core::<&str, (), &str>::new(SchedulerOptions::new(NonZeroU32::MIN));
 //! let now = Time::from_nanos(0);
 //! // From a request's header, before its body is read.
 //! let cost = Cost::from_nanos(150_000);
