@@ -1,8 +1,9 @@
 //! The handle that takes the records of requests, and the thread that writes them.
 //!
-//! A call encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all that is
-//! there, numbers, chains and writes it in one go; what comes meanwhile goes with the next. Memory is bounded in
-//! records and bytes. What is lost is counted, and the count is a record itself as soon as the files can be written
+//! A request encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all queued
+//! records, numbers, chains and writes them together; records that arrive meanwhile are in the next group. If records
+//! are rare, the thread of a request writes its own record, which costs less than waking the writer thread. Memory is
+//! bounded in records and bytes. What is lost is counted, and the count is a record itself as soon as the files can be written
 //! again.
 
 mod queue;
@@ -59,7 +60,7 @@ pub struct TrailOptions {
     pub version: &'static str,
 }
 
-/// An event of the files. Reported on the writer's thread, which waits for the observer.
+/// An event of the files. Reported on the thread that writes, which waits for the observer.
 #[derive(Debug)]
 pub enum FileEvent<'a> {
     /// Records were written together.
@@ -125,6 +126,7 @@ pub struct Trail {
     found: FoundSegment,
     torn_bytes: u64,
     room: SpaceInputs,
+    writer: Arc<Mutex<Writer>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -174,6 +176,8 @@ impl Trail {
         let instance = options.journal.instance.clone();
         let folder_bytes_max = options.journal.folder_bytes_max;
         let room = SpaceInputs { folder: folder.clone(), folder_bytes_max, reserve_bytes: options.reserve_bytes };
+        // A write that waits for the disk must not hold up the thread of a request.
+        let shares_writing = !options.journal.sync;
         let mut journal = Journal::open(options.journal, key)?;
         let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
         let start = Event::Start { version: options.version, found: found.name(), torn_bytes };
@@ -181,7 +185,7 @@ impl Trail {
         start.encode(&mut body, Timestamp::now(), &instance);
         let written = journal.append(Timestamp::now(), [&body[..]].into_iter());
         let last = journal.last();
-        let queue = Queue::new(options.on_failure, options.queue_records, options.queue_bytes);
+        let queue = Queue::new(options.on_failure, shares_writing, options.queue_records, options.queue_bytes);
         match (written, options.on_failure) {
             (Ok(_), _) => (),
             (Err(source), OnFailure::Reject) => return Err(JournalError::Io { path: folder, source }),
@@ -192,9 +196,19 @@ impl Trail {
         let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short });
         let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure, gather);
-        let thread = thread::Builder::new().name("sealwire-audit".into()).spawn(move || writer.run());
+        let writer = Arc::new(Mutex::new(writer));
+        let own = Arc::clone(&writer);
+        let thread = thread::Builder::new().name("sealwire-audit".into()).spawn(move || Writer::run(&own));
         let thread = thread.map_err(|source| JournalError::Io { path: folder, source })?;
-        Ok(Self { shared, on_failure: options.on_failure, found, torn_bytes, room, thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            shared,
+            on_failure: options.on_failure,
+            found,
+            torn_bytes,
+            room,
+            writer,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// Returns the condition of the audit log when it was opened.
@@ -263,9 +277,13 @@ impl Trail {
             self.shared.queue.push(body)
         });
         match (pushed, self.on_failure) {
-            (PushOutcome::TakenRecords(group), OnFailure::Reject) => WriteAck::later(group),
+            (PushOutcome::WriteNow(group), _) => {
+                writer::lock(&self.writer).write_now();
+                WriteAck::later(group)
+            }
+            (PushOutcome::Queued(group), OnFailure::Reject) => WriteAck::later(group),
             (PushOutcome::Lost, OnFailure::Reject) => WriteAck::at_once(Err(RecordLost)),
-            (PushOutcome::TakenRecords(_) | PushOutcome::Lost, OnFailure::Continue) => WriteAck::at_once(Ok(())),
+            (PushOutcome::Queued(_) | PushOutcome::Lost, OnFailure::Continue) => WriteAck::at_once(Ok(())),
         }
     }
 

@@ -1,8 +1,9 @@
-//! The writer thread: writes one group after another, and retries failed writes.
+//! The writer: writes one group after another, and retries failed writes. It runs on a thread of its own, and for single
+//! groups on the threads of requests, since waking another thread costs more than a write.
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::queue::{Batch, Lost, TakenRecords};
@@ -15,6 +16,8 @@ use crate::timestamp::Timestamp;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
+/// Duration of a write from which the threads of requests leave writing to the writer thread.
+const SLOW: Duration = Duration::from_millis(1);
 
 pub(super) struct Writer {
     journal: Journal,
@@ -28,6 +31,8 @@ pub(super) struct Writer {
     fails: bool,
     error: String,
     gap: Vec<u8>,
+    /// Records that the thread of a request writes. Kept for its buffers.
+    batch: Batch,
 }
 
 impl Writer {
@@ -38,21 +43,47 @@ impl Writer {
         on_failure: OnFailure,
         gather: Duration,
     ) -> Self {
-        let (error, gap) = (String::new(), Vec::new());
-        Self { journal, shared, observer, on_failure, gather, lost: None, fails: false, error, gap }
+        let (error, gap, batch) = (String::new(), Vec::new(), Batch::default());
+        Self { journal, shared, observer, on_failure, gather, lost: None, fails: false, error, gap, batch }
     }
 
-    /// Runs until the audit log is closed and all records are written, or until writing fails after the close.
-    pub(super) fn run(mut self) {
+    /// Runs the writer thread until the audit log is closed and all records are written, or until writing fails after
+    /// the close.
+    pub(super) fn run(writer: &Mutex<Self>) {
+        let (shared, gather) = {
+            let this = lock(writer);
+            (Arc::clone(&this.shared), this.gather)
+        };
         let mut batch = Batch::default();
         loop {
-            let TakenRecords { lost, closing } = self.shared.queue.take(&mut batch, self.gather);
-            self.lose(lost);
-            let is_last = closing && batch.len() == 0 && self.lost.is_none();
-            if is_last || self.write(&mut batch, closing) {
-                break;
+            let TakenRecords { lost, closing } = shared.queue.take(&mut batch, gather);
+            let mut this = lock(writer);
+            this.lose(lost);
+            let is_last = closing && batch.len() == 0 && this.lost.is_none();
+            if is_last || this.write(&mut batch, closing) {
+                return this.stop(batch);
             }
         }
+    }
+
+    /// Writes the queued records on the thread of a request, once. A failure is retried by the writer thread.
+    pub(super) fn write_now(&mut self) {
+        let (mut batch, begun) = (std::mem::take(&mut self.batch), Instant::now());
+        let lost = self.shared.queue.take_now(&mut batch);
+        self.lose(lost);
+        let written = self.attempt(&batch);
+        match &written {
+            Ok(()) => {
+                batch.group.end(Ok(()));
+                batch.clear();
+            }
+            Err(error) => self.failed(error, &mut batch, false),
+        }
+        self.batch = batch;
+        self.shared.queue.give_back(written.is_err(), begun.elapsed() >= SLOW);
+    }
+
+    fn stop(&mut self, mut batch: Batch) {
         // Records that arrived between the last attempt and the end.
         let TakenRecords { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
         self.lose(lost);
@@ -146,6 +177,11 @@ impl Writer {
         self.shared.queue.set_fails(fails);
         self.shared.fails.store(fails, Ordering::Relaxed);
     }
+}
+
+/// Locks the writer. A panic while it writes is a defect that the panic's message already tells.
+pub(super) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn shown((seq, hash): (u64, Digest)) -> String {

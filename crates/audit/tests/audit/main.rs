@@ -6,6 +6,7 @@
 //! | `kills` | a log in a process that is killed, and on a full disk |
 //! | `room` | the largest size of a folder, and the space reserved for permitted requests |
 //! | `tamper` | every change to the files, and where verification finds it |
+//! | `writing` | the thread that writes a record |
 
 #![allow(
     clippy::unwrap_used,
@@ -17,3 +18,4 @@ mod archive;
 mod kills;
 mod room;
 mod tamper;
+mod writing;
