@@ -32,70 +32,70 @@ macro_rules! keys {
 pub(crate) const SECTIONS: &[Section] = &[
     Section {
         name: "listen",
-        doc: "The data listener, for clients.",
+        doc: "Data listener for clients.",
         keys: keys!("listen":
             "address", ValueKind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
-                "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise. \"\": this engine has no data\nlistener and serves `[control]` alone.";
+                "Address for MessagePack-RPC over mutual TLS; loopback by default. Empty: no data listener, only `[control]`.";
         ),
     },
     Section {
         name: "admin",
-        doc: "Health and metrics, in plain HTTP. Keep it on a network that only operators reach.",
+        doc: "Health and metrics over plain HTTP. Expose it to operators only.",
         keys: keys!("admin":
             "address", ValueKind::Address, Literal::Text("127.0.0.1:7444"),
-                "Address and port for /live, /ready and /metrics.";
+                "Address of /live, /ready and /metrics.";
         ),
     },
     Section {
         name: "control",
-        doc: "The control listener, for operators who change apps, keys and collections. Keep it on a network that only they reach.",
+        doc: "Control listener for changes of apps, keys and collections. Expose it to operators only.",
         keys: keys!("control":
             "address", ValueKind::OptionalAddress, Literal::Text(""),
-                "Address and port for the control methods over mutual TLS, with the certificate of `tls`. Empty: not served.";
+                "Address for control methods over mutual TLS, with the certificate of `tls`. Empty: not served.";
             "client_ca", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with the authorities of operators. Empty: those of `tls.client_ca`; then `principals` must name the\noperators.";
+                "PEM file of operator authorities. Empty: `tls.client_ca`; `principals` must then name the operators.";
             "client_crl", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with revocation lists of those authorities. Empty: those of `tls.client_crl`, without a `client_ca`\nof its own, else none.";
+                "PEM file of their revocation lists. Empty: `tls.client_crl` if `client_ca` is empty, else none.";
             "principals", ValueKind::Principals, Literal::NoEntries,
-                "Principals that may connect, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common\nname. Empty: every holder of a certificate of `client_ca`.";
+                "Principals that may connect, by certificate name: a DNS name, a spiffe:// URI, or cn: and a common name.\nEmpty: all with a `client_ca` certificate.";
         ),
     },
     Section {
         name: "access",
-        doc: "Authorization by roles, which are kept with the apps (`sealwire roles`, `sealwire principals`).",
+        doc: "Authorization by roles, stored with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
-                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them. \"off\"\nchecks nothing: any certificate of `tls.client_ca` may use every app.";
+                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", ValueKind::Principals, Literal::NoEntries,
-                "Principals that get the role `administrator` at the first start, when nobody has a role, by the name in their\ncertificate: a DNS name, a spiffe:// URI, or cn: and a common name. Without effect afterwards.";
+                "Principals that get the role `administrator` once, at a start at which nobody has a role. Ignored later.\nNames as in `control.principals`.";
             "name_order", ValueKind::Identity, Literal::NoEntries,
-                "Kinds of names that identify a principal, in order of preference: [\"spiffe\", \"dns\", \"cn\"]. A certificate without\nany of the listed kinds is rejected. Empty: all three in that order.";
+                "Kinds of certificate names that identify a principal, in order of preference. Certificates without any of them\nare rejected. Empty: [\"spiffe\", \"dns\", \"cn\"].";
             "cache_entries", ValueKind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
-                "Principals in the permission cache. A request of any other principal costs a lookup in the store.";
+                "Principals in the permission cache. Others cost a store lookup per request.";
             "cache_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
-                "Cache time-to-live; the effective value is jittered between 25 % and 100 %. A change of roles ends it at once.";
+                "Cache time-to-live, jittered between 25 % and 100 %. A role change clears the cache.";
             "cache_negative_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
-                "Cache time-to-live of principals without a role.";
+                "Cache time-to-live for principals without a role.";
             "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
-                "Additional time for which cached permissions are used while the store does not answer. 0: such requests are\n`unavailable`. A role that was revoked on another engine stays in effect here for as long.";
+                "Additional time to use cached permissions while the store does not respond. Meanwhile, roles revoked on other\nengines stay in effect here. 0: such requests are `unavailable`.";
         ),
     },
     Section {
         name: "tls",
-        doc: "The server certificate, and the authorities of clients.",
+        doc: "Server certificate and client authorities.",
         keys: keys!("tls":
             "certificate", ValueKind::Path, Literal::Text("tls/server.pem"),
-                "PEM file with the server's certificate, then any intermediates.";
+                "PEM file of the server certificate, then intermediates.";
             "key", ValueKind::Path, Literal::Text("tls/server-key.pem"),
-                "PEM file with the private key of that certificate. Other users must not be able to read it.";
+                "PEM file of its private key. Must not be readable by other users.";
             "client_ca", ValueKind::Path, Literal::Text("tls/client-ca.pem"),
-                "PEM file with the authorities of client certificates. Every client needs a certificate.";
+                "PEM file of client authorities. Every client needs a certificate.";
             "client_crl", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with revocation lists of those authorities. Empty: none.";
+                "PEM file of their revocation lists. Empty: none.";
             "tls12", ValueKind::Flag, Literal::Flag(false),
-                "Accept TLS 1.2 as well as 1.3, for clients without 1.3.";
+                "Accept TLS 1.2, too.";
             "watch_s", ValueKind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
-                "Interval at which the files above, and those of `control`, are checked. Changed files are used when they load and\nhave been stable for half a second. Only connections whose certificate is no longer accepted are closed. 0: check\nonly at SIGHUP.";
+                "Interval to check these files and those of `control`. Changes apply if the files load and have been stable for\nhalf a second. Only connections whose certificate is no longer accepted are closed. 0: check only at SIGHUP.";
         ),
     },
     Section {
@@ -103,162 +103,162 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Storage of apps, keys and tokens.",
         keys: keys!("state":
             "mode", ValueKind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
-                "\"postgres\" keeps everything in a database that several engines share. \"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
+                "\"postgres\": a database for several engines. \"embedded\": a folder for this engine alone. \"stateless\": no tokens;\napps and sealed keys are in a file that others write, checked each second.";
             "file", ValueKind::Path, Literal::Text("apps.json"),
-                "That file, when mode is \"stateless\".";
+                "File for mode \"stateless\".";
             "folder", ValueKind::Path, Literal::Text("state"),
-                "That folder, when mode is \"embedded\".";
+                "Folder for mode \"embedded\".";
             "poll_s", ValueKind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
-                "Interval at which the store is polled for changes, if it sends no notifications. A deleted name can be used again\nthree intervals after the last sign of life of an engine that may serve it.";
+                "Polling interval for changes, if the store sends no notifications. A deleted name can be reused three intervals\nafter the last report of an engine that can serve it.";
         ),
     },
     Section {
         name: "postgres",
-        doc: "The database, when state.mode is \"postgres\". The password is in a file or in SEALWIRE_POSTGRES_PASSWORD.",
+        doc: "Database for state.mode \"postgres\". The password is in a file or in SEALWIRE_POSTGRES_PASSWORD.",
         keys: keys!("postgres":
             "url", ValueKind::Text, Literal::Text(""),
-                "postgres://user@host:5432/database, without the password. Several hosts apart by commas: the first that\ntakes writes is used. A socket: postgres:///database?user=user&host=/var/run/postgresql.";
+                "postgres://user@host:5432/database, without password. Of several hosts, separated by commas, the first that\naccepts writes is used. Socket: postgres:///database?user=user&host=/var/run/postgresql.";
             "password_file", ValueKind::OptionalPath, Literal::Text(""),
-                "The file that holds the password; read again for each connection. Empty: none.";
+                "Password file, read for each connection. Empty: none.";
             "ca", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with the authority of the server's certificate. TCP with TLS needs it.";
+                "PEM file of the server certificate's authority. Required for TCP with TLS.";
             "client_certificate", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with the certificate to show to the server. Empty: none.";
+                "PEM file of the client certificate. Empty: none.";
             "client_key", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with its private key.";
+                "PEM file of its private key.";
             "tls", ValueKind::Choice(&["require", "off"]), Literal::Text("require"),
-                "Encryption of TCP connections. \"off\" is accepted on loopback only; Unix sockets need none.";
+                "Encryption of TCP connections. \"off\" is accepted on loopback only. Unix sockets need none.";
             "writers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
-                "Connections that write tokens. Two keep one at work while the other waits for the disk.";
+                "Connections that write tokens. With two, one works while the other waits for the disk.";
             "readers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
                 "Connections that read tokens.";
             "timeout_ms", ValueKind::Number { unit: "ms", min: 100, max: 60_000 }, Literal::Number(5_000),
-                "Timeout of a database operation, including the wait for a connection.";
+                "Timeout of a database operation with its wait for a connection.";
         ),
     },
     Section {
         name: "kek",
-        doc: "The key-encryption key: it seals every app key at rest.",
+        doc: "Key-encryption key, which seals every app key at rest.",
         keys: keys!("kek":
             "provider", ValueKind::Choice(&["file", "environment"]), Literal::Text("file"),
-                "Where the key-encryption key comes from.";
+                "Source of the key-encryption key.";
             "file", ValueKind::Path, Literal::Text("kek.key"),
-                "The file that holds it, when provider is \"file\".";
+                "Key file for provider \"file\".";
             "env_var", ValueKind::Variable, Literal::Text("SEALWIRE_KEK"),
-                "The environment variable that holds it, when provider is \"environment\".";
+                "Variable with the key for provider \"environment\".";
         ),
     },
     Section {
         name: "crypto",
-        doc: "Threads that do cryptography, and nothing else.",
+        doc: "Threads for cryptography only.",
         keys: keys!("crypto":
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per core. These threads never wait, so more than cores buys nothing.";
+                "0: one per core. These threads never wait, so more are useless.";
             "precomputed_tables", ValueKind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
-                "Number of the busiest key versions with a precomputed table, on P-256. A table makes Diffie-Hellman five times\ncheaper, and takes 150 KB and 20 ms to make. 0: no tables.";
+                "Number of busiest P-256 key versions with a precomputed table. A table makes Diffie-Hellman five times faster,\nand takes 150 KB and 20 ms to compute. 0: none.";
             "ready_keys", ValueKind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
-                "Ephemeral keys made ahead for each of those versions (the busiest one if `precomputed_tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
+                "Single-use ephemeral keys made ahead per such key version by idle crypto threads. If `precomputed_tables` is 0,\nonly for the busiest version. 0: none; required if a machine snapshot can be resumed twice.";
             "open_key_cache_entries", ValueKind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
-                "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
+                "Cached key schedules of opened envelopes, about 1 KiB each. They save a Diffie-Hellman per further field with\nthe same ephemeral key. 0: none outlives its request.";
             "open_key_cache_s", ValueKind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
-                "Cache time-to-live, counted from the first use. Entries of a disabled key are removed at once.";
+                "Cache time-to-live from the first use. Entries of disabled keys are removed at once.";
         ),
     },
     Section {
         name: "evervault",
-        doc: "Compatibility with the Evervault format (proto/evervault.md).",
+        doc: "Compatibility with Evervault (proto/evervault.md).",
         keys: keys!("evervault":
             "legacy", ValueKind::Flag, Literal::Flag(false),
-                "Read the tags and file versions that the vendor has given up. Turn it on to move old data, then off\nagain: the role of such a value can be stripped.";
+                "Read tags and file versions that the vendor abandoned. Enable only while moving old data: the role of such\nvalues can be stripped.";
             "open_roles", ValueKind::Roles, Literal::NoEntries,
-                "Values with one of these data roles are opened for every caller of the app; others are `forbidden`.\n\"*\" is every role.";
+                "Data roles whose values are opened for every client of the app. Other data roles are `forbidden`.\n\"*\": every role.";
         ),
     },
     Section {
         name: "network",
-        doc: "Threads that read, write and do TLS.",
+        doc: "Threads for I/O and TLS.",
         keys: keys!("network":
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per eight cores, at least one and at most four.\nNetwork threads do TLS and never payload cryptography.";
+                "0: one per eight cores, from one to four. These threads do no payload cryptography.";
         ),
     },
     Section {
         name: "schedule",
-        doc: "Admission and fair order of requests. crates/schedule/README.md shows the effect of each setting by experiment.",
+        doc: "Admission and scheduling. crates/schedule/README.md shows the effect of each setting.",
         keys: keys!("schedule":
             "wait_max_ms", ValueKind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
-                "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A call that has not begun after twice this time is refused, too; a larger one\nafter twice the wait that was predicted for it. A quarter of what callers wait is a good choice.";
+                "Predicted wait at which requests of ordinary size are rejected as `overloaded`. Delays grow from a quarter of\nit. Requests not begun after twice this time are rejected, too; larger ones after twice their predicted wait.\nRecommended: a quarter of the time that clients wait.";
             "slice_us", ValueKind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
-                "Length of a slice of work. Shorter: small requests wait less; longer: fewer scheduling decisions. Between 50 and 250\nlittle changes.";
+                "Length of a slice. Shorter: small requests wait less. Longer: fewer scheduling decisions. 50 to 250 is similar.";
             "memory_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
-                "Memory for requests and replies, over all connections. A caller may hold as much as it leaves free: one\nalone a half, n of them one part of n + 1 each. Beyond its share a call is refused as `overloaded`.";
+                "Memory for all requests and responses. A principal may hold as much as it leaves free: half if alone,\n1/(n + 1) each for n principals. Further requests are rejected as `overloaded`.";
             "weights", ValueKind::Weights, Literal::NoEntries,
-                "Callers that get more than an equal part of a busy engine, by the name in their certificate: a DNS name, a\nspiffe:// URI, or cn: and a common name. \"relay.internal=3\" gets three times the part of one that is not listed.";
+                "Principals with a larger share of a busy engine, named as in `control.principals`. \"relay.internal=3\" gets three\ntimes the share of an unlisted one.";
             "order", ValueKind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
-                "\"arrival\" is first come, first served, one whole call after the other, nobody held back. To compare with:\none large call makes everybody late.";
+                "\"arrival\": first come, first served, whole requests, no delays. For comparison only: large requests delay all.";
         ),
     },
-    Section { name: "limits", doc: "Limits. A request beyond a limit gets a typed error.", keys: limits::KEYS },
+    Section { name: "limits", doc: "A request beyond a limit gets a typed error.", keys: limits::KEYS },
     Section {
         name: "audit",
-        doc: "The audit trail: one chained, authenticated record per request (proto/audit.md). Never a value or a key.",
+        doc: "Audit log: one chained, authenticated record per request (proto/audit.md), without values or keys.",
         keys: keys!("audit":
             "folder", ValueKind::OptionalPath, Literal::Text(""),
-                "Folder of the records, for this engine alone. Empty: none are kept.";
+                "Folder for this engine alone. Empty: no records.";
             "on_failure", ValueKind::Choice(&["reject", "continue"]), Literal::Text("reject"),
-                "When records cannot be written: \"reject\" answers no call without its record, and every other `unavailable`;\n\"continue\" lets calls go on, and counts and records what was lost.";
+                "If records cannot be written: \"reject\" makes requests without a record `unavailable`; \"continue\" processes them,\nand counts and records the loss.";
             "sync", ValueKind::Flag, Literal::Flag(false),
-                "Put each write on disk before it counts as written: a crash of the machine then loses none of them, and\nwith \"reject\" calls wait for the disk.";
+                "Sync each write to disk. A machine crash then loses no written record. With \"reject\", requests wait for it.";
             "segment_mib", ValueKind::Number { unit: "MiB", min: 1, max: 4_096 }, Literal::Number(64),
-                "Size at which a file ends and the next begins; 64 MiB hold about 180,000 calls.";
+                "Size at which the next file begins; 64 MiB hold about 180,000 requests.";
             "segment_hours", ValueKind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
-                "Age at which a file ends and the next begins.";
+                "Age at which the next file begins.";
             "folder_mib_max", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 24 }, Literal::Number(0),
-                "Largest total size of the folder. Beyond it records cannot be written until `sealwire audit archive` has moved old\nsegments away. 0: the size of the disk.";
+                "Maximum folder size. Beyond it, writes fail until `sealwire audit archive` has moved old segments.\n0: the disk size.";
             "reserve_mib", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 20 }, Literal::Number(64),
-                "Free space reserved for permitted requests, at most a tenth of folder_mib_max. With less, rejected requests are\ncounted and not recorded one by one.";
+                "Free space reserved for permitted requests, at most a tenth of folder_mib_max. With less, rejected requests are\nonly counted.";
             "queue_records", ValueKind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),
-                "Largest number of records that wait to be written.";
+                "Maximum queued records.";
             "queue_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1_024 }, Literal::Number(16),
-                "Memory limit of those records. The trail takes at most five times as much.";
+                "Maximum size of queued records. Memory use is at most five times as much.";
         ),
     },
     Section {
         name: "sweep",
-        doc: "Removal of token rows in the background: expired ones are archived, archived ones are removed after their collection's retention time, and rows of deleted collections and apps are erased.",
+        doc: "Background sweeps: expired token rows are archived, then removed after their collection's retention time. Rows of deleted collections and apps are erased.",
         keys: keys!("sweep":
             "interval_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
-                "Time between two sweeps, shortened at random by up to a quarter. 0: this engine never sweeps.";
+                "Time between sweeps, randomly shortened by up to a quarter. 0: this engine never sweeps.";
             "rows_per_s", ValueKind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(2_000),
-                "Largest number of rows that a sweep reads per second. After each batch it rests nine times as long as the store took.";
+                "Maximum rows read per second. After each batch, a sweep pauses nine times as long as the store took.";
         ),
     },
     Section {
         name: "traces",
-        doc: "Spans of calls for an OpenTelemetry collector (OTLP/HTTP in JSON). Names, counts and times, never a value or a key.",
+        doc: "Spans of requests for an OpenTelemetry collector (OTLP/HTTP in JSON): names, counts and times, no values or keys.",
         keys: keys!("traces":
             "endpoint", ValueKind::OptionalUrl, Literal::Text(""),
-                "URL of the collector in plain HTTP, on the same machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
+                "Collector URL in plain HTTP, on this machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
             "sample_ratio", ValueKind::Fraction, Literal::Number(0),
-                "Fraction of the requests without a trace context that are traced. A request with a trace context is traced if its\n`traceparent` says sampled.";
+                "Fraction of requests without a trace context that are traced. Other requests follow the sampled flag of their\n`traceparent`.";
             "spans_per_s_max", ValueKind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
-                "Largest number of spans per second. Requests beyond it are not traced, and counted.";
+                "Maximum spans per second. Further requests are counted, not traced.";
             "queue_spans", ValueKind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
-                "Largest number of queued spans, about half a KiB each. Further spans are dropped and counted; requests never wait.";
+                "Maximum queued spans, about half a KiB each. Further ones are dropped and counted; requests never wait.";
             "batch_spans", ValueKind::Number { unit: "spans", min: 1, max: 4_096 }, Literal::Number(512),
-                "Largest number of spans per request to the collector, about 1 KiB each.";
+                "Maximum spans per request to the collector, about 1 KiB each.";
             "batch_ms", ValueKind::Number { unit: "ms", min: 1, max: 60_000 }, Literal::Number(1_000),
-                "Longest time that a span waits for its batch.";
+                "Maximum wait of a span for its batch.";
             "timeout_ms", ValueKind::Number { unit: "ms", min: 10, max: 30_000 }, Literal::Number(2_000),
-                "Timeout of one batch. At shutdown, timeout of all remaining spans.";
+                "Timeout of a batch or, at shutdown, of all remaining spans.";
         ),
     },
     Section {
         name: "log",
-        doc: "The log on standard error. Never a value, a key or a payload.",
+        doc: "Log on standard error, without values, keys or payloads.",
         keys: keys!("log":
             "format", ValueKind::Choice(&["human", "json"]), Literal::Text("human"),
-                "\"human\" for a terminal, \"json\" for a collector: one object per line.";
+                "\"human\" for a terminal; \"json\" for a collector, one object per line.";
             "filter", ValueKind::Text, Literal::Text("info"),
                 "Level, or level per module: \"info,sealwire_server::connection=debug\".";
         ),

@@ -56,65 +56,52 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Longest accepted message, from its first byte to its last.
-    /// 64 MiB is a document of 2 million fields of 16 bytes with their keys.
+    /// Maximum message size. 64 MiB hold 2 million fields of 16 bytes with keys.
     message_bytes_max: usize, "bytes", 1_024..=1 << 30, 64 << 20;
-    /// Deepest nesting of a message, its own array counted as 1.
-    /// Real documents stay below 20; parsers of JSON stop between 64 and 512.
+    /// Maximum nesting of a message; its own array counts as 1. Real documents stay below 20.
     depth_max: u32, "levels", 4..=1_024, 64;
-    /// Most values in one message: scalars, keys and containers alike.
-    /// 64 MiB at 16 bytes a value.
+    /// Maximum scalars, keys and containers in a message. Default: 64 MiB at 16 bytes each.
     elements_max: usize, "values", 16..=1 << 30, 4_000_000;
-    /// Longest reply. A sealed field grows by about 90 bytes of text, so a full message of 30-byte fields
-    /// comes back four times as large: 4 x 64 MiB.
+    /// Maximum response size. A sealed field grows by about 90 bytes, so 30-byte fields grow fourfold.
     reply_bytes_max: usize, "bytes", 1_024..=1 << 32, 256 << 20;
-    /// Longest refused message whose bytes are read and dropped to keep its connection; beyond it the
-    /// connection closes. 256 MiB is two seconds of a gigabit line.
+    /// Maximum size of a rejected message that is read and dropped. A larger one closes the connection.
+    /// 256 MiB take two seconds at 1 Gbit/s.
     discard_bytes_max: usize, "bytes", 0..=1 << 32, 256 << 20;
-    /// Open connections. An idle one holds about 50 KiB (TLS buffers and a read buffer): 50 MiB at 1,024.
+    /// Maximum open connections. An idle one takes about 50 KiB: 50 MiB at 1,024.
     connections_max: usize, "connections", 1..=65_536, 1_024;
-    /// Open connections of one principal, so that one caller that leaks connections leaves room for the others.
-    /// A quarter of all.
+    /// Maximum open connections of one principal, which leaves room for other clients.
     connections_per_principal_max: usize, "connections", 1..=65_536, 256;
-    /// Requests of one principal per second that the engine rejects by fault of their sender: unknown methods, malformed or
-    /// denied ones. Above this rate the engine pauses before it reads the next request of that principal. Methods that cost
-    /// little (health, info, inspect) count a tenth.
+    /// Maximum rate of a principal's unknown, malformed or denied requests. Above it, the engine pauses before it reads
+    /// the principal's next request. Requests of cheap methods (health, info, inspect) count a tenth.
     rejected_per_s_max: u32, "requests", 1..=1_000_000, 2_000;
-    /// TLS handshakes at once; more connections wait unaccepted in the kernel's queue. A handshake takes
-    /// 0.22 ms of CPU (measured, both certificates P-256), so 64 of them are 14 ms of one core.
+    /// Maximum concurrent TLS handshakes; others wait in the kernel's queue. A handshake takes 0.22 ms of CPU (P-256).
     handshakes_max: usize, "handshakes", 1..=65_536, 64;
-    /// Time for one TLS handshake, first byte to last. Three lost packets on a 1 s timeout still fit.
+    /// Timeout of a TLS handshake. Default: three lost packets with a 1 s timeout fit.
     handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
-    /// Calls in flight on one connection. More wait for one of these, so one peer waits and no other does.
-    /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
+    /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a core busy over
+    /// a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
-    /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest
-    /// message and its longest reply (64 + 256 MiB), and one more message to read meanwhile.
+    /// Maximum bytes of requests and responses per connection; reading pauses there. Default: the largest message, its
+    /// largest response (64 + 256 MiB) and one more message.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
-    /// Time from a message's first byte to its last. The longest message then needs 1.1 MB/s; a slower or
-    /// stalled writer loses its connection, and the bytes it held are free.
+    /// Maximum time to receive a message before its connection is closed. The largest message needs 1.1 MB/s.
     message_ms_max: u64, "ms", 100..=3_600_000, 60_000;
-    /// Time without progress in which a peer reads nothing of a reply that waits for it.
-    /// Long enough for a pause of the peer's garbage collector or a lost packet.
+    /// Maximum time in which a client reads nothing of a waiting response before its connection is closed.
+    /// Default: longer than a garbage collection pause or a lost packet.
     write_stall_ms_max: u64, "ms", 100..=3_600_000, 10_000;
-    /// Time without a call after which a connection is closed. Longer than the idle time of common
-    /// load balancers (350 s), so they close first and say so to the caller.
+    /// Time without a request before a connection is closed. Default: common load balancers close first (350 s).
     idle_ms_max: u64, "ms", 1_000..=86_400_000, 600_000;
-    /// Time for a call that names no deadline. What HTTP proxies commonly wait.
+    /// Deadline of a request that names none.
     deadline_ms_default: u64, "ms", 1..=3_600_000, 30_000;
-    /// Longest deadline a call may name; a longer one is cut to it. Ten minutes cover a full message on a
-    /// slow line and its reply.
+    /// Maximum deadline of a request; longer ones are shortened. Default: enough for a full message on a slow line.
     deadline_ms_max: u64, "ms", 1..=3_600_000, 600_000;
-    /// Time that running calls get to finish after SIGTERM. Orchestrators kill after 30 s by default.
+    /// Time for running requests after SIGTERM. Orchestrators kill after 30 s by default.
     drain_ms_max: u64, "ms", 0..=3_600_000, 10_000;
-    /// Field errors listed in one reply under `on_error: "report"`; the rest are only counted.
-    /// 1,000 entries of 100 bytes are 100 KB.
+    /// Field errors listed in a response under `on_error: "report"`; further ones are only counted. 1,000 take 100 KB.
     errors_reported_max: usize, "errors", 1..=1_000, 1_000;
-    /// Fields that one call may turn into tokens, or tokens into values. 10,000 rows are one transaction of
-    /// 0.1 s on a database, and 10 MiB held for the call.
+    /// Maximum fields that a request tokenizes or detokenizes. 10,000 take a transaction of 0.1 s and 10 MiB.
     tokens_per_call_max: usize, "fields", 1..=100_000, 10_000;
-    /// Longest value that a token may stand for. `tokens.find` looks no longer ones up, and rows of 64 KiB are what a
-    /// database still handles like rows.
+    /// Maximum size of a tokenized value, also for `tokens.find`. Databases handle 64 KiB rows well.
     token_value_bytes_max: usize, "bytes", 1..=1_048_576, 65_536;
 }
 
