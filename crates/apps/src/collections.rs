@@ -2,7 +2,9 @@
 
 use sealwire_crypto::AppId;
 
-use super::model::{Collection, CollectionChange, CollectionName, CollectionSummary, Rules, RulesChange};
+use super::model::{
+    Collection, CollectionChange, CollectionName, CollectionRules, CollectionRulesChange, CollectionSummary,
+};
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
 use super::{Control, RecordEdit, unix_s};
 use sealwire_store::StoreError;
@@ -35,7 +37,7 @@ impl Control {
         &self,
         app: &AppId,
         name: &CollectionName,
-        rules: Rules,
+        rules: CollectionRules,
     ) -> Result<CollectionChange, StoreError> {
         check_times(rules.expires_s, rules.retention_s)?;
         let (app, name) = (app.clone(), name.clone());
@@ -63,7 +65,7 @@ impl Control {
         &self,
         app: &AppId,
         name: &CollectionName,
-        change: RulesChange,
+        change: CollectionRulesChange,
     ) -> Result<CollectionChange, StoreError> {
         check_times(change.expires_s.flatten(), change.retention_s.flatten())?;
         let (app, name) = (app.clone(), name.clone());
@@ -120,7 +122,7 @@ fn edit(
 }
 
 fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {
-    let max = Rules::EXPIRES_S_MAX;
+    let max = CollectionRules::EXPIRES_S_MAX;
     if expires_s.is_some_and(|expires_s| !(1..=max).contains(&expires_s)) {
         return Err(StoreError::Invalid(format!("tokens expire after 1 to {max} seconds")));
     }

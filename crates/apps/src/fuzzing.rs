@@ -24,5 +24,5 @@ pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
 /// # Errors
 /// Any [`StoreError`].
 pub fn load(kek: &Kek, snapshot: &Snapshot) -> Result<State, StoreError> {
-    keys::unwrap_all(kek, &Contents::read(snapshot)?)
+    keys::unwrap_state(kek, &Contents::read(snapshot)?)
 }

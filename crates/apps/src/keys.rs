@@ -1,5 +1,5 @@
-//! Creates key versions, wraps them under the KEK and unwraps them. Unwrapped keys leave only in types that wipe
-//! themselves.
+//! Creates key versions, wraps them under the KEK (key-encryption key) and unwraps them. Unwrapped keys are returned
+//! only in types that wipe their memory when dropped.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRe
 use super::{first_removal, unix_s};
 use sealwire_store::StoreError;
 
-/// Unwraps the state of all apps.
-pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
+/// Unwraps the keys of all apps, and returns the state to serve.
+pub(super) fn unwrap_state(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
     let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
     let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
     let (removal_unix_s, access) = (first_removal(contents), contents.access.clone());
@@ -22,9 +22,9 @@ pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreE
 }
 
 fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -> Result<App, StoreError> {
-    let versions = record.keys.iter().map(|key| unwrap(kek, app, key)).collect::<Result<_, _>>()?;
-    let tokens = record.token_keys.iter().map(|key| unwrap_token(kek, app, record.number, key));
-    let tokens = tokens.collect::<Result<_, _>>()?;
+    let versions = record.keys.iter().map(|key| unwrap_key(kek, app, key)).collect::<Result<_, _>>()?;
+    let token_keys = record.token_keys.iter().map(|key| unwrap_token_key(kek, app, record.number, key));
+    let token_keys = token_keys.collect::<Result<_, _>>()?;
     let summary = record.summary(app)?;
     let collections = contents.collections(app, record.number);
     let collections = collections.filter_map(|(name, entry)| Some((name, entry.live()?)));
@@ -32,26 +32,33 @@ fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -
         number: record.number,
         state: summary.state,
         keys: Arc::new(AppKeys::new(app.clone(), versions)?),
-        token_keys: Arc::new(TokenKeys::new(record.number, tokens)?),
+        token_keys: Arc::new(TokenKeys::new(record.number, token_keys)?),
         settings: summary.settings,
-        collections: collections.map(|(name, of)| Ok((name.clone(), of.read()?))).collect::<Result<_, StoreError>>()?,
+        collections: collections
+            .map(|(name, record)| Ok((name.clone(), record.read()?)))
+            .collect::<Result<_, StoreError>>()?,
     })
 }
 
-fn unwrap(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, StoreError> {
-    let at = app_key(app);
-    let summary = record.summary(&at)?;
-    let bound = bound(app, summary.curve, summary.number, summary.id);
-    let wrapped = base64(&at, &record.wrapped)?;
-    let scalar = kek.unwrap(&wrapped, &bound).map_err(|_| StoreError::WrongKek { app: app.clone() })?;
+fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, StoreError> {
+    let store_key = app_key(app);
+    let summary = record.summary(&store_key)?;
+    let context = key_context(app, summary.curve, summary.number, summary.id);
+    let wrapped = base64(&store_key, &record.wrapped)?;
+    let scalar = kek.unwrap(&wrapped, &context).map_err(|_| StoreError::WrongKek { app: app.clone() })?;
     let pair = KeyPair::from_scalar(summary.curve, scalar.expose())?;
     let version = KeyVersion::new(summary.number, summary.state, pair).sealing(summary.seals);
-    if version.id == summary.id { Ok(version) } else { Err(damaged(&at, "a key is not the one its id says".into())) }
+    if version.id == summary.id { Ok(version) } else { Err(damaged(&store_key, "a key does not match its id".into())) }
 }
 
-fn unwrap_token(kek: &Kek, app: &AppId, number: u32, record: &TokenKeyRecord) -> Result<TokenKeyVersion, StoreError> {
+fn unwrap_token_key(
+    kek: &Kek,
+    app: &AppId,
+    number: u32,
+    record: &TokenKeyRecord,
+) -> Result<TokenKeyVersion, StoreError> {
     let wrapped = base64(&app_key(app), &record.wrapped)?;
-    let secret = kek.unwrap_secret(&wrapped, &token_bound(app, number, record.number));
+    let secret = kek.unwrap_secret(&wrapped, &token_key_context(app, number, record.number));
     let secret = secret.map_err(|_| StoreError::WrongKek { app: app.clone() })?;
     Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret: TokenSecret::new(secret) })
 }
@@ -59,15 +66,15 @@ fn unwrap_token(kek: &Kek, app: &AppId, number: u32, record: &TokenKeyRecord) ->
 /// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
 /// unreadable.
 pub(super) fn check_kek(kek: &Kek, app: &AppId, record: &AppRecord) -> Result<(), StoreError> {
-    record.keys.iter().try_for_each(|key| unwrap(kek, app, key).map(drop))?;
-    record.token_keys.iter().try_for_each(|key| unwrap_token(kek, app, record.number, key).map(drop))
+    record.keys.iter().try_for_each(|key| unwrap_key(kek, app, key).map(drop))?;
+    record.token_keys.iter().try_for_each(|key| unwrap_token_key(kek, app, record.number, key).map(drop))
 }
 
 /// Rejects a KEK that does not unwrap one key of each app. Used before an app is created.
-pub(super) fn check_kek_of_all(kek: &Kek, contents: &Contents) -> Result<(), StoreError> {
+pub(super) fn check_kek_for_all(kek: &Kek, contents: &Contents) -> Result<(), StoreError> {
     for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, Entry::live(entry)?))) {
         match record.token_keys.first() {
-            Some(key) => unwrap_token(kek, app, record.number, key).map(drop)?,
+            Some(key) => unwrap_token_key(kek, app, record.number, key).map(drop)?,
             None => return Err(damaged(&app_key(app), "no token key".into())),
         }
     }
@@ -75,33 +82,39 @@ pub(super) fn check_kek_of_all(kek: &Kek, contents: &Contents) -> Result<(), Sto
 }
 
 impl AppRecord {
-    /// Adds a fresh key as the next version on `curve`. Retries if the app already has the key id, because an app with
-    /// duplicate ids could not be loaded.
-    pub(super) fn add_new(&mut self, kek: &Kek, app: &AppId, curve: Curve) -> Result<KeyId, StoreError> {
+    /// Generates a key pair and adds it as the next version on `curve`. Retries if the app already has
+    /// the key id, because an app with duplicate ids could not be loaded.
+    pub(super) fn add_generated_key(&mut self, kek: &Kek, app: &AppId, curve: Curve) -> Result<KeyId, StoreError> {
         loop {
             let pair = KeyPair::generate(curve)?;
             // The probability that the id is taken is 2^-40 per existing key.
-            match self.add(kek, app, &pair, true) {
+            match self.add_key_pair(kek, app, &pair, true) {
                 Err(StoreError::KeyTaken { .. }) => {}
                 added => return added,
             }
         }
     }
 
-    /// Adds a key pair as the next version on its curve.
-    pub(super) fn add(&mut self, kek: &Kek, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeyId, StoreError> {
+    /// Adds a key pair as the next version on its curve. If `seals` is false, the version can only open.
+    pub(super) fn add_key_pair(
+        &mut self,
+        kek: &Kek,
+        app: &AppId,
+        pair: &KeyPair,
+        seals: bool,
+    ) -> Result<KeyId, StoreError> {
         let (curve, id) = (pair.public().curve(), KeyId::of(pair.public()));
         if self.keys.iter().any(|key| key.is(id)) {
             return Err(StoreError::KeyTaken { app: app.clone(), key: id });
         }
-        let there = self.keys.iter().filter(|key| key.curve == curve.name()).map(|key| key.number).max();
+        let highest_present = self.keys.iter().filter(|key| key.curve == curve.name()).map(|key| key.number).max();
         let highest = self.highest.entry(curve.name().into()).or_default();
         let number = (*highest)
-            .max(there.unwrap_or(0))
+            .max(highest_present.unwrap_or(0))
             .checked_add(1)
             .ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
         *highest = number;
-        let wrapped = kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
+        let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, curve, number, id))?;
         self.keys.push(KeyRecord {
             id: id.to_string(),
             curve: curve.name().into(),
@@ -121,22 +134,23 @@ impl AppRecord {
     pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
         let highest = self.token_keys.iter().map(|key| key.number).max().unwrap_or(0);
         let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
-        let wrapped = kek.wrap_secret(TokenSecret::generate()?.expose(), &token_bound(app, self.number, number))?;
+        let wrapped =
+            kek.wrap_secret(TokenSecret::generate()?.expose(), &token_key_context(app, self.number, number))?;
         let wrapped = STANDARD.encode(wrapped);
         self.token_keys.push(TokenKeyRecord { number, state: StateName::Active, created_unix_s: unix_s(), wrapped });
         Ok(number)
     }
 }
 
-/// Returns the public facts that a wrapped key is bound to. The app's name contains no zero byte, so the encoding is
-/// unambiguous.
-fn bound(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
+/// Returns the context to which a wrapped key is bound: its app, curve, number and id. The context is public. The app's
+/// name contains no zero byte, so the encoding is unambiguous.
+fn key_context(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
     [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, curve.suite()], &number.to_be_bytes(), id.as_bytes()]
         .concat()
 }
 
-/// Returns the public facts that a wrapped token secret is bound to. The secret has no id, but its app's number is
-/// never reused.
-fn token_bound(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
+/// Returns the context to which a wrapped token key is bound: its app, the app's number and its own number. A token key
+/// has no id, but the app's number is never reused.
+fn token_key_context(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
     [app.as_str().as_bytes(), &[0], &app_number.to_be_bytes(), &number.to_be_bytes()].concat()
 }

@@ -24,8 +24,8 @@ use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
 pub use maps::{MapState, MapStates};
 pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
-    CollectionSummary, Format, KeyKind, KeySummary, Rules, RulesChange, Scope, Settings, State, Target,
-    TokenKeySummary,
+    CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary, Scope, Settings,
+    State, Target, TokenKeySummary,
 };
 use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
 
@@ -100,7 +100,7 @@ impl Control {
     pub async fn load(&self) -> Result<State, StoreError> {
         let snapshot = self.store.load().await?;
         let kek = Arc::clone(&self.kek);
-        blocking(move || keys::unwrap_all(&kek, &Contents::read(&snapshot)?)).await
+        blocking(move || keys::unwrap_state(&kek, &Contents::read(&snapshot)?)).await
     }
 
     /// Returns every app, by name, and the generation of the records. Does not unwrap keys.
@@ -136,12 +136,12 @@ impl Control {
             if contents.apps.get(&app).is_some_and(|entry| entry.live().is_some()) {
                 return Err(StoreError::Exists { app: app.clone() });
             }
-            keys::check_kek_of_all(&kek, contents)?;
+            keys::check_kek_for_all(&kek, contents)?;
             let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
             let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
             let mut record = AppRecord::new(&app, number);
             for curve in &curves {
-                record.add_new(&kek, &app, *curve)?;
+                record.add_generated_key(&kek, &app, *curve)?;
             }
             record.add_token_key(&kek, &app)?;
             RecordEdit::app(&app, record, Target::App)
@@ -158,7 +158,7 @@ impl Control {
     /// the other keys of the app are wrapped under another KEK.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         self.add(app, move |kek, app, record| match kind {
-            KeyKind::Pair(curve) => record.add_new(kek, app, curve).map(Target::Key),
+            KeyKind::Pair(curve) => record.add_generated_key(kek, app, curve).map(Target::Key),
             KeyKind::Token => record.add_token_key(kek, app).map(Target::TokenKey),
         })
         .await
@@ -170,7 +170,7 @@ impl Control {
     /// # Errors
     /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
     pub async fn import(&self, app: &AppId, pair: KeyPair, seals: bool) -> Result<AppChange, StoreError> {
-        self.add(app, move |kek, app, record| record.add(kek, app, &pair, seals).map(Target::Key)).await
+        self.add(app, move |kek, app, record| record.add_key_pair(kek, app, &pair, seals).map(Target::Key)).await
     }
 
     /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The

@@ -22,7 +22,7 @@ pub enum MapState {
         app: AppId,
         /// The collection.
         collection: CollectionName,
-        /// See [`Rules::retention_s`](crate::Rules::retention_s).
+        /// See [`CollectionRules::retention_s`](crate::CollectionRules::retention_s).
         retention_s: Option<u64>,
     },
     /// The collection or its app was deleted for good. The names are those at the deletion, unless they were used

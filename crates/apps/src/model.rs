@@ -1,5 +1,5 @@
-//! The public form of apps, keys and collections: the unwrapped state that requests need, and summaries without secrets
-//! for people.
+//! The public types of apps, keys and collections: the unwrapped state that requests need, and summaries without
+//! secrets for operators.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use sealwire_token::TokenKeys;
 
 use sealwire_store::{MapId, StoreError};
 
-/// Everything that is served, at one generation.
+/// All apps and their keys as an engine serves them, at one generation.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Generation of the records. Grows by one with every change.
+    /// Generation of the records. Each change increments it by one.
     pub generation: u64,
-    /// The apps, by name, including apps that wait for their removal.
+    /// The apps in the order of their names, including apps whose removal is scheduled.
     pub apps: Vec<App>,
     /// Time of the next removal by [`Control::maintain`](crate::Control::maintain), in seconds since 1970-01-01 UTC.
     pub removal_unix_s: Option<u64>,
@@ -28,11 +28,11 @@ pub struct State {
 pub struct App {
     /// Number of the app; never reused.
     pub number: u32,
-    /// The state, which decides if requests can use the app.
+    /// The state, which determines if requests can use the app.
     pub state: AppState,
-    /// The key pairs, unwrapped.
+    /// The unwrapped key pairs.
     pub keys: Arc<AppKeys>,
-    /// The token keys, unwrapped.
+    /// The unwrapped token keys.
     pub token_keys: Arc<TokenKeys>,
     /// Settings that the operator chose.
     pub settings: Settings,
@@ -40,7 +40,7 @@ pub struct App {
     pub collections: BTreeMap<CollectionName, Collection>,
 }
 
-/// Decides if requests can use an app.
+/// State of an app, which determines if requests can use the app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppState {
     /// Requests can use the app.
@@ -52,15 +52,15 @@ pub enum AppState {
 /// Settings that an operator chose for an app.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Lifetime of an ephemeral key that serves requests with epoch scope. If `None`, such requests are denied.
+    /// Lifetime of an ephemeral key that requests with key scope `epoch` share. `None`: such requests are denied.
     pub epoch: Option<EpochLifetime>,
     /// Format for requests that name no format.
-    pub format: Format,
+    pub format: DefaultFormat,
 }
 
-/// A format that an app can write by default.
+/// The format that an app writes for requests that name no format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum DefaultFormat {
     /// Native envelopes.
     #[default]
     Native,
@@ -68,11 +68,11 @@ pub enum Format {
     Evervault,
 }
 
-impl Format {
+impl DefaultFormat {
     /// Both formats, the default first.
     pub const ALL: [Self; 2] = [Self::Native, Self::Evervault];
 
-    /// Returns the name in files, on the command line and on the wire.
+    /// Returns the name that is used in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,14 +81,15 @@ impl Format {
         }
     }
 
-    /// Returns the format with that name, if there is one.
+    /// Returns the format with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 
-/// Names a collection of an app: 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a dot. Safe to log.
+/// Name of a collection of an app: 1 to 64 of the characters `A-Z a-z 0-9 . _ -`. It does not start with a dot. Safe to
+/// log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectionName(Arc<str>);
 
@@ -96,7 +97,7 @@ impl CollectionName {
     /// Checks and wraps a name.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for any other length or character.
+    /// [`StoreError::Invalid`] if the length or a character is not permitted.
     pub fn new(name: &str) -> Result<Self, StoreError> {
         // Collection names have the same alphabet as app names.
         match AppId::new(name) {
@@ -129,60 +130,62 @@ impl fmt::Display for CollectionName {
 /// A named token map of an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Number that names the collection's rows; never reused in its app.
+    /// Number that identifies the collection's rows in the store; never reused in its app.
     pub number: u32,
     /// The rules that the operator chose.
-    pub rules: Rules,
+    pub rules: CollectionRules,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
 impl App {
-    /// Returns the id of the token map that has the rows of one of the app's collections.
+    /// Returns the id of the token map with the rows of one of the app's collections.
     #[must_use]
     pub fn map(&self, collection: &Collection) -> MapId {
         MapId { app: self.number, collection: collection.number }
     }
 }
 
-/// The rules of a collection. Kind, format and scope never change.
+/// Rules of a collection. Kind, format and scope never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Decides if equal values get equal tokens, and if a token can be detokenized.
+pub struct CollectionRules {
+    /// Determines if equal values get equal tokens, and if a token can be detokenized.
     pub kind: CollectionKind,
     /// Format of the tokens.
     pub format: sealwire_token::Format,
     /// Scope in which equal values have equal tokens.
     pub scope: Scope,
-    /// Default lifetime of new tokens, in seconds: 1 to [`Rules::EXPIRES_S_MAX`]. `None`: tokens never expire.
+    /// Default lifetime of new tokens, in seconds: 1 to [`CollectionRules::EXPIRES_S_MAX`]. `None`: tokens never
+    /// expire.
     pub expires_s: Option<u64>,
-    /// Seconds for which an archived row is kept before the sweep removes the row: 0 to [`Rules::EXPIRES_S_MAX`].
+    /// Seconds for which an archived row is kept before the sweep removes the row: 0 to
+    /// [`CollectionRules::EXPIRES_S_MAX`].
     /// `None`: an archived row stays until an operator prunes it.
     pub retention_s: Option<u64>,
 }
 
-/// A change of a collection's [`Rules`]; a field that is `None` stays as it is.
+/// A change of a collection's [`CollectionRules`]; a field that is `None` does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RulesChange {
-    /// See [`Rules::expires_s`].
+pub struct CollectionRulesChange {
+    /// New value of [`CollectionRules::expires_s`].
     pub expires_s: Option<Option<u64>>,
-    /// See [`Rules::retention_s`].
+    /// New value of [`CollectionRules::retention_s`].
     pub retention_s: Option<Option<u64>>,
 }
 
-impl Rules {
-    /// Maximum default lifetime of a token: a hundred years.
+impl CollectionRules {
+    /// Maximum default lifetime of a token, and maximum retention of an archived row, in seconds: a hundred years.
     pub const EXPIRES_S_MAX: u64 = 3_155_760_000;
 }
 
-/// Decides if equal values get equal tokens, and if a token can be detokenized.
+/// Determines if equal values get equal tokens, and if a token can be detokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectionKind {
     /// Every request creates new tokens.
     Random,
-    /// Equal values have one token in their scope.
+    /// Equal values have the same token within the scope.
     Deterministic,
-    /// Like deterministic, but no token can be detokenized: the value is not stored.
+    /// Like [`Self::Deterministic`], but no token can be detokenized, because the value is not stored.
     OneWay,
 }
 
@@ -190,7 +193,7 @@ impl CollectionKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Random, Self::Deterministic, Self::OneWay];
 
-    /// Returns the name in files, on the command line and on the wire.
+    /// Returns the name that is used in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -200,7 +203,7 @@ impl CollectionKind {
         }
     }
 
-    /// Returns the kind with that name, if there is one.
+    /// Returns the kind with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
@@ -221,7 +224,7 @@ impl Scope {
     /// Both scopes, the default first.
     pub const ALL: [Self; 2] = [Self::Collection, Self::Context];
 
-    /// Returns the name in files, on the command line and on the wire.
+    /// Returns the name that is used in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -230,7 +233,7 @@ impl Scope {
         }
     }
 
-    /// Returns the scope with that name, if there is one.
+    /// Returns the scope with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
@@ -244,7 +247,7 @@ pub struct AppSummary {
     pub app: AppId,
     /// Number of the app, never reused.
     pub number: u32,
-    /// The state. An app that waits for its removal is disabled.
+    /// The state. An app whose removal is scheduled is disabled.
     pub state: AppState,
     /// Time of the removal, seconds since 1970-01-01 UTC. `None`: no removal is scheduled.
     pub delete_unix_s: Option<u64>,
@@ -259,15 +262,15 @@ pub struct AppSummary {
 /// Public information about one key version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySummary {
-    /// Id that names the version in envelopes.
+    /// Id that identifies the version in envelopes.
     pub id: KeyId,
     /// Curve of the key pair.
     pub curve: Curve,
     /// Number of this version among the app's versions on this curve, from 1.
     pub number: u32,
-    /// The state. A version that waits for its removal is disabled.
+    /// The state. A version whose removal is scheduled is disabled.
     pub state: KeyState,
-    /// True if the version can seal; false if it only opens.
+    /// True if the version can seal and open; false if it can only open.
     pub seals: bool,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
@@ -297,7 +300,7 @@ pub struct CollectionSummary {
     pub collection: Collection,
 }
 
-/// Names one of an app's keys.
+/// Identifies one of an app's keys, regardless of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// The key pair on this curve.
@@ -306,7 +309,7 @@ pub enum KeyKind {
     Token,
 }
 
-/// The object of a change.
+/// The part of an app that a change created or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The app.
@@ -320,16 +323,16 @@ pub enum Target {
 /// Result of changing an app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppChange {
-    /// Generation of the change.
+    /// Generation of the records after the change.
     pub generation: u64,
     /// The app after the change.
     pub app: AppSummary,
-    /// The part of the app that was created or changed.
+    /// The part that was created or changed.
     pub target: Target,
 }
 
 impl AppChange {
-    /// Returns the key version that was created or changed, if the change was made to a key version.
+    /// Returns the key version that was created or changed. `None`: the target is not a key version.
     #[must_use]
     pub fn key(&self) -> Option<&KeySummary> {
         self.app.keys.iter().find(|key| self.target == Target::Key(key.id))
@@ -339,7 +342,7 @@ impl AppChange {
 /// Result of changing a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionChange {
-    /// Generation of the change.
+    /// Generation of the records after the change.
     pub generation: u64,
     /// The collection after the change, or before it was removed.
     pub collection: CollectionSummary,

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::model::{
-    AppState, AppSummary, Collection, CollectionKind, CollectionName, Format, KeySummary, Rules, Scope, Settings,
-    TokenKeySummary,
+    AppState, AppSummary, Collection, CollectionKind, CollectionName, CollectionRules, DefaultFormat, KeySummary,
+    Scope, Settings, TokenKeySummary,
 };
 use sealwire_store::{Snapshot, StoreError, copy};
 
@@ -343,8 +343,8 @@ impl SettingsRecord {
             ms => Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(key, error.to_string()))?),
         };
         let format = match self.format {
-            FormatName::Native => Format::Native,
-            FormatName::Evervault => Format::Evervault,
+            FormatName::Native => DefaultFormat::Native,
+            FormatName::Evervault => DefaultFormat::Evervault,
         };
         Ok(Settings { epoch, format })
     }
@@ -353,8 +353,8 @@ impl SettingsRecord {
 impl From<Settings> for SettingsRecord {
     fn from(settings: Settings) -> Self {
         let format = match settings.format {
-            Format::Native => FormatName::Native,
-            Format::Evervault => FormatName::Evervault,
+            DefaultFormat::Native => FormatName::Native,
+            DefaultFormat::Evervault => FormatName::Evervault,
         };
         Self { epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms), format }
     }
@@ -391,7 +391,11 @@ impl From<StateName> for KeyState {
 
 impl CollectionRecord {
     pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: Collection) -> Self {
-        let Collection { number, rules: Rules { kind, format, scope, expires_s, retention_s }, created_unix_s } = of;
+        let Collection {
+            number,
+            rules: CollectionRules { kind, format, scope, expires_s, retention_s },
+            created_unix_s,
+        } = of;
         let (format, keeps) = match format {
             sealwire_token::Format::Opaque => ("opaque", None),
             sealwire_token::Format::Uuid => ("uuid", None),
@@ -417,7 +421,7 @@ impl CollectionRecord {
             ),
             _ => return Err(unknown("format")),
         };
-        let rules = Rules {
+        let rules = CollectionRules {
             kind: CollectionKind::from_name(&self.kind).ok_or_else(|| unknown("kind"))?,
             format,
             scope: Scope::from_name(&self.scope).ok_or_else(|| unknown("scope"))?,

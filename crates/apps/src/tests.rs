@@ -248,9 +248,10 @@ async fn settings_change_one_by_one() {
     }
     let rotated = control.rotate(&shop, P256).await.unwrap().app;
     assert_eq!(rotated.settings.epoch, EpochLifetime::from_ms(1_000).ok(), "keys change alone");
-    let set = control.configure(&shop, |settings| settings.format = Format::Evervault).await.unwrap().app.settings;
-    assert_eq!((set.format, set.epoch), (Format::Evervault, EpochLifetime::from_ms(1_000).ok()));
-    control.configure(&shop, |settings| settings.format = Format::Native).await.unwrap();
+    let set =
+        control.configure(&shop, |settings| settings.format = DefaultFormat::Evervault).await.unwrap().app.settings;
+    assert_eq!((set.format, set.epoch), (DefaultFormat::Evervault, EpochLifetime::from_ms(1_000).ok()));
+    control.configure(&shop, |settings| settings.format = DefaultFormat::Native).await.unwrap();
     let off = control.configure(&shop, to(0)).await.unwrap().app;
     assert!(off.settings == Settings::default() && off.keys.len() == 2);
     let refused = control.configure(&app("nobody"), to(1)).await;

@@ -36,4 +36,4 @@ pub use show::{Filter, Follow, RecordView};
 pub use statement::{ARCHIVED_FILE, Archived};
 pub use timestamp::Timestamp;
 pub use trail::{FileEvent, Observer, OnFailure, RecordLost, Trail, TrailOptions, TrailState, WriteAck};
-pub use verify::{CheckpointStatus, Finding, Problem, Range, Report, VerifyError, verify};
+pub use verify::{CheckpointResult, Finding, Problem, Range, Report, VerifyError, verify};

@@ -41,16 +41,16 @@ pub struct Range {
 
 /// Result for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointStatus {
+pub enum CheckpointResult {
     /// Not checked, because the range ends before the checkpoint.
-    NotAsked,
+    NotChecked,
     /// The checkpoint names an existing record.
-    Named {
+    Found {
         /// Number of records after the checkpoint, left by a running or killed engine.
         behind: u64,
     },
     /// The checkpoint is invalid, as a finding explains.
-    Bad,
+    Invalid,
 }
 
 /// Extent and findings of a verification.
@@ -81,7 +81,7 @@ pub struct Report {
     /// Bytes of an incomplete line at the end, left by a running or killed engine.
     pub torn_bytes: u64,
     /// Result of the checkpoint verification.
-    pub head: CheckpointStatus,
+    pub head: CheckpointResult,
     /// The findings, in the order of the files.
     pub findings: Vec<Finding>,
     /// Number of further findings that are not listed.
@@ -169,20 +169,20 @@ fn verify_once(
     for (index, segment) in segments.iter().enumerate() {
         let path = folder.join(&segment.name);
         let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(&path).map_err(at(&path))?));
-        check.begin(segment);
+        check.begin_segment(segment);
         let begin = done;
         while let Some(raw) = lines.next().map_err(at(&path))? {
-            check.line(&raw);
+            check.check_line(&raw);
             done = begin + raw.end;
             if done - said >= PROGRESS_BYTES {
                 said = done;
                 progress(done, bytes);
             }
         }
-        check.end(index + 1 == segments.len() && range.to.is_none());
+        check.end_segment(index + 1 == segments.len() && range.to.is_none());
     }
     progress(done, bytes);
-    Ok(check.report(head, segments.len()))
+    Ok(check.into_report(head, segments.len()))
 }
 
 /// Returns the segments that contain a range.

@@ -15,9 +15,9 @@ mod collections;
 mod config;
 mod connect;
 mod dev;
+mod dev_folder;
 mod doctor;
 mod documents;
-mod folder;
 mod instances;
 mod mask;
 mod operator;
@@ -161,14 +161,14 @@ struct ConfigArgs {
 impl ConfigArgs {
     fn load(&self) -> Result<Config, Failure> {
         if self.config == default_config() {
-            folder::refuse_foreign(Path::new(folder::DEFAULT))?;
+            dev_folder::reject_untrusted(Path::new(dev_folder::DEFAULT_PATH))?;
         }
         Ok(Config::load(&self.config, &Environment::of_process())?)
     }
 }
 
 fn default_config() -> PathBuf {
-    Path::new(folder::DEFAULT).join(folder::CONFIG)
+    Path::new(dev_folder::DEFAULT_PATH).join(dev_folder::CONFIG_FILE)
 }
 
 #[cfg(test)]

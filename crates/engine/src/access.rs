@@ -5,7 +5,7 @@
 //! again. The cache is purged whenever another generation is served and after every change that was made here, so that
 //! no call that begins after the answer to a change is judged by what was before it.
 
-mod hourly;
+mod hourly_limit;
 mod operation;
 
 use std::sync::{Arc, Weak};
@@ -44,7 +44,7 @@ pub struct Authorizer {
     policies: Option<Arc<Policies>>,
     metrics: Arc<Metrics>,
     observed: LogThrottle,
-    hourly: hourly::Hourly,
+    hourly_limiter: hourly_limit::HourlyLimiter,
 }
 
 impl Authorizer {
@@ -68,7 +68,14 @@ impl Authorizer {
             metrics.access.watch(Box::new(move || watched.stats()));
         }
         let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
-        Self { mode, identity, policies, metrics, observed: LogThrottle::default(), hourly: hourly::Hourly::default() }
+        Self {
+            mode,
+            identity,
+            policies,
+            metrics,
+            observed: LogThrottle::default(),
+            hourly_limiter: hourly_limit::HourlyLimiter::default(),
+        }
     }
 
     /// Which name of a certificate counts.
@@ -139,17 +146,17 @@ impl Authorizer {
         }
     }
 
-    /// Takes the fields of a call from what its principal has in an hour, if its permit is by the hour.
+    /// Charges the fields of a request to its principal's hourly limit, if the permit has one.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Spent`] and [`CallFailure::BeyondHourly`].
-    pub fn spend(&self, principal: &Principal, permit: &Permit<'_>, fields: u64) -> Result<(), CallFailure> {
-        let spent = self.hourly.take(principal, permit, fields, Instant::now());
-        if spent.is_err() {
+    /// [`CallFailure::HourlyLimitReached`] and [`CallFailure::AboveHourlyLimit`].
+    pub fn charge_hourly(&self, principal: &Principal, permit: &Permit<'_>, fields: u64) -> Result<(), CallFailure> {
+        let charged = self.hourly_limiter.charge(principal, permit, fields, Instant::now());
+        if charged.is_err() {
             self.metrics.refused(RefusalReason::Hourly);
         }
-        spent
+        charged
     }
 
     fn judge<'a>(

@@ -68,9 +68,9 @@ fn measure() -> Result<Costs, CallFailure> {
             WorkKind::Seal => seal,
             WorkKind::Open => open,
             WorkKind::Rewrap => Coefficients {
-                call: seal.call,
+                request: seal.request,
                 // One to open and one to seal, which count alike.
-                key: f64::midpoint(seal.key, open.key),
+                key_agreement: f64::midpoint(seal.key_agreement, open.key_agreement),
                 field: seal.field + open.field,
                 byte: seal.byte + open.byte,
             },
@@ -101,7 +101,7 @@ impl Prices {
         let line = |with_key: f64, short: f64, long: f64| {
             let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
             let field = (short - with_key) / f64::from(FIELDS) - byte * SHORT as f64;
-            Coefficients { call, key: with_key - call, field, byte }
+            Coefficients { request: call, key_agreement: with_key - call, field, byte }
         };
         Ok(Self { seal: line(empty.0, short.0, long.0), open: line(one.1, short.1, long.1) })
     }
@@ -238,7 +238,7 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
     let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
     let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
     let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
-    Ok(Coefficients { call: empty, key: 0.0, field, byte })
+    Ok(Coefficients { request: empty, key_agreement: 0.0, field, byte })
 }
 
 /// Measures each walk over tokens, in the order of their kinds.
@@ -262,7 +262,7 @@ fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coeffi
     Ok(std::array::from_fn(|walk| {
         let byte = ((long[walk] - short[walk]) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
         let field = (short[walk] - empty[walk]) / f64::from(FIELDS) - byte * SHORT as f64;
-        Coefficients { call: empty[walk], key: 0.0, field, byte }
+        Coefficients { request: empty[walk], key_agreement: 0.0, field, byte }
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, Scope, Target};
+use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Control, KeyKind, Scope, Target};
 use sealwire_crypto::{AppId, Curve, Kek};
 use sealwire_store::{ControlStore, Snapshot, StoreError};
 use sealwire_store_embedded::FileStore;
@@ -66,7 +66,7 @@ fn made() -> String {
         control.create(&shop, &[Curve::P256, Curve::Secp256k1]).await?;
         control.create(&web, &[Curve::P256]).await?;
         control.rotate(&shop, KeyKind::Token).await?;
-        let rules = Rules {
+        let rules = CollectionRules {
             kind: CollectionKind::Deterministic,
             format: sealwire_token::Format::Card(Default::default()),
             scope: Scope::Context,
@@ -74,7 +74,7 @@ fn made() -> String {
             retention_s: Some(86_400),
         };
         control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
-        let rules = Rules {
+        let rules = CollectionRules {
             kind: CollectionKind::OneWay,
             format: sealwire_token::Format::Opaque,
             scope: Scope::Collection,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use sealwire_schedule::{Cost, CostModel, Shape};
+use sealwire_schedule::{Cost, CostModel, WorkSize};
 use sealwire_wire::{Curve, KeyScope, Method, Methods};
 
 /// Scalars of a request that are no fields of its document: message type, msgid, method and app.
@@ -113,16 +113,16 @@ impl OperationKind {
         of_envelopes.chain(others.map(Self::without_curve))
     }
 
-    /// Returns the shape of a whole message from its scalars and bytes.
-    pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
+    /// Returns the work size of a whole message from its scalars and bytes.
+    pub fn work_size(self, leaves: u64, bytes: u64) -> WorkSize {
         let fields = fields_max(leaves);
         let opened = u64::from(matches!(self.operation, WorkKind::Open | WorkKind::Rewrap));
-        Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
+        WorkSize { requests: 1, key_agreements: self.keys_made(true, fields) + opened, fields, bytes }
     }
 
-    /// Returns the shape of a slice. `opened`: key agreements done to open fields.
-    pub fn done(self, first: bool, fields: u64, opened: u64, bytes: u64) -> Shape {
-        Shape { calls: u64::from(first), keys: self.keys_made(first, fields) + opened, fields, bytes }
+    /// Returns the work size of a slice. `opened`: key agreements done to open fields.
+    pub fn done(self, first: bool, fields: u64, opened: u64, bytes: u64) -> WorkSize {
+        WorkSize { requests: u64::from(first), key_agreements: self.keys_made(first, fields) + opened, fields, bytes }
     }
 
     /// Keys made for sealing `fields`, the `first` ones of a call or later ones.
@@ -165,15 +165,15 @@ impl Costs {
 }
 
 impl Costs {
-    /// The work in `shape`.
-    pub fn estimate(&self, kind: OperationKind, shape: Shape) -> Cost {
-        self.0[kind.index()].estimate(shape)
+    /// The work in `work_size`.
+    pub fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
+        self.0[kind.index()].estimate(work_size)
     }
 
-    /// The work in a whole call of `shape`, with what comes behind the store's answer.
-    pub fn whole(&self, kind: OperationKind, shape: Shape) -> Cost {
-        let behind = kind.second_walk().map_or(0, |kind| self.estimate(kind, shape).as_nanos());
-        Cost::from_nanos(self.estimate(kind, shape).as_nanos().saturating_add(behind))
+    /// The work in a whole call of `work_size`, with what comes behind the store's answer.
+    pub fn whole(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
+        let behind = kind.second_walk().map_or(0, |kind| self.estimate(kind, work_size).as_nanos());
+        Cost::from_nanos(self.estimate(kind, work_size).as_nanos().saturating_add(behind))
     }
 
     /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
@@ -182,8 +182,8 @@ impl Costs {
         let model = &self.0[kind.index()];
         let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
         let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
-        let fields = model.fields_in(fields_budget, kind.keys_made(false, 1), field_bytes);
-        let key = model.estimate(Shape { keys: 1, ..Shape::default() }).as_nanos().max(1);
+        let fields = model.fields_within(fields_budget, kind.keys_made(false, 1), field_bytes);
+        let key = model.estimate(WorkSize { key_agreements: 1, ..WorkSize::default() }).as_nanos().max(1);
         // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
         let bytes = fields.saturating_mul(field_bytes.max(32)).saturating_mul(2).min(SLICE_BYTES_MAX);
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
@@ -191,7 +191,7 @@ impl Costs {
     }
 
     /// Learns that `done` took so much CPU.
-    pub fn observe(&mut self, kind: OperationKind, done: Shape, took: Duration) {
+    pub fn observe(&mut self, kind: OperationKind, done: WorkSize, took: Duration) {
         self.0[kind.index()].observe(done, took);
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn costs() -> Costs {
-        let model = CostModel::new(Coefficients { call: 5_000.0, key: 50_000.0, field: 200.0, byte: 0.5 });
+        let model = CostModel::new(Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 200.0, byte: 0.5 });
         Costs(std::array::from_fn(|_| model.clone()))
     }
 
@@ -233,8 +233,12 @@ mod tests {
             (Method::Rewrap, KeyScope::Epoch, 1),
         ] {
             let kind = OperationKind::of(method, Curve::R1, scope);
-            let shape = kind.shape(100, 2_000);
-            assert_eq!(shape, Shape { calls: 1, keys, fields: 96, bytes: 2_000 }, "{method:?} {scope:?}");
+            let work_size = kind.work_size(100, 2_000);
+            assert_eq!(
+                work_size,
+                WorkSize { requests: 1, key_agreements: keys, fields: 96, bytes: 2_000 },
+                "{method:?} {scope:?}"
+            );
         }
     }
 
@@ -252,15 +256,15 @@ mod tests {
             (behind.second_walk(), OperationKind::OPEN_ROWS.second_walk(), of(Method::Encrypt).second_walk()),
             (None, None, None)
         );
-        let shape = mint.shape(104, 1_000);
-        assert_eq!(shape, Shape { calls: 1, keys: 0, fields: 100, bytes: 1_000 });
-        assert_eq!(costs.estimate(mint, shape).as_nanos(), 25_500);
+        let work_size = mint.work_size(104, 1_000);
+        assert_eq!(work_size, WorkSize { requests: 1, key_agreements: 0, fields: 100, bytes: 1_000 });
+        assert_eq!(costs.estimate(mint, work_size).as_nanos(), 25_500);
         for _ in 0..2_000 {
-            costs.observe(behind, shape, Duration::from_micros(51));
+            costs.observe(behind, work_size, Duration::from_micros(51));
         }
-        let (first, whole) = (costs.estimate(mint, shape).as_nanos(), costs.whole(mint, shape).as_nanos());
+        let (first, whole) = (costs.estimate(mint, work_size).as_nanos(), costs.whole(mint, work_size).as_nanos());
         assert!(first == 25_500 && (76_000..=76_500).contains(&whole), "{first} {whole}");
-        assert_eq!(costs.whole(of(Method::Encrypt), shape), costs.estimate(of(Method::Encrypt), shape));
+        assert_eq!(costs.whole(of(Method::Encrypt), work_size), costs.estimate(of(Method::Encrypt), work_size));
     }
 
     #[test]

@@ -76,18 +76,18 @@ pub enum CallFailure {
     /// The principal's permissions cannot be read now. Details go to the log only.
     #[error("access: {0}")]
     Unknown(LoadError),
-    /// The caller's role grants so many fields by the hour, and they are used up.
+    /// The hourly limit of the principal's role is reached.
     #[error("the role of this principal grants {hourly} fields an hour")]
-    Spent {
-        /// How many it grants.
+    HourlyLimitReached {
+        /// The limit, in fields per hour.
         hourly: u32,
-        /// When there will be enough again.
+        /// Time until the request would fit.
         retry_after: Duration,
     },
-    /// More fields than the caller's role ever grants at once.
+    /// The request can have more fields than the hourly limit of the principal's role.
     #[error("the role of this principal grants {hourly} fields an hour, and this call may have more")]
-    BeyondHourly {
-        /// How many it grants.
+    AboveHourlyLimit {
+        /// The limit, in fields per hour.
         hourly: u32,
     },
     /// No such app. Its name is the caller's own word.
@@ -169,7 +169,7 @@ impl CallFailure {
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
             Self::Unmatched { .. } => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
-            Self::TooManyTokens { .. } | Self::BeyondHourly { .. } => ErrorCode::TooLarge,
+            Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
             Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::LongWithoutRole | Self::RoleMask(_) => {
                 ErrorCode::Forbidden
@@ -180,7 +180,7 @@ impl CallFailure {
             Self::Store(_) => ErrorCode::Internal,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
-            Self::Overloaded(_) | Self::StoreBehind(_) | Self::Spent { .. } => ErrorCode::Overloaded,
+            Self::Overloaded(_) | Self::StoreBehind(_) | Self::HourlyLimitReached { .. } => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit => ErrorCode::Unavailable,
@@ -214,8 +214,10 @@ impl CallFailure {
             Self::StoreBehind(refusal) => {
                 RpcError::overloaded(OverloadReason::Storage, millis(refusal.retry_after), None)
             }
-            Self::Spent { retry_after, .. } => RpcError::overloaded(OverloadReason::Hourly, millis(*retry_after), None),
-            Self::BeyondHourly { hourly } => plain(self.to_string())
+            Self::HourlyLimitReached { retry_after, .. } => {
+                RpcError::overloaded(OverloadReason::Hourly, millis(*retry_after), None)
+            }
+            Self::AboveHourlyLimit { hourly } => plain(self.to_string())
                 .with(Detail::text("limit", "hourly"))
                 .with(Detail::number("max", (*hourly).into())),
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
-use sealwire_schedule::{Cost, Shape};
+use sealwire_schedule::{Cost, WorkSize};
 use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
@@ -246,7 +246,7 @@ pub trait Slices: Send {
     fn kind(&self) -> OperationKind;
 
     /// All of it.
-    fn shape(&self) -> Shape;
+    fn work_size(&self) -> WorkSize;
 
     /// Bytes of a field with its key, on average.
     fn field_bytes(&self) -> u64;
@@ -264,7 +264,7 @@ pub trait Slices: Send {
 /// Result of one slice.
 pub struct Slice {
     /// Keys, fields and bytes.
-    pub done: Shape,
+    pub done: WorkSize,
     /// Another one is needed. If not, the result is to be delivered.
     pub more: bool,
 }
@@ -454,8 +454,8 @@ impl Slices for Job {
         self.order.kind
     }
 
-    fn shape(&self) -> Shape {
-        self.order.kind.shape(self.order.leaves, self.order.payload.len() as u64)
+    fn work_size(&self) -> WorkSize {
+        self.order.kind.work_size(self.order.leaves, self.order.payload.len() as u64)
     }
 
     fn field_bytes(&self) -> u64 {
@@ -476,14 +476,14 @@ impl Slices for Job {
         self.worked += start.elapsed();
         let fields = (self.walk.fields() - fields) as u64;
         let opened = (self.agreements() - agreements) as u64;
-        let shape = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
+        let work_size = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
         let more = matches!(advanced, Ok(false));
         match advanced {
             Ok(false) => (),
             Ok(true) => self.finish(Ok(())),
             Err(failure) => self.finish(Err(failure)),
         }
-        Slice { done: shape, more }
+        Slice { done: work_size, more }
     }
 
     fn deliver(mut self: Box<Self>) {

@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
-    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions, Shape, Time,
+    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions, Time,
+    WorkSize,
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -62,7 +63,7 @@ pub struct AdmissionRequest<'a> {
     /// Kind of the work.
     pub kind: OperationKind,
     /// Predicted amount of work.
-    pub shape: Shape,
+    pub work_size: WorkSize,
     /// Bytes it will hold, as far as known.
     pub bytes: usize,
     /// When its wait began, which has a bound.
@@ -99,7 +100,7 @@ struct TakenSlice {
 struct SliceResult {
     id: Id,
     kind: OperationKind,
-    done: Shape,
+    done: WorkSize,
     /// CPU it took, if it was timed.
     took: Option<Duration>,
     unfinished: Option<Box<dyn Slices>>,
@@ -148,7 +149,7 @@ impl Scheduler {
         let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
         let mut state = shared.lock();
-        let estimate @ (cost, _) = state.estimate(offer.kind, offer.shape);
+        let estimate @ (cost, _) = state.estimate(offer.kind, offer.work_size);
         let (since, bytes_held, whole) = (shared.time(offer.since), bytes as u64, offer.whole);
         let call = OfferedRequest { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
         let verdict = state.core.offer(shared.now(), &call, || {
@@ -168,8 +169,8 @@ impl Scheduler {
     }
 
     /// Returns the predicted cost of a request that was not offered yet.
-    pub fn estimate(&self, kind: OperationKind, shape: Shape) -> Cost {
-        self.0.0.lock().costs.whole(kind, shape)
+    pub fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
+        self.0.0.lock().costs.whole(kind, work_size)
     }
 
     /// Returns the bound on the wait of requests of ordinary size.
@@ -235,17 +236,17 @@ impl AdmissionPermit {
     }
 
     /// Corrects the estimate while the message arrives.
-    pub fn correct(&mut self, kind: OperationKind, shape: Shape) {
+    pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
-        self.estimate = state.estimate(kind, shape);
+        self.estimate = state.estimate(kind, work_size);
         state.core.correct(self.id, self.estimate.0);
     }
 
     /// Corrects the estimate when the message is complete. An idle thread admits it.
-    pub fn update_estimate(&mut self, kind: OperationKind, shape: Shape) {
+    pub fn update_estimate(&mut self, kind: OperationKind, work_size: WorkSize) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
-        self.estimate = state.estimate(kind, shape);
+        self.estimate = state.estimate(kind, work_size);
         state.core.update_estimate(shared.now(), self.id, self.estimate.0);
         let woken = woken(&mut state.core);
         drop(state);
@@ -273,7 +274,7 @@ impl AdmissionPermit {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         let unwanted = if std::mem::replace(&mut self.begun, true) {
-            let cost = state.costs.estimate(work.kind(), work.shape());
+            let cost = state.costs.estimate(work.kind(), work.work_size());
             state.core.resume(shared.now(), self.id, cost, work)
         } else {
             state.core.submit(self.id, self.estimate.1, work)
@@ -322,8 +323,8 @@ impl WaitBound {
 
 impl SchedulerState {
     /// Returns the cost of a request, and the part of it before the store is asked.
-    fn estimate(&self, kind: OperationKind, shape: Shape) -> (Cost, Cost) {
-        (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
+    fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> (Cost, Cost) {
+        (self.costs.whole(kind, work_size), self.costs.estimate(kind, work_size))
     }
 }
 
@@ -366,7 +367,9 @@ impl SharedScheduler {
                 Ok(Slice { done, more: false }) => {
                     SliceResult { id, kind, done, took, unfinished: None, ended: Some(work) }
                 }
-                Err(_) => SliceResult { id, kind, done: Shape::default(), took: None, unfinished: None, ended: None },
+                Err(_) => {
+                    SliceResult { id, kind, done: WorkSize::default(), took: None, unfinished: None, ended: None }
+                }
             });
             // Only long work yields. Yielding after short requests would make network threads take requests one by one,
             // which costs more than it saves.

@@ -64,7 +64,7 @@ pub struct Masks {
     /// One mask per rule.
     masks: Vec<Mask>,
     /// Per rule, its index among the rules that have a subject.
-    askers: Vec<Option<usize>>,
+    subject_indexes: Vec<Option<usize>>,
 }
 
 impl Masks {
@@ -73,7 +73,7 @@ impl Masks {
     pub fn new(rules: &Rules, secret: &MaskSecret) -> Self {
         let mask = |function| Mask::with(function, rules.own_lists(), secret).expect("rules name lists that are there");
         let mut count = 0;
-        let asker = |function: &Function| {
+        let subject_index = |function: &Function| {
             function.subject()?;
             count += 1;
             Some(count - 1)
@@ -81,7 +81,7 @@ impl Masks {
         Self {
             rules: rules.clone(),
             masks: rules.iter().map(|rule| mask(&rule.function)).collect(),
-            askers: rules.iter().map(|rule| &rule.function).map(asker).collect(),
+            subject_indexes: rules.iter().map(|rule| &rule.function).map(subject_index).collect(),
         }
     }
 
@@ -112,14 +112,14 @@ impl Masks {
     }
 
     /// Returns the number of rules that have a subject.
-    pub(crate) fn askers(&self) -> usize {
-        self.askers.iter().flatten().count()
+    pub(crate) fn subject_rule_count(&self) -> usize {
+        self.subject_indexes.iter().flatten().count()
     }
 
     /// Returns a rule's subject: the rule's index among rules with a subject, and the key of the subject.
     pub(crate) fn subject(&self, rule: usize) -> Option<(usize, &str)> {
-        let asker = (*self.askers.get(rule)?)?;
-        Some((asker, self.masks.get(rule)?.function.subject()?))
+        let index = (*self.subject_indexes.get(rule)?)?;
+        Some((index, self.masks.get(rule)?.function.subject()?))
     }
 }
 

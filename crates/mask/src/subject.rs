@@ -1,8 +1,9 @@
-//! Subjects: values in the same map that the masking of a field depends on, such as `customer_id` for `born`.
+//! Looks up subjects. The subject of a field is another value in the same map on which the mask of the field depends,
+//! such as the value of `customer_id` for the field `born`.
 //!
-//! A walk visits one field at a time. On the first request for a map, the module searches the first
-//! [`SUBJECT_BYTES_MAX`] bytes of the map for the key. The result is remembered, so there is one search per map and
-//! rule, regardless of the number of fields.
+//! A walk visits one field of a document at a time. The first lookup in a map searches the first
+//! [`SUBJECT_BYTES_MAX`] bytes of the map for the key. The result is cached, so there is one search per map and rule,
+//! regardless of the number of fields.
 
 use sealwire_payload::Path;
 
@@ -15,44 +16,45 @@ thread_local! {
     pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Search results by depth and rule. The fields of one map are visited together, apart from those of nested maps.
+/// A cache of search results: one for each depth of nesting and each rule. That is enough, because a walk visits the
+/// fields of a map together, and the fields of nested maps in between have another depth.
 #[derive(Debug)]
 pub(crate) struct Subjects {
     /// Number of rules that have a subject.
-    askers: usize,
-    found: Vec<Option<FoundSubject>>,
+    rules: usize,
+    cache: Vec<Option<FoundSubject>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FoundSubject {
     /// Offset of the map in the document.
-    map: usize,
-    /// Offset of the value, or `None` if the key is missing.
-    value: Option<usize>,
+    map_start: usize,
+    /// Offset of the value in the document. `None`: the key is missing.
+    value_start: Option<usize>,
 }
 
 impl Subjects {
-    /// Creates an empty set of results for `askers` rules that have a subject.
-    pub(crate) fn new(askers: usize) -> Self {
-        Self { askers, found: Vec::new() }
+    /// Creates an empty cache for `rules` rules that have a subject.
+    pub(crate) fn new(rules: usize) -> Self {
+        Self { rules, cache: Vec::new() }
     }
 
-    /// Returns the value under `key` in the map of the field at `path`, for the rule with index `asker`. Returns `None`
-    /// if the field is in no map, or if the key is missing or too far from the map's start. A container as value also
-    /// gives `None`.
-    pub(crate) fn find<'a>(&mut self, path: &Path<'a>, asker: usize, key: &str) -> Option<Value<'a>> {
+    /// Returns the value under `key` in the map of the field at `path`, for one rule. `rule` is the rule's index
+    /// among the rules that have a subject. Returns `None` if the field is in no map, if the key is missing or too far
+    /// from the map's start, or if the value is a container.
+    pub(crate) fn find<'a>(&mut self, path: &Path<'a>, rule: usize, key: &str) -> Option<Value<'a>> {
         let map = path.enclosing_map()?;
-        let slot = map.depth() * self.askers + asker;
-        if self.found.len() <= slot {
-            self.found.resize(slot + 1, None);
+        let slot = map.depth() * self.rules + rule;
+        if self.cache.len() <= slot {
+            self.cache.resize(slot + 1, None);
         }
-        let remembered = self.found[slot].filter(|found| found.map == map.start());
-        let found = remembered.unwrap_or_else(|| {
+        let cached = self.cache[slot].filter(|found| found.map_start == map.start());
+        let found = cached.unwrap_or_else(|| {
             #[cfg(test)]
             SEARCHES.set(SEARCHES.get() + 1);
-            FoundSubject { map: map.start(), value: map.find(key, SUBJECT_BYTES_MAX) }
+            FoundSubject { map_start: map.start(), value_start: map.find(key, SUBJECT_BYTES_MAX) }
         });
-        self.found[slot] = Some(found);
-        Value::read(map.bytes_from(found.value?))
+        self.cache[slot] = Some(found);
+        Value::read(map.bytes_from(found.value_start?))
     }
 }

@@ -37,7 +37,7 @@ impl<'m> Masking<'m> {
     /// Creates the state for one walk.
     #[must_use]
     pub fn new(masks: &'m Masks) -> Self {
-        Self { masks, subjects: Subjects::new(masks.askers()) }
+        Self { masks, subjects: Subjects::new(masks.subject_rule_count()) }
     }
 
     /// Masks one field of the walk.
@@ -55,7 +55,7 @@ impl<'m> Masking<'m> {
         if mask.function().is_keep() {
             return Ok(Outcome::Keep);
         }
-        let subject = self.masks.subject(rule).and_then(|(asker, key)| self.subjects.find(&field.path, asker, key));
+        let subject = self.masks.subject(rule).and_then(|(index, key)| self.subjects.find(&field.path, index, key));
         let value = Value::of(field.token).ok_or(unfit(Unfit::Type))?;
         mask.apply(value, subject, out).map_err(unfit)?;
         Ok(Outcome::Replaced)

@@ -13,7 +13,7 @@ pub(crate) struct Frame {
     /// Offset of the container's first byte in the input.
     pub(crate) start: usize,
     /// Offset of the key whose value is being processed. Maps only.
-    pub(crate) key_at: usize,
+    pub(crate) key_start: usize,
     /// Number of values that have not started yet, including keys.
     pub(crate) remaining: u64,
     /// Number of values, or of pairs in a map.
@@ -31,7 +31,7 @@ impl Frame {
             Token::Array(len) => (len, false),
             _ => (0, false),
         };
-        Self { states, start, key_at: start, remaining: token.children(), len, is_map, is_whole }
+        Self { states, start, key_start: start, remaining: token.children(), len, is_map, is_whole }
     }
 
     /// Returns the index of the value being processed; `None` in a map.

@@ -1,8 +1,8 @@
 //! The location of a value in its document, for error reports.
 //!
-//! A path is only written when something fails, so it is stored as the walk's own frames and formatted on demand. The
-//! text is a select path that selects exactly this value, except below a map key that is not a string. No select path
-//! can name such a key, and the text must not look like a select path that does.
+//! Only an error report needs the text of a path, so a path borrows the frames of the walk and is formatted on demand.
+//! The text is a select path that selects exactly this value. The exception is a value below a map key that is not a
+//! string: select paths cannot name such a key, so the text is then not a valid select path.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -11,14 +11,15 @@ use sealwire_msgpack::{Token, TokenReader};
 use crate::frame::Frame;
 use crate::select::is_bare_name;
 
-/// Maximum number of bytes shown of a non-string key.
-const KEY_BYTES_SHOWN: usize = 32;
+/// Maximum number of bytes shown of a key that is displayed in hexadecimal.
+const HEX_KEY_BYTES_MAX: usize = 32;
 
-/// The location of a field in its document. Costs nothing until it is displayed: `$.users[2]['home address']`.
+/// The location of a field in its document, displayed as `$.users[2]['home address']`. The text is formatted only when
+/// the path is displayed.
 ///
-/// A key that is not a string is displayed as `[key:7]`, `[key:nil]` or `[key:true]`. A key of any other kind is
-/// displayed as its MessagePack bytes in hexadecimal, `[key:0xc40101]`. Keys are shown in full, so logging a path logs
-/// its keys.
+/// A key that is an integer, nil or a boolean is displayed as `[key:7]`, `[key:nil]` or `[key:true]`. A key of any
+/// other type is displayed as its MessagePack bytes in hexadecimal, `[key:0xc40101]`. String keys are shown in full, so
+/// a logged path exposes the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     pub(crate) frames: &'a [Frame],
@@ -26,7 +27,8 @@ pub struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// Returns at most `bytes_max` bytes of the text, cut between characters. Keys beyond them are not read.
+    /// Returns at most the first `bytes_max` bytes of the text, cut between characters. The part of the path after the
+    /// prefix is not read.
     pub fn prefix(&self, bytes_max: usize) -> String {
         let mut prefix = Prefix { text: String::new(), bytes_max };
         // An error means that the prefix is full.
@@ -34,12 +36,12 @@ impl Path<'_> {
         prefix.text
     }
 
-    /// Writes the path, and reads at most `key_bytes_max` bytes of each key.
+    /// Writes the path. Reads only as much of each string key as `key_bytes_max` bytes of text need.
     fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {
         f.write_char('$')?;
         self.frames.iter().try_for_each(|frame| match frame.index() {
             Some(index) => write!(f, "[{index}]"),
-            None => write_key(f, self.input, frame.key_at, key_bytes_max),
+            None => write_key(f, self.input, frame.key_start, key_bytes_max),
         })
     }
 }
@@ -50,7 +52,7 @@ impl Display for Path<'_> {
     }
 }
 
-/// Accepts text until `bytes_max` bytes are reached.
+/// A buffer that accepts at most `bytes_max` bytes of text, and rejects all text after the first cut.
 struct Prefix {
     text: String,
     bytes_max: usize,
@@ -58,10 +60,10 @@ struct Prefix {
 
 impl Write for Prefix {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes_max - self.text.len();
-        let taken = &text[..text.floor_char_boundary(room)];
-        self.text.push_str(taken);
-        if taken.len() == text.len() {
+        let available = self.bytes_max - self.text.len();
+        let fitting = &text[..text.floor_char_boundary(available)];
+        self.text.push_str(fitting);
+        if fitting.len() == text.len() {
             return Ok(());
         }
         self.bytes_max = self.text.len();
@@ -69,36 +71,37 @@ impl Write for Prefix {
     }
 }
 
-fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usize) -> fmt::Result {
-    let mut reader = TokenReader::at(input, key_at);
+fn write_key(f: &mut impl Write, input: &[u8], key_start: usize, key_bytes_max: usize) -> fmt::Result {
+    let mut reader = TokenReader::at(input, key_start);
     match reader.token() {
-        // Up to four bytes more than needed, so that a truncated key still fills the prefix.
+        // Reads up to four bytes more than needed, because the cut can split a character. The replacement character
+        // for that character is then after the prefix.
         Ok(Token::Str(bytes)) => {
-            let seen = &bytes[..bytes.len().min(key_bytes_max.saturating_add(4))];
-            write_name(f, &String::from_utf8_lossy(seen))
+            let start = &bytes[..bytes.len().min(key_bytes_max.saturating_add(4))];
+            write_name(f, &String::from_utf8_lossy(start))
         }
         Ok(Token::Uint(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Int(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Bool(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Nil) => f.write_str("[key:nil]"),
         _ => {
-            let raw = TokenReader::at(input, key_at).value().unwrap_or_default();
+            let raw = TokenReader::at(input, key_start).value().unwrap_or_default();
             f.write_str("[key:0x")?;
-            for byte in raw.iter().take(KEY_BYTES_SHOWN) {
+            for byte in raw.iter().take(HEX_KEY_BYTES_MAX) {
                 write!(f, "{byte:02x}")?;
             }
-            f.write_str(if raw.len() > KEY_BYTES_SHOWN { "...]" } else { "]" })
+            f.write_str(if raw.len() > HEX_KEY_BYTES_MAX { "...]" } else { "]" })
         }
     }
 }
 
-/// Appends the segment of a string key to a path: `.name` or `['any key']`.
+/// Appends the path segment of a string key: `.name` or `['any key']`.
 pub fn push_name(path: &mut String, key: &str) {
     // Writing to a String cannot fail.
     let _ = write_name(path, key);
 }
 
-/// Writes the segment of a string key: `.name` if the grammar allows it, otherwise `['any key']`.
+/// Writes the path segment of a string key: `.name` if the grammar of select paths allows it, otherwise `['any key']`.
 pub(crate) fn write_name(f: &mut impl Write, key: &str) -> fmt::Result {
     if is_bare_name(key) {
         return write!(f, ".{key}");
@@ -153,21 +156,21 @@ mod tests {
             Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default())
                 .advance(&input, &mut Vec::new(), &mut paths, Budget::UNLIMITED)
                 .unwrap();
-            let [(whole, prefixes)] = &paths.0[..] else { panic!("one field") };
+            let [(text, prefixes)] = &paths.0[..] else { panic!("expected one failed field") };
             for (max, prefix) in prefixes.iter().enumerate() {
-                assert_eq!(prefix, &whole[..whole.floor_char_boundary(max)], "{key:.20} {max}");
+                assert_eq!(prefix, &text[..text.floor_char_boundary(max)], "{key:.20} {max}");
             }
         }
     }
 
     fn check(key: &[u8], expected: &str) {
         let input = [&[0x81][..], key, &[0x92, 0xc0, 0x07]].concat();
-        let found = fields(Selection::everything(), Containers::Whole, &input);
-        assert_eq!(found, [format!("{expected}[1]")]);
+        let paths = fields(Selection::everything(), Containers::Whole, &input);
+        assert_eq!(paths, [format!("{expected}[1]")]);
     }
 
     #[test]
-    fn keys_show_as_what_they_are() {
+    fn keys_are_displayed_by_type() {
         check(&[0xa1, b'a'], "$.a");
         check(&[0xd9, 2, b'a', b'1'], "$.a1");
         check(&[0xa0], "$['']");
@@ -190,30 +193,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_path_of_a_field_selects_it_alone(
+        fn the_path_of_a_field_selects_only_that_field(
             keys in proptest::collection::vec(any::<String>(), 1..4),
             others in proptest::collection::vec(any::<String>(), 0..4),
         ) {
             // Nested maps, one per key. Each map also holds other keys with their own values.
             let mut input = Vec::new();
-            let mut beside = 0;
+            let mut other_fields = 0;
             for key in &keys {
                 let others: Vec<_> = others.iter().filter(|other| *other != key).collect();
                 write::map_len(&mut input, others.len() as u32 + 1);
                 for other in &others {
                     write::str(&mut input, other);
                     write::uint(&mut input, 1);
-                    beside += 1;
+                    other_fields += 1;
                 }
                 write::str(&mut input, key);
             }
             write::array_len(&mut input, 1);
             write::uint(&mut input, 2);
             let all = fields(Selection::everything(), Containers::Whole, &input);
-            prop_assert_eq!(all.len(), beside + 1);
-            let last = &all[beside];
-            let selection = Selection::parse([last.as_str()]).expect("a path parses");
-            prop_assert_eq!(&fields(selection, Containers::Whole, &input), &all[beside..]);
+            prop_assert_eq!(all.len(), other_fields + 1);
+            let last = &all[other_fields];
+            let selection = Selection::parse([last.as_str()]).expect("the text of a path is a select path");
+            prop_assert_eq!(&fields(selection, Containers::Whole, &input), &all[other_fields..]);
         }
     }
 }

@@ -205,12 +205,12 @@ impl Walk {
             // Reached only after a key that is a container. A scalar key and its value are one step.
             self.selection.at_other_key(frame.states)
         } else {
-            frame.key_at = self.position;
+            frame.key_start = self.position;
             let token = read(pass.input, &mut self.position)?;
             let states = match token {
                 Token::Str(key) => self.selection.at_key(frame.states, key),
                 Token::Array(_) | Token::Map(_) => {
-                    let start = frame.key_at;
+                    let start = frame.key_start;
                     self.enter(token, start, NOTHING)?;
                     return Ok(true);
                 }

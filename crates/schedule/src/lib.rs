@@ -51,6 +51,6 @@ pub use admission::{Reason, Rejection};
 pub use arena::Id;
 pub use call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use class::Class;
-pub use cost::{Coefficients, CostModel, Shape};
+pub use cost::{Coefficients, CostModel, WorkSize};
 pub use tuning::{Order, SchedulerOptions};
 pub use units::{Cost, Time};

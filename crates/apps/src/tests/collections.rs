@@ -6,11 +6,17 @@ fn name(name: &str) -> CollectionName {
     CollectionName::new(name).unwrap()
 }
 
-fn rules(format: sealwire_token::Format) -> Rules {
-    Rules { kind: CollectionKind::Deterministic, format, scope: Scope::Context, expires_s: Some(60), retention_s: None }
+fn rules(format: sealwire_token::Format) -> CollectionRules {
+    CollectionRules {
+        kind: CollectionKind::Deterministic,
+        format,
+        scope: Scope::Context,
+        expires_s: Some(60),
+        retention_s: None,
+    }
 }
 
-const PLAIN: Rules = Rules {
+const PLAIN: CollectionRules = CollectionRules {
     kind: CollectionKind::Random,
     format: sealwire_token::Format::Opaque,
     scope: Scope::Collection,
@@ -35,7 +41,7 @@ async fn a_collection_is_what_was_chosen_for_it() {
     let mut all = Vec::new();
     for (at, format) in formats.into_iter().enumerate() {
         for (kind, scope) in [(CollectionKind::Random, Scope::Collection), (CollectionKind::OneWay, Scope::Context)] {
-            let rules = Rules { kind, scope, ..rules(format) };
+            let rules = CollectionRules { kind, scope, ..rules(format) };
             let made = control.create_collection(&shop, &name(&format!("c{at}{}", kind.name())), rules).await.unwrap();
             assert_eq!((made.collection.collection.rules, made.generation), (rules, all.len() as u64 + 2));
             all.push(made.collection);
@@ -58,7 +64,7 @@ async fn only_the_times_of_a_collection_change() {
     let shop = app("shop");
     control.create(&shop, &[]).await.unwrap();
     let made = control.create_collection(&shop, &name("cards"), PLAIN).await.unwrap().collection;
-    let max = Rules::EXPIRES_S_MAX;
+    let max = CollectionRules::EXPIRES_S_MAX;
     let mut expected = made.collection;
     // A time that is not given does not change.
     for (expires_s, retention_s) in [
@@ -71,7 +77,7 @@ async fn only_the_times_of_a_collection_change() {
     ] {
         expected.rules.expires_s = expires_s.unwrap_or(expected.rules.expires_s);
         expected.rules.retention_s = retention_s.unwrap_or(expected.rules.retention_s);
-        let change = RulesChange { expires_s, retention_s };
+        let change = CollectionRulesChange { expires_s, retention_s };
         let set = control.change_rules(&shop, &name("cards"), change).await.unwrap().collection.collection;
         assert_eq!(set, expected, "{change:?}");
         assert_eq!(control.collections(&shop).await.unwrap().1[0].collection, set);
@@ -79,10 +85,11 @@ async fn only_the_times_of_a_collection_change() {
     }
     let before = control.generation().await.unwrap();
     for (expires_s, retention_s) in [(Some(0), None), (Some(max + 1), None), (None, Some(max + 1))] {
-        let change = RulesChange { expires_s: expires_s.map(Some), retention_s: retention_s.map(Some) };
+        let change = CollectionRulesChange { expires_s: expires_s.map(Some), retention_s: retention_s.map(Some) };
         let refused = control.change_rules(&shop, &name("cards"), change).await;
         assert!(matches!(refused, Err(StoreError::Invalid(_))));
-        let refused = control.create_collection(&shop, &name("new"), Rules { expires_s, retention_s, ..PLAIN }).await;
+        let refused =
+            control.create_collection(&shop, &name("new"), CollectionRules { expires_s, retention_s, ..PLAIN }).await;
         assert!(matches!(refused, Err(StoreError::Invalid(_))));
     }
     assert_eq!(control.generation().await.unwrap(), before);
@@ -97,7 +104,7 @@ async fn a_collection_is_refused_where_it_is_not_or_is_already() {
     assert!(matches!(control.create_collection(&nobody, &cards, PLAIN).await, Err(StoreError::NoApp { .. })));
     assert!(matches!(control.collections(&nobody).await, Err(StoreError::NoApp { .. })));
     assert!(matches!(
-        control.change_rules(&shop, &cards, RulesChange::default()).await,
+        control.change_rules(&shop, &cards, CollectionRulesChange::default()).await,
         Err(StoreError::NoCollection { .. })
     ));
     assert!(matches!(control.delete_collection(&shop, &cards).await, Err(StoreError::NoCollection { .. })));
@@ -177,7 +184,10 @@ async fn a_map_is_deleted_only_if_it_was_there() {
     control.create(&shop, &[]).await.unwrap();
     control.create_collection(&shop, &cards, PLAIN).await.unwrap();
     let early = control.map_states().await.unwrap();
-    control.change_rules(&shop, &cards, RulesChange { retention_s: Some(Some(9)), expires_s: None }).await.unwrap();
+    control
+        .change_rules(&shop, &cards, CollectionRulesChange { retention_s: Some(Some(9)), expires_s: None })
+        .await
+        .unwrap();
     let kept = control.map_states().await.unwrap();
     control.delete_collection(&shop, &cards).await.unwrap();
     let gone = control.map_states().await.unwrap();

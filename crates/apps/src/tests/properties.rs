@@ -23,7 +23,7 @@ enum Change {
     RestoreApp,
     CreateCollection(u8),
     DeleteCollection(u8),
-    Rules(u8),
+    CollectionRules(u8),
 }
 
 fn change() -> impl Strategy<Value = (&'static str, Change)> {
@@ -42,7 +42,7 @@ fn change() -> impl Strategy<Value = (&'static str, Change)> {
         1 => Just(Change::RestoreApp),
         2 => which.clone().prop_map(Change::CreateCollection),
         1 => which.clone().prop_map(Change::DeleteCollection),
-        1 => which.prop_map(Change::Rules),
+        1 => which.prop_map(Change::CollectionRules),
     ];
     (prop::sample::select(&APPS[..]), change)
 }
@@ -55,7 +55,7 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         found.keys.get(usize::from(at) % found.keys.len().max(1)).map(|key| Target::Key(key.id))
     };
     let collection = |at: u8| CollectionName::new(&format!("c{}", at % 3)).unwrap();
-    let rules = Rules {
+    let rules = CollectionRules {
         kind: CollectionKind::Random,
         format: sealwire_token::Format::Uuid,
         scope: Scope::Collection,
@@ -79,8 +79,8 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         Change::RestoreApp => of_app(control.restore(&app, Target::App).await),
         Change::CreateCollection(at) => of_collection(control.create_collection(&app, &collection(at), rules).await),
         Change::DeleteCollection(at) => of_collection(control.delete_collection(&app, &collection(at)).await),
-        Change::Rules(at) => {
-            let change = RulesChange { expires_s: Some(Some(at.into())), retention_s: None };
+        Change::CollectionRules(at) => {
+            let change = CollectionRulesChange { expires_s: Some(Some(at.into())), retention_s: None };
             of_collection(control.change_rules(&app, &collection(at), change).await)
         }
     };

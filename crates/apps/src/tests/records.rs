@@ -35,7 +35,7 @@ async fn what_is_damaged_is_refused_by_name() {
     let (control, store) = fresh();
     control.create(&app("shop"), &[Curve::P256]).await.unwrap();
     let cards = CollectionName::new("cards").unwrap();
-    let rules = Rules {
+    let rules = CollectionRules {
         kind: CollectionKind::Random,
         format: sealwire_token::Format::Opaque,
         scope: Scope::Collection,

@@ -1,14 +1,16 @@
-//! Checks one line after another against the chain. A line that does not fit is compared with its neighbours, to
-//! determine the kind and location of the problem.
+//! Checks the lines of an audit log against the hash chain, in order. A line that does not fit is compared with its
+//! neighbours, to determine the kind and location of the problem.
 //!
-//! Each line is judged when the next one is known. One that is wrong is taken for changed where the next one follows
-//! from its hash, for inserted where the next one follows from what was before it, else for what its number says.
+//! A line is judged when the next line is known. A line that does not fit is classified as inserted if the next line
+//! follows from the line before it. It is classified as changed if the next line follows from its hash, or if it has
+//! the expected record number. In all other cases, its record number determines if it was moved, was inserted, or comes
+//! after missing records.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Anchor, CheckpointStatus, FINDINGS_MAX, Finding, Problem, Range, Report};
+use super::{Anchor, CheckpointResult, FINDINGS_MAX, Finding, Problem, Range, Report};
 use crate::chain::{Checkpoint, Line};
 use crate::checkpoint::CHECKPOINT_FILE;
 use crate::digest::Digest;
@@ -18,46 +20,61 @@ use crate::note::NoteError;
 use crate::segment::{Header, RawRecord};
 use crate::statement::{ARCHIVED_FILE, Archived};
 
-/// Maximum number of early lines, and of missing ranges, that are kept to match them with later lines.
-const OPEN_MAX: usize = 10_000;
+/// Maximum number of early lines, and of missing ranges, that are kept to be matched with later lines.
+const UNMATCHED_MAX: usize = 10_000;
 
 /// The verification state between two lines.
 pub(super) struct Check<'a> {
     key: Option<&'a AuditKey>,
     anchors: Vec<(Anchor, Option<FoundRecord>)>,
-    named: Option<Anchor>,
-    named_is: Option<bool>,
+    /// The record that the checkpoint names.
+    checkpoint: Option<Anchor>,
+    /// True if the hash in the checkpoint matches. `None`: the record has not been found.
+    checkpoint_matches: Option<bool>,
     /// The archive statement. Records up to its last record can be absent.
     archived: Option<Archived>,
     range: Range,
+    /// Name of the current file.
     file: String,
-    number: u64,
+    /// Number of the current line in its file.
+    line_number: u64,
     /// The previous line, which is judged when the next line is known.
-    held: Option<Held>,
-    spare: Vec<u8>,
+    pending: Option<PendingLine>,
+    /// A buffer that is reused for the next pending line.
+    spare_buffer: Vec<u8>,
     /// The number of the next expected record.
     expected: u64,
-    /// Hashes that it can follow; empty if unknown.
-    before: Vec<Digest>,
+    /// Possible hashes of the record before the next expected record; empty if unknown.
+    predecessors: Vec<Digest>,
+    /// The chain's random name, from the last header.
     chain: Option<[u8; 16]>,
     /// True if the MACs of this segment cannot be checked.
-    other_key: bool,
+    has_other_key: bool,
     /// Lines that came too early, by record number: index of their finding, and hash.
     early: BTreeMap<u64, (usize, Digest)>,
     /// Missing ranges so far: first record, last record, index of the finding.
     missing: Vec<(u64, u64, usize)>,
     findings: Vec<Option<Finding>>,
-    omitted: u64,
+    findings_omitted: u64,
+    /// Number of files so far.
     segments: u64,
+    /// Number of complete lines so far.
     lines: u64,
+    /// Numbers of the first and the last record found.
     first: Option<u64>,
     last: u64,
-    hash: Digest,
+    /// Hash of the last record found.
+    last_hash: Digest,
+    /// True if the first record is the first of its chain.
     from_beginning: bool,
+    /// Number of records that engines reported as lost.
     lost: u64,
+    /// Number of engine starts.
     starts: u64,
+    /// Size of an incomplete last line.
     torn_bytes: u64,
-    end: u64,
+    /// Offset of the current line's end in its file.
+    line_end: u64,
 }
 
 /// The position of an anchor's record, and whether the hash matches.
@@ -68,29 +85,31 @@ struct FoundRecord {
     is_same: bool,
 }
 
-struct Held {
+/// A copy of a line that has not been judged yet.
+struct PendingLine {
     bytes: Vec<u8>,
     /// True if the line has the audit format.
     is_line: bool,
-    number: u64,
+    line_number: u64,
 }
 
-/// The relation of a line to the previous line.
-struct SegmentVerdict {
+/// Result of checking the hash and the MAC of a line.
+struct LineVerdict {
     /// True if the line follows from the previous hash. `None`: the previous hash is unknown.
     follows: Option<bool>,
     /// True if the MAC is valid. `None`: there is no key to check it.
-    is_sealed: Option<bool>,
+    is_mac_valid: Option<bool>,
 }
 
-impl SegmentVerdict {
-    fn is_good(&self) -> bool {
-        self.follows != Some(false) && self.is_sealed != Some(false)
+impl LineVerdict {
+    /// Returns true if no check failed. A check that is not possible does not fail.
+    fn is_acceptable(&self) -> bool {
+        self.follows != Some(false) && self.is_mac_valid != Some(false)
     }
 
     /// Returns true if the line is valid and its predecessor is known.
     fn is_proven(&self) -> bool {
-        self.follows == Some(true) && self.is_sealed != Some(false)
+        self.follows == Some(true) && self.is_mac_valid != Some(false)
     }
 }
 
@@ -98,54 +117,56 @@ impl<'a> Check<'a> {
     pub(super) fn new(
         key: Option<&'a AuditKey>,
         anchors: &[Anchor],
-        named: Option<Anchor>,
+        checkpoint: Option<Anchor>,
         archived: Result<Archived, NoteError>,
         range: Range,
     ) -> Self {
         let mut check = Self {
             key,
             anchors: anchors.iter().map(|anchor| (*anchor, None)).collect(),
-            named,
-            named_is: None,
+            checkpoint,
+            checkpoint_matches: None,
             archived: None,
             range,
             file: String::new(),
-            number: 0,
-            held: None,
-            spare: Vec::new(),
+            line_number: 0,
+            pending: None,
+            spare_buffer: Vec::new(),
             expected: 0,
-            before: Vec::new(),
+            predecessors: Vec::new(),
             chain: None,
-            other_key: false,
+            has_other_key: false,
             early: BTreeMap::new(),
             missing: Vec::new(),
             findings: Vec::new(),
-            omitted: 0,
+            findings_omitted: 0,
             segments: 0,
             lines: 0,
             first: None,
             last: 0,
-            hash: Digest([0; 32]),
+            last_hash: Digest([0; 32]),
             from_beginning: false,
             lost: 0,
             starts: 0,
             torn_bytes: 0,
-            end: 0,
+            line_end: 0,
         };
         match archived {
-            Ok(archived) => check.follow(archived),
+            Ok(archived) => check.apply_archive_statement(archived),
             Err(NoteError::Missing) => (),
-            Err(error) => drop(check.find_in(ARCHIVED_FILE.into(), 0, None, Problem::Archived(error.to_string()))),
+            Err(error) => {
+                check.add_finding_in(ARCHIVED_FILE.into(), 0, None, Problem::Archived(error.to_string()));
+            }
         }
         check
     }
 
-    /// Applies the archive statement, which determines the first record that must be here.
-    fn follow(&mut self, archived: Archived) {
+    /// Applies the archive statement. The first record that must be present is the one after the archived records.
+    fn apply_archive_statement(&mut self, archived: Archived) {
         let last = archived.last();
         if archived.findings > 0 {
             let problem = Problem::ArchivedFindings(archived.findings);
-            self.find_in(ARCHIVED_FILE.into(), 0, Some(last.seq), problem);
+            self.add_finding_in(ARCHIVED_FILE.into(), 0, Some(last.seq), problem);
         }
         for (anchor, found) in self.anchors.iter_mut().filter(|(anchor, _)| anchor.seq == last.seq) {
             let is_same = anchor.hash == last.hash;
@@ -155,82 +176,84 @@ impl<'a> Check<'a> {
         self.archived = Some(archived);
     }
 
-    /// Starts the next file.
-    pub(super) fn begin(&mut self, segment: &Segment) {
+    /// Starts the next segment file.
+    pub(super) fn begin_segment(&mut self, segment: &Segment) {
         self.file.clone_from(&segment.name);
-        (self.number, self.end, self.other_key) = (0, 0, false);
+        (self.line_number, self.line_end, self.has_other_key) = (0, 0, false);
         if self.segments == 0 {
             self.expected = segment.first;
         }
         self.segments += 1;
     }
 
-    /// Processes the next line.
-    pub(super) fn line(&mut self, raw: &RawRecord<'_>) {
-        let began = std::mem::replace(&mut self.end, raw.end);
-        self.number += 1;
+    /// Takes the next line, and judges the line before it.
+    pub(super) fn check_line(&mut self, raw: &RawRecord<'_>) {
+        let start = std::mem::replace(&mut self.line_end, raw.end);
+        self.line_number += 1;
         let line = raw.line();
         if !raw.is_whole {
-            self.judge_held(None);
-            self.torn_bytes = raw.end - began;
+            self.judge_pending(None);
+            self.torn_bytes = raw.end - start;
             return;
         }
         self.lines += 1;
-        self.judge_held(line.as_ref());
-        if self.number == 1 {
-            self.header(line.as_ref());
+        self.judge_pending(line.as_ref());
+        if self.line_number == 1 {
+            self.check_header(line.as_ref());
         }
-        let mut bytes = std::mem::take(&mut self.spare);
+        let mut bytes = std::mem::take(&mut self.spare_buffer);
         bytes.clear();
         bytes.extend_from_slice(raw.bytes());
-        self.held = Some(Held { bytes, is_line: line.is_some(), number: self.number });
+        self.pending = Some(PendingLine { bytes, is_line: line.is_some(), line_number: self.line_number });
     }
 
-    /// Finishes a file. Only the last file can end with an incomplete line.
-    pub(super) fn end(&mut self, is_last: bool) {
-        self.judge_held(None);
+    /// Finishes a segment file. Only the last file can end with an incomplete line.
+    pub(super) fn end_segment(&mut self, is_last: bool) {
+        self.judge_pending(None);
         let torn = self.torn_bytes > 0;
         if torn && !is_last {
             self.torn_bytes = 0;
-            self.find(self.number, None, Problem::Unreadable);
+            self.add_finding(self.line_number, None, Problem::Unreadable);
         }
     }
 
     /// Checks the first line of a file.
-    fn header(&mut self, line: Option<&Line<'_>>) {
+    fn check_header(&mut self, line: Option<&Line<'_>>) {
         let Some(line) = line else { return };
         let Some(header) = Header::parse(line) else {
-            self.find(1, Some(line.seq), Problem::NoHeader);
+            self.add_finding(1, Some(line.seq), Problem::NoHeader);
             return;
         };
         if self.file != Segment::from(line.seq).name {
-            self.find(1, Some(line.seq), Problem::Renamed);
+            self.add_finding(1, Some(line.seq), Problem::Renamed);
         }
         if self.key.is_some_and(|key| key.id() != header.key) {
-            self.other_key = true;
-            self.find(1, Some(line.seq), Problem::OtherKey(header.key.clone()));
+            self.has_other_key = true;
+            self.add_finding(1, Some(line.seq), Problem::OtherKey(header.key.clone()));
         }
-        let goes_on = header.previous.seq + 1 == line.seq;
+        let is_contiguous = header.previous.seq + 1 == line.seq;
         if self.segments == 1 {
             self.from_beginning = header.previous.seq == 0;
-            self.beginning(&header);
+            self.check_first_header(&header);
             self.expected = line.seq;
-            self.before = vec![header.previous.hash];
-        } else if goes_on && line.seq > self.expected {
+            self.predecessors = vec![header.previous.hash];
+        } else if is_contiguous && line.seq > self.expected {
             // The header names the record before it, and the MAC authenticates the header.
-            self.miss(line.seq, 1);
-            self.before = vec![header.previous.hash];
+            self.report_missing(line.seq, 1);
+            self.predecessors = vec![header.previous.hash];
         } else if self.chain != Some(header.chain)
-            || (line.seq == self.expected && !self.before.is_empty() && !self.before.contains(&header.previous.hash))
+            || (line.seq == self.expected
+                && !self.predecessors.is_empty()
+                && !self.predecessors.contains(&header.previous.hash))
         {
-            self.find(1, Some(line.seq), Problem::Spliced);
-            self.before = vec![header.previous.hash];
+            self.add_finding(1, Some(line.seq), Problem::Spliced);
+            self.predecessors = vec![header.previous.hash];
         }
         self.chain = Some(header.chain);
     }
 
-    /// Checks the very first line: its position, and whether it continues from the archived records.
-    fn beginning(&mut self, header: &Header) {
+    /// Checks the header of the first segment: its position, and whether it continues from the archived records.
+    fn check_first_header(&mut self, header: &Header) {
         let before = header.previous;
         let (from, is_other) = match &self.archived {
             None => (1, false),
@@ -241,120 +264,125 @@ impl<'a> Check<'a> {
             }
         };
         if is_other {
-            self.find(1, Some(before.seq + 1), Problem::Spliced);
+            self.add_finding(1, Some(before.seq + 1), Problem::Spliced);
         }
         if self.range.from.is_none() && before.seq >= from {
-            self.find(0, None, Problem::BeginningMissing { from, to: before.seq });
+            self.add_finding(0, None, Problem::BeginningMissing { from, to: before.seq });
         }
     }
 
-    fn judge_held(&mut self, next: Option<&Line<'_>>) {
-        let Some(held) = self.held.take() else { return };
-        match Line::parse(&held.bytes).filter(|_| held.is_line) {
-            Some(line) => self.judge(&line, held.number, next),
+    /// Judges the pending line, if there is one. `next` is the line after it, if that line is readable.
+    fn judge_pending(&mut self, next: Option<&Line<'_>>) {
+        let Some(pending) = self.pending.take() else { return };
+        match Line::parse(&pending.bytes).filter(|_| pending.is_line) {
+            Some(line) => self.judge(&line, pending.line_number, next),
             None => {
-                self.find(held.number, None, Problem::Unreadable);
+                self.add_finding(pending.line_number, None, Problem::Unreadable);
                 // If the next line does not have the expected number, the unreadable line was a record.
                 if next.is_none_or(|next| next.seq != self.expected) {
                     self.expected += 1;
-                    self.before.clear();
+                    self.predecessors.clear();
                 }
             }
         }
-        self.spare = held.bytes;
+        self.spare_buffer = pending.bytes;
     }
 
-    fn judge(&mut self, line: &Line<'_>, number: u64, next: Option<&Line<'_>>) {
-        let verdict = self.verdict(line, &self.before);
-        if line.seq == self.expected && verdict.is_good() {
-            return self.accept(line, number);
+    /// Judges a readable line.
+    fn judge(&mut self, line: &Line<'_>, line_number: u64, next: Option<&Line<'_>>) {
+        let verdict = self.verdict(line, &self.predecessors);
+        if line.seq == self.expected && verdict.is_acceptable() {
+            return self.accept(line, line_number);
         }
-        let is_next = |this: &Self, line: &Line<'_>, seq, before: &[Digest]| {
-            line.seq == seq && this.verdict(line, before).is_proven()
+        let is_successor = |this: &Self, line: &Line<'_>, seq, predecessors: &[Digest]| {
+            line.seq == seq && this.verdict(line, predecessors).is_proven()
         };
-        let inserted = next.is_some_and(|next| is_next(self, next, self.expected, &self.before));
+        let inserted = next.is_some_and(|next| is_successor(self, next, self.expected, &self.predecessors));
         if inserted {
-            return self.stray(line, number, &verdict);
+            return self.handle_inserted(line, line_number, &verdict);
         }
         let changed = next.is_some_and(|next| {
-            let own = self.before.first().map(|before| before.with(line.sealed));
-            let after: Vec<_> = [Some(line.hash), own].into_iter().flatten().collect();
-            is_next(self, next, self.expected + 1, &after)
+            // The stored hash, and the hash recomputed from the text of the line.
+            let recomputed = self.predecessors.first().map(|before| before.with(line.sealed));
+            let hashes: Vec<_> = [Some(line.hash), recomputed].into_iter().flatten().collect();
+            is_successor(self, next, self.expected + 1, &hashes)
         });
         if line.seq == self.expected || changed {
-            let problem = self.wrong(line, &verdict, line.seq == self.expected);
-            self.find(number, Some(self.expected), problem);
-            let own = self.before.iter().map(|before| before.with(line.sealed));
-            self.before = own.chain([line.hash]).collect();
-            return self.step(self.expected, line.hash);
+            let problem = self.classify(line, &verdict, line.seq == self.expected);
+            self.add_finding(line_number, Some(self.expected), problem);
+            let recomputed = self.predecessors.iter().map(|before| before.with(line.sealed));
+            self.predecessors = recomputed.chain([line.hash]).collect();
+            return self.advance(self.expected, line.hash);
         }
         if line.seq < self.expected {
-            return self.late(line, number, &verdict);
+            return self.handle_late(line, line_number, &verdict);
         }
-        let before = self.miss(line.seq, number);
-        self.before = before.into_iter().collect();
-        let verdict = self.verdict(line, &self.before);
-        if verdict.is_good() {
-            return self.accept(line, number);
+        let before = self.report_missing(line.seq, line_number);
+        self.predecessors = before.into_iter().collect();
+        let verdict = self.verdict(line, &self.predecessors);
+        if verdict.is_acceptable() {
+            return self.accept(line, line_number);
         }
-        let problem = self.wrong(line, &verdict, true);
-        self.find(number, Some(line.seq), problem);
-        self.before = vec![line.hash];
-        self.step(line.seq, line.hash);
+        let problem = self.classify(line, &verdict, true);
+        self.add_finding(line_number, Some(line.seq), problem);
+        self.predecessors = vec![line.hash];
+        self.advance(line.seq, line.hash);
     }
 
-    fn verdict(&self, line: &Line<'_>, before: &[Digest]) -> SegmentVerdict {
-        let follows = before.iter().any(|before| before.with(line.sealed) == line.hash);
-        let key = self.key.filter(|_| !self.other_key);
-        SegmentVerdict {
-            follows: (!before.is_empty()).then_some(follows),
-            is_sealed: key.map(|key| same(&key.line_mac(&line.hash), &line.mac)),
+    /// Checks if the line follows from one of the hashes, and if its MAC is valid.
+    fn verdict(&self, line: &Line<'_>, predecessors: &[Digest]) -> LineVerdict {
+        let follows = predecessors.iter().any(|before| before.with(line.sealed) == line.hash);
+        let key = self.key.filter(|_| !self.has_other_key);
+        LineVerdict {
+            follows: (!predecessors.is_empty()).then_some(follows),
+            is_mac_valid: key.map(|key| same(&key.line_mac(&line.hash), &line.mac)),
         }
     }
 
-    /// Returns the problem of a line at its right position.
-    fn wrong(&self, line: &Line<'_>, verdict: &SegmentVerdict, is_numbered: bool) -> Problem {
-        let key = self.key.filter(|_| !self.other_key);
-        let vouched = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
-        let own = self.before.iter().any(|before| vouched(&before.with(line.sealed)));
-        let sealed = verdict.is_sealed != Some(false);
+    /// Returns the problem of an invalid line at its expected position.
+    fn classify(&self, line: &Line<'_>, verdict: &LineVerdict, has_expected_number: bool) -> Problem {
+        let key = self.key.filter(|_| !self.has_other_key);
+        let has_valid_mac = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
+        let is_text_original = self.predecessors.iter().any(|before| has_valid_mac(&before.with(line.sealed)));
+        let is_mac_valid = verdict.is_mac_valid != Some(false);
         match verdict.follows {
-            Some(true) if is_numbered => Problem::Forged,
+            Some(true) if has_expected_number => Problem::Forged,
             // Either the hash is the original hash, or the rest of the line is the original text.
-            Some(_) if sealed || own => Problem::Edited,
+            Some(_) if is_mac_valid || is_text_original => Problem::Edited,
             _ => Problem::Forged,
         }
     }
 
     /// Accepts a valid line.
-    fn accept(&mut self, line: &Line<'_>, number: u64) {
+    fn accept(&mut self, line: &Line<'_>, line_number: u64) {
         for (anchor, found) in &mut self.anchors {
             if anchor.seq == line.seq {
                 let is_same = anchor.hash == line.hash;
-                *found = Some(FoundRecord { file: self.file.clone(), line: number, is_same });
+                *found = Some(FoundRecord { file: self.file.clone(), line: line_number, is_same });
             }
         }
-        if let Some(named) = self.named.filter(|named| named.seq == line.seq) {
-            self.named_is = Some(named.hash == line.hash);
+        if let Some(checkpoint) = self.checkpoint.filter(|checkpoint| checkpoint.seq == line.seq) {
+            self.checkpoint_matches = Some(checkpoint.hash == line.hash);
         }
         if matches!(line.event(), Some("start" | "gap")) {
-            self.told(line, number);
+            self.read_log_event(line, line_number);
         }
-        self.before.clear();
-        self.before.push(line.hash);
-        self.step(line.seq, line.hash);
+        self.predecessors.clear();
+        self.predecessors.push(line.hash);
+        self.advance(line.seq, line.hash);
     }
 
-    fn step(&mut self, seq: u64, hash: Digest) {
+    /// Advances the state past a record.
+    fn advance(&mut self, seq: u64, hash: Digest) {
         self.first.get_or_insert(seq);
-        (self.last, self.hash) = (seq, hash);
+        (self.last, self.last_hash) = (seq, hash);
         self.expected = seq.saturating_add(1);
     }
 
-    /// Takes in a record about the trail itself.
-    fn told(&mut self, line: &Line<'_>, number: u64) {
+    /// Reads a record about the log itself: an engine start or a gap.
+    fn read_log_event(&mut self, line: &Line<'_>, line_number: u64) {
         #[derive(Deserialize)]
-        struct Told {
+        struct LogEvent {
             #[serde(default)]
             found: String,
             #[serde(default)]
@@ -362,108 +390,109 @@ impl<'a> Check<'a> {
         }
         let mut object = line.sealed.to_vec();
         object.push(b'}');
-        let Ok(told) = serde_json::from_slice::<Told>(&object) else { return };
-        self.lost = self.lost.saturating_add(told.lost);
+        let Ok(event) = serde_json::from_slice::<LogEvent>(&object) else { return };
+        self.lost = self.lost.saturating_add(event.lost);
         if line.event() == Some("start") {
             self.starts += 1;
-            if !matches!(&*told.found, "new" | "clean" | "ahead") {
-                self.find(number, Some(line.seq), Problem::FoundAtStart(told.found));
+            if !matches!(&*event.found, "new" | "clean" | "ahead") {
+                self.add_finding(line_number, Some(line.seq), Problem::FoundAtStart(event.found));
             }
         }
     }
 
     /// Reports all records before `seq` as missing, except lines that came too early. Returns the hash of the record
     /// directly before `seq`, if known.
-    fn miss(&mut self, seq: u64, number: u64) -> Option<Digest> {
+    fn report_missing(&mut self, seq: u64, line_number: u64) -> Option<Digest> {
         let early: Vec<_> = self.early.range(self.expected..seq).map(|(seq, early)| (*seq, *early)).collect();
         let mut from = self.expected;
         for (moved, (finding, _)) in &early {
             self.early.remove(moved);
-            self.missing_range(from, *moved, seq, number);
+            self.report_missing_range(from, *moved, seq, line_number);
             if let Some(Some(finding)) = self.findings.get_mut(*finding) {
                 finding.problem = Problem::Moved;
             }
             from = moved + 1;
         }
-        self.missing_range(from, seq, seq, number);
+        self.report_missing_range(from, seq, seq, line_number);
         self.expected = seq;
         early.last().filter(|(last, _)| last + 1 == seq).map(|(_, (_, hash))| *hash)
     }
 
     /// Reports the records from `from` to before `until` as missing before a line.
-    fn missing_range(&mut self, from: u64, until: u64, seq: u64, number: u64) {
+    fn report_missing_range(&mut self, from: u64, until: u64, seq: u64, line_number: u64) {
         if from < until {
             let to = until - 1;
-            let finding = self.find(number, Some(seq), Problem::Missing { from, to });
-            if let Some(finding) = finding.filter(|_| self.missing.len() < OPEN_MAX) {
+            let finding = self.add_finding(line_number, Some(seq), Problem::Missing { from, to });
+            if let Some(finding) = finding.filter(|_| self.missing.len() < UNMATCHED_MAX) {
                 self.missing.push((from, to, finding));
             }
         }
     }
 
-    /// Handles a line that precedes the expected record.
-    fn stray(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
+    /// Handles a line between two lines that follow from each other. Keeps it if its record is expected later.
+    fn handle_inserted(&mut self, line: &Line<'_>, line_number: u64, verdict: &LineVerdict) {
         if line.seq < self.expected {
-            return self.late(line, number, verdict);
+            return self.handle_late(line, line_number, verdict);
         }
-        let finding = self.find(number, Some(line.seq), Problem::Inserted);
-        if let Some(finding) = finding.filter(|_| line.seq > self.expected && verdict.is_sealed != Some(false))
-            && self.early.len() < OPEN_MAX
+        let finding = self.add_finding(line_number, Some(line.seq), Problem::Inserted);
+        if let Some(finding) = finding.filter(|_| line.seq > self.expected && verdict.is_mac_valid != Some(false))
+            && self.early.len() < UNMATCHED_MAX
         {
             self.early.insert(line.seq, (finding, line.hash));
         }
     }
 
     /// Handles a line with a record number lower than the expected one.
-    fn late(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
-        let open = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
-        let Some(open) = open.filter(|_| verdict.is_sealed != Some(false)) else {
-            self.find(number, Some(line.seq), Problem::Inserted);
+    fn handle_late(&mut self, line: &Line<'_>, line_number: u64, verdict: &LineVerdict) {
+        let index = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
+        let Some(index) = index.filter(|_| verdict.is_mac_valid != Some(false)) else {
+            self.add_finding(line_number, Some(line.seq), Problem::Inserted);
             return;
         };
-        self.find(number, Some(line.seq), Problem::Moved);
-        let (from, to, finding) = self.missing.swap_remove(open);
+        self.add_finding(line_number, Some(line.seq), Problem::Moved);
+        let (from, to, finding) = self.missing.swap_remove(index);
         let rest = [(from, line.seq - 1), (line.seq + 1, to)].into_iter().filter(|(from, to)| from <= to);
-        let told = self.findings[finding].take();
+        let whole = self.findings[finding].take();
         for (from, to) in rest {
-            let Some(mut told) = told.clone() else { continue };
-            told.problem = Problem::Missing { from, to };
+            let Some(mut part) = whole.clone() else { continue };
+            part.problem = Problem::Missing { from, to };
             self.missing.push((from, to, self.findings.len()));
-            self.findings.push(Some(told));
+            self.findings.push(Some(part));
         }
     }
 
-    /// Adds a finding. Returns its index, if it is listed.
-    fn find(&mut self, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
-        self.find_in(self.file.clone(), line, seq, problem)
+    /// Adds a finding in the current file. Returns its index, or `None` if the list is full.
+    fn add_finding(&mut self, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
+        self.add_finding_in(self.file.clone(), line, seq, problem)
     }
 
-    fn find_in(&mut self, file: String, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
+    /// Adds a finding in a file, like [`Self::add_finding`].
+    fn add_finding_in(&mut self, file: String, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
         if self.findings.len() >= FINDINGS_MAX {
-            self.omitted += 1;
+            self.findings_omitted += 1;
             return None;
         }
         self.findings.push(Some(Finding { file, line, seq, problem }));
         Some(self.findings.len() - 1)
     }
 
-    /// Returns the report.
-    pub(super) fn report(mut self, head: Result<Checkpoint, NoteError>, segments: usize) -> Report {
+    /// Compares the state with the checkpoint, the anchors and the range, and returns the report.
+    pub(super) fn into_report(mut self, head: Result<Checkpoint, NoteError>, segments: usize) -> Report {
         let range = self.range;
-        let seen = self.head(head);
+        let checkpoint_result = self.check_checkpoint(head);
         for (anchor, found) in std::mem::take(&mut self.anchors) {
             match found {
                 Some(found) if found.is_same => None,
-                Some(found) => self.find_in(found.file, found.line, Some(anchor.seq), Problem::AnchorDiffers),
-                None => self.find(0, Some(anchor.seq), Problem::AnchorAbsent),
+                Some(found) => self.add_finding_in(found.file, found.line, Some(anchor.seq), Problem::AnchorDiffers),
+                None => self.add_finding(0, Some(anchor.seq), Problem::AnchorAbsent),
             };
         }
         let first = self.first.unwrap_or(self.expected);
         if let Some(from) = range.from.filter(|from| *from < first) {
-            self.find(0, None, Problem::NotHere { from, to: first - 1 });
+            self.add_finding(0, None, Problem::NotHere { from, to: first - 1 });
         }
         if let Some(to) = range.to.filter(|to| *to > self.last) {
-            self.find(0, None, Problem::NotHere { from: self.last + 1, to });
+            self.add_finding(0, None, Problem::NotHere { from: self.last + 1, to });
         }
         Report {
             keyed: self.key.is_some(),
@@ -471,40 +500,41 @@ impl<'a> Check<'a> {
             lines: self.lines,
             first,
             last: self.last,
-            hash: self.hash,
+            hash: self.last_hash,
             chain: self.chain.unwrap_or_default(),
             archived: self.archived.map(|archived| archived.last()),
             from_beginning: self.from_beginning,
             lost: self.lost,
             starts: self.starts,
             torn_bytes: self.torn_bytes,
-            head: seen,
+            head: checkpoint_result,
             findings: self.findings.into_iter().flatten().collect(),
-            findings_omitted: self.omitted,
+            findings_omitted: self.findings_omitted,
         }
     }
 
-    fn head(&mut self, head: Result<Checkpoint, NoteError>) -> CheckpointStatus {
+    /// Checks that the log reaches the record that the checkpoint names, with the same hash.
+    fn check_checkpoint(&mut self, head: Result<Checkpoint, NoteError>) -> CheckpointResult {
         if self.range.to.is_some() {
-            return CheckpointStatus::NotAsked;
+            return CheckpointResult::NotChecked;
         }
         let head = match head {
             Ok(head) => head,
             Err(error) => {
-                self.find_in(CHECKPOINT_FILE.into(), 0, None, Problem::Checkpoint(error.to_string()));
-                return CheckpointStatus::Bad;
+                self.add_finding_in(CHECKPOINT_FILE.into(), 0, None, Problem::Checkpoint(error.to_string()));
+                return CheckpointResult::Invalid;
             }
         };
         let is_empty = self.first.is_none();
         if head.seq > self.last && !(is_empty && head.seq == 0) {
             let from = if is_empty { self.expected.max(1) } else { self.last + 1 };
-            self.find(self.number, None, Problem::CutTail { from, to: head.seq });
-            return CheckpointStatus::Bad;
+            self.add_finding(self.line_number, None, Problem::CutTail { from, to: head.seq });
+            return CheckpointResult::Invalid;
         }
-        if self.named_is == Some(false) || self.chain.is_some_and(|chain| chain != head.chain) {
-            self.find_in(CHECKPOINT_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
-            return CheckpointStatus::Bad;
+        if self.checkpoint_matches == Some(false) || self.chain.is_some_and(|chain| chain != head.chain) {
+            self.add_finding_in(CHECKPOINT_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
+            return CheckpointResult::Invalid;
         }
-        CheckpointStatus::Named { behind: self.last - head.seq }
+        CheckpointResult::Found { behind: self.last - head.seq }
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sealwire_audit::{
-    AuditKey, CheckpointStatus, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record, Report, Trail,
+    AuditKey, CheckpointResult, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record, Report, Trail,
     TrailOptions, WriteAck, verify,
 };
 use zeroize::Zeroizing;
@@ -119,7 +119,7 @@ fn check_kills(role: &str) {
 
 fn verified(folder: &Path) -> Report {
     let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("reads");
-    assert!(!matches!(report.head, CheckpointStatus::NotAsked));
+    assert!(!matches!(report.head, CheckpointResult::NotChecked));
     report
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_audit::{
-    Anchor, AuditKey, CHECKPOINT_FILE, CheckpointStatus, Event, FileEvent, Finding, Journal, JournalError, Observer,
+    Anchor, AuditKey, CHECKPOINT_FILE, CheckpointResult, Event, FileEvent, Finding, Journal, JournalError, Observer,
     OnFailure, Options, Problem, Range, Record, Report, Trail, TrailOptions, verify,
 };
 use tempfile::TempDir;
@@ -123,7 +123,7 @@ fn what_was_written_verifies_and_says_what_it_covers() {
     assert!(report.keyed && report.from_beginning && report.segments > 3, "{report:?}");
     assert_eq!((report.first, report.lines), (1, report.last));
     assert_eq!(report.last, RECORDS + report.segments as u64 + 2, "a start, a stop and the first of each segment");
-    assert_eq!((report.head, report.lost, report.starts), (CheckpointStatus::Named { behind: 0 }, 0, 1));
+    assert_eq!((report.head, report.lost, report.starts), (CheckpointResult::Found { behind: 0 }, 0, 1));
     let plain = plain(folder.path());
     assert!(plain.is_sound() && !plain.keyed);
     for file in files(folder.path()).iter().map(String::as_str).chain([CHECKPOINT_FILE, "lock"]) {
@@ -356,7 +356,7 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
         problem: Problem::CutTail { from: last - 1, to: last },
     };
     for report in [check(folder.path(), 1), plain(folder.path())] {
-        assert_eq!((report.findings, report.head), (vec![expected.clone()], CheckpointStatus::Bad));
+        assert_eq!((report.findings, report.head), (vec![expected.clone()], CheckpointResult::Invalid));
     }
     fs::remove_file(folder.path().join(last_file)).unwrap();
     let report = check(folder.path(), 1);

@@ -1,4 +1,4 @@
-//! `apps`: creates and lists apps, and changes their keys and settings, over an engine's control listener or in a file.
+//! `apps`: creates and lists apps, and changes their keys and settings, at an engine's control listener or in a file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
 use super::Failure;
-use super::operator::{ControlClient, ControlTarget, Place, export};
+use super::operator::{ControlTarget, EngineArgs, TargetArgs, export};
 use sealwire_server::tls::exposed_mode;
 
 /// Arguments of `apps`.
@@ -27,64 +27,64 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AppsCommand {
-    /// Create an app with a key on each curve and one for its tokens
+    /// Create an app with a key on each curve and a key for its tokens
     Create {
-        /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
+        /// 1 to 64 letters, digits, dots, underscores or hyphens; the first is not a dot
         name: String,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
-    /// Create an app's next key, which seals from then on; older keys still open
+    /// Create an app's next key, which seals all new data; older keys can still open
     Rotate {
         /// The app
         name: String,
-        /// Only on this curve [default: each curve that the app has keys on]
+        /// Rotate only the key on this curve [default: the key on each curve that the app has keys on]
         #[arg(long, value_parser = curve)]
         curve: Option<Curve>,
-        /// Rotate the key that seals the values of tokens instead
+        /// Rotate the key that seals the values of tokens instead of a key on a curve
         #[arg(long, conflicts_with = "curve")]
         token: bool,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
-    /// Import a key that was made elsewhere, so that data encrypted to it opens here
+    /// Import a key that was created elsewhere, to open data that was encrypted to it
     Import(ImportArgs),
-    /// Disable an app, whose requests are then denied, or one of its keys, which then neither opens nor seals, even if
-    /// it is the last
-    Disable(PartArgs),
+    /// Disable an app or one of its keys. Requests of a disabled app are denied; a disabled key neither opens nor
+    /// seals, even if it is the last key
+    Disable(AppOrKeyArgs),
     /// Undo a mistaken `disable`
-    Enable(PartArgs),
-    /// Disable an app or one of its keys, and delete it after a delay, with all data sealed under it
+    Enable(AppOrKeyArgs),
+    /// Disable an app or one of its keys, and delete it after a delay. All data sealed under it is then lost
     Delete {
         /// Seconds until the deletion; until then, `restore` undoes it
         #[arg(long, value_name = "N", default_value_t = DELAY_S_DEFAULT,
             value_parser = clap::value_parser!(u64).range(0..=DELAY_S_MAX))]
         delay_s: u64,
         #[command(flatten)]
-        part: PartArgs,
+        args: AppOrKeyArgs,
     },
     /// Undo a `delete` before its delay is over
-    Restore(PartArgs),
-    /// Change an app's settings; settings that are not named stay
+    Restore(AppOrKeyArgs),
+    /// Change an app's settings; settings that are not given stay as they are
     Set {
         /// The app
         name: String,
         #[command(flatten)]
         settings: SettingArgs,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// List apps with their settings and key versions
     List {
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
-    /// Write an engine's apps to a file for engines with `state.mode` "stateless"; keys stay sealed
+    /// Write an engine's apps to a file for engines with `state.mode` "stateless"; keys stay encrypted
     Export {
         /// The file, which must not exist
         file: PathBuf,
         #[command(flatten)]
-        at: ControlTarget,
+        engine: EngineArgs,
     },
 }
 
@@ -100,71 +100,70 @@ struct ImportArgs {
     /// standard input. Other users must not be able to read the file
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// Also seal with this key from now on, as after `rotate`. Without this option the key only opens, because others
-    /// may hold it
+    /// Also seal with this key from now on, as after `rotate`. Without this option the key only opens, because other
+    /// systems can also have it
     #[arg(long)]
     seals: bool,
     #[command(flatten)]
-    place: Place,
+    target: TargetArgs,
 }
 
 /// The settings that `set` changes.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
-    /// Allow requests of key scope `epoch`, which share one ephemeral key per curve for this many milliseconds, 1 to
-    /// 15000. A request of few fields then costs a fraction, but whoever learns that key can read all fields sealed
-    /// under it. 0 forbids it
+    /// Allow requests with key scope `epoch`, which share one ephemeral key per curve for this many milliseconds, 1 to
+    /// 15000. A request with few fields then takes a fraction of the CPU time, but a leaked ephemeral key exposes all
+    /// fields sealed under it. 0 forbids such requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
-    /// Format for requests that name none: native or evervault
+    /// Format for requests that name no format: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
 }
 
 /// An app, or one of its keys.
 #[derive(Debug, clap::Args)]
-struct PartArgs {
+struct AppOrKeyArgs {
     /// The app
     name: String,
     /// Id of one of the app's keys, as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N [default:
     /// the whole app]
-    /// left out
     #[arg(value_name = "KEY", value_parser = key_id)]
     key_id: Option<String>,
     #[command(flatten)]
-    place: Place,
+    target: TargetArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // This process can hold the key-encryption key, and exported keys.
     super::serve::no_core_dumps();
     match &args.command {
-        AppsCommand::Create { name, place } => {
-            let made = place.run(async |desk| desk.change_app(name, AppOperation::Create).await)?;
-            print(place.at.json, made.app.as_slice())
+        AppsCommand::Create { name, target } => {
+            let change = target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
+            print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::Rotate { name, curve, token, place } => rotate(name, *curve, *token, place),
+        AppsCommand::Rotate { name, curve, token, target } => rotate(name, *curve, *token, target),
         AppsCommand::Import(args) => import(args),
         AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
         AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
-        AppsCommand::Delete { part, delay_s } => {
-            part.change(|key| AppOperation::Delete { key, delay_s: Some(*delay_s) })
+        AppsCommand::Delete { args, delay_s } => {
+            args.change(|key| AppOperation::Delete { key, delay_s: Some(*delay_s) })
         }
         AppsCommand::Restore(args) => args.change(|key| AppOperation::Restore { key }),
-        AppsCommand::Set { name, settings, place } => {
+        AppsCommand::Set { name, settings, target } => {
             let ask = AppOperation::Set { format: settings.format, epoch_ms: settings.epoch_ms };
-            let made = place.run(async |desk| desk.change_app(name, ask).await)?;
-            print(place.at.json, made.app.as_slice())
+            let change = target.run(async |control| control.change_app(name, ask).await)?;
+            print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.apps().await)?),
-        AppsCommand::Export { file, at } => write_export(file, at),
+        AppsCommand::List { target } => print(target.engine.json, &target.run(async |control| control.apps().await)?),
+        AppsCommand::Export { file, engine } => write_export(file, engine),
     }
 }
 
 fn format(name: &str) -> Result<Format, String> {
     let found = Format::from_name(name).filter(|format| *format != Format::EvervaultBare);
-    found.ok_or_else(|| "native or evervault".into())
+    found.ok_or_else(|| "the formats are native and evervault".into())
 }
 
 fn curve(name: &str) -> Result<Curve, String> {
@@ -173,36 +172,36 @@ fn curve(name: &str) -> Result<Curve, String> {
 
 fn key_id(id: &str) -> Result<String, String> {
     let is_token_key = id.strip_prefix("token-").is_some_and(|number| number.parse::<u32>().is_ok());
-    let known = is_token_key || id.parse::<KeyId>().is_ok();
-    if known { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
+    let is_valid = is_token_key || id.parse::<KeyId>().is_ok();
+    if is_valid { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
 }
 
 /// Rotates one kind of key, or the keys on each curve of the app. Prints the new keys.
-fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Result<(), Failure> {
-    let changes = place.run(async |desk| {
+fn rotate(name: &str, curve: Option<Curve>, token: bool, target: &TargetArgs) -> Result<(), Failure> {
+    let changes = target.run(async |control| {
         let kinds = match (token, curve) {
             (true, _) => vec![RotateKind::Token],
-            (false, Some(curve)) => vec![of(curve)],
-            (false, None) => curves(&desk, name).await?.into_iter().map(of).collect(),
+            (false, Some(curve)) => vec![rotate_kind(curve)],
+            (false, None) => curves(&control, name).await?.into_iter().map(rotate_kind).collect(),
         };
         let mut changes = Vec::new();
         for kind in kinds {
-            changes.push(desk.change_app(name, AppOperation::Rotate { kind }).await?);
+            changes.push(control.change_app(name, AppOperation::Rotate { kind }).await?);
         }
         Ok(changes)
     })?;
-    print_keys(place.at.json, &changes)
+    print_keys(target.engine.json, &changes)
 }
 
 /// Returns the curves that an app has keys on.
-async fn curves(desk: &ControlClient, name: &str) -> Result<Vec<Curve>, Failure> {
-    let apps = desk.apps().await?;
+async fn curves(control: &ControlTarget, name: &str) -> Result<Vec<Curve>, Failure> {
+    let apps = control.apps().await?;
     let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
     let has = |curve: &&Curve| app.keys.iter().any(|key| key.curve == curve.name());
     Ok(Curve::ALL.iter().filter(has).copied().collect())
 }
 
-fn of(curve: Curve) -> RotateKind {
+fn rotate_kind(curve: Curve) -> RotateKind {
     match curve {
         Curve::R1 => RotateKind::R1,
         Curve::K1 => RotateKind::K1,
@@ -210,56 +209,57 @@ fn of(curve: Curve) -> RotateKind {
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
-    let key = read_key(&args.key_file).map_err(named)?;
-    let text = std::str::from_utf8(&key).map_err(|_| named("not a private key".into()))?;
+    let with_file_name = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
+    let key = read_key(&args.key_file).map_err(with_file_name)?;
+    let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
     let ask = AppOperation::Import { curve: args.curve, private_key: Secret(text), seals: args.seals };
-    let change = args.place.run(async |desk| desk.change_app(&args.name, ask).await)?;
-    print_keys(args.place.at.json, &[change])
+    let change = args.target.run(async |control| control.change_app(&args.name, ask).await)?;
+    print_keys(args.target.engine.json, &[change])
 }
 
-/// Longest accepted private key file. A key in PEM takes 300 bytes.
+/// Maximum size of a private key file. A key in PEM takes about 300 bytes.
 const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 
 /// Reads a file with a private key, or standard input. Errors contain none of its text.
 fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     // Allocates the full size once. A growing buffer would leave copies of the key behind that are not wiped.
     let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
-    let open = if file == Path::new("-") {
+    let source = if file == Path::new("-") {
         // Does not use `Stdin`, because its buffer is never wiped.
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
-        let open = File::open(file)?;
-        if let Some(mode) = exposed_mode(&open.metadata()?) {
+        let file = File::open(file)?;
+        if let Some(mode) = exposed_mode(&file.metadata()?) {
             return Err(format!("others may read it (mode {mode:03o}); run `chmod 600` on it").into());
         }
-        open
+        file
     };
-    open.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    source.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
     if text.len() > KEY_FILE_BYTES_MAX { Err("too long for a private key".into()) } else { Ok(text) }
 }
 
-impl PartArgs {
+impl AppOrKeyArgs {
+    /// Changes the app or the key, and prints it.
     fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>) -> Result<(), Failure> {
         let ask = ask(self.key_id.as_deref());
-        let change = self.place.run(async |desk| desk.change_app(&self.name, ask).await)?;
+        let change = self.target.run(async |control| control.change_app(&self.name, ask).await)?;
         if self.key_id.is_some() {
-            return print_keys(self.place.at.json, &[change]);
+            return print_keys(self.target.engine.json, &[change]);
         }
-        print(self.place.at.json, change.app.as_slice())
+        print(self.target.engine.json, change.app.as_slice())
     }
 }
 
-fn write_export(file: &Path, at: &ControlTarget) -> Result<(), Failure> {
+fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
     if file.exists() {
         return Err(format!("{}: exists and is not overwritten", file.display()).into());
     }
-    at.run(async |client| {
-        let all = export(&client).await?;
-        let records = all.records.into_iter().map(|record| (record.key, record.record.into_bytes())).collect();
-        let snapshot = Snapshot { generation: all.generation, records };
+    engine.run(async |client| {
+        let exported = export(&client).await?;
+        let records = exported.records.into_iter().map(|record| (record.key, record.record.into_bytes())).collect();
+        let snapshot = Snapshot { generation: exported.generation, records };
         FileStore::open(file)?.replace(0, &snapshot).await?;
-        if at.json {
+        if engine.json {
             println!("{}", serde_json::json!({ "generation": snapshot.generation, "records": snapshot.records.len() }));
         } else {
             println!("{} records of generation {} in {}", snapshot.records.len(), snapshot.generation, file.display());
@@ -268,39 +268,40 @@ fn write_export(file: &Path, at: &ControlTarget) -> Result<(), Failure> {
     })
 }
 
-/// Number of active keys on a curve above which a warning is printed. Each Evervault key that opens nothing costs 0.25
-/// ms.
-const ACTIVE_KEYS_FINE: usize = 4;
+/// Maximum number of active keys on a curve without a warning. Each active key that is tried in vain on an Evervault
+/// value costs 0.25 ms.
+const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 
 /// Warns if a curve of the changed key has too many active keys, or no active key that seals. An Evervault value does
 /// not name its key, so all active keys may be tried.
-fn warn(app: &App, changed: &str) {
-    let Some(key) = app.keys.iter().find(|key| key.id == changed) else { return };
+fn warn_about_active_keys(app: &App, changed_key: &str) {
+    let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else { return };
     let (app_name, curve) = (&app.app, &key.curve);
     let on_curve = || app.keys.iter().filter(|other| other.curve == *curve && other.state == "active");
     let active = on_curve().count();
-    if key.state == "active" && active > ACTIVE_KEYS_FINE {
+    if key.state == "active" && active > ACTIVE_KEYS_WITHOUT_WARNING {
         eprintln!(
-            "{app_name} has {active} active keys on {curve}: each new key in Evervault values may be tried with all of \
-             them; disable those that no data needs"
+            "{app_name} has {active} active keys on {curve}: each new ephemeral key in Evervault values may be tried \
+             with all of them; disable the keys that no data needs"
         );
     }
     if key.state != "active" && !on_curve().any(|key| key.seals) {
         eprintln!(
-            "{app_name} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
+            "{app_name} has no active key on {curve} now: requests to encrypt on {curve} fail with not_found until a \
+             key is created or enabled"
         );
     }
 }
 
-/// Prints an app with only the changed keys.
+/// Prints the changed app, with only its changed keys.
 fn print_keys(as_json: bool, changes: &[AppChanged]) -> Result<(), Failure> {
-    let changed = |id: &str| changes.iter().any(|change| change.key.as_deref() == Some(id));
+    let is_changed = |id: &str| changes.iter().any(|change| change.key.as_deref() == Some(id));
     let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {
         return print(as_json, &[]);
     };
-    changes.iter().filter_map(|change| change.key.as_deref()).for_each(|key| warn(&app, key));
-    app.keys.retain(|key| changed(&key.id));
-    app.token_keys.retain(|key| changed(&token_key_id(key.version)));
+    changes.iter().filter_map(|change| change.key.as_deref()).for_each(|key| warn_about_active_keys(&app, key));
+    app.keys.retain(|key| is_changed(&key.id));
+    app.token_keys.retain(|key| is_changed(&token_key_id(key.version)));
     print(as_json, &[app])
 }
 
@@ -315,17 +316,17 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
     }
     println!("{:<24} {:<10} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "FORMAT", "EPOCH_MS", "KEY OF", "VERSION", "KEY");
     for app in apps {
-        let whole = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
-        let line = |of: &str, version: u32, id: &str, state: &str| {
+        let app_state = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
+        let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
             let (name, format, epoch_ms) = (&app.app, &app.format, app.epoch_ms);
-            println!("{name:<24} {format:<10} {epoch_ms:<8} {of:<6} {version:<8} {id:<11} {state}{whole}");
+            println!("{name:<24} {format:<10} {epoch_ms:<8} {key_of:<6} {version:<8} {id:<11} {state}{app_state}");
         };
         for key in &app.keys {
             let opens_only = if key.seals { "" } else { ", opens only" };
-            line(&key.curve, key.version, &key.id, &format!("{}{opens_only}", key.state));
+            print_key(&key.curve, key.version, &key.id, &format!("{}{opens_only}", key.state));
         }
         for key in &app.token_keys {
-            line("token", key.version, &token_key_id(key.version), &key.state);
+            print_key("token", key.version, &token_key_id(key.version), &key.state);
         }
     }
     Ok(())

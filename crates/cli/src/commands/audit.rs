@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_audit::{
-    Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointStatus, Filter, Follow, Move, Moved, Range, RecordView,
+    Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointResult, Filter, Follow, Move, Moved, Range, RecordView,
     Report, Timestamp, archive, verify,
 };
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Failure, default_config, folder};
+use super::{Failure, default_config, dev_folder};
 use sealwire_config::{Config, Environment};
 use sealwire_engine::kek::read_kek;
 
@@ -186,7 +186,7 @@ impl AuditSource {
             (None, Some(_)) => None,
             (file, _) => {
                 if file.is_none() {
-                    folder::refuse_foreign(Path::new(folder::DEFAULT))?;
+                    dev_folder::reject_untrusted(Path::new(dev_folder::DEFAULT_PATH))?;
                 }
                 let file = file.clone().unwrap_or_else(default_config);
                 Some(Config::load(&file, &Environment::of_process())?)
@@ -296,11 +296,11 @@ fn say(folder: &Path, report: &Report) {
         println!("without the key: who rewrote every line is not found out; --config names the key");
     }
     match report.head {
-        CheckpointStatus::NotAsked => println!("the end of the trail was not asked"),
-        CheckpointStatus::Named { behind } if behind > 0 => {
+        CheckpointResult::NotChecked => println!("the end of the trail was not asked"),
+        CheckpointResult::Found { behind } if behind > 0 => {
             println!("{behind} records after the checkpoint: written since, or by a kill")
         }
-        CheckpointStatus::Named { .. } | CheckpointStatus::Bad => (),
+        CheckpointResult::Found { .. } | CheckpointResult::Invalid => (),
     }
     if report.torn_bytes > 0 {
         println!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
@@ -326,7 +326,7 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
         "folder": folder, "sound": report.is_sound(), "keyed": report.keyed, "files": report.segments,
         "lines": report.lines, "first": report.first, "last": report.last, "hash": report.hash.to_string(),
         "from_beginning": report.from_beginning, "archived": report.archived.map(|last| last.seq), "lost": report.lost, "starts": report.starts,
-        "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, CheckpointStatus::Named { .. }),
+        "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, CheckpointResult::Found { .. }),
         "findings": findings, "findings_omitted": report.findings_omitted,
     })
 }

@@ -6,7 +6,7 @@ use sealwire_client::{Envelope, Inspect};
 use serde_json::{Map, Value, json};
 
 use super::Failure;
-use super::connect::Connect;
+use super::connect::ConnectArgs;
 
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(super) struct InspectArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Arguments of `health` and `info`.
@@ -27,7 +27,7 @@ pub(super) struct PlainArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {

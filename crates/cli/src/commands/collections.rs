@@ -5,7 +5,7 @@ use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
 use super::Failure;
-use super::operator::Place;
+use super::operator::TargetArgs;
 
 /// Arguments of `collections`.
 #[derive(Debug, clap::Args)]
@@ -25,14 +25,14 @@ enum CollectionsCommand {
         #[command(flatten)]
         rules: Rules,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// List an app's collections
     List {
         /// The app
         app: String,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Change when new tokens expire, or how long archived tokens are kept
     Set {
@@ -43,7 +43,7 @@ enum CollectionsCommand {
         #[command(flatten)]
         times: Times,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Delete a collection at once, with all of its tokens. This cannot be undone
     Delete {
@@ -52,7 +52,7 @@ enum CollectionsCommand {
         /// The collection
         name: String,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
 }
 
@@ -163,19 +163,19 @@ impl Rules {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        CollectionsCommand::Create { app, name, rules, place } => change(app, name, rules.ask(), place),
-        CollectionsCommand::List { app, place } => {
-            print(place.at.json, &place.run(async |desk| desk.collections(app).await)?)
+        CollectionsCommand::Create { app, name, rules, target } => change(app, name, rules.ask(), target),
+        CollectionsCommand::List { app, target } => {
+            print(target.engine.json, &target.run(async |control| control.collections(app).await)?)
         }
-        CollectionsCommand::Set { app, name, times, place } => change(app, name, times.ask(), place),
-        CollectionsCommand::Delete { app, name, place } => change(app, name, CollectionOperation::Delete, place),
+        CollectionsCommand::Set { app, name, times, target } => change(app, name, times.ask(), target),
+        CollectionsCommand::Delete { app, name, target } => change(app, name, CollectionOperation::Delete, target),
     }
 }
 
-fn change(app: &str, collection: &str, ask: CollectionOperation, place: &Place) -> Result<(), Failure> {
+fn change(app: &str, collection: &str, ask: CollectionOperation, target: &TargetArgs) -> Result<(), Failure> {
     let call = CollectionCall { app, collection, ask };
-    let changed = place.run(async |desk| desk.change_collection(call).await)?;
-    print(place.at.json, changed.collection.as_slice())
+    let changed = target.run(async |control| control.change_collection(call).await)?;
+    print(target.engine.json, changed.collection.as_slice())
 }
 
 fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {

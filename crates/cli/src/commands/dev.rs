@@ -16,7 +16,7 @@ use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, 
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::Method;
 
-use super::{Failure, folder, serve};
+use super::{Failure, dev_folder, serve};
 use crate::core_dumps;
 use sealwire_server::server::Server;
 
@@ -32,7 +32,7 @@ const COLLECTIONS: [(&str, Kind, TokenFormat); 2] =
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder for the authority, certificates, key-encryption key, configuration and apps
-    #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
+    #[arg(long, value_name = "DIR", default_value = dev_folder::DEFAULT_PATH)]
     folder: PathBuf,
     /// Address for requests [default: that of the existing folder, or 127.0.0.1:7443]
     #[arg(long, value_name = "ADDRESS")]
@@ -49,11 +49,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
-    let mut config = folder::prepare(&args.folder, &at)?;
+    let at = dev_folder::ListenAddresses { listen: args.listen, admin: args.admin, control: args.control };
+    let mut config = dev_folder::create_and_load(&args.folder, &at)?;
     if config.access.administrators.is_empty() {
         // The folder can be older than roles.
-        config.access.administrators.extend(Principal::from_text(folder::OPERATOR_NAME));
+        config.access.administrators.extend(Principal::from_text(dev_folder::OPERATOR_PRINCIPAL));
     }
     drop(serve::log(&config)?);
     core_dumps::forbid_files();
@@ -93,23 +93,25 @@ const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,toke
 /// Creates the app, its collections and the client's role over the engine's control listener. Existing ones are kept.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let Some(control) = server.control_address() else {
-        return Err(
-            format!("{} has no control.address, where the app is made", folder.join(folder::CONFIG).display()).into()
-        );
+        return Err(format!(
+            "{} has no control.address, where the app is made",
+            folder.join(dev_folder::CONFIG_FILE).display()
+        )
+        .into());
     };
-    let operator = client(folder, control, folder::OPERATOR).await?;
-    there(operator.change_app(AppCall { app: folder::APP, ask: AppOperation::Create }).await)?;
+    let operator = client(folder, control, dev_folder::OPERATOR_CERT).await?;
+    there(operator.change_app(AppCall { app: dev_folder::DEMO_APP, ask: AppOperation::Create }).await)?;
     for (collection, kind, format) in COLLECTIONS {
         let (first, last, scope, expires_s, retention_s) = (None, None, Scope::Collection, None, None);
         let ask = CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s };
-        there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
+        there(operator.change_collection(CollectionCall { app: dev_folder::DEMO_APP, collection, ask }).await)?;
     }
     let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;
-    if roles.iter().all(|role| role.role != folder::CLIENT_ROLE) {
+    if roles.iter().all(|role| role.role != dev_folder::CLIENT_ROLE) {
         let ask = RoleOperation::Set { grants: vec![CLIENT_GRANT] };
-        operator.change_role(RoleCall { role: folder::CLIENT_ROLE, ask }).await?;
-        let ask = PrincipalOperation::Grant { role: folder::CLIENT_ROLE };
-        operator.change_principal(PrincipalCall { principal: folder::CLIENT_NAME, ask }).await?;
+        operator.change_role(RoleCall { role: dev_folder::CLIENT_ROLE, ask }).await?;
+        let ask = PrincipalOperation::Grant { role: dev_folder::CLIENT_ROLE };
+        operator.change_principal(PrincipalCall { principal: dev_folder::CLIENT_PRINCIPAL, ask }).await?;
     }
     Ok(())
 }
@@ -126,7 +128,7 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
 /// Encrypts and decrypts the sample through the engine's own port, and prints the steps.
 async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     let address = server.address().ok_or("listen.address is empty: the demonstration needs a data listener")?;
-    let client = client(folder, address, folder::CLIENT).await?;
+    let client = client(folder, address, dev_folder::CLIENT_CERT).await?;
     let limits = WalkLimits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
     print!("The engine listens on {address} (TLS 1.3, client certificate required)");
@@ -136,12 +138,12 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     println!(". A document:\n");
     println!("{}", SAMPLE.trim_end());
 
-    let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(folder::APP, &payload) };
+    let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(dev_folder::DEMO_APP, &payload) };
     let (sealed, sealing) = timed(client.encrypt(call)).await?;
-    println!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), folder::APP);
+    println!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), dev_folder::DEMO_APP);
     println!("{}", shortened(&text_of(&sealed.payload, limits)?));
 
-    let (opened, opening) = timed(client.decrypt(Decrypt::new(folder::APP, &sealed.payload))).await?;
+    let (opened, opening) = timed(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
     if opened.payload != payload {
         return Err("the document that came back is not the one that went in".into());
     }
@@ -175,8 +177,11 @@ fn shortened(text: &str) -> String {
 
 fn invite(folder: &Path, server: &Server) {
     let program = std::env::args().next().unwrap_or_else(|| "sealwire".into());
-    let at =
-        if folder == Path::new(folder::DEFAULT) { String::new() } else { format!(" --folder {}", folder.display()) };
+    let at = if folder == Path::new(dev_folder::DEFAULT_PATH) {
+        String::new()
+    } else {
+        format!(" --folder {}", folder.display())
+    };
     println!("\nServing until Ctrl-C. From another shell in this folder:\n");
     println!("  {program} encrypt mine.json{at} --output sealed.json");
     println!("  {program} decrypt sealed.json{at}");
@@ -187,7 +192,7 @@ fn invite(folder: &Path, server: &Server) {
     }
     println!("  {program} info{at}");
     println!("  {program} apps list{at}");
-    println!("  {program} collections list {}{at}", folder::APP);
+    println!("  {program} collections list {}{at}", dev_folder::DEMO_APP);
     println!("  {program} principals list{at}");
     println!("  curl http://{}/ready\n", server.admin_address());
 }

@@ -13,8 +13,8 @@ use sealwire_client::{
 };
 use sealwire_payload::{WalkLimits, json};
 
-use super::connect::Connect;
-use super::{Failure, folder};
+use super::connect::ConnectArgs;
+use super::{Failure, dev_folder};
 
 /// Arguments of every document command.
 #[derive(Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub(super) struct Common {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// App whose keys to use
-    #[arg(long, short, default_value = folder::APP)]
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     pub(super) app: String,
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
@@ -44,7 +44,7 @@ pub(super) struct Common {
     #[arg(long)]
     compact: bool,
     #[command(flatten)]
-    pub(super) connect: Connect,
+    pub(super) connect: ConnectArgs,
 }
 
 /// Arguments of `encrypt`.

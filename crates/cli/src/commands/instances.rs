@@ -1,18 +1,18 @@
 //! `instances`: lists the engines that share one control state, and how far each has followed it.
 
 use super::Failure;
-use super::operator::ControlTarget;
+use super::operator::EngineArgs;
 
 /// Arguments of `instances`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    at: ControlTarget,
+    engine: EngineArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let found = args.at.run(async |client| Ok(client.instances().await?))?;
-    if args.at.json {
+    let found = args.engine.run(async |client| Ok(client.instances().await?))?;
+    if args.engine.json {
         println!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }

@@ -18,8 +18,8 @@ use sealwire_mask_job::{
 };
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 
-use super::connect::Connect;
-use super::{Failure, folder};
+use super::connect::ConnectArgs;
+use super::{Failure, dev_folder};
 use engine::Remote;
 use show::Bar;
 
@@ -104,7 +104,7 @@ enum FormatName {
 #[derive(Debug, clap::Args)]
 struct RpcEngine {
     /// App whose keys mask; equal values give equal masks everywhere
-    #[arg(long, short, default_value = folder::APP)]
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
     /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
@@ -113,7 +113,7 @@ struct RpcEngine {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Arguments of `mask file`.

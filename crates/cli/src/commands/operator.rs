@@ -13,7 +13,7 @@ use sealwire_wire::control::{
     PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
 };
 
-use super::connect::Connect;
+use super::connect::ConnectArgs;
 use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
 use sealwire_engine::kek::read_kek;
@@ -23,7 +23,7 @@ const PAGE: u32 = 1_000;
 
 /// Target of the changes, and the output format.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct TargetArgs {
     /// Change this file of apps, which engines with `state.mode` "stateless" read, instead of connecting to an engine.
     /// Its keys are sealed under the configured key-encryption key
     #[arg(long, value_name = "FILE", conflicts_with = "connect")]
@@ -31,51 +31,51 @@ pub(super) struct Place {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
-    pub(super) at: ControlTarget,
+    pub(super) engine: EngineArgs,
 }
 
 /// An engine's control listener, and the output format.
 #[derive(Debug, clap::Args)]
-pub(super) struct ControlTarget {
+pub(super) struct EngineArgs {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Target of the changes: an engine or a file.
-pub(super) enum ControlClient {
+pub(super) enum ControlTarget {
     /// An engine's control listener.
     Engine(Client),
     /// A file of apps.
     File(Control),
 }
 
-impl Place {
+impl TargetArgs {
     /// Runs requests, at the engine or on the file.
-    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(ControlClient) -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(ControlTarget) -> Result<T, Failure>) -> Result<T, Failure> {
         let Some(file) = &self.file else {
-            return self.at.run(async |client| calls(ControlClient::Engine(client)).await);
+            return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
         };
         let kek = read_kek(&self.config.load()?.kek)?;
         let control = Control::new(Arc::new(FileStore::open(file)?), kek);
-        self.at.connect.run(async {
+        self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
             control.maintain(unix_s()?).await?;
-            calls(ControlClient::File(control)).await
+            calls(ControlTarget::File(control)).await
         })
     }
 }
 
-impl ControlTarget {
+impl EngineArgs {
     /// Runs requests at the engine.
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
     }
 }
 
-impl ControlClient {
+impl ControlTarget {
     /// Returns all apps.
     pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
         every(async |page| {
@@ -119,7 +119,7 @@ impl ControlClient {
 }
 
 /// Roles and principals.
-impl ControlClient {
+impl ControlTarget {
     /// Returns all roles.
     pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
         every(async |page| {

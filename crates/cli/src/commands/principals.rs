@@ -4,7 +4,7 @@ use clap::Subcommand;
 use sealwire_wire::control::{CheckCall, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
-use super::operator::Place;
+use super::operator::TargetArgs;
 
 /// Arguments of `principals`.
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,7 @@ enum PrincipalsCommand {
     /// List the principals that have a role
     List {
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Give a role to a principal
     Grant {
@@ -27,7 +27,7 @@ enum PrincipalsCommand {
         /// The role
         role: String,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Revoke a role from a principal, or all of its roles. On that engine, it no longer counts for requests that begin
     /// afterwards
@@ -37,7 +37,7 @@ enum PrincipalsCommand {
         /// The role [default: all]
         role: Option<String>,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Check whether a principal has a permission, and by which role; fails if it has not
     Check {
@@ -53,35 +53,37 @@ enum PrincipalsCommand {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        PrincipalsCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.principals().await)?),
-        PrincipalsCommand::Grant { principal, role, place } => {
-            change(principal, PrincipalOperation::Grant { role }, place)
+        PrincipalsCommand::List { target } => {
+            print(target.engine.json, &target.run(async |control| control.principals().await)?)
         }
-        PrincipalsCommand::Revoke { principal, role, place } => {
-            change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, place)
+        PrincipalsCommand::Grant { principal, role, target } => {
+            change(principal, PrincipalOperation::Grant { role }, target)
         }
-        PrincipalsCommand::Check { principal, operation, app, collection, reason, place } => {
+        PrincipalsCommand::Revoke { principal, role, target } => {
+            change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, target)
+        }
+        PrincipalsCommand::Check { principal, operation, app, collection, reason, target } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
-            check(CheckCall { principal, operation, app, collection, reason }, place)
+            check(CheckCall { principal, operation, app, collection, reason }, target)
         }
     }
 }
 
-fn change(principal: &str, ask: PrincipalOperation<'_>, place: &Place) -> Result<(), Failure> {
+fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let call = PrincipalCall { principal, ask };
-    let changed = place.run(async |desk| desk.change_principal(call).await)?;
-    print(place.at.json, changed.principal.as_slice())
+    let changed = target.run(async |control| control.change_principal(call).await)?;
+    print(target.engine.json, changed.principal.as_slice())
 }
 
-fn check(call: CheckCall<'_>, place: &Place) -> Result<(), Failure> {
-    let checked = place.run(async |desk| desk.check(call).await)?;
-    if place.at.json {
+fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
+    let checked = target.run(async |control| control.check(call).await)?;
+    if target.engine.json {
         println!("{}", serde_json::to_string(&checked)?);
     } else if let Some(role) = &checked.role {
         match &checked.mask {

@@ -5,7 +5,7 @@ use sealwire_access::{self as access, Grant};
 use sealwire_wire::control::{Role, RoleCall, RoleOperation};
 
 use super::Failure;
-use super::operator::Place;
+use super::operator::TargetArgs;
 
 /// Arguments of `roles`.
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ enum RolesCommand {
     /// List roles with their grants
     List {
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Create a role, or replace all of its grants
     Set {
@@ -33,30 +33,30 @@ enum RolesCommand {
         #[arg(required = true, value_name = "GRANT")]
         grants: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
     /// Delete a role that no principal has
     Delete {
         /// The role
         role: String,
         #[command(flatten)]
-        place: Place,
+        target: TargetArgs,
     },
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        RolesCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.roles().await)?),
-        RolesCommand::Set { role, grants, place } => {
+        RolesCommand::List { target } => print(target.engine.json, &target.run(async |control| control.roles().await)?),
+        RolesCommand::Set { role, grants, target } => {
             let grants = grants.iter().map(String::as_str).collect();
-            change(RoleCall { role, ask: RoleOperation::Set { grants } }, place)
+            change(RoleCall { role, ask: RoleOperation::Set { grants } }, target)
         }
-        RolesCommand::Delete { role, place } => change(RoleCall { role, ask: RoleOperation::Delete }, place),
+        RolesCommand::Delete { role, target } => change(RoleCall { role, ask: RoleOperation::Delete }, target),
     }
 }
 
-fn change(call: RoleCall<'_>, place: &Place) -> Result<(), Failure> {
-    let changed = place.run(async |desk| desk.change_role(call).await)?;
+fn change(call: RoleCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
+    let changed = target.run(async |control| control.change_role(call).await)?;
     if changed.role.as_ref().is_some_and(can_guess) {
         eprintln!(
             "warning: callers of this role see values through a mask and can find them out by guessing, about 10,000 values a call: \
@@ -64,7 +64,7 @@ fn change(call: RoleCall<'_>, place: &Place) -> Result<(), Failure> {
              mask=redact, or those operations to another role (docs/masking.md)"
         );
     }
-    print(place.at.json, changed.role.as_slice())
+    print(target.engine.json, changed.role.as_slice())
 }
 
 fn can_guess(role: &Role) -> bool {

@@ -7,10 +7,10 @@ use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, Tokens};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
 
-use super::connect::Connect;
+use super::connect::ConnectArgs;
 use super::documents::{DocumentProgress, explained};
 use super::operator::unix_s;
-use super::{Failure, folder};
+use super::{Failure, dev_folder};
 
 /// Arguments of `tokens`.
 #[derive(Debug, clap::Args)]
@@ -124,7 +124,7 @@ struct Sweeping {
 #[derive(Debug, clap::Args)]
 struct Common {
     /// App of the tokens
-    #[arg(long, short, default_value = folder::APP)]
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
     /// Collection; `sealwire collections list APP` shows all
     #[arg(long, value_name = "NAME")]
@@ -136,7 +136,7 @@ struct Common {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, RulesChange, Target};
+use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, CollectionRulesChange, Control, KeyKind, Target};
 use sealwire_crypto::{AppId, EpochLifetime, KeyPair};
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::control::{
@@ -90,7 +90,7 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
         }
         AppOperation::Restore { key } => control.restore(app, target(key)?).await,
         AppOperation::Set { format, epoch_ms } => {
-            let format = format.and_then(|format| sealwire_apps::Format::from_name(format.name()));
+            let format = format.and_then(|format| sealwire_apps::DefaultFormat::from_name(format.name()));
             let change = move |settings: &mut sealwire_apps::Settings| {
                 settings.format = format.unwrap_or(settings.format);
                 if let Some(ms) = epoch_ms {
@@ -120,11 +120,11 @@ pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> R
                 Scope::Context => sealwire_apps::Scope::Context,
             };
             let format = token_format(format, first, last)?;
-            let rules = Rules { kind, format, scope, expires_s, retention_s };
+            let rules = CollectionRules { kind, format, scope, expires_s, retention_s };
             control.create_collection(app, name, rules).await
         }
         CollectionOperation::Set { expires_s, retention_s } => {
-            control.change_rules(app, name, RulesChange { expires_s, retention_s }).await
+            control.change_rules(app, name, CollectionRulesChange { expires_s, retention_s }).await
         }
         CollectionOperation::Delete => control.delete_collection(app, name).await,
     }

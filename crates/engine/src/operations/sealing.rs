@@ -40,8 +40,8 @@ impl SealOptions {
     /// Returns the format that the request names, or else the app's.
     pub(super) fn format_in(&self, app: &App) -> Format {
         self.format.unwrap_or(match app.settings.format {
-            sealwire_apps::Format::Native => Format::Native,
-            sealwire_apps::Format::Evervault => Format::Evervault,
+            sealwire_apps::DefaultFormat::Native => Format::Native,
+            sealwire_apps::DefaultFormat::Evervault => Format::Evervault,
         })
     }
 

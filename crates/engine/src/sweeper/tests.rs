@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sealwire_apps::{CollectionKind, CollectionName, Rules, Scope, Target};
+use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope, Target};
 use sealwire_crypto::{AppId, Kek};
 use sealwire_store::{ControlStore as _, MemoryStore, Row, TokenId};
 use sealwire_token::Format;
@@ -59,7 +59,7 @@ impl SweepWorld {
         control.create(&app(), &[]).await.unwrap();
         for (name, retention_s) in [("kept", None), ("short", Some(100))] {
             let (kind, format, scope) = (CollectionKind::Random, Format::Opaque, Scope::Collection);
-            let rules = Rules { kind, format, scope, expires_s: None, retention_s };
+            let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s };
             control.create_collection(&app(), &CollectionName::new(name).unwrap(), rules).await.unwrap();
         }
         Self { store, control, book: Arc::default(), drain: watch::Sender::new(false) }
@@ -235,7 +235,7 @@ async fn a_retention_time_that_changes_counts_during_a_sweep() {
     let sweep = tokio::spawn(async move { a.sweep().await });
     // For 20 s it looks for expired rows among all of them; then it prunes.
     tokio::time::sleep(Duration::from_secs(22)).await;
-    let change = sealwire_apps::RulesChange { retention_s: Some(None), expires_s: None };
+    let change = sealwire_apps::CollectionRulesChange { retention_s: Some(None), expires_s: None };
     world.control.change_rules(&app(), &CollectionName::new("short").unwrap(), change).await.unwrap();
     assert!(sweep.await.unwrap().is_ok());
     let left = world.ids(SHORT).await.len();

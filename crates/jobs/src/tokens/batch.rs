@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_schedule::Shape;
+use sealwire_schedule::WorkSize;
 use tokio::sync::oneshot;
 
 use crate::cancel_token::CancelToken;
@@ -49,7 +49,7 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         self.kind
     }
 
-    fn shape(&self) -> Shape {
+    fn work_size(&self) -> WorkSize {
         self.kind.done(true, self.left.len() as u64, 0, 0)
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     /// Costs that do not depend on this machine.
     fn costs() -> Costs {
-        let each = Coefficients { call: 5_000.0, key: 50_000.0, field: 500.0, byte: 0.5 };
+        let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 500.0, byte: 0.5 };
         Costs::new(|_| CostModel::new(each))
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let offer = AdmissionRequest {
             principal: &principal,
             kind: OperationKind::HASH_TOKENS,
-            shape: OperationKind::HASH_TOKENS.shape(100, 0),
+            work_size: OperationKind::HASH_TOKENS.work_size(100, 0),
             bytes: 0,
             since: std::time::Instant::now(),
             deadline: None,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use sealwire_apps::{CollectionKind, CollectionName, Rules, Scope};
+use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope};
 use sealwire_config::{AccessMode, Config, KekSource};
 use sealwire_crypto::{AppId, Curve, Kek};
 use sealwire_load::certs;
@@ -128,7 +128,7 @@ impl EngineProgram {
             let app = AppId::new("demo").unwrap();
             control.create(&app, &Curve::ALL).await.unwrap();
             let (kind, format) = (CollectionKind::Random, Format::Opaque);
-            let rules = Rules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None };
+            let rules = CollectionRules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None };
             control.create_collection(&app, &CollectionName::new("people").unwrap(), rules).await.unwrap();
             stores.close().await;
             Server::start(&config).await.unwrap()

@@ -81,16 +81,16 @@ impl<'a, W: Write> JsonWriter<'a, W> {
     }
 
     fn key(&mut self) -> Result<(), JsonError> {
-        let key_at = self.reader.position();
+        let key_start = self.reader.position();
         let token = self.token()?;
         if let Some(frame) = self.frames.last_mut() {
             frame.remaining -= 1;
-            frame.key_at = key_at;
+            frame.key_start = key_start;
         }
         let Token::Str(key) = token else {
             return Err(self.not_json("a map key that is not a string"));
         };
-        self.string(key, key_at)?;
+        self.string(key, key_start)?;
         let end = self.reader.position();
         self.keys.push(end - key.len()..end);
         self.writer.write_all(if self.pretty { b": " } else { b":" })?;

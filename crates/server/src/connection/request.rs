@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_access::Permit;
-use sealwire_schedule::{Class, Shape};
+use sealwire_schedule::{Class, WorkSize};
 use sealwire_wire::reply;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -46,8 +46,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn shape(&self) -> Shape {
-        self.kind.shape(self.size.leaves, self.size.bytes as u64)
+    pub(super) fn work_size(&self) -> WorkSize {
+        self.kind.work_size(self.size.leaves, self.size.bytes as u64)
     }
 
     /// Returns when its response is of no more use.
@@ -100,9 +100,9 @@ pub(super) fn prepare(
 ) -> Result<Prepared, Rejected> {
     let engine = &connection.engine;
     engine.audit.ready()?;
-    let (kind, shape, deadline) = (request.kind, request.shape(), request.deadline(engine));
+    let (kind, work_size, deadline) = (request.kind, request.work_size(), request.deadline(engine));
     let overloaded = |failure| {
-        let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
+        let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
         Rejected { failure, class }
     };
     // Before memory is reserved. By the present time, not by that of arrival: the request may have waited for longer
@@ -111,7 +111,7 @@ pub(super) fn prepare(
     let permit = engine.decider.decide_now(&connection.principal, authorization, Instant::now()).transpose()?;
     let (mut admission, offered) = match admission {
         Some(mut admission) => {
-            admission.update_estimate(kind, shape);
+            admission.update_estimate(kind, work_size);
             (admission, None)
         }
         None => {
@@ -119,7 +119,7 @@ pub(super) fn prepare(
             let response = permit.as_ref().map_or(0, |_| operation.response_bytes(request.size, &engine.limits));
             let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
             let (principal, since) = (&connection.principal, request.since.into_std());
-            let offer = AdmissionRequest { principal, kind, shape, bytes, since, deadline, whole: true };
+            let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: true };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
             (admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
@@ -144,7 +144,7 @@ fn plan(
     admission: &mut AdmissionPermit,
 ) -> Result<Task, CallFailure> {
     let (engine, size) = (&*connection.engine, request.size);
-    engine.decider.spend(&connection.principal, permit, operation.fields_max(size))?;
+    engine.decider.charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
     match operation.plan(&PlanContext { engine, permit, options: &request.options, size })? {
         Plan::Store(plan) => {
             // The tokens twice: as they came, and on their way to the crypto threads.

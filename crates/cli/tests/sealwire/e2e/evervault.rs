@@ -621,7 +621,7 @@ fn inspect_says_what_a_string_says() {
 fn an_apps_format_holds_where_a_call_names_none() {
     run(async {
         let choose = async |control: &Control| {
-            let set = |settings: &mut Settings| settings.format = sealwire_apps::Format::Evervault;
+            let set = |settings: &mut Settings| settings.format = sealwire_apps::DefaultFormat::Evervault;
             control.configure(&shop(), set).await.unwrap();
         };
         let harness = Harness::prepared(|config| config.evervault.open_roles = vec!["support".into()], choose).await;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use sealwire_apps::{CollectionName, Control, Rules, Settings};
+use sealwire_apps::{CollectionName, CollectionRules, Control, Settings};
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
 use sealwire_config::{AccessMode, Config, KekSource, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
@@ -166,7 +166,7 @@ impl Harness {
     }
 
     /// Creates a collection, and waits until the engine serves it.
-    pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: Rules) {
+    pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: CollectionRules) {
         let (app, name) = (AppId::new(app).unwrap(), CollectionName::new(name).unwrap());
         self.change(async |control, _| control.create_collection(&app, &name, rules).await.unwrap()).await;
     }

@@ -12,7 +12,7 @@ use sealwire_jobs::connection_memory::ConnectionMemory;
 use sealwire_jobs::cost::{OperationKind, SliceBudget};
 use sealwire_jobs::job::{Slice, Slices};
 use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
-use sealwire_schedule::Shape;
+use sealwire_schedule::WorkSize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -72,8 +72,8 @@ impl Slices for Blocker {
         OperationKind::HASH_TOKENS
     }
 
-    fn shape(&self) -> Shape {
-        Shape::default()
+    fn work_size(&self) -> WorkSize {
+        WorkSize::default()
     }
 
     fn field_bytes(&self) -> u64 {
@@ -90,14 +90,14 @@ impl Slices for Blocker {
         }
         // An error means that the hold was dropped.
         let _ = self.release.recv();
-        Slice { done: Shape::default(), more: false }
+        Slice { done: WorkSize::default(), more: false }
     }
 
     fn deliver(self: Box<Self>) {}
 }
 
 fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
-    let mut place = offer(engine, Shape::default());
+    let mut place = offer(engine, WorkSize::default());
     assert!(!place.waits(), "a blocker has to wait for admission");
     let ((start, started), (release, released)) = (oneshot::channel(), mpsc::channel());
     place.submit(Box::new(Blocker { started: Some(start), release: released }));
@@ -105,13 +105,13 @@ fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
 }
 
 /// Admits work under the principal of the harness's clients.
-fn offer(engine: &Engine, shape: Shape) -> AdmissionPermit {
+fn offer(engine: &Engine, work_size: WorkSize) -> AdmissionPermit {
     let principal = Principal::from_text("relay").unwrap();
     let since = std::time::Instant::now();
     let offer = AdmissionRequest {
         principal: &principal,
         kind: OperationKind::HASH_TOKENS,
-        shape,
+        work_size,
         bytes: 0,
         since,
         deadline: None,
@@ -132,7 +132,7 @@ impl EndlessWork {
     pub(crate) async fn start(engine: &Arc<Engine>, requests: usize, running: u32) -> Self {
         let (stop, slices, mut tasks) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), JoinSet::new());
         for _ in 0..requests {
-            let mut place = offer(engine, Spinning::SHAPE);
+            let mut place = offer(engine, Spinning::WORK_SIZE);
             let work = Spinning { stop: Arc::clone(&stop), slices: Arc::clone(&slices) };
             tasks.spawn(async move {
                 place.admitted().await;
@@ -165,7 +165,7 @@ struct Spinning {
 
 impl Spinning {
     /// Work of at least an hour by any estimate.
-    const SHAPE: Shape = Shape { calls: 1, keys: 0, fields: 1 << 48, bytes: 0 };
+    const WORK_SIZE: WorkSize = WorkSize { requests: 1, key_agreements: 0, fields: 1 << 48, bytes: 0 };
 }
 
 impl Slices for Spinning {
@@ -173,8 +173,8 @@ impl Slices for Spinning {
         OperationKind::HASH_TOKENS
     }
 
-    fn shape(&self) -> Shape {
-        Self::SHAPE
+    fn work_size(&self) -> WorkSize {
+        Self::WORK_SIZE
     }
 
     fn field_bytes(&self) -> u64 {
@@ -190,7 +190,7 @@ impl Slices for Spinning {
             std::hint::spin_loop();
         }
         self.slices.fetch_add(1, Ordering::Relaxed);
-        let done = Shape { fields: allowance.fields as u64, ..Shape::default() };
+        let done = WorkSize { fields: allowance.fields as u64, ..WorkSize::default() };
         Slice { done, more: !self.stop.load(Ordering::Relaxed) }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_apps::{CollectionKind, Rules, Scope};
+use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::Error;
 use sealwire_dev_ca::Issued;
 use sealwire_token::Format;
@@ -376,7 +376,7 @@ fn a_long_call_on_tokens_is_counted_once() {
     run(async {
         // A single client has 512 KiB. The request needs 2 KiB for each token in the response, and twice its message.
         let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
-        let rules = Rules {
+        let rules = CollectionRules {
             kind: CollectionKind::Random,
             format: Format::Opaque,
             scope: Scope::Collection,

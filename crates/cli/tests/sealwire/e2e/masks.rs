@@ -1,6 +1,6 @@
 //! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
-use sealwire_apps::{CollectionKind, Rules, Scope};
+use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{CheckCall, RoleCall, RoleOperation};
 use sealwire_client::{
     Client, Curve, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList,
@@ -429,7 +429,7 @@ async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
 fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
     run(async {
         let harness = start().await;
-        let rules = |format| Rules {
+        let rules = |format| CollectionRules {
             kind: CollectionKind::Random,
             format,
             scope: Scope::Collection,

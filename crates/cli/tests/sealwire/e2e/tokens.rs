@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_apps::{CollectionKind, Rules, Scope, Target};
+use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
 use sealwire_client::{Client, Document};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
@@ -27,8 +27,8 @@ use crate::e2e::raw::{Heard, Raw, cancel, health};
 
 use CollectionKind::{Deterministic, OneWay, Random};
 
-fn rules(kind: CollectionKind, format: Format) -> Rules {
-    Rules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None }
+fn rules(kind: CollectionKind, format: Format) -> CollectionRules {
+    CollectionRules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None }
 }
 
 /// Starts an engine on each token store.
@@ -264,7 +264,7 @@ fn contexts_bind_values_and_scopes_tokens() {
     run(async {
         for harness in bare().await {
             for scope in Scope::ALL {
-                let rules = Rules { scope, ..rules(Deterministic, Format::Opaque) };
+                let rules = CollectionRules { scope, ..rules(Deterministic, Format::Opaque) };
                 harness.create_collection(APP, scope.name(), rules).await;
             }
             let client = harness.client().await;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire_apps::{CollectionKind, Rules, Scope};
+use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_config::{Config, Endpoint};
 use sealwire_token::Format;
@@ -212,7 +212,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
             .create_collection(
                 APP,
                 "people",
-                Rules { kind, format, scope: Scope::Context, expires_s: None, retention_s: None },
+                CollectionRules { kind, format, scope: Scope::Context, expires_s: None, retention_s: None },
             )
             .await;
         let relay = harness.client().await;

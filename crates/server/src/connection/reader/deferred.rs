@@ -75,7 +75,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Keeps a request until it may begin.
     pub(super) fn defer(&mut self, request: Request, operation: Box<dyn Operation>) {
         let engine = &self.connection.engine;
-        let estimate = engine.scheduler.estimate(request.kind, request.shape());
+        let estimate = engine.scheduler.estimate(request.kind, request.work_size());
         let deadline = request.deadline(engine);
         let paused = self.backoff.until(Class::of_cost(estimate)).is_some();
         let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_schedule::{Class, Rejection, Shape};
+use sealwire_schedule::{Class, Rejection, WorkSize};
 use sealwire_wire::{Disposition, MessageHeader, Scanner};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
@@ -48,8 +48,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if bytes / 2 >= streaming.looked_at {
             // Twice as much has arrived, so the first estimate may be far off.
             streaming.looked_at = bytes;
-            let (kind, shape, ..) = preview(&self.scanner, &self.input.buffer);
-            streaming.admission.correct(kind, shape);
+            let (kind, work_size, ..) = preview(&self.scanner, &self.input.buffer);
+            streaming.admission.correct(kind, work_size);
         }
         if streaming.admission.resize(bytes) {
             self.connection.engine.io_fairness.next().await;
@@ -75,8 +75,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return self.reject_streaming(failure, Class::default()).await;
         }
         let scheduler = &connection.engine.scheduler;
-        let (kind, shape, document) = preview(&self.scanner, &self.input.buffer);
-        let class = Class::of_cost(scheduler.estimate(kind, shape));
+        let (kind, work_size, document) = preview(&self.scanner, &self.input.buffer);
+        let class = Class::of_cost(scheduler.estimate(kind, work_size));
         let (mut in_flight, mut cancel, mut deadline) = (None, None, None);
         if let Some((msgid, deadline_ms)) = document {
             if let Some(until) = self.backoff.until(class) {
@@ -98,7 +98,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
-        let offer = AdmissionRequest { principal, kind, shape, bytes, since, deadline, whole: false };
+        let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: false };
         match scheduler.offer(&offer, &connection.memory) {
             Ok(admission) => {
                 self.streaming = Some(StreamingRequest { admission, cancel, in_flight, looked_at: bytes });
@@ -148,14 +148,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
 /// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the time that it gives,
 /// in milliseconds.
-fn preview(scanner: &Scanner, buffered: &[u8]) -> (OperationKind, Shape, Option<(u32, Option<u32>)>) {
+fn preview(scanner: &Scanner, buffered: &[u8]) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
     let Some(outlook) = scanner.outlook(buffered) else {
-        let (kind, shape) = operations::preview_of_other(buffered.len() as u64);
-        return (kind, shape, None);
+        let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
+        return (kind, work_size, None);
     };
-    let (kind, shape) = operations::preview(&outlook, scanner.bytes_at_least());
+    let (kind, work_size) = operations::preview(&outlook, scanner.bytes_at_least());
     let msgid = scanner.head().and_then(|head| head.answer_to());
-    (kind, shape, msgid.map(|msgid| (msgid, outlook.deadline_ms)))
+    (kind, work_size, msgid.map(|msgid| (msgid, outlook.deadline_ms)))
 }
 
 fn method_label(head: Option<MessageHeader>) -> MethodLabel {
