@@ -1,9 +1,8 @@
-//! Storage of the engine: apps with their keys, settings and collections, and the rows of token maps.
+//! Contracts of storage: control state, and the rows of token maps.
 //!
-//! The crate defines two traits, [`ControlStore`] and [`TokenStore`], which know nothing of keys or values. [`Control`]
-//! implements the operations on apps over any [`ControlStore`]. The engine keeps loaded state in memory and watches the
-//! generation for changes. Private keys are stored wrapped under a key-encryption key (KEK). Unwrapped keys are never
-//! written, logged or put into an error.
+//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows; neither knows of keys or values. Both are implemented in
+//! memory here, and on disk and in PostgreSQL by crates of their own, which run the tests in `suite`. This crate also
+//! joins lookups and writes of many requests into batches, throttles writes and copies one store to another.
 
 mod coalesce;
 mod control;

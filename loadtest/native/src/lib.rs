@@ -9,7 +9,7 @@ mod replies;
 use napi::bindgen_prelude::{Buffer, Error, Result, Status};
 use napi_derive::napi;
 use sealwire_wire as wire;
-use wire::{Curve, Encoding, Format, KeyScope, TokenizeOptions, TokenLookupScope, Writing};
+use wire::{Curve, Encoding, Format, KeyScope, TokenLookupScope, TokenizeOptions, Writing};
 
 pub use document::Expected;
 pub use replies::{Replies, Reply};

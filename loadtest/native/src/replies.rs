@@ -3,7 +3,9 @@
 use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
-use sealwire_wire::{DetailValue, Document, MessageHeader, Limits, Notification, RpcError, Scan, Scanner, decode_protocol_error};
+use sealwire_wire::{
+    DetailValue, Document, Limits, MessageHeader, Notification, RpcError, Scan, Scanner, decode_protocol_error,
+};
 
 /// Largest accepted response: an engine's default limit.
 const REPLY_BYTES_MAX: u64 = 256 << 20;
