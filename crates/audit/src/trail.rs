@@ -126,7 +126,8 @@ pub struct Trail {
     found: FoundSegment,
     torn_bytes: u64,
     room: SpaceInputs,
-    writer: Arc<Mutex<Writer>>,
+    /// `None` after the close.
+    writer: Arc<Mutex<Option<Writer>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -195,10 +196,11 @@ impl Trail {
         let (last, refusals) = (Mutex::new(last), Mutex::default());
         let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short });
         let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
-        let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure, gather);
-        let writer = Arc::new(Mutex::new(writer));
-        let own = Arc::clone(&writer);
-        let thread = thread::Builder::new().name("sealwire-audit".into()).spawn(move || Writer::run(&own));
+        let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure);
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        let (own, state) = (Arc::clone(&writer), Arc::clone(&shared));
+        let thread =
+            thread::Builder::new().name("sealwire-audit".into()).spawn(move || Writer::run(&own, &state, gather));
         let thread = thread.map_err(|source| JournalError::Io { path: folder, source })?;
         Ok(Self {
             shared,
@@ -278,7 +280,8 @@ impl Trail {
         });
         match (pushed, self.on_failure) {
             (PushOutcome::WriteNow(group), _) => {
-                writer::lock(&self.writer).write_now();
+                // Nothing is lent after the close, so the writer is there.
+                writer::lock(&self.writer).as_mut().map(Writer::write_now);
                 WriteAck::later(group)
             }
             (PushOutcome::Queued(group), OnFailure::Reject) => WriteAck::later(group),

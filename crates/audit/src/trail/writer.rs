@@ -24,7 +24,6 @@ pub(super) struct Writer {
     shared: Arc<TrailShared>,
     observer: Arc<dyn Observer>,
     on_failure: OnFailure,
-    gather: Duration,
     /// Records that are lost and not yet covered by a gap record.
     lost: Option<Lost>,
     /// True if the last attempt failed.
@@ -41,27 +40,26 @@ impl Writer {
         shared: Arc<TrailShared>,
         observer: Arc<dyn Observer>,
         on_failure: OnFailure,
-        gather: Duration,
     ) -> Self {
         let (error, gap, batch) = (String::new(), Vec::new(), Batch::default());
-        Self { journal, shared, observer, on_failure, gather, lost: None, fails: false, error, gap, batch }
+        Self { journal, shared, observer, on_failure, lost: None, fails: false, error, gap, batch }
     }
 
     /// Runs the writer thread until the audit log is closed and all records are written, or until writing fails after
     /// the close.
-    pub(super) fn run(writer: &Mutex<Self>) {
-        let (shared, gather) = {
-            let this = lock(writer);
-            (Arc::clone(&this.shared), this.gather)
-        };
+    /// The writer is dropped at the end, and with it the lock on the folder.
+    pub(super) fn run(writer: &Mutex<Option<Self>>, shared: &TrailShared, gather: Duration) {
         let mut batch = Batch::default();
         loop {
             let TakenRecords { lost, closing } = shared.queue.take(&mut batch, gather);
-            let mut this = lock(writer);
+            let mut place = lock(writer);
+            let Some(this) = place.as_mut() else { return };
             this.lose(lost);
             let is_last = closing && batch.len() == 0 && this.lost.is_none();
             if is_last || this.write(&mut batch, closing) {
-                return this.stop(batch);
+                this.stop(batch);
+                *place = None;
+                return;
             }
         }
     }
@@ -180,7 +178,7 @@ impl Writer {
 }
 
 /// Locks the writer. A panic while it writes is a defect that the panic's message already tells.
-pub(super) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+pub(super) fn lock(writer: &Mutex<Option<Writer>>) -> MutexGuard<'_, Option<Writer>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -135,3 +135,13 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
     // With the record of the stop, whichever thread wrote it.
     assert_eq!(writes.0.lock().unwrap().iter().map(|(_, records)| records).sum::<u64>(), 2_001);
 }
+
+#[test]
+fn a_closed_trail_leaves_its_folder_to_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = open(folder.path(), OnFailure::Reject, false);
+    first.close();
+    let (second, _) = open(folder.path(), OnFailure::Reject, false);
+    assert_eq!(first.record(&RECORD).now(), Some(Err(sealwire_audit::RecordLost)));
+    wait(&second.record(&RECORD));
+}

@@ -163,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn format(name: &str) -> Result<Format, String> {
     let found = Format::from_name(name).filter(|format| *format != Format::EvervaultBare);
-    found.ok_or_else(|| "the formats are native and evervault".into())
+    found.ok_or_else(|| "the format must be native or evervault".into())
 }
 
 fn curve(name: &str) -> Result<Curve, String> {
