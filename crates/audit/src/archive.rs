@@ -172,8 +172,8 @@ fn write_statement(statement: &Archived, folder: &Path, key: &AuditKey) -> Resul
     files::sync_folder(folder).map_err(at(folder))
 }
 
-/// Removes what a move that was killed left, where it has a copy, byte for byte. What has none stays: it is nobody's to
-/// remove.
+/// Removes segments that an interrupted move left in the folder, if the archive has identical copies. Other segments
+/// stay.
 fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
     let mut copied = Vec::new();
     for segment in done {

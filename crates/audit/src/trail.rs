@@ -3,8 +3,8 @@
 //! A request encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all queued
 //! records, numbers, chains and writes them together; records that arrive meanwhile are in the next group. If records
 //! are rare, the thread of a request writes its own record, which costs less than waking the writer thread. Memory is
-//! bounded in records and bytes. What is lost is counted, and the count is a record itself as soon as the files can be written
-//! again.
+//! bounded in records and bytes. Lost records are counted, and a gap record states the count as soon as the files can be
+//! written again.
 
 mod queue;
 mod refusals;

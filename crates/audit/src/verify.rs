@@ -1,9 +1,9 @@
 //! Finds changes that were made to an audit log after it was written, and reports their location.
 //!
-//! Line by line, in bounded memory: a file of any size takes that of its longest line. With the key every line is
-//! checked to be an engine's; without it only that each follows from the one before, which whoever rewrites all of them
-//! can have so. What nobody can find in the files alone is that they and their head were put back to an earlier state:
-//! that takes an [`Anchor`] that was kept elsewhere.
+//! Verification reads line by line; its memory is bounded by the longest line. With the key, every line must be
+//! authenticated by an engine. Without the key, only the hash chain is checked, which an attacker can recompute. The
+//! files alone cannot reveal that the log and its checkpoint were both restored to an earlier state; an [`Anchor`] that
+//! is stored elsewhere can.
 
 mod check;
 mod finding;

@@ -87,7 +87,7 @@ impl Audit {
         }
     }
 
-    /// Takes the record of a call. What comes back says when that may be answered.
+    /// Takes the record of a request. The result tells when the response can be sent.
     pub fn record(&self, record: &Record<'_>) -> Recording {
         Recording(self.0.as_ref().map(|trail| trail.record(record)))
     }

@@ -1,8 +1,8 @@
-//! Makes tables and ready keys for the key versions that seal most, in time that nobody else needs.
+//! Makes precomputed tables and ready keys for the key versions that seal most, in idle time.
 //!
-//! Once a second it looks at how many ephemeral keys each version took. The busiest get a table, made one at a time
-//! off the crypto threads; while crypto threads have nothing to do, they make ready keys for those versions. What is
-//! no longer busy loses both. Nothing waits for any of it: a call without them makes its key on the spot.
+//! Once per second it reads how many ephemeral keys each version took. The busiest versions get a table, made one at a
+//! time outside the crypto threads. Idle crypto threads make ready keys for those versions. Versions that are no longer
+//! busy lose both. No request waits for them: without a ready key, a request makes its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

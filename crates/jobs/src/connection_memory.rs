@@ -1,6 +1,6 @@
-//! Bytes held for the calls of one connection. Over its bound a connection is not read until it holds less.
+//! Bytes held for the requests of one connection. A connection over its bound is not read until it holds less.
 //!
-//! Pure bookkeeping in an atomic. What all connections hold, and each caller's share of it, is the scheduler's.
+//! The scheduler bounds the memory of all connections and of each client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -81,8 +81,8 @@ impl OperationKind {
         }
     }
 
-    /// The kind of a call. What does not write has neither curve nor scope: it is taken to open the work of one
-    /// request, and if it does not, the scheduler learns as it goes.
+    /// Returns the kind of work of a request. Methods that only read have no curve and no scope; their estimate assumes
+    /// one key per request, and the scheduler corrects it from measured slices.
     pub fn of(method: Method, curve: Curve, scope: KeyScope) -> Self {
         match method {
             Method::Encrypt => Self { operation: WorkKind::Seal, curve, scope },

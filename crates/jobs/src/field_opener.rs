@@ -1,7 +1,7 @@
-//! Opens one field, in whichever format it is: between the walk and the crypto, which knows no MessagePack.
+//! Opens one field of any format, between the walk and the cryptography, which knows no MessagePack.
 //!
-//! A field that claims to be an envelope or an Evervault string or file opens or is refused; it is never data. What
-//! an Evervault value holds is given in the words of the native envelope, so whoever writes it knows one form only.
+//! A field that claims to be an envelope or an Evervault string or file opens or is rejected; it is never treated as
+//! data. An Evervault value is returned in the types of the native envelope.
 
 use std::fmt;
 use std::sync::Arc;

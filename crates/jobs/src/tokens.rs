@@ -1,8 +1,8 @@
 //! Calls on tokens: `tokenize`, `detokenize` and `tokens.*`.
 //!
-//! A call on a document walks it on the crypto threads, asks the store from its connection's task, and walks it again
-//! if the store's answer changes the reply. What it asks for lies in memory that was set aside before, and no crypto
-//! thread ever waits for the store. The store sees keyed hashes and sealed rows only.
+//! A request on a document walks it on the crypto threads, queries the store from its connection's task, and walks the
+//! document again if the store's result changes the response. Memory for the query is reserved before. No crypto thread
+//! waits for the store. The store sees only keyed hashes and sealed rows.
 //!
 //! | file | its one concern |
 //! | --- | --- |

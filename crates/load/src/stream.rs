@@ -141,8 +141,8 @@ impl Stream {
         }
     }
 
-    /// Takes what the socket has, and gives each whole message to `each`. `scratch` has [`READ_BYTES`]. Does nothing
-    /// where nothing has come. Who accepts a connection calls this once before waiting for the socket.
+    /// Reads available bytes and passes each complete message to `each`. `scratch` has [`READ_BYTES`]. Does nothing if
+    /// no bytes are available. Call this once after accepting a connection, before waiting for the socket.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &FrameLayout, &[u8])) {
         if std::mem::take(&mut self.is_early) {
             self.messages(&mut each);

@@ -485,8 +485,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// How much of a call runs before the next pick. What fits a slice runs whole, to be out of the way; of more it is
-    /// a part, so that what is small waits less for it.
+    /// Returns the work of a request that runs before the next pick. A request that fits a slice runs whole; a longer
+    /// one runs in smaller parts, so that small requests wait less for it.
     fn budget(&self, left: Cost) -> Cost {
         if left <= self.slice { self.slice } else { self.slice_of_more }
     }

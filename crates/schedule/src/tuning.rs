@@ -61,7 +61,7 @@ pub(crate) struct Tuning {
     pub(crate) credit_max: u64,
     /// Work that a tenant may be ahead of its share and still go before larger work of others.
     pub(crate) lead_max: u64,
-    /// Work ahead of its share that is remembered at most. What it got while nobody else wanted it took from nobody.
+    /// Maximum remembered work of a tenant beyond its share. Work on otherwise idle workers took nothing from others.
     pub(crate) debt_max: u64,
     /// Delay begins at this part of the wait at which it ends in refusal.
     pub(crate) wait_min: f64,

@@ -1,15 +1,12 @@
-//! Certificates in service: looked at again, put in each other's place without a dropped connection, watched for their
-//! ends.
+//! Certificates in use: reloaded without a dropped connection, and watched for their expiry.
 //!
-//! One task does all of it, by one path: at an operator's word, and whenever the files have changed and then held still
-//! for [`SETTLE`], since a key and its certificate, or a bundle, may be written piece by piece. What does not load
-//! changes nothing: what was in service stays, the log says once why, a metric shows it. What loads is what every
-//! handshake is made under from then on, and who is connected is judged by it: a [`ConnectionRegistry`] of each
-//! listener sees to that.
+//! One task reloads them, at an operator's request or when files have changed and then stayed unchanged for [`SETTLE`],
+//! because files can be written piece by piece. Files that do not load change nothing: the log says why once, and a
+//! metric shows it. Files that load serve every later handshake, and the [`ConnectionRegistry`] of each listener
+//! rechecks the connected clients.
 //!
-//! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice,
-//! and two milliseconds for each certificate in use after the files say so; one whose certificate ends, a second after
-//! that.
+//! No request of a client begins later than `tls.watch_s`, twice [`SETTLE`], and two milliseconds per certificate in
+//! use after the files revoke its certificate or its authority; or more than a second after its certificate expires.
 
 mod connection_registry;
 

@@ -1,11 +1,11 @@
-//! The control plane: apps, keys and collections changed over a listener of its own.
+//! The control plane: a listener for changes of apps, keys and collections.
 //!
-//! Its calls are few and none is large, so a connection is served by one task, one call after the other, without the
-//! scheduler. Who gets in is decided twice: by the authority of the certificate, and by the principals that the
-//! configuration lists; whoever is not listed is told so once and let go, and few of them are heard at a time. What a
-//! call does is in `calls.rs`, which the command line also uses on a file.
+//! Control requests are few and small, so one task serves a connection, one request after the other, without the
+//! scheduler. Clients are authorized twice: by the authority of their certificate, and by the configured list of
+//! principals. A client that is not listed gets one error and is disconnected; few such connections are served at a
+//! time. The operations are in `calls.rs`, which the command line also uses on a file.
 //!
-//! A change runs to its end once it has begun, also when its caller goes away or stops waiting; a drain waits for it.
+//! A change that has begun completes, even if its client disconnects or stops waiting; a drain waits for it.
 
 mod audit;
 mod connection;

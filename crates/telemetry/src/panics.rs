@@ -19,7 +19,7 @@ fn said(panic: &PanicHookInfo<'_>) {
     }
 }
 
-/// Words that stand in the program. What was put together while it ran may hold anything.
+/// Returns a panic message that is a constant of the program. A formatted message could contain a secret.
 fn what(payload: &(dyn Any + Send)) -> &'static str {
     payload.downcast_ref::<&'static str>().copied().unwrap_or_default()
 }

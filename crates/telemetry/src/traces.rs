@@ -1,11 +1,10 @@
-//! Traces: which calls are kept as spans, and the queue to what sends them. Nothing here waits.
+//! Traces: the selection of requests that are kept as spans, and the queue to their exporter. Nothing here waits.
 //!
-//! A call is kept when its caller's `traceparent` says sampled or, of those that name no trace, when chance says so;
-//! never more than `traces.spans_per_s_max` in a second, so that no caller floods the collector. That is decided as the
-//! call begins; its span is made at its end, beside its record for the audit trail. A span that finds no room is
-//! dropped. What is lost is counted.
+//! A request is kept if its client's `traceparent` is sampled or, without a valid `traceparent`, at random; never more
+//! than `traces.spans_per_s_max` per second. The decision is made when the request begins. Its span is made at its end,
+//! beside its audit record. A span that finds the queue full is dropped and counted.
 //!
-//! Without a collector this is one branch for a call, and no thread.
+//! Without a collector this costs one branch per request, and no thread.
 
 mod exporter;
 mod span;

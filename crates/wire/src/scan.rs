@@ -43,7 +43,7 @@ enum Stage {
     Lost(ScanError),
 }
 
-/// Containers around each param: the message, its params and their map. What lies deeper is only counted.
+/// Containers around each param: the message, its params and their map. Deeper values are only counted.
 const PARAMS_DEPTH: usize = 3;
 
 /// Progress of the scan with regard to the payload.

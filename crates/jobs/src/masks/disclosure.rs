@@ -15,7 +15,7 @@ use sealwire_token::TokenKeys;
 use super::{growth, of_role, secret};
 use crate::error::CallFailure;
 
-/// Masks of roles that an app keeps ready. What is beyond is made for each call.
+/// Maximum number of role masks that an app caches. Further masks are made per request.
 const READY_MAX: usize = 64;
 
 /// How a call's values may be given.

@@ -1,7 +1,7 @@
 //! One plot as SVG: two axes, with marks between them.
 //!
-//! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. What
-//! stands for measured values is in a group `series` and is the only thing with colour; axes and notes are grey.
+//! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. Measured
+//! values are in a group `series` and have colours; axes and notes are grey.
 
 use std::fmt;
 

@@ -95,7 +95,7 @@ impl ConnectionRegistry {
         HandshakeConfig { config: tls.config, number }
     }
 
-    /// From here on handshakes are made under `tls`. Who is connected is not judged by that yet.
+    /// Uses `tls` for later handshakes. Does not recheck the connected clients.
     pub(crate) fn replace(&self, tls: ServerTls) {
         let mut serving = self.serving.write().unwrap_or_else(PoisonError::into_inner);
         *serving = HandshakeSettings { tls, number: serving.number + 1 };

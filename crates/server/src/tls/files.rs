@@ -103,7 +103,7 @@ impl Files {
     }
 }
 
-/// Reads a whole file of bounded size. What is inspected is what is read: one open file, not two looks at a path.
+/// Reads a whole file of bounded size. Inspects the file that it opened, so that no other file can take its place.
 fn read(file: &Path) -> io::Result<Content> {
     let open = File::open(file)?;
     let metadata = open.metadata()?;

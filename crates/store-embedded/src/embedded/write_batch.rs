@@ -8,7 +8,7 @@ use fjall::Snapshot;
 
 use super::database::{Database, GENERATION_KEY, Key, fingerprint_key, record_key, row_key};
 use super::row;
-use sealwire_store::{Fingerprint, MapId, Row, Snapshot as ControlSnapshot, StoreError, TokenId, after};
+use sealwire_store::{Fingerprint, MapId, Row, StoreError, TokenId, after};
 
 /// Size at which a batch is committed. The limits bound a batch's memory and the wait of its first request.
 const TURN_ROWS_MAX: usize = 8_192;
@@ -164,7 +164,7 @@ impl RequestEdit<'_> {
     }
 
     /// Replaces all records with those of `state`.
-    pub(super) fn replace_records(&mut self, state: ControlSnapshot) -> Result<u64, StoreError> {
+    pub(super) fn replace_records(&mut self, state: sealwire_store::Snapshot) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?.max(state.generation);
         let there = self.turn.database.records(&self.turn.at)?;
         let gone = there.into_keys().chain(self.turn.pending.records.keys().cloned());

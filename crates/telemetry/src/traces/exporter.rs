@@ -168,7 +168,7 @@ impl Sender {
         }
     }
 
-    /// One batch after another. What is not sent stays in `batch`, when this is dropped midway.
+    /// Sends one batch after another. If the future is dropped, unsent spans stay in `batch`.
     async fn work(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
         while let Some(first) = queue.recv().await {
             batch.push(first);

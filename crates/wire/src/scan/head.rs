@@ -1,6 +1,6 @@
 //! The values before the params: the message's array, its type, its msgid, its method.
 //!
-//! Each is small and awaited whole. What cannot be one of them is refused by its header, before its body arrives.
+//! Each value is small, and the scanner waits for all of it. A value of a wrong type is rejected by its header.
 
 use sealwire_msgpack::TokenReader;
 

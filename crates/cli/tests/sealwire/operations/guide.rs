@@ -1,9 +1,9 @@
 //! Runs every block of commands in the operator's guide, in order, in one shell, with the built program.
 //!
-//! The commands are the guide's own but for three things: ports are free ones, folders of the system lie in a folder of
-//! the test, and the database is one of the test's. What needs a machine of its own is stood in for: `systemctl` by a
-//! script that starts and stops what the unit names and judges its exit status, `useradd` and `chown` by ones that look
-//! at their arguments.
+//! The commands differ from the guide in three points: ports are free ones, system folders are below a folder of the
+//! test, and the database is a temporary one. Programs that need a whole machine are replaced: `systemctl` by a script
+//! that starts and stops the unit's program and judges its exit status, `useradd` and `chown` by scripts that check
+//! their arguments.
 
 use std::fmt::Write as _;
 use std::fs;

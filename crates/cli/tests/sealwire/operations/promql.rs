@@ -1,7 +1,7 @@
 //! Finds the metrics and labels in a Prometheus expression, and checks them against the program's metrics.
 //!
-//! No parser of the whole language: it knows names, their selectors and the labels that are grouped by. What it does
-//! not know (a name that is neither a function nor a metric) is refused, so a mistake cannot hide in what it skips.
+//! This is not a parser of the whole language. It knows names, selectors and grouping labels, and rejects any other
+//! name that is neither a function nor a metric, so that no mistake is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;

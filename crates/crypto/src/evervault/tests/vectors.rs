@@ -75,7 +75,7 @@ fn vector(name: &str, kind: &str, legacy: bool, sealed: String, opens_to: OpensT
     }
 }
 
-/// A string as its client writes it. What we write too is made by the writer as well, and must be the same.
+/// Makes a string as its client writes it. If our writer can write the form too, both must agree.
 fn string(tag: Tag, datatype: Datatype, role: Option<&str>, text: &str, value: OpenedValue<'_>) -> EvervaultVector {
     let name = format!("{tag:?} {} {text:?}", role.unwrap_or("without role"));
     let forge = forge_named(&name, tag.kdf());
