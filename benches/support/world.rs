@@ -4,8 +4,6 @@
 //! begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the clients'.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
@@ -13,16 +11,13 @@ use sealwire_client::{Client, ClientConfig, Pem};
 use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use sealwire_server::runtime;
+pub use sealwire_server::runtime::{CRYPTO, NETWORK};
 use sealwire_server::server::{Server, open_control};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::document::APP;
-
-/// Prefix of the names of the engine's network threads.
-pub const NETWORK: &str = "eng-net";
-/// Prefix of the names of the engine's crypto threads, and of the thread that polls the store.
-pub const CRYPTO: &str = "eng-crypto";
 
 /// A running engine and the settings that clients need to connect.
 pub struct World {
@@ -59,8 +54,7 @@ impl World {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = prepare(folder.path(), &["client"]);
         change(&mut config, folder.path());
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let engine = engine_runtime(config.network.threads_on(cores));
+        let engine = runtime::start(&config).expect("a runtime");
         let server = engine.block_on(Server::start(&config)).expect("starts");
         let callers = Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build();
         let file = |name| Pem::File(folder.path().join(name));
@@ -98,30 +92,6 @@ impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World").field("server", &self.server).finish_non_exhaustive()
     }
-}
-
-/// Makes a runtime whose threads are named after their work. Tokio names a thread when it starts, and starts network
-/// threads first. But any thread can take any waiting task, so no other task may be spawned before every network thread
-/// runs.
-///
-/// # Panics
-/// If the system cannot start threads.
-#[must_use]
-pub fn engine_runtime(network_threads: usize) -> Runtime {
-    let started = AtomicUsize::new(0);
-    let name = move || {
-        let number = started.fetch_add(1, Ordering::Relaxed);
-        if number < network_threads { format!("{NETWORK}-{number}") } else { format!("{CRYPTO}-{number}") }
-    };
-    let runtime = Builder::new_multi_thread().worker_threads(network_threads).thread_name_fn(name).enable_all().build();
-    let runtime = runtime.expect("a runtime");
-    let all = Arc::new(Barrier::new(network_threads + 1));
-    for _ in 0..network_threads {
-        let all = Arc::clone(&all);
-        runtime.spawn(async move { all.wait() });
-    }
-    all.wait();
-    runtime
 }
 
 /// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at

@@ -158,8 +158,7 @@ impl Metrics {
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     machine::usual_priority();
     let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = world::engine_runtime(config.network.threads_on(cores));
+    let runtime = sealwire_server::runtime::start(&config)?;
     let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;
     writeln!(io::stdout(), "{} {}", server.address().expect("a data listener"), server.admin_address())?;
     io::copy(&mut io::stdin(), &mut io::sink())?;

@@ -179,7 +179,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Threads for I/O and TLS.",
         keys: keys!("network":
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per eight cores, from one to four. These threads do no payload cryptography.";
+                "0: one per eight cores, from one to four. These threads do the cryptography of small requests only; see `schedule.inline_us`.";
         ),
     },
     Section {
@@ -190,6 +190,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Predicted wait at which requests of ordinary size are rejected as `overloaded`. Delays grow from a quarter of\nit. Requests not begun after twice this time are rejected, too; larger ones after twice their predicted wait.\nRecommended: a quarter of the time that clients wait.";
             "slice_us", ValueKind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
                 "Length of a slice. Shorter: small requests wait less. Longer: fewer scheduling decisions. 50 to 250 is similar.";
+            "inline_us", ValueKind::Number { unit: "us", min: 0, max: 1_000 }, Literal::Number(30),
+                "Predicted work on small requests that a network thread may do itself each time it wakes up, if nothing is queued\nand no Diffie-Hellman is needed. 0: all work on crypto threads.";
             "memory_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
                 "Memory for all requests and responses. A principal may hold as much as it leaves free: half if alone,\n1/(n + 1) each for n principals. Further requests are rejected as `overloaded`.";
             "weights", ValueKind::Weights, Literal::NoEntries,

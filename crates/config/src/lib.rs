@@ -303,6 +303,8 @@ pub struct Schedule {
     pub wait_max_ms: u64,
     /// Work between two decisions, in microseconds.
     pub slice_us: u64,
+    /// Work that a network thread may do itself each time it wakes up, in microseconds.
+    pub inline_us: u64,
     /// Memory for requests and replies over all connections.
     pub memory_mib: u64,
     /// Weights of callers; 1 for those that are not there.
@@ -566,6 +568,7 @@ impl Config {
             schedule: Schedule {
                 wait_max_ms: values.number("schedule", "wait_max_ms"),
                 slice_us: values.number("schedule", "slice_us"),
+                inline_us: values.number("schedule", "inline_us"),
                 memory_mib: values.number("schedule", "memory_mib"),
                 weights: weights(&values.list("schedule", "weights")),
                 order: if values.text("schedule", "order") == "arrival" { Order::Arrival } else { Order::Fair },

@@ -82,19 +82,29 @@ impl Epoch {
         now.saturating_duration_since(self.began) < lifetime.0
     }
 
+    fn serves(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> bool {
+        // A key version belongs to one app. The check keeps epochs separate even if two apps shared a version.
+        self.app == *app && self.lasts(lifetime, now) && !self.is_used_up()
+    }
+
     fn is_used_up(&self) -> bool {
         self.next.load(Ordering::Relaxed) > u32::MAX.into()
     }
 }
 
 impl KeyVersion {
+    /// Returns the current epoch, unless it is over.
+    pub(crate) fn present_epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Option<Arc<Epoch>> {
+        // Does not wait for a thread that makes the next epoch's key.
+        let present = self.precomputed.epoch.try_lock().ok()?;
+        present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)).cloned()
+    }
+
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
     /// new epoch.
     pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
         let mut present = lock(&self.precomputed.epoch);
-        // A key version belongs to one app. The check keeps epochs separate even if two apps shared a version.
-        let serves = |epoch: &&Arc<Epoch>| epoch.app == *app && epoch.lasts(lifetime, now) && !epoch.is_used_up();
-        if let Some(epoch) = present.as_ref().filter(serves) {
+        if let Some(epoch) = present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)) {
             return Ok(Arc::clone(epoch));
         }
         self.precomputed.count_use();

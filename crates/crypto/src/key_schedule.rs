@@ -22,6 +22,13 @@ impl Schedule {
         }
     }
 
+    /// Returns a ready schedule, if there is one.
+    pub(crate) fn take_ready(app: &AppId, recipient: &KeyVersion) -> Option<Self> {
+        let ready = recipient.precomputed.take_ready(app)?;
+        recipient.precomputed.count_use();
+        Some(ready)
+    }
+
     /// Computes a fresh schedule by one key generation and one Diffie-Hellman. Uses the table if there is one.
     pub(crate) fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
         Self::with_ephemeral(app, recipient, &Ephemeral::generate(recipient.pair.public().curve())?)

@@ -100,6 +100,14 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
+    /// Creates the sealer of one request with a ready schedule, without a Diffie-Hellman. Returns `None` if none is ready.
+    #[must_use]
+    pub fn if_ready(app: &AppId, recipient: &Arc<KeyVersion>, encoding: Encoding, context: &[u8]) -> Option<Self> {
+        let schedule = Schedule::take_ready(app, recipient)?;
+        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(0) };
+        Some(Self::with_keys(app, Arc::clone(recipient), keys, encoding, context))
+    }
+
     /// Creates a sealer under the key of the current epoch, which all such sealers of this key version share. Starts an
     /// epoch if there is none or its `lifetime` is over. `clock` is read before every field. A leaked epoch key exposes
     /// every field of the epoch, whatever its context or client.
@@ -116,6 +124,20 @@ impl Sealer {
     ) -> Result<Self, Error> {
         let keys = Keys::Shared { epoch: recipient.epoch(app, lifetime, clock())?, lifetime, clock };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
+    }
+
+    /// Creates a sealer under the key of the current epoch. Returns `None` if there is none or it is over.
+    #[must_use]
+    pub fn if_in_epoch(
+        app: &AppId,
+        recipient: &Arc<KeyVersion>,
+        lifetime: EpochLifetime,
+        clock: Clock,
+        encoding: Encoding,
+        context: &[u8],
+    ) -> Option<Self> {
+        let keys = Keys::Shared { epoch: recipient.present_epoch(app, lifetime, clock())?, lifetime, clock };
+        Some(Self::with_keys(app, Arc::clone(recipient), keys, encoding, context))
     }
 
     /// Creates a sealer with a given ephemeral key, for test vectors only. A second use of one key repeats nonces.

@@ -129,7 +129,7 @@ fn document(fields: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// An operation to measure, and whether it takes containers as one field.
-type Task = (Containers, StartFields);
+type Task = (Containers, Box<dyn StartFields>);
 
 fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     let keys = Arc::clone(keys);

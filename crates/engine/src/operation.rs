@@ -140,7 +140,7 @@ pub struct DocumentPlan {
     /// Effect of a path that selects no field.
     pub unmatched: Unmatched,
     /// Makes the operation on the fields.
-    pub fields: StartFields,
+    pub fields: Box<dyn StartFields>,
     /// The mask through which the principal's role sees values.
     pub mask: Option<Arc<Mask>>,
     /// Upper bound of the response's bytes.
@@ -231,7 +231,7 @@ impl RequestDocument {
         &self,
         containers: Containers,
         generation: u64,
-        fields: StartFields,
+        fields: Box<dyn StartFields>,
     ) -> Result<DocumentPlan, CallFailure> {
         Ok(DocumentPlan {
             payload: self.payload.clone(),

@@ -13,7 +13,7 @@ use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
 use crate::cancel_token::{CancelToken, StopReason};
-use crate::cost::{OperationKind, SliceBudget, fields_max};
+use crate::cost::{OperationKind, SliceBudget, WorkKind, fields_max};
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
@@ -22,8 +22,27 @@ use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
-/// Makes the operation on the fields, in the first slice: key material is never made on a network thread.
-pub type StartFields = Box<dyn FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send>;
+/// Makes the operation on the fields, in the first slice.
+pub trait StartFields: Send {
+    /// Takes the ready key that the operation seals under. Returns false if the first slice must make one, which a
+    /// network thread never does.
+    fn take_ready_key(&mut self) -> bool {
+        false
+    }
+
+    /// Makes the operation.
+    ///
+    /// # Errors
+    ///
+    /// A key cannot be made.
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure>;
+}
+
+impl<F: FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send> StartFields for F {
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+        self(context)
+    }
+}
 
 /// Inputs of an operation on fields.
 pub struct FieldContext {
@@ -254,6 +273,11 @@ pub trait Slices: Send {
     /// Its first slice is over, or runs.
     fn has_begun(&self) -> bool;
 
+    /// Returns true if it needs no Diffie-Hellman. Takes the ready key that makes this true.
+    fn needs_no_agreement(&mut self) -> bool {
+        false
+    }
+
     /// Does as much as is allowed.
     fn slice(&mut self, allowance: &SliceBudget) -> Slice;
 
@@ -286,7 +310,7 @@ pub struct Job {
 }
 
 enum JobStage {
-    New(StartFields),
+    New(Box<dyn StartFields>),
     Running(Fields),
     Over,
 }
@@ -310,7 +334,7 @@ impl JobStage {
 impl Job {
     /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
     pub fn new(
-        start: StartFields,
+        start: Box<dyn StartFields>,
         order: JobSpec,
         limits: &Limits,
         metrics: Arc<Metrics>,
@@ -348,7 +372,7 @@ impl Job {
             }
         };
         let (cancel, leaves) = (Arc::clone(&self.order.cancel), self.order.leaves);
-        let fields = start(FieldContext { cancel, errors_max: self.limits.errors_reported_max, leaves })?;
+        let fields = start.start(FieldContext { cancel, errors_max: self.limits.errors_reported_max, leaves })?;
         if let Some(selection) = fields.work().selection() {
             self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits));
         }
@@ -464,6 +488,21 @@ impl Slices for Job {
 
     fn has_begun(&self) -> bool {
         self.started.is_some()
+    }
+
+    fn needs_no_agreement(&mut self) -> bool {
+        match (self.order.kind.operation, &mut self.stage) {
+            (WorkKind::Seal, JobStage::New(start)) => start.take_ready_key(),
+            (WorkKind::Seal | WorkKind::Open | WorkKind::Rewrap, _) => false,
+            (
+                WorkKind::MakeTokens
+                | WorkKind::OpenExisting
+                | WorkKind::HashTokens
+                | WorkKind::OpenRows
+                | WorkKind::Mask,
+                _,
+            ) => true,
+        }
     }
 
     fn slice(&mut self, allowance: &SliceBudget) -> Slice {

@@ -11,6 +11,7 @@ pub mod failures;
 pub mod field_errors;
 pub mod field_opener;
 pub mod field_sealer;
+pub mod inline_budget;
 pub mod job;
 pub mod masks;
 pub mod scheduler;

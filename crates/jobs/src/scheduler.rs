@@ -1,7 +1,8 @@
 //! The crypto threads, and the scheduler of their work: [`sealwire_schedule`]'s core behind one mutex.
 //!
 //! A fixed number of threads, started once on the runtime's blocking pool, take slices and run them. They never wait on
-//! I/O, and network threads never run a slice. The lock is held for a few hundred nanoseconds at a time: nothing is
+//! I/O. A network thread runs a request itself if nothing is queued, and the request is small, needs no Diffie-Hellman
+//! and fits the thread's [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a few hundred nanoseconds at a time: nothing is
 //! run, dropped or woken under it.
 //!
 //! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped.
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::connection_memory::{ConnectionMemory, Reservation};
 use crate::cost::{Costs, OperationKind, SliceBudget, thread_cpu};
+use crate::inline_budget;
 use crate::job::{Slice, Slices};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_config::CALL_BYTES;
@@ -46,6 +49,8 @@ struct SharedScheduler {
     state: Mutex<SchedulerState>,
     wake: Condvar,
     spare: IdleTask,
+    /// Requests that network threads ran.
+    inline_runs: AtomicU32,
 }
 
 struct SchedulerState {
@@ -82,11 +87,21 @@ pub struct AdmissionPermit {
     held: Reservation,
     /// Resolves on admission; `None` afterwards.
     admitted: Option<oneshot::Receiver<()>>,
-    /// Cost of the whole request, and the part of it before the store is called.
-    estimate: (Cost, Cost),
+    estimate: Estimate,
     predicted: Duration,
     /// Work was handed over.
     begun: bool,
+}
+
+/// Predicted cost of a request.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    /// All of it.
+    whole: Cost,
+    /// The part before the store is called.
+    first_walk: Cost,
+    /// The latter without Diffie-Hellmans.
+    without_agreements: Cost,
 }
 
 /// A slice of work, for the thread that took it.
@@ -125,6 +140,7 @@ impl Scheduler {
             state: Mutex::new(SchedulerState { core: Core::new(knobs), costs, idle: 0, closed: false }),
             wake: Condvar::new(),
             spare,
+            inline_runs: AtomicU32::new(0),
         });
         for _ in 0..threads.get() {
             let shared = Arc::clone(&shared);
@@ -149,7 +165,8 @@ impl Scheduler {
         let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
         let mut state = shared.lock();
-        let estimate @ (cost, _) = state.estimate(offer.kind, offer.work_size);
+        let estimate = state.estimate(offer.kind, offer.work_size);
+        let cost = estimate.whole;
         let (since, bytes_held, whole) = (shared.time(offer.since), bytes as u64, offer.whole);
         let call = OfferedRequest { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
         let verdict = state.core.offer(shared.now(), &call, || {
@@ -222,12 +239,12 @@ impl AdmissionPermit {
 
     /// Returns the estimated cost.
     pub fn estimate(&self) -> Cost {
-        self.estimate.0
+        self.estimate.whole
     }
 
     /// Returns the size class of that estimate.
     pub fn class(&self) -> Class {
-        Class::of_cost(self.estimate.0)
+        Class::of_cost(self.estimate.whole)
     }
 
     /// Returns the duration that was predicted when it was offered.
@@ -239,7 +256,7 @@ impl AdmissionPermit {
     pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.estimate(kind, work_size);
-        state.core.correct(self.id, self.estimate.0);
+        state.core.correct(self.id, self.estimate.whole);
     }
 
     /// Corrects the estimate when the message is complete. An idle thread admits it.
@@ -247,7 +264,7 @@ impl AdmissionPermit {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         self.estimate = state.estimate(kind, work_size);
-        state.core.update_estimate(shared.now(), self.id, self.estimate.0);
+        state.core.update_estimate(shared.now(), self.id, self.estimate.whole);
         let woken = woken(&mut state.core);
         drop(state);
         wake_all(woken);
@@ -269,6 +286,34 @@ impl AdmissionPermit {
         self.held.bytes() - CALL_BYTES
     }
 
+    /// Runs the first work of an admitted request on the calling network thread, if it may: see the module. Gives the
+    /// work back if not. Work that is not done after one slice continues on a crypto thread.
+    ///
+    /// # Errors
+    ///
+    /// The work, which is to be [submitted](Self::submit).
+    pub fn run_inline(&mut self, mut work: Box<dyn Slices>) -> Result<(), Box<dyn Slices>> {
+        let shared = &self.scheduler.0.0;
+        // A ready key that is taken here stays with the work.
+        if self.begun || !inline_budget::take(self.estimate.without_agreements) || !work.needs_no_agreement() {
+            return Err(work);
+        }
+        let mut state = shared.lock();
+        if state.core.gauges().ready.iter().any(|ready| *ready > 0) {
+            return Err(work);
+        }
+        self.begun = true;
+        let unwanted = state.core.submit(self.id, self.estimate.first_walk, work).err();
+        let taken = if unwanted.is_none() { state.take_slice(shared.now()) } else { None };
+        drop(state);
+        drop(unwanted);
+        if let Some(taken) = taken {
+            let is_sampled = shared.inline_runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLICES_PER_SAMPLE);
+            shared.end_slice(taken.run(is_sampled));
+        }
+        Ok(())
+    }
+
     /// Hands over work of an admitted request: the first, or more after that is done.
     pub fn submit(&mut self, work: Box<dyn Slices>) {
         let shared = &self.scheduler.0.0;
@@ -277,7 +322,7 @@ impl AdmissionPermit {
             let cost = state.costs.estimate(work.kind(), work.work_size());
             state.core.resume(shared.now(), self.id, cost, work)
         } else {
-            state.core.submit(self.id, self.estimate.1, work)
+            state.core.submit(self.id, self.estimate.first_walk, work)
         };
         let wake = state.idle > 0;
         drop(state);
@@ -322,9 +367,13 @@ impl WaitBound {
 }
 
 impl SchedulerState {
-    /// Returns the cost of a request, and the part of it before the store is asked.
-    fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> (Cost, Cost) {
-        (self.costs.whole(kind, work_size), self.costs.estimate(kind, work_size))
+    fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Estimate {
+        let without_agreements = WorkSize { key_agreements: 0, ..work_size };
+        Estimate {
+            whole: self.costs.whole(kind, work_size),
+            first_walk: self.costs.estimate(kind, work_size),
+            without_agreements: self.costs.estimate(kind, without_agreements),
+        }
     }
 }
 
@@ -347,72 +396,98 @@ impl Drop for Handle {
     }
 }
 
+impl TakenSlice {
+    /// Runs the slice. `is_timed`: reads the CPU clock before and after.
+    fn run(self, is_timed: bool) -> SliceResult {
+        let Self { id, mut work, allowance } = self;
+        let began = is_timed.then(thread_cpu);
+        let kind = work.kind();
+        // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
+        let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
+        let took = began.map(|began| thread_cpu().saturating_sub(began));
+        match slice {
+            Ok(Slice { done, more: true }) => SliceResult { id, kind, done, took, unfinished: Some(work), ended: None },
+            Ok(Slice { done, more: false }) => {
+                SliceResult { id, kind, done, took, unfinished: None, ended: Some(work) }
+            }
+            Err(_) => SliceResult { id, kind, done: WorkSize::default(), took: None, unfinished: None, ended: None },
+        }
+    }
+}
+
+impl SchedulerState {
+    /// Takes the next slice, if there is one.
+    fn take_slice(&mut self, now: Time) -> Option<TakenSlice> {
+        let slice = self.core.pick(now)?;
+        let (id, work) = (slice.id, slice.work);
+        let allowance = self.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
+        Some(TakenSlice { id, work, allowance })
+    }
+
+    /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
+    fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
+        let SliceResult { id, kind, done, took, unfinished, ended } = result;
+        if let Some(took) = took {
+            self.costs.observe(kind, done, took);
+        }
+        let spent = self.costs.estimate(kind, done);
+        [ended, self.core.done(now, id, spent, unfinished)]
+    }
+}
+
 impl SharedScheduler {
     fn run(&self) {
         let mut slices = 0_u32;
         let mut ran = None;
         let mut gave_way = Instant::now();
-        while let Some(TakenSlice { id, mut work, allowance }) = self.next(ran.take()) {
+        while let Some(taken) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
-            let began = slices.is_multiple_of(SLICES_PER_SAMPLE).then(thread_cpu);
-            let kind = work.kind();
-            // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
-            let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
-            let took = began.map(|began| thread_cpu().saturating_sub(began));
-            let more = slice.as_ref().is_ok_and(|slice| slice.more);
-            ran = Some(match slice {
-                Ok(Slice { done, more: true }) => {
-                    SliceResult { id, kind, done, took, unfinished: Some(work), ended: None }
-                }
-                Ok(Slice { done, more: false }) => {
-                    SliceResult { id, kind, done, took, unfinished: None, ended: Some(work) }
-                }
-                Err(_) => {
-                    SliceResult { id, kind, done: WorkSize::default(), took: None, unfinished: None, ended: None }
-                }
-            });
+            let result = taken.run(slices.is_multiple_of(SLICES_PER_SAMPLE));
             // Only long work yields. Yielding after short requests would make network threads take requests one by one,
             // which costs more than it saves.
-            if more && gave_way.elapsed() >= GIVES_WAY_AFTER {
+            if result.unfinished.is_some() && gave_way.elapsed() >= GIVES_WAY_AFTER {
                 std::thread::yield_now();
                 gave_way = Instant::now();
             }
+            ran = Some(result);
         }
     }
 
-    /// Returns a finished slice and waits for the next; `None` when all handles are dropped and no work is left.
-    /// Results are delivered after the core has accounted for the slice: the receiver may submit more work at once.
-    fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
-        let (mut unwanted, mut ended) = (None, None);
+    /// Ends a slice that no crypto thread ran.
+    fn end_slice(&self, result: SliceResult) {
+        let is_unfinished = result.unfinished.is_some();
         let mut state = self.lock();
-        if let Some(SliceResult { id, kind, done, took, unfinished, ended: work }) = ran {
-            ended = work;
-            if let Some(took) = took {
-                state.costs.observe(kind, done, took);
-            }
-            let spent = state.costs.estimate(kind, done);
-            unwanted = state.core.done(self.now(), id, spent, unfinished);
+        let [mut ended, unwanted] = state.account(self.now(), result);
+        let woken = woken(&mut state.core);
+        let wake = is_unfinished && state.idle > 0;
+        drop(state);
+        if wake {
+            self.wake.notify_one();
         }
+        deliver(&mut ended);
+        wake_all(woken);
+        drop(unwanted);
+    }
+
+    /// Ends a slice and waits for the next; `None` when all handles are dropped and no work is left. Results are
+    /// delivered after the core has accounted for the slice: the receiver may submit more work at once.
+    fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
+        let mut state = self.lock();
+        let [mut ended, mut unwanted] = ran.map_or_else(Default::default, |ran| state.account(self.now(), ran));
         loop {
-            let picked = state.core.pick(self.now());
+            let taken = state.take_slice(self.now());
             let woken = woken(&mut state.core);
-            if let Some(slice) = picked {
-                let work = slice.work;
-                let allowance = state.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
-                drop(state);
-                deliver(&mut ended);
-                wake_all(woken);
-                drop(unwanted);
-                return Some(TakenSlice { id: slice.id, work, allowance });
-            }
             let closed = state.closed;
             drop(state);
             deliver(&mut ended);
-            if closed {
+            if taken.is_none() && closed {
                 return None;
             }
             wake_all(woken);
             drop(unwanted.take());
+            if taken.is_some() {
+                return taken;
+            }
             let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
             state = self.lock();
             if did_something || state.closed || state.core.gauges().ready.iter().any(|ready| *ready > 0) {
@@ -478,3 +553,6 @@ impl fmt::Debug for AdmissionPermit {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
 //! [scheduler](sealwire_jobs::scheduler) for admission, and spawns `request::handle` for each. Responses are
-//! written in the order in which they are ready. Network threads only scan, look up and copy; the crypto threads seal
-//! and open.
+//! written in the order in which they are ready. Network threads scan, look up, copy and do the smallest jobs; the
+//! crypto threads seal and open.
 //!
 //! A request is offered to the scheduler when its message is complete or, if the message is long, before its body is
 //! read. A rejected request is answered at once, and requests of its size class or above pause for a while. Requests

@@ -165,6 +165,12 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Principals in the permission cache",
     },
     MetricDoc {
+        name: "sealwire_requests_inline_total",
+        kind: "counter",
+        labels: &[],
+        help: "Small requests whose work a network thread did itself (schedule.inline_us)",
+    },
+    MetricDoc {
         name: "sealwire_read_pauses_total",
         kind: "counter",
         labels: &[],
@@ -596,6 +602,8 @@ pub struct Metrics {
     pub sweeps: SweepMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
+    /// Requests whose work a network thread did itself.
+    pub calls_inline: Counter,
     /// Open connections.
     pub connections: Gauge,
     /// In seconds since 1970.
@@ -663,6 +671,7 @@ impl Metrics {
         register(&mut registry, "sealwire_requests_waiting", waiting.clone());
         let speed = register(&mut registry, "sealwire_speed_ratio", Gauge64::default());
         let callers = register(&mut registry, "sealwire_active_clients", Gauge::default());
+        let calls_inline = register(&mut registry, "sealwire_requests_inline_total", Counter::default());
         let calls_in_flight = register(&mut registry, "sealwire_requests_in_flight", Gauge::default());
         let bytes_in_flight = register(&mut registry, "sealwire_bytes_in_flight", Gauge::default());
         let connections = register(&mut registry, "sealwire_connections_open", Gauge::default());
@@ -762,6 +771,7 @@ impl Metrics {
             audit_head,
             audit: OnceLock::new(),
             calls_in_flight,
+            calls_inline,
             bytes_in_flight,
             connections,
             certificate_ends: CertificateLabel::ALL.map(|_| AtomicI64::new(NEVER)),

@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     drop(serve::log(&config)?);
     core_dumps::forbid_files();
-    let runtime = serve::runtime(&config)?;
+    let runtime = sealwire_server::runtime::start(&config)?;
     let ended = runtime.block_on(async {
         // The engine opens its listener only after the client's role exists, so no client is denied for its absence.
         let mut server = Server::start_closed(&config).await?;

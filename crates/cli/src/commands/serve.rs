@@ -1,11 +1,9 @@
 //! `serve` and `config check`: the engine from a configuration file.
 
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use sealwire_apps::Control;
 use sealwire_store::StoreError;
-use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -18,11 +16,9 @@ use crate::systemd::Supervisor;
 use sealwire_config::{Config, LogFormat, Mode};
 use sealwire_engine::kek::read_kek;
 use sealwire_engine::stores::{Access, Stores};
+use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
 use sealwire_telemetry::panics;
-
-/// Threads beside the crypto threads for blocking work: file reads and name look-ups.
-const SPARE_BLOCKING_THREADS: usize = 8;
 
 /// Arguments of `serve` and `config check`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     let log = log(&config)?;
     no_core_dumps();
-    let runtime = runtime(&config)?;
+    let runtime = runtime::start(&config)?;
     let ended = runtime.block_on(async {
         let supervisor = Supervisor::of_process();
         // Registered before any slow step, because until then SIGHUP ends the process.
@@ -97,7 +93,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         // Connecting to the database would upgrade its schema.
         "its database is not asked".to_owned()
     } else {
-        match runtime(&config)?.block_on(count_apps(&config)) {
+        match runtime::start(&config)?.block_on(count_apps(&config)) {
             Ok(count) => format!("{count} apps"),
             Err(StartError::Store(StoreError::InUse { .. })) => "its apps are in use".to_owned(),
             Err(error) => return Err(error.into()),
@@ -120,18 +116,6 @@ async fn count_apps(config: &Config) -> Result<usize, StartError> {
     let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
     stores.close().await;
     Ok(loaded?.apps.len())
-}
-
-/// Makes a runtime with the configured numbers of threads.
-pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
-    let cores = available_parallelism().map_or(1, usize::from);
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(config.network.threads_on(cores))
-        .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
-        .thread_name("sealwire")
-        .enable_all()
-        .build()?;
-    Ok(runtime)
 }
 
 /// Replaces the log's filter.

@@ -115,6 +115,29 @@ fn other_scopes_never_touch_it_nor_it_a_ready_key() {
 }
 
 #[test]
+fn a_sealer_that_must_be_ready_makes_no_key() {
+    let keys = app("shop");
+    let other = AppId::new("elsewhere").unwrap();
+    for curve in Curve::ALL {
+        let version = keys.newest(curve).unwrap();
+        let ready = || Sealer::if_ready(keys.app(), version, Encoding::Binary, b"");
+        let in_epoch = |app| Sealer::if_in_epoch(app, version, lifetime(9_000), Instant::now, Encoding::Binary, b"");
+        assert!(ready().is_none() && in_epoch(keys.app()).is_none());
+        assert_eq!(version.uses(), 0);
+        version.make_ready(keys.app(), 1).unwrap();
+        let begun = Sealer::in_epoch(keys.app(), version.clone(), lifetime(9_000), Instant::now, Encoding::Binary, b"");
+        let mut sealers = [ready(), in_epoch(keys.app()), begun.ok()].map(Option::unwrap);
+        assert!(ready().is_none(), "a ready key is used once");
+        assert!(in_epoch(&other).is_none(), "an epoch is of one app");
+        assert_eq!(version.uses(), 2, "one for the request, and one for the epoch");
+        let places: HashSet<_> = sealers.each_mut().map(|sealer| place(&seal(sealer))).into();
+        assert_eq!(places.len(), 3, "no nonce is used twice");
+        keys.end_epochs(None, Instant::now());
+        assert!(in_epoch(keys.app()).is_none(), "the epoch is over");
+    }
+}
+
+#[test]
 fn threads_that_begin_at_once_share_one_key_and_lose_no_number() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 20;

@@ -47,7 +47,9 @@ impl Operation for Decrypt {
         let plan = self.document.plan(
             Containers::Descend,
             generation,
-            Box::new(move |context| Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown })))),
+            Box::new(move |context: FieldContext| {
+                Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown })))
+            }),
         )?;
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);

@@ -9,7 +9,7 @@ use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, TokenLookupScope};
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::job::{Fields, TokenFields};
+use sealwire_jobs::job::{FieldContext, Fields, TokenFields};
 use sealwire_jobs::tokens::Bounds;
 use sealwire_jobs::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
 
@@ -43,7 +43,7 @@ impl Operation for Detokenize {
         let plan = self.document.plan(
             Containers::Descend,
             located.generation,
-            Box::new(move |context| {
+            Box::new(move |context: FieldContext| {
                 let (faults, cancel) = (context.errors(on_error), context.cancel);
                 let fields = DetokenizeFields::new(spec, cancel, faults);
                 Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, Datatype};
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
-use sealwire_wire::{DocumentCall, Format, Method, Writing};
+use sealwire_wire::{DocumentCall, Format, Method, OnError, Writing};
 
-use super::sealing::{SealOptions, document_bytes_in, times};
+use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
@@ -16,7 +16,7 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::job::{FieldWork, Fields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, walk_on};
 
 /// A decoded `encrypt`.
 pub(super) struct Encrypt {
@@ -48,16 +48,9 @@ impl Operation for Encrypt {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
-        let make = self.options.sealer(&app, &self.document.context, format)?;
-        let on_error = self.document.on_error;
-        let plan = self.document.plan(
-            Containers::Whole,
-            generation,
-            Box::new(move |context| {
-                let (faults, cancel) = (context.errors(on_error), context.cancel);
-                Ok(Fields::Document(Box::new(SealFields { writer: make()?, cancel, faults })))
-            }),
-        )?;
+        let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let start = StartSealing { sealer, on_error: self.document.on_error };
+        let plan = self.document.plan(Containers::Whole, generation, Box::new(start))?;
         let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
     }
@@ -69,6 +62,23 @@ pub(super) fn sealed_bytes(format: Format, size: MessageSize) -> usize {
     let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
     let native = times(size.leaves, per_leaf).saturating_add(size.bytes / 3 * 4);
     document_bytes_in(format, native, size.leaves)
+}
+
+/// Sealing that has not begun.
+struct StartSealing {
+    sealer: SealerSpec,
+    on_error: OnError,
+}
+
+impl StartFields for StartSealing {
+    fn take_ready_key(&mut self) -> bool {
+        self.sealer.take_ready_key()
+    }
+
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+        let (faults, cancel) = (context.errors(self.on_error), context.cancel);
+        Ok(Fields::Document(Box::new(SealFields { writer: self.sealer.make()?, cancel, faults })))
+    }
 }
 
 /// Seals every field.

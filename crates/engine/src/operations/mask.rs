@@ -16,7 +16,7 @@ use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
-use sealwire_jobs::job::{FieldWork, Fields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
 use sealwire_jobs::masks::{self, MaskSpec};
 
 /// A decoded `mask`.
@@ -45,7 +45,7 @@ impl Operation for MaskDocument {
         let plan = document.plan(
             Containers::Descend,
             generation,
-            Box::new(move |context| {
+            Box::new(move |context: FieldContext| {
                 let masks = Arc::new(rules.into_masks(&masks::secret(&keys))?);
                 let (faults, cancel) = (context.errors(on_error), context.cancel);
                 Ok(Fields::Document(Box::new(MaskFields { masks, cancel, faults, masked: 0 })))

@@ -13,7 +13,7 @@ use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::FieldOpener;
 use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::job::{FieldWork, Fields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
 
 /// A decoded `rewrap`.
 pub(super) struct Rewrap {
@@ -45,12 +45,12 @@ impl Operation for Rewrap {
         let format = self.options.format_in(&app);
         let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
         let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only);
-        let make = self.options.sealer(&app, &self.document.context, format)?;
+        let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let plan = self.document.plan(
             Containers::Descend,
             generation,
-            Box::new(move |context| {
-                Ok(Fields::Document(Box::new(RewrapFields { open: open.start(context), writer: make()? })))
+            Box::new(move |context: FieldContext| {
+                Ok(Fields::Document(Box::new(RewrapFields { open: open.start(context), writer: sealer.make()? })))
             }),
         )?;
         let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);

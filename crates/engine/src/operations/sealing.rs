@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_apps::App;
-use sealwire_crypto::{self as crypto, evervault};
+use sealwire_crypto::{self as crypto, AppKeys, EpochLifetime, KeyVersion, Sealer, evervault};
 use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
 
 use crate::frame_text::FrameText;
@@ -16,8 +16,68 @@ use sealwire_jobs::field_sealer::FieldSealer;
 /// numbers as text. Held by a test.
 const EVERVAULT_EXTRA: usize = 128;
 
-/// Makes the sealer of a request: one key generation and one Diffie-Hellman, so on a crypto thread.
-pub(crate) type MakeSealer = Box<dyn FnOnce() -> Result<FieldSealer, CallFailure> + Send>;
+/// The sealer of a request, before it is made.
+pub(super) struct SealerSpec {
+    source: KeySource,
+    /// Made with a key that was there.
+    ready: Option<Sealer>,
+}
+
+enum KeySource {
+    /// Keys of the request.
+    Own(AppKeySpec, crypto::KeyScope),
+    /// The key of the app's epoch.
+    Epoch(AppKeySpec, EpochLifetime),
+    /// Keys of the request, in the Evervault format.
+    Evervault(Arc<KeyVersion>, crypto::KeyScope, evervault::Form),
+}
+
+/// What native envelopes are sealed under.
+pub(super) struct AppKeySpec {
+    keys: Arc<AppKeys>,
+    version: Arc<KeyVersion>,
+    encoding: crypto::Encoding,
+    context: Bytes,
+}
+
+impl SealerSpec {
+    fn new(source: KeySource) -> Self {
+        Self { source, ready: None }
+    }
+
+    /// Takes the one key that the request needs, if it is ready.
+    pub(super) fn take_ready_key(&mut self) -> bool {
+        let sealer = || match &self.source {
+            KeySource::Own(AppKeySpec { keys, version, encoding, context }, crypto::KeyScope::Request) => {
+                Sealer::if_ready(keys.app(), version, *encoding, context)
+            }
+            KeySource::Epoch(AppKeySpec { keys, version, encoding, context }, lifetime) => {
+                Sealer::if_in_epoch(keys.app(), version, *lifetime, Instant::now, *encoding, context)
+            }
+            KeySource::Own(_, crypto::KeyScope::Field) | KeySource::Evervault(..) => None,
+        };
+        self.ready = self.ready.take().or_else(sealer);
+        self.ready.is_some()
+    }
+
+    /// Makes the sealer: without a ready key by one key generation and one Diffie-Hellman, so on a crypto thread.
+    pub(super) fn make(self) -> Result<FieldSealer, CallFailure> {
+        let sealer = match (self.ready, self.source) {
+            (Some(ready), _) => Ok(ready),
+            (None, KeySource::Own(AppKeySpec { keys, version, encoding, context }, scope)) => {
+                Sealer::new(keys.app(), version, scope, encoding, &context)
+            }
+            (None, KeySource::Epoch(AppKeySpec { keys, version, encoding, context }, lifetime)) => {
+                Sealer::in_epoch(keys.app(), version, lifetime, Instant::now, encoding, &context)
+            }
+            (None, KeySource::Evervault(version, scope, form)) => {
+                let sealer = evervault::Sealer::new(version, scope, &form).map_err(library_failed)?;
+                return Ok(FieldSealer::Evervault(Box::new(sealer)));
+            }
+        };
+        Ok(FieldSealer::Native(sealer.map_err(library_failed)?.into()))
+    }
+}
 
 /// How a request writes values.
 pub(super) struct SealOptions {
@@ -45,9 +105,8 @@ impl SealOptions {
         })
     }
 
-    /// Returns what makes the sealer, on a crypto thread. Finds out here which key is missing and what the format
-    /// cannot do.
-    pub(super) fn sealer(&self, app: &App, context: &Bytes, format: Format) -> Result<MakeSealer, CallFailure> {
+    /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the format cannot do.
+    pub(super) fn sealer(&self, app: &App, context: &Bytes, format: Format) -> Result<SealerSpec, CallFailure> {
         let curve = match self.curve {
             Curve::R1 => crypto::Curve::P256,
             Curve::K1 => crypto::Curve::Secp256k1,
@@ -61,31 +120,17 @@ impl SealOptions {
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
             let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
-            let newest = newest()?;
-            return Ok(Box::new(move || {
-                let sealer = evervault::Sealer::new(newest, scope, &form).map_err(library_failed)?;
-                Ok(FieldSealer::Evervault(Box::new(sealer)))
-            }));
+            return Ok(SealerSpec::new(KeySource::Evervault(newest()?, scope, form)));
         }
         let encoding = match self.encoding {
             Encoding::Text => crypto::Encoding::Text,
             Encoding::Binary => crypto::Encoding::Binary,
         };
-        let (keys, newest, context) = (Arc::clone(&app.keys), newest()?, context.clone());
-        Ok(match own {
-            Some(scope) => Box::new(move || {
-                let sealer = crypto::Sealer::new(keys.app(), newest, scope, encoding, &context);
-                Ok(FieldSealer::Native(sealer.map_err(library_failed)?.into()))
-            }),
-            None => {
-                let lifetime = app.settings.epoch.ok_or(CallFailure::NoEpoch)?;
-                Box::new(move || {
-                    let sealer =
-                        crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context);
-                    Ok(FieldSealer::Native(sealer.map_err(library_failed)?.into()))
-                })
-            }
-        })
+        let spec = AppKeySpec { keys: Arc::clone(&app.keys), version: newest()?, encoding, context: context.clone() };
+        Ok(SealerSpec::new(match own {
+            Some(scope) => KeySource::Own(spec, scope),
+            None => KeySource::Epoch(spec, app.settings.epoch.ok_or(CallFailure::NoEpoch)?),
+        }))
     }
 
     /// Returns the form of the Evervault strings to write; `None` for native envelopes.

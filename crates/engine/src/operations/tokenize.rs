@@ -13,7 +13,7 @@ use crate::operation::{
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::job::{Fields, TokenFields};
+use sealwire_jobs::job::{FieldContext, Fields, TokenFields};
 use sealwire_jobs::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use sealwire_jobs::tokens::{self, Collection};
 
@@ -81,7 +81,7 @@ impl Operation for Tokenize {
         let plan = self.document.plan(
             Containers::Whole,
             located.generation,
-            Box::new(move |context| {
+            Box::new(move |context: FieldContext| {
                 let (faults, cancel) = (context.errors(on_error), context.cancel);
                 let fields = TokenizeFields::new(spec, cancel, faults);
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))

@@ -4,16 +4,20 @@
 //! not count. A slice costs its work and 1 us; a call that is read costs a network thread 10 us where a scenario
 //! says so, which come out of a busy worker's time. Everything random comes from the scenario's seed.
 //!
+//! Where a scenario says so, the network thread does small work itself as the engine's does: so much each time it wakes
+//! up, if nothing is queued. That time, too, comes out of a busy worker's.
+//!
 //! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
 
 mod fairness;
+mod inline;
 mod latency;
 mod overload;
 mod slowness;
 mod stats;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -73,6 +77,8 @@ impl SimulationRandom {
 pub(crate) enum Scope {
     Field,
     Request,
+    /// A key per request that is ready.
+    Ready,
 }
 
 impl Scope {
@@ -80,6 +86,7 @@ impl Scope {
         match self {
             Self::Field => fields * KEY,
             Self::Request => KEY + fields * 200,
+            Self::Ready => 5 * US + fields * 200,
         }
     }
 
@@ -87,7 +94,7 @@ impl Scope {
     fn slice(self, budget: u64, left: u64) -> u64 {
         match self {
             Self::Field => (budget / KEY).max(1).saturating_mul(KEY).min(left),
-            Self::Request => budget.max(200).min(left),
+            Self::Request | Self::Ready => budget.max(200).min(left),
         }
     }
 }
@@ -175,6 +182,9 @@ pub(crate) struct Scenario {
     pub(crate) contention: Option<Contention>,
     /// Calls that have not begun within twice their bound are expired.
     pub(crate) expiry: bool,
+    /// Calls are read one by one. So much work with a ready key the network thread does itself each time it wakes up,
+    /// in ns. `None`: calls are read at once.
+    pub(crate) inline: Option<u64>,
 }
 
 /// Within a period all workers run for a part of each cycle only, as beside processes that compete for their cores or
@@ -229,6 +239,7 @@ impl Scenario {
             stall: None,
             contention: None,
             expiry: true,
+            inline: None,
         }
     }
 
@@ -280,6 +291,7 @@ enum SimulationEvent {
     Back { call: usize },
     Timeout { call: usize },
     Expire { call: usize, id: Id },
+    Read,
 }
 
 struct IssuedRequest {
@@ -302,6 +314,17 @@ struct IssuedRequest {
     begun: bool,
 }
 
+/// One network thread.
+#[derive(Clone, Debug, Default)]
+struct NetworkThread {
+    /// Calls to read.
+    unread: VecDeque<usize>,
+    /// When it has done everything else and sleeps.
+    sleeps: u64,
+    /// Work that it may still do before it sleeps.
+    left: u64,
+}
+
 struct Simulation {
     scenario: Scenario,
     core: Core<u32, usize, usize>,
@@ -311,8 +334,9 @@ struct Simulation {
     scheduled: u64,
     random: SimulationRandom,
     calls: Vec<IssuedRequest>,
-    /// Per worker: the request, its id, and the work in the slice.
+    /// Per worker: the request, its id, and the work in the slice. Behind them the network thread.
     workers: Vec<Option<(usize, Id, u64)>>,
+    network: NetworkThread,
     /// By source and connection.
     paused_until: Vec<Vec<u64>>,
     stolen: u64,
@@ -333,7 +357,8 @@ impl Simulation {
             scheduled: 0,
             random: SimulationRandom(scenario.seed),
             calls: Vec::new(),
-            workers: vec![None; workers],
+            workers: vec![None; workers + 1],
+            network: NetworkThread::default(),
             paused_until: scenario.sources.iter().map(|source| vec![0; source.connections]).collect(),
             stolen: 0,
             report,
@@ -367,6 +392,7 @@ impl Simulation {
                 SimulationEvent::Back { call } => self.back(call),
                 SimulationEvent::Timeout { call } => self.timeout(call),
                 SimulationEvent::Expire { call, id } => self.expire(call, id),
+                SimulationEvent::Read => self.read(),
             }
             self.start_workers();
         }
@@ -429,13 +455,22 @@ impl Simulation {
 
     /// The caller sends, unless its connection is paused: then the call fails unread, whatever its class.
     fn offer(&mut self, call: usize) {
-        let IssuedRequest { source: index, connection, arrived, work, .. } = self.calls[call];
+        let IssuedRequest { source: index, connection, .. } = self.calls[call];
         if self.scenario.pause && self.paused_until[index][connection] > self.now {
             return self.refused(call, self.paused_until[index][connection] - self.now);
         }
-        if self.workers.iter().all(Option::is_some) {
-            self.stolen += self.scenario.read;
+        if let Some(inline) = self.scenario.inline
+            && !self.network_thread_reads(call, inline)
+        {
+            return;
         }
+        self.offer_read(call);
+    }
+
+    /// A call is read and offered to the core.
+    fn offer_read(&mut self, call: usize) {
+        let IssuedRequest { source: index, connection, arrived, work, .. } = self.calls[call];
+        self.steal(self.scenario.read);
         let spread = self.scenario.misjudged.ln() * (2.0 * self.random.unit() - 1.0);
         let source = &self.scenario.sources[index];
         let deadline = match source.timeout_ms {
@@ -459,8 +494,11 @@ impl Simulation {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
                 let first = self.first(call);
+                let is_queue_empty = self.core.gauges().ready.iter().all(|ready| *ready == 0);
                 self.core.submit(id, first, call).expect("just admitted");
-                self.expires(call, id);
+                if !is_queue_empty || !self.run_inline(call) {
+                    self.expires(call, id);
+                }
             }
             AdmissionDecision::Waiting { id, .. } => {
                 self.calls[call].id = Some(id);
@@ -474,6 +512,59 @@ impl Simulation {
                 self.refused(call, span);
             }
         }
+    }
+
+    /// Takes time from a worker for the network thread, if no core is idle.
+    fn steal(&mut self, span: u64) {
+        let workers = self.workers.len() - 1;
+        if self.workers[..workers].iter().all(Option::is_some) {
+            self.stolen += span;
+        }
+    }
+
+    /// Returns false if the network thread is busy. It then reads the call later.
+    fn network_thread_reads(&mut self, call: usize, inline: u64) -> bool {
+        let network = &mut self.network;
+        if network.sleeps >= self.now {
+            network.unread.push_back(call);
+            if network.unread.len() == 1 {
+                let busy = network.sleeps - self.now;
+                self.after(busy, SimulationEvent::Read);
+            }
+            return false;
+        }
+        (network.left, network.sleeps) = (inline, self.now + self.scenario.read);
+        true
+    }
+
+    /// The network thread reads the next call, if it has done all before that.
+    fn read(&mut self) {
+        if self.network.sleeps > self.now {
+            return self.after(self.network.sleeps - self.now, SimulationEvent::Read);
+        }
+        if let Some(call) = self.network.unread.pop_front() {
+            self.network.sleeps = self.now + self.scenario.read;
+            self.offer_read(call);
+            self.after(self.network.sleeps - self.now, SimulationEvent::Read);
+        }
+    }
+
+    /// Has the network thread run a call that is alone in the queue, if it may.
+    fn run_inline(&mut self, call: usize) -> bool {
+        let IssuedRequest { source, left: work, .. } = self.calls[call];
+        let is_light = self.scenario.sources[source].scope == Scope::Ready && work <= self.network.left;
+        let Some(slice) = is_light.then(|| self.core.pick(Time::from_nanos(self.now))).flatten() else { return false };
+        assert_eq!(slice.work, call, "nothing else was queued");
+        self.calls[call].expires = self.now;
+        self.begins(call);
+        self.network.left -= work;
+        self.network.sleeps += work;
+        self.steal(work);
+        self.row(call, |row| row.inline += 1);
+        let thread = self.workers.len() - 1;
+        assert!(self.workers[thread].replace((call, slice.id, work)).is_none(), "one at a time");
+        self.after(self.network.sleeps - self.now, SimulationEvent::SliceEnd { worker: thread });
+        true
     }
 
     /// Sets the timer that ends the wait of a call.
@@ -597,7 +688,7 @@ impl Simulation {
     }
 
     fn start_workers(&mut self) {
-        for worker in 0..self.workers.len() {
+        for worker in 0..self.workers.len() - 1 {
             if self.workers[worker].is_some() {
                 continue;
             }

@@ -12,7 +12,7 @@ fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
 fn attainable(scope: Scope) -> f64 {
     match scope {
         Scope::Field => 0.98,
-        Scope::Request => mean(super::MIX, scope) / (mean(super::MIX, scope) + 11.0 * US as f64),
+        Scope::Request | Scope::Ready => mean(super::MIX, scope) / (mean(super::MIX, scope) + 11.0 * US as f64),
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct ClassRow {
     pub(crate) waited_max: u64,
     /// Calls refused after they waited for twice their bound.
     pub(crate) expired: u64,
+    /// Calls that the network thread ran itself.
+    pub(crate) inline: u64,
     latencies: Vec<u64>,
 }
 

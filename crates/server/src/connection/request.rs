@@ -4,7 +4,8 @@
 //!    permit.
 //! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or rejects it.
 //! 3. [`plan`] resolves names to keys and reserves memory for the response.
-//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline.
+//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A network thread does the
+//!    work of small requests itself if nothing is queued.
 //! 5. [`handle`] records the outcome and queues the response.
 
 use std::sync::Arc;
@@ -333,7 +334,10 @@ async fn run_job(
     ran: &mut Option<JobTimes>,
 ) -> Result<Vec<u8>, CallFailure> {
     loop {
-        admission.submit(job);
+        match admission.run_inline(job) {
+            Ok(()) => drop(engine.metrics.calls_inline.inc()),
+            Err(job) => admission.submit(job),
+        }
         let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
         let ran = ran.get_or_insert(JobTimes { started: ended.started, worked: Duration::ZERO, asked: false });
         ran.worked += ended.worked;

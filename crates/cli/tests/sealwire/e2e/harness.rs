@@ -12,7 +12,9 @@ use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::stores::{self, Stores};
+use sealwire_jobs::inline_budget;
 use sealwire_msgpack::write;
+use sealwire_schedule::Cost;
 use sealwire_server::server::{Server, open_control};
 use sealwire_store::TokenStore;
 use tempfile::TempDir;
@@ -48,7 +50,13 @@ pub(crate) fn run_measuring_memory(body: impl Future<Output = ()>) {
 }
 
 fn run_unlocked(body: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        // The largest that a configuration allows, because tests run code that is not optimized.
+        .on_thread_unpark(|| inline_budget::renew(Cost::from_nanos(1_000_000)))
+        .enable_all()
+        .build()
+        .unwrap();
     let done = runtime.block_on(async { timeout(2 * HANG, body).await });
     runtime.shutdown_timeout(Duration::from_secs(5));
     assert!(done.is_ok(), "the test hangs");

@@ -17,6 +17,7 @@ mod evervault;
 mod harness;
 mod health;
 mod hold;
+mod inline;
 mod instances;
 mod large;
 mod limits;
