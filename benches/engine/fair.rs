@@ -4,7 +4,6 @@
 //! process of its own (`child.rs`), the load one thread of this one (`generator.rs`). Each experiment says what it
 //! promises, what it measured and whether that may be believed. `--help` says what there is.
 
-mod child;
 mod connection;
 mod experiments;
 mod generator;
@@ -15,14 +14,15 @@ mod report;
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use sealwire_benches::stats::{Summary, Verdict};
 use sealwire_benches::{say, target};
+use sealwire_config::Mode;
 use serde_json::{Value, json};
 
-use child::{EngineChild, Folder, Setting};
+use crate::child::{EngineChild, Folder, Setting};
 use live::{Probe, Prober};
 use machine::{Usage, Warmth};
 use report::{Judged, Section, Table};
@@ -134,11 +134,6 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if let [serve, folder] = arguments
-        && serve == child::SERVE
-    {
-        return child::serve(Path::new(folder));
-    }
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         return write!(io::stdout(), "{HELP}");
     }
@@ -169,7 +164,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
 }
 
 fn run_experiments(options: &Options) -> io::Result<()> {
-    let folder = Folder::make(&TENANTS)?;
+    let folder = Folder::make(&TENANTS, Mode::Stateless)?;
     // A smoke run does not overwrite the results of a real run.
     let of_smoke = (options.length == Length::Smoke).then(|| folder.path().join("fair"));
     let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("fair"));

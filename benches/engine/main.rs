@@ -6,11 +6,13 @@
 
 mod audit;
 mod backends;
+mod child;
 mod cpu;
 mod fair;
 mod tokens;
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use sealwire_benches::{is_smoke_run, say};
@@ -20,9 +22,9 @@ Benches of the engine that Criterion does not fit.
 
     cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]
 
-    audit      What the audit trail costs a request and an engine, and how fast it is verified.
+    audit      What an audit record costs, and how fast many are verified.
     backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
-    cpu        CPU time of the engine per field over mutual TLS, against its budgets.
+    cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
@@ -43,7 +45,16 @@ const BENCHES: [(&str, Run); 5] = [
 /// Options that Cargo adds, or that users pass to all test programs.
 const OPTIONS_OF_CARGO: [&str; 4] = ["--bench", "--test", "--nocapture", "--quiet"];
 
+// That of the released program.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> io::Result<ExitCode> {
+    let mut serve = std::env::args_os().skip(1);
+    if serve.next().is_some_and(|argument| argument == child::SERVE) {
+        child::serve(Path::new(&serve.next().unwrap_or_default()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let arguments = std::env::args().skip(1).filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));
     let arguments: Vec<String> = arguments.collect();
     match arguments.split_first() {

@@ -1,8 +1,10 @@
-//! A whole engine on loopback, in this process, with clients beside it: mutual TLS, a store in a folder, one app.
+//! A whole engine on loopback, in this process, with clients beside it: mutual TLS, one app, every request authorized. No
+//! state and no audit trail, so that only the threads of requests run.
 //!
 //! Engine and clients have separate runtimes with named threads, so that their CPU times can be told apart. Names that
 //! begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the clients'.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,17 +54,19 @@ impl World {
     #[must_use]
     pub fn start_with(change: impl FnOnce(&mut Config, &Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut config = prepare(folder.path(), &["client"]);
+        let mut config = prepare(folder.path(), &["client"], Mode::Stateless);
         change(&mut config, folder.path());
         let engine = runtime::start(&config).expect("a runtime");
         let server = engine.block_on(Server::start(&config)).expect("starts");
         let callers = Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build();
-        let file = |name| Pem::File(folder.path().join(name));
-        let address = server.address().expect("a data listener").to_string();
-        let mut client =
-            ClientConfig::new(address, "localhost", file("ca.pem"), file("client.pem"), file("client.key"));
-        client.deadline = Duration::from_secs(120);
+        let client = client_config(folder.path(), "client", server.address().expect("a data listener"));
         Self { callers: callers.expect("a runtime"), engine, server, config: client, _folder: folder }
+    }
+
+    /// Returns what a client needs to connect.
+    #[must_use]
+    pub fn client_config(&self) -> &ClientConfig {
+        &self.config
     }
 
     /// Returns the clients' runtime.
@@ -94,14 +98,24 @@ impl std::fmt::Debug for World {
     }
 }
 
+/// Returns what a client with an identity in `folder` needs to connect to an engine.
+#[must_use]
+pub fn client_config(folder: &Path, name: &str, engine: SocketAddr) -> ClientConfig {
+    let file = |name| Pem::File(folder.join(name));
+    let (certificate, key) = (file(format!("{name}.pem")), file(format!("{name}.key")));
+    let mut client = ClientConfig::new(engine.to_string(), "localhost", file("ca.pem".into()), certificate, key);
+    client.deadline = Duration::from_secs(120);
+    client
+}
+
 /// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at
 /// the places that [`Config::defaults`] names. Each of `clients` is an identity of its own, in `<name>.pem` and
-/// `<name>.key`; the authority is in `ca.pem`. The addresses are of loopback, with ports that the system chooses.
+/// `<name>.key`; the authority is in `ca.pem`. The app is in the state of `mode`. The addresses are of loopback, with ports that the system chooses.
 ///
 /// # Panics
 /// If a step fails.
 #[must_use]
-pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
+pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
     let mut config = Config::defaults(folder);
     config.listen.address = Some("127.0.0.1:0".parse().expect("an address"));
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
@@ -128,9 +142,7 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let kek = Kek::generate_hex().expect("random source");
     let sealwire_config::KekSource::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
-    // Stateless, so that only the engine's own threads run: these benches use no tokens. Every request is still
-    // authorized.
-    config.state.mode = Mode::Stateless;
+    config.state.mode = mode;
     // On a separate thread, because the caller can be inside a runtime.
     std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients)).join().expect("an app"));
     config

@@ -10,8 +10,8 @@ use sealwire_client::{Client, ClientConfig, Decrypt, Pem};
 use sealwire_wire::KeyScope;
 use tokio::runtime::Builder;
 
+use crate::child::{EngineChild, Setting};
 use crate::fair::Bench;
-use crate::fair::child::{EngineChild, Setting};
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 

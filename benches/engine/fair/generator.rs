@@ -16,7 +16,7 @@ use sealwire_benches::thread_cpu;
 use sealwire_msgpack::TokenReader;
 use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
 
-use crate::fair::child::{EngineChild, Folder};
+use crate::child::{EngineChild, Folder};
 use crate::fair::connection::{BenchConnection, Frame, Pace, Pending, READ_BYTES, identity};
 
 /// Timeout for missing responses, which ends the run. Long enough for a slow machine.

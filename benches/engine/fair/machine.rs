@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::fair::child::EngineChild;
+use crate::child::EngineChild;
 
 /// Ticks per second of the kernel's CPU times.
 const TICK_S: f64 = 0.01;
@@ -59,11 +59,6 @@ impl Usage {
 /// and the report says so.
 pub(crate) fn raise_priority() {
     let _ = rustix::process::setpriority_process(None, -10);
-}
-
-/// Restores the normal priority, in the engine's process, before it starts a thread.
-pub(crate) fn usual_priority() {
-    let _ = rustix::process::setpriority_process(None, 0);
 }
 
 /// Puts the calling thread under the kernel's idle policy with a program of util-linux, because there is no safe

@@ -13,8 +13,8 @@ use sealwire_wire::KeyScope;
 use serde_json::json;
 
 use super::{finish, latencies, summary, warm_up, within};
+use crate::child::{EngineChild, Metrics};
 use crate::fair::Bench;
-use crate::fair::child::{EngineChild, Metrics};
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::machine::Usage;

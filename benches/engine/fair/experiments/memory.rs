@@ -11,8 +11,8 @@ use sealwire_wire::KeyScope;
 use serde_json::json;
 
 use super::{finish, summary, warm_up, within};
+use crate::child::{EngineChild, Setting};
 use crate::fair::Bench;
-use crate::fair::child::{EngineChild, Setting};
 use crate::fair::connection::{Frame, Pace};
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, percent};

@@ -10,8 +10,8 @@ use sealwire_wire::KeyScope;
 use serde_json::json;
 
 use super::{CLASSES, MIX, Mixed, PATIENCE_MS, mean_fields, mix, within};
+use crate::child::Setting;
 use crate::fair::Bench;
-use crate::fair::child::Setting;
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Load, Outcome, Sample};
 use crate::fair::plots;

@@ -1,7 +1,8 @@
 //! The engine as a separate process, so that its memory, CPU time and threads can be measured alone.
 //!
-//! This program runs itself again with the name of the bench, [`SERVE`] and the folder of a configuration. The child
-//! says where it listens on standard output and ends when its standard input does, so it never outlives the run.
+//! This program runs itself again with [`SERVE`] and the folder of a configuration. The child has the runtime and the
+//! allocator of the released program. It says where it listens on standard output and ends when its standard input does,
+//! so it never outlives the run.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -12,11 +13,10 @@ use std::time::Duration;
 
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world;
-use sealwire_config::{Config, Environment};
+use sealwire_client::ClientConfig;
+use sealwire_config::{Config, Environment, Mode};
 use sealwire_server::server::Server;
 use tempfile::TempDir;
-
-use crate::fair::machine;
 
 /// The hidden argument: run an engine from the folder that follows.
 pub(crate) const SERVE: &str = "--serve";
@@ -33,10 +33,11 @@ const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    /// Creates everything, with an identity for each client.
-    pub(crate) fn make(clients: &[&str]) -> io::Result<Self> {
+    /// Creates everything, with an identity for each client. Engines with state in `mode` can start there: several at
+    /// once if it is stateless.
+    pub(crate) fn make(clients: &[&str], mode: Mode) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let _ = world::prepare(folder.path(), clients);
+        let _ = world::prepare(folder.path(), clients, mode);
         fs::write(folder.path().join(FILE), TEXT)?;
         Ok(Self(folder))
     }
@@ -44,6 +45,11 @@ impl Folder {
     /// Returns the folder's path.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Returns what the client with that identity needs to connect to an engine.
+    pub(crate) fn client(&self, name: &str, engine: SocketAddr) -> ClientConfig {
+        world::client_config(self.path(), name, engine)
     }
 }
 
@@ -61,15 +67,19 @@ pub(crate) struct EngineChild {
 }
 
 impl EngineChild {
-    /// Starts an engine, and waits until it prints its addresses.
+    /// Starts an engine without state and audit trail, and waits until it prints its addresses.
     pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
+        // Stateless, because two engines of one experiment read one file of apps.
+        Self::start_with(folder, &[&[("state.mode", "stateless"), ("audit.folder", "")], settings].concat())
+    }
+
+    /// Starts an engine, and waits until it prints its addresses.
+    pub(crate) fn start_with(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["fair", SERVE]).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(SERVE).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
             command.env_remove(name);
         }
-        // Stateless, because two engines of one experiment read one file of apps.
-        command.env("SEALWIRE_STATE_MODE", "stateless").env("SEALWIRE_AUDIT_FOLDER", "");
         for (key, value) in settings {
             command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
         }
@@ -91,7 +101,12 @@ impl EngineChild {
 
     /// Returns the CPU time of all its threads that have not ended.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        thread_cpu::of_process(self.process.id(), "")
+        self.cpu_of("")
+    }
+
+    /// Returns the CPU time of its threads whose names begin with `prefix`.
+    pub(crate) fn cpu_of(&self, prefix: &str) -> io::Result<Duration> {
+        thread_cpu::of_process(self.process.id(), prefix)
     }
 
     /// Returns the resident memory, in MiB.
@@ -156,7 +171,8 @@ impl Metrics {
 
 /// Runs the child: an engine until standard input ends.
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
-    machine::usual_priority();
+    // A bench that raised its own priority starts engines, too. The thread is the only one yet.
+    let _ = rustix::process::setpriority_process(None, 0);
     let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;
     let runtime = sealwire_server::runtime::start(&config)?;
     let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;

@@ -1,0 +1,186 @@
+//! Loads on one engine: requests of one kind, in a closed loop.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use sealwire_benches::document::{APP, document};
+use sealwire_benches::stats::quantile;
+use sealwire_client::{Client, Curve, Decrypt, Encoding, Encrypt, KeyScope, Writing};
+use tokio::runtime::Runtime;
+
+use crate::cpu::place::{CpuTime, Place};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BenchOperation {
+    EncryptText,
+    /// On secp256k1.
+    EncryptK1,
+    /// With the key of the app's epoch.
+    EncryptEpoch,
+    EncryptBinary,
+    DecryptText,
+    /// Every field has a key of its own, as if each came from another request.
+    DecryptKeyed,
+}
+
+impl BenchOperation {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::EncryptText => "encrypt_text",
+            Self::EncryptK1 => "encrypt_k1",
+            Self::EncryptEpoch => "encrypt_epoch",
+            Self::EncryptBinary => "encrypt_binary",
+            Self::DecryptText => "decrypt_text",
+            Self::DecryptKeyed => "decrypt_keyed",
+        }
+    }
+}
+
+/// One kind of load: operation, fields per request, and clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CpuLoad {
+    pub(super) operation: BenchOperation,
+    pub(super) fields: usize,
+    pub(super) callers: usize,
+}
+
+impl CpuLoad {
+    /// Returns the load's name: `operation/callers/fields`.
+    pub(super) fn name(self) -> String {
+        format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
+    }
+}
+
+pub(super) const LOADS: [CpuLoad; 16] = [
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
+    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 30, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 60_000, callers: 2 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 30, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptBinary, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
+];
+
+/// Measurement of one load.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) load: CpuLoad,
+    pub(super) requests: u64,
+    pub(super) wall: Duration,
+    pub(super) cpu: CpuTime,
+    /// Median and p99 of the latency, in microseconds.
+    pub(super) latency_us: [f64; 2],
+}
+
+impl Measured {
+    pub(super) fn fields(&self) -> f64 {
+        self.requests as f64 * self.load.fields as f64
+    }
+
+    pub(super) fn per_field_ns(&self, time: Duration) -> f64 {
+        time.as_nanos() as f64 / self.fields()
+    }
+
+    pub(super) fn per_request_us(&self) -> f64 {
+        self.cpu.all().as_nanos() as f64 / self.requests as f64 / 1e3
+    }
+
+    pub(super) fn cpu_ns(&self) -> f64 {
+        self.per_field_ns(self.cpu.all())
+    }
+
+    pub(super) fn fields_per_cpu_second(&self) -> f64 {
+        1e9 / self.cpu_ns()
+    }
+
+    pub(super) fn fields_per_second(&self) -> f64 {
+        self.fields() / self.wall.as_secs_f64()
+    }
+
+    pub(super) fn requests_per_second(&self) -> f64 {
+        self.requests as f64 / self.wall.as_secs_f64()
+    }
+}
+
+/// Runs a load: a warm-up of a tenth of the time, and then the measurement.
+pub(super) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Duration) -> io::Result<Measured> {
+    let client = place.client(callers);
+    let payload = payload(callers, &client, load);
+    callers.block_on(closed_loop(&client, load, &payload, time / 10));
+    let before = place.cpu()?;
+    let begin = Instant::now();
+    let mut latencies = callers.block_on(closed_loop(&client, load, &payload, time));
+    let wall = begin.elapsed();
+    // The CPU time of threads is complete only after they sleep.
+    std::thread::sleep(Duration::from_millis(20));
+    let cpu = place.cpu()?.since(before);
+    latencies.sort_by(f64::total_cmp);
+    let latency_us = [0.5, 0.99].map(|q| quantile(&latencies, q));
+    Ok(Measured { load, requests: latencies.len() as u64, wall, cpu, latency_us })
+}
+
+fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
+    let payload = document(load.fields);
+    match load.operation {
+        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => {
+            let keyed = load.operation == BenchOperation::DecryptKeyed;
+            let key_scope = if keyed { KeyScope::Field } else { KeyScope::Request };
+            let writing = Writing { key_scope, ..Writing::default() };
+            let sealed = callers.block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
+            sealed.expect("encrypts").payload.to_vec()
+        }
+        BenchOperation::EncryptText
+        | BenchOperation::EncryptK1
+        | BenchOperation::EncryptEpoch
+        | BenchOperation::EncryptBinary => payload,
+    }
+}
+
+/// Returns the latency of each response in microseconds. Each caller sends at least one request.
+async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Duration) -> Vec<f64> {
+    let end = Instant::now() + time;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..load.callers {
+        let (client, payload) = (client.clone(), payload.to_vec());
+        callers.spawn(async move {
+            let (mut latencies, mut begun) = (Vec::new(), Instant::now());
+            while latencies.is_empty() || begun < end {
+                call(&client, load.operation, &payload).await;
+                let answered = Instant::now();
+                latencies.push((answered - begun).as_nanos() as f64 / 1e3);
+                begun = answered;
+            }
+            latencies
+        });
+    }
+    callers.join_all().await.into_iter().flatten().collect()
+}
+
+async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
+    let reply = match operation {
+        BenchOperation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
+        BenchOperation::EncryptK1 => {
+            let writing = Writing { curve: Curve::K1, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
+        }
+        BenchOperation::EncryptEpoch => {
+            let writing = Writing { key_scope: KeyScope::Epoch, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
+        }
+        BenchOperation::EncryptBinary => {
+            let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
+        }
+        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => client.decrypt(Decrypt::new(APP, payload)).await,
+    };
+    reply.expect("is answered");
+}
