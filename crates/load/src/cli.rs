@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod load;
+mod probe;
 mod run;
 mod sink;
 mod sweep;
@@ -29,6 +30,8 @@ use crate::{processes, report, table};
 /// with the documents sent. The generator measures its own resource use, and reports no figures if it was the
 /// bottleneck.
 ///
+/// To watch an engine in production, use `sealwire-load probe`.
+///
 /// Exit status: 0 success, 1 failure, 3 wrong response, 4 connection to the engine lost, 5 generator was the
 /// bottleneck.
 #[derive(Debug, Parser)]
@@ -44,6 +47,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Run loads of rising rates until more load gives no more results, or late results
     Sweep(Box<sweep::SweepArgs>),
+    /// Probe a running engine at a fixed rate, all day: encrypt, decrypt, compare
+    Probe(probe::ProbeArgs),
     /// Measure the limit of the generator itself, against a responder that does no work
     SelfTest(Box<sweep::SelfTestArgs>),
     /// Serve as a responder that does no work
@@ -74,6 +79,7 @@ pub fn run() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::SelfTest(args) => sweep::self_test(&args),
         Command::Sink(args) => sink::run(&args),
         Command::Show(args) => show(&args),

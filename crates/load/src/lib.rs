@@ -14,6 +14,7 @@ mod host;
 pub mod load;
 pub mod null_server;
 mod pem;
+mod probe;
 mod processes;
 mod progress;
 mod random;
@@ -30,4 +31,5 @@ mod usage;
 mod validation;
 mod worker_result;
 
+pub use probe::ProbeMetrics;
 pub use report::stores_svg;

@@ -278,7 +278,7 @@ fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
 
 /// Returns true if `other` has the shape of `plain` from [`frames::document`], with every field changed and every key
 /// kept.
-fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
+pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
     let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
     let mut is_field = false;
     while !plain.is_at_end() {

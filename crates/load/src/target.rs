@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use sealwire_client::{ClientConfig as EngineClientConfig, Pem};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -136,5 +137,10 @@ impl Target {
             .with_client_auth_cert(cert, key)
             .map_err(unusable)?;
         Ok((Arc::new(config), name))
+    }
+    /// Returns the configuration of a client that reads the certificate files again when they change.
+    pub(crate) fn client(&self) -> EngineClientConfig {
+        let [ca, cert, key] = [&self.ca, &self.cert, &self.key].map(|file| Pem::File(file.clone()));
+        EngineClientConfig::new(&self.address, &self.server_name, ca, cert, key)
     }
 }
