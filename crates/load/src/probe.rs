@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_client::{Client, Decrypt, Encrypt, Error};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fault::Fault;
 use crate::random::Random;
@@ -60,10 +60,13 @@ pub(crate) struct Prober {
     client: Client,
     metrics: Arc<ProbeMetrics>,
     metrics_address: Option<SocketAddr>,
+    /// Receives a message when the probes must stop. Its sender is also for the collector.
+    stop: (Sender<()>, Receiver<()>),
 }
 
 impl Prober {
-    /// Reads the certificates and binds the metrics listener. Does not connect to the engine.
+    /// Reads the certificates and binds the metrics listener. From then on, SIGINT and SIGTERM no longer end the
+    /// process. Does not connect to the engine.
     pub(crate) fn new(settings: ProbeSettings) -> Result<Self, Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let client = client(&settings)?;
@@ -73,7 +76,14 @@ impl Prober {
             let bound = runtime.block_on(scrape::start(address, Arc::clone(&metrics)));
             bound.map_err(|error| Fault::Failed(format!("--metrics {address}: {error}")))
         });
-        Ok(Self { metrics_address: listener.transpose()?, settings, runtime, client, metrics })
+        let metrics_address = listener.transpose()?;
+        let stop = channel();
+        let signals = {
+            let _inside = runtime.enter();
+            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]
+        };
+        runtime.spawn(stop_at_signal(signals, stop.0.clone()));
+        Ok(Self { settings, runtime, client, metrics, metrics_address, stop })
     }
 
     /// Returns the address of the metrics listener, with the port that the system chose.
@@ -83,12 +93,11 @@ impl Prober {
 
     /// Probes until the count is reached, SIGINT or SIGTERM arrives, or `emit` fails. Passes each report to `emit`.
     pub(crate) fn run(&self, emit: impl FnMut(&ProbeReport) -> io::Result<()> + Send) -> io::Result<Totals> {
-        let (stop, stopped) = channel();
-        self.runtime.spawn(stop_at_signal(stop.clone()));
         // The first probe must not pay for the first connection. If the engine is unreachable, the probes report it.
         let _ = self.runtime.block_on(self.client.health());
         let (ended, results) = channel();
         let report_every = self.settings.report_every;
+        let (stop, stopped) = (self.stop.0.clone(), &self.stop.1);
         std::thread::scope(|scope| {
             let collector = scope.spawn(move || {
                 let totals = collect(&results, report_every, emit);
@@ -96,7 +105,7 @@ impl Prober {
                 let _ = stop.send(());
                 totals
             });
-            self.pace(&stopped, ended);
+            self.pace(stopped, ended);
             collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -158,16 +167,13 @@ fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Ends the probes at the first SIGINT or SIGTERM.
-async fn stop_at_signal(stop: Sender<()>) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
+/// Stops the probes at the first signal.
+async fn stop_at_signal([mut interrupt, mut terminate]: [Signal; 2], stop: Sender<()>) {
     tokio::select! {
         _ = interrupt.recv() => (),
         _ = terminate.recv() => (),
     }
+    // The receiver has ended if the prober has.
     let _ = stop.send(());
 }
 
