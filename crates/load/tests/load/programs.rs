@@ -99,6 +99,7 @@ impl Drop for Null {
 pub(crate) struct EngineProgram {
     runtime: Runtime,
     server: Option<Server>,
+    config: Config,
     address: String,
     folder: TempDir,
 }
@@ -133,8 +134,22 @@ impl EngineProgram {
             stores.close().await;
             Server::start(&config).await.unwrap()
         });
+        // An engine that is started again has the same port.
+        config.listen.address = server.address();
         let address = server.address().unwrap().to_string();
-        Self { runtime, server: Some(server), address, folder }
+        Self { runtime, server: Some(server), config, address, folder }
+    }
+
+    /// Shuts the engine down. Its state remains.
+    pub(crate) fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.shutdown());
+        }
+    }
+
+    /// Starts the engine again, at the same address and with the same state.
+    pub(crate) fn start_again(&mut self) {
+        self.server = Some(self.runtime.block_on(Server::start(&self.config)).unwrap());
     }
 }
 
@@ -150,8 +165,6 @@ impl Callee for EngineProgram {
 
 impl Drop for EngineProgram {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            self.runtime.block_on(server.shutdown());
-        }
+        self.stop();
     }
 }
