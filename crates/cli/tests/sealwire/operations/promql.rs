@@ -1,4 +1,5 @@
-//! Finds the metrics and labels in a Prometheus expression, and checks them against the program's metrics.
+//! Finds the metrics and labels in a Prometheus expression, and checks them against the metrics of the engine and the
+//! prober.
 //!
 //! This is not a parser of the whole language. It knows names, selectors and grouping labels, and rejects any other
 //! name that is neither a function nor a metric, so that no mistake is skipped.
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
+use sealwire_load::ProbeMetrics;
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_telemetry::metrics::exposition::{Family, parse};
 
@@ -25,7 +27,7 @@ enum PromqlToken {
     Sign(char),
 }
 
-/// Checks expressions against the metrics of the program.
+/// Checks expressions against the metrics of the engine and of `sealwire-load probe`.
 pub(crate) struct Checker {
     families: BTreeMap<String, Family>,
 }
@@ -40,7 +42,9 @@ pub(crate) struct Asked {
 
 impl Checker {
     pub(crate) fn new() -> Self {
-        Self { families: parse(&Metrics::new().encode()) }
+        let mut families = parse(&Metrics::new().encode());
+        families.extend(parse(&ProbeMetrics::new().encode()));
+        Self { families }
     }
 
     /// Returns the metrics of an expression, or the reason for which the program cannot answer it.
@@ -211,6 +215,7 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
         "rate(sealwire_store_seconds_sum[5m]) / rate(sealwire_store_seconds_count[5m])",
         "count(count by (version) (sealwire_build_info))",
         "time() - process_start_time_seconds{job=~\".*\"}",
+        "sum by (outcome) (rate(sealwire_probe_total{outcome!=\"ok\"}[5m])) > 0",
     ] {
         assert!(checker.check(good).is_ok(), "{good}: {:?}", checker.check(good));
     }
@@ -219,6 +224,7 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
         ("sum(sealwire_calls{code=\"ok\"})", "no such metric"),
         ("rate(sealwire_requests_total{kode=\"ok\"}[5m])", "has no label kode"),
         ("rate(sealwire_requests_total{code=\"okay\"}[5m])", "is never okay"),
+        ("rate(sealwire_probe_total{outcome=\"refused\"}[5m])", "is never refused"),
         ("sum by (clas) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
         ("sum by (le) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
         ("sealwire_requests_total", "do not go together"),
