@@ -1,9 +1,9 @@
 //! The handle that takes the records of requests, and the thread that writes them.
 //!
 //! A request encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all queued
-//! records, numbers, chains and writes them together; records that arrive meanwhile are in the next group. If records
-//! are rare, the thread of a request writes its own record, which costs less than waking the writer thread. Memory is
-//! bounded in records and bytes. Lost records are counted, and a gap record states the count as soon as the files can be
+//! records, numbers, chains and writes them together; records that arrive meanwhile are in the next group. While the writer
+//! thread sleeps, the request with the first record of a group writes the group, which costs less than waking that
+//! thread. Memory is bounded in records and bytes. Lost records are counted, and a gap record states the count as soon as the files can be
 //! written again.
 
 mod queue;
@@ -238,7 +238,7 @@ impl Trail {
     }
 
     /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is written or lost, else at
-    /// once.
+    /// once. It may have to write the record: see [`WriteAck`].
     pub fn record(&self, record: &Record<'_>) -> WriteAck {
         self.push(|body| record.encode(body, Timestamp::now(), &self.shared.instance))
     }
@@ -279,11 +279,7 @@ impl Trail {
             self.shared.queue.push(body)
         });
         match (pushed, self.on_failure) {
-            (PushOutcome::WriteNow(group), _) => {
-                // Nothing is lent after the close, so the writer is there.
-                writer::lock(&self.writer).as_mut().map(Writer::write_now);
-                WriteAck::later(group)
-            }
+            (PushOutcome::WriteSoon(group), _) => WriteAck::writes(group, Arc::clone(&self.writer)),
             (PushOutcome::Queued(group), OnFailure::Reject) => WriteAck::later(group),
             (PushOutcome::Lost, OnFailure::Reject) => WriteAck::at_once(Err(RecordLost)),
             (PushOutcome::Queued(_) | PushOutcome::Lost, OnFailure::Continue) => WriteAck::at_once(Ok(())),

@@ -155,17 +155,22 @@ impl Recording {
         }
     }
 
-    /// Waits until the call may be answered.
+    /// Waits until the call may be answered. If this task has to write, it first lets the others of its thread add
+    /// their records, if there are `others` under way.
     ///
     /// # Errors
     ///
     /// [`CallFailure::Audit`]: not with what it came to, because its record is lost, or not known to be written in
     /// time.
-    pub async fn kept(self) -> Result<(), CallFailure> {
+    pub async fn kept(self, others: bool) -> Result<(), CallFailure> {
         if let Some(known) = self.now() {
             return known;
         }
         let Some(written) = self.0 else { return Ok(()) };
+        if others && written.is_writer() {
+            // This task continues after every other that is ready, and after those that have got bytes meanwhile.
+            tokio::task::yield_now().await;
+        }
         match tokio::time::timeout(WRITE_MAX, written).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(CallFailure::Audit),

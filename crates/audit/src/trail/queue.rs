@@ -67,8 +67,9 @@ impl Lost {
 pub(super) enum PushOutcome {
     /// The record is in this group.
     Queued(Arc<WrittenGroup>),
-    /// The record is in this group, and the caller must write the group now: nobody else does.
-    WriteNow(Arc<WrittenGroup>),
+    /// The record is in this group, and the caller must write the group soon: nobody else does before the close, or
+    /// before half of the queue's capacity is used.
+    WriteSoon(Arc<WrittenGroup>),
     /// The record is lost.
     Lost,
 }
@@ -88,8 +89,7 @@ struct Inner {
     lost: Option<Lost>,
     lost_in_all: u64,
     sleep: Sleep,
-    /// True while the thread of a request writes.
-    is_lent: bool,
+    loan: Loan,
     /// True if such a thread could not write, so that the writer thread must try again.
     retry: bool,
     /// Arrival of the last record, and the mean time between records.
@@ -110,8 +110,28 @@ impl Inner {
         if self.own_until.is_some_and(|until| now >= until) {
             self.own_until = None;
         }
-        self.sleep == Sleep::Idle && !self.fails && self.own_until.is_none() && self.interval > GROUP_INTERVAL
+        let is_free = self.sleep == Sleep::Idle && self.loan == Loan::None;
+        is_free && !self.fails && !self.closing && self.own_until.is_none() && self.interval > GROUP_INTERVAL
     }
+
+    /// Returns true while the queued records are not the writer thread's to write.
+    fn is_lent(&self) -> bool {
+        match self.loan {
+            Loan::None => false,
+            Loan::Promised => self.sleep == Sleep::Idle && !self.closing,
+            Loan::Writes => true,
+        }
+    }
+}
+
+/// Whether a request writes the queued records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loan {
+    None,
+    /// A request will, as soon as others have added theirs. The writer thread may take over.
+    Promised,
+    /// The thread of a request writes.
+    Writes,
 }
 
 /// The event that the writer waits for.
@@ -140,7 +160,7 @@ impl Queue {
             lost: None,
             lost_in_all: 0,
             sleep: Sleep::Not,
-            is_lent: false,
+            loan: Loan::None,
             retry: false,
             last: Instant::now(),
             interval: Duration::from_millis(1),
@@ -170,13 +190,17 @@ impl Queue {
         inner.batch.ends.push(bytes);
         let group = Arc::clone(&inner.batch.group);
         if self.shares_writing && inner.lends(Instant::now()) {
-            (inner.sleep, inner.is_lent) = (Sleep::Not, true);
-            return PushOutcome::WriteNow(group);
+            inner.loan = Loan::Promised;
+            return PushOutcome::WriteSoon(group);
         }
         let half = records > self.records_max / 2 || bytes > self.bytes_max / 2;
-        let wakes = inner.sleep == Sleep::Idle || (inner.sleep == Sleep::Gathers && half);
+        let wakes = match inner.sleep {
+            Sleep::Not => false,
+            Sleep::Idle => inner.loan == Loan::None || (inner.loan == Loan::Promised && half),
+            Sleep::Gathers => half,
+        };
         if wakes {
-            inner.sleep = Sleep::Not;
+            (inner.sleep, inner.loan) = (Sleep::Not, Loan::None);
         }
         drop(inner);
         if wakes {
@@ -185,24 +209,31 @@ impl Queue {
         PushOutcome::Queued(group)
     }
 
-    /// Moves the queued records into the empty `batch`, for a thread that must write now.
-    pub(super) fn take_now(&self, batch: &mut Batch) -> Option<Lost> {
+    /// Moves the queued records into the empty `batch`, for a request that promised to write them. Returns the records
+    /// lost before, or `None` if the writer thread has taken over.
+    pub(super) fn take_promised(&self, batch: &mut Batch) -> Option<Option<Lost>> {
         let mut inner = self.inner();
+        if inner.loan != Loan::Promised {
+            return None;
+        }
+        inner.loan = Loan::Writes;
         std::mem::swap(&mut inner.batch, batch);
-        inner.lost.take()
+        Some(inner.lost.take())
     }
 
     /// Ends the writing of a request's thread. Wakes the writer thread for records that came meanwhile, or if `retry`.
     /// After a slow write, only the writer thread writes for a while.
     pub(super) fn give_back(&self, retry: bool, was_slow: bool) {
         let mut inner = self.inner();
-        inner.is_lent = false;
+        inner.loan = Loan::None;
         inner.retry = retry;
         if was_slow {
             inner.own_until = Some(Instant::now() + AFTER_SLOW_WRITE);
         }
         let wakes = retry || inner.closing || inner.lost.is_some() || inner.batch.len() > 0;
-        inner.sleep = if wakes { Sleep::Not } else { Sleep::Idle };
+        if wakes {
+            inner.sleep = Sleep::Not;
+        }
         drop(inner);
         if wakes {
             self.wakes.notify_one();
@@ -234,10 +265,8 @@ impl Queue {
     /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
-        while inner.is_lent || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing) {
-            if !inner.is_lent {
-                inner.sleep = Sleep::Idle;
-            }
+        while inner.is_lent() || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing) {
+            inner.sleep = Sleep::Idle;
             inner = self.wakes.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
         if !gather.is_zero() && !inner.closing {
@@ -245,7 +274,7 @@ impl Queue {
             let gathers = |inner: &mut Inner| inner.sleep == Sleep::Gathers && !inner.closing;
             inner = self.wakes.wait_timeout_while(inner, gather, gathers).unwrap_or_else(PoisonError::into_inner).0;
         }
-        (inner.sleep, inner.retry) = (Sleep::Not, false);
+        (inner.sleep, inner.loan, inner.retry) = (Sleep::Not, Loan::None, false);
         std::mem::swap(&mut inner.batch, batch);
         TakenRecords { lost: inner.lost.take(), closing: inner.closing }
     }

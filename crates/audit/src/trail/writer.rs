@@ -64,10 +64,14 @@ impl Writer {
         }
     }
 
-    /// Writes the queued records on the thread of a request, once. A failure is retried by the writer thread.
+    /// Writes the queued records on the thread of a request that promised it, once. A failure is retried by the writer
+    /// thread.
     pub(super) fn write_now(&mut self) {
         let (mut batch, begun) = (std::mem::take(&mut self.batch), Instant::now());
-        let lost = self.shared.queue.take_now(&mut batch);
+        let Some(lost) = self.shared.queue.take_promised(&mut batch) else {
+            self.batch = batch;
+            return;
+        };
         self.lose(lost);
         let written = self.attempt(&batch);
         match &written {

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use super::writer::{self, Writer};
 
 /// The record was not written and will not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,13 +39,15 @@ impl WrittenGroup {
     }
 }
 
-/// A future that completes when a record is written or lost. Dropping the future does not stop the write.
+/// A future that completes when a record is written or lost. If the record's group has no other writer, the first poll
+/// writes the group, with all records that have come until then. Dropping the future stops no write.
 #[must_use]
 pub struct WriteAck(AckState);
 
 enum AckState {
     Over(Result<(), RecordLost>),
     For { group: Arc<WrittenGroup>, at: Option<usize> },
+    Writes { group: Arc<WrittenGroup>, writer: Arc<Mutex<Option<Writer>>> },
 }
 
 impl WriteAck {
@@ -54,12 +59,53 @@ impl WriteAck {
         Self(AckState::Over(outcome))
     }
 
+    pub(super) fn writes(group: Arc<WrittenGroup>, writer: Arc<Mutex<Option<Writer>>>) -> Self {
+        Self(AckState::Writes { group, writer })
+    }
+
     /// Returns the outcome, if it is known.
     pub fn now(&self) -> Option<Result<(), RecordLost>> {
         match &self.0 {
             AckState::Over(outcome) => Some(*outcome),
-            AckState::For { group, .. } => group.ending().outcome,
+            AckState::For { group, .. } | AckState::Writes { group, .. } => group.ending().outcome,
         }
+    }
+
+    /// Returns true if the next poll writes a group. Records that come before it are written together with this one.
+    #[must_use]
+    pub fn is_writer(&self) -> bool {
+        matches!(self.0, AckState::Writes { .. })
+    }
+
+    /// Blocks the thread until the record is written or lost.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordLost`].
+    pub fn wait(mut self) -> Result<(), RecordLost> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match Pin::new(&mut self).poll(&mut context) {
+                Poll::Ready(outcome) => return outcome,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    /// Writes the group, unless another thread has taken it over.
+    fn write(&mut self) {
+        if let AckState::Writes { group, writer } = &self.0 {
+            // Nothing is lent after the close, so either the writer is there or the group is over.
+            writer::lock(writer).as_mut().map(Writer::write_now);
+            self.0 = AckState::For { group: Arc::clone(group), at: None };
+        }
+    }
+}
+
+impl Drop for WriteAck {
+    fn drop(&mut self) {
+        self.write();
     }
 }
 
@@ -67,8 +113,11 @@ impl Future for WriteAck {
     type Output = Result<(), RecordLost>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.write();
         let outcome = match &mut self.0 {
             AckState::Over(outcome) => *outcome,
+            // Not after a write.
+            AckState::Writes { .. } => return Poll::Pending,
             AckState::For { group, at } => {
                 let mut ending = group.ending();
                 match ending.outcome {
@@ -88,6 +137,15 @@ impl Future for WriteAck {
         };
         self.0 = AckState::Over(outcome);
         Poll::Ready(outcome)
+    }
+}
+
+/// Continues a thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, FileEvent, Move, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, WriteAck, archive,
-    verify,
+    AuditKey, FileEvent, Move, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, archive, verify,
 };
 use zeroize::Zeroizing;
 
@@ -48,15 +47,6 @@ fn record(outcome: &str) -> Record<'_> {
     Record { principal: "relay.internal", kind: "dns", method: "encrypt", outcome, ..Record::default() }
 }
 
-fn is_kept(written: &WriteAck) -> bool {
-    loop {
-        match written.now() {
-            Some(kept) => return kept.is_ok(),
-            None => std::thread::yield_now(),
-        }
-    }
-}
-
 fn segments(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     all.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
@@ -73,7 +63,7 @@ fn events(folder: &Path, event: &str) -> usize {
 fn a_folder_has_a_largest_size_and_goes_on_when_segments_are_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let trail = open(folder.path(), Some(FOLDER_BYTES_MAX), 0);
-    let kept = (0..1_000).take_while(|_| is_kept(&trail.record(&record("ok")))).count();
+    let kept = (0..1_000).take_while(|_| trail.record(&record("ok")).wait().is_ok()).count();
     assert!((50..300).contains(&kept), "{kept}");
     assert!(trail.rejects());
     let bytes =
@@ -88,7 +78,7 @@ fn a_folder_has_a_largest_size_and_goes_on_when_segments_are_moved_away() {
     while trail.rejects() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(is_kept(&trail.record(&record("ok"))));
+    assert!(trail.record(&record("ok")).wait().is_ok());
     drop(trail);
     assert!(bytes() <= FOLDER_BYTES_MAX);
     let report = verify(folder.path(), Some(&key()), Range::default(), &[], &mut |_, _| ()).unwrap();
@@ -103,8 +93,8 @@ fn where_room_is_short_only_permitted_requests_have_records_of_their_own() {
         let trail = open(folder.path(), None, reserve_bytes);
         trail.settle(Instant::now());
         for _ in 0..50 {
-            assert!(is_kept(&trail.refused(&record("forbidden"))));
-            assert!(is_kept(&trail.record(&record("ok"))));
+            assert!(trail.refused(&record("forbidden")).wait().is_ok());
+            assert!(trail.record(&record("ok")).wait().is_ok());
         }
         // Aggregated records wait for space. Without any they are written at the end.
         trail.settle(Instant::now() + Duration::from_secs(3_600));

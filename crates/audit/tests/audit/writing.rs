@@ -49,7 +49,7 @@ impl Writes {
 fn open(folder: &Path, on_failure: OnFailure, sync: bool) -> (Trail, Arc<Writes>) {
     let journal = Options {
         folder: folder.to_owned(),
-        segment_bytes: 1 << 20,
+        segment_bytes: 16 << 20,
         segment_age: Duration::from_secs(3_600),
         folder_bytes_max: None,
         sync,
@@ -72,11 +72,8 @@ fn key() -> AuditKey {
     AuditKey::new(&Zeroizing::new([1; 32]))
 }
 
-fn wait(written: &WriteAck) {
-    while written.now().is_none() {
-        thread::yield_now();
-    }
-    assert_eq!(written.now(), Some(Ok(())));
+fn wait(written: WriteAck) {
+    assert_eq!(written.wait(), Ok(()));
 }
 
 /// Runs `work` on a thread called `request`.
@@ -104,7 +101,7 @@ fn a_rare_record_is_written_when_its_request_has_it() {
             // On a slow machine, the writer thread may not sleep yet when the next record comes.
             while records < 5 || (by_request && writes.of("request") == 0 && records < 1_000) {
                 thread::sleep(Duration::from_millis(20));
-                wait(&trail.record(&RECORD));
+                wait(trail.record(&RECORD));
                 records += 1;
             }
         });
@@ -124,7 +121,7 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
             let request = move || {
                 for _ in 0..500 {
                     pause.inspect(|pause| thread::sleep(*pause));
-                    wait(&trail.record(&RECORD));
+                    wait(trail.record(&RECORD));
                 }
             };
             thread::Builder::new().name("request".into()).spawn_scoped(scope, request).unwrap();
@@ -136,6 +133,65 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
     assert_eq!(writes.0.lock().unwrap().iter().map(|(_, records)| records).sum::<u64>(), 2_001);
 }
 
+/// Records until this thread is to write a group. On a slow machine, the writer thread may not sleep yet.
+fn promised(trail: &Trail, records: &mut u64) -> WriteAck {
+    loop {
+        thread::sleep(Duration::from_millis(5));
+        let first = trail.record(&RECORD);
+        *records += 1;
+        if first.is_writer() {
+            return first;
+        }
+        wait(first);
+    }
+}
+
+#[test]
+fn a_request_writes_with_its_record_those_that_came_until_then() {
+    for drops in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (trail, writes) = open(folder.path(), OnFailure::Reject, false);
+        let mut records = 0;
+        on_request_thread(|| {
+            let first = promised(&trail, &mut records);
+            let others = [(); 5].map(|()| trail.record(&RECORD));
+            records += 5;
+            assert!(others.iter().all(|other| !other.is_writer() && other.now().is_none()));
+            if drops {
+                drop(first)
+            } else {
+                wait(first)
+            }
+            assert!(others.iter().all(|other| other.now() == Some(Ok(()))));
+        });
+        let group = writes.0.lock().unwrap().last().cloned();
+        assert_eq!(group, Some((Some("request".to_owned()), 6)), "drops: {drops}");
+        trail.close();
+        check(folder.path(), records);
+    }
+}
+
+#[test]
+fn the_writer_thread_takes_over_what_a_request_promised_and_does_not_write() {
+    // Half of the queue's capacity, and the close.
+    for others in [5_001, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let (trail, writes) = open(folder.path(), OnFailure::Reject, false);
+        let mut records = 0;
+        let first = promised(&trail, &mut records);
+        let others: Vec<_> = (0..others).map(|_| trail.record(&RECORD)).collect();
+        records += others.len() as u64;
+        if others.len() < 5_000 {
+            trail.close();
+        }
+        others.into_iter().for_each(wait);
+        wait(first);
+        assert!(writes.of("sealwire-audit") >= records - 1);
+        trail.close();
+        check(folder.path(), records);
+    }
+}
+
 #[test]
 fn a_closed_trail_leaves_its_folder_to_the_next() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,5 +199,5 @@ fn a_closed_trail_leaves_its_folder_to_the_next() {
     first.close();
     let (second, _) = open(folder.path(), OnFailure::Reject, false);
     assert_eq!(first.record(&RECORD).now(), Some(Err(sealwire_audit::RecordLost)));
-    wait(&second.record(&RECORD));
+    wait(second.record(&RECORD));
 }

@@ -87,7 +87,7 @@ impl Connection {
                 let connection = Arc::clone(self);
                 // In a task of its own, so that a `cancel` behind it is read.
                 tokio::spawn(async move {
-                    let kept = recording.kept().await;
+                    let kept = recording.kept(true).await;
                     connection
                         .send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes))
                         .await;

@@ -229,7 +229,7 @@ pub(super) async fn handle(
     };
     let recording = connection.record(&summary);
     // The client learns of the outcome once it is recorded.
-    let outcome = match recording.kept().await {
+    let outcome = match recording.kept(engine.metrics.calls_in_flight.get() > 1).await {
         Ok(()) => outcome,
         Err(unrecorded) => Err(unrecorded),
     };

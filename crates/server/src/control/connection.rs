@@ -192,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (principal, bytes, arrived) = (&self.principal, self.buffer.len(), Instant::now());
         let heard = RequestInfo { principal, method, call: None, bytes, arrived };
         let recording = self.desk.record(&heard, Err(error.code));
-        match recording.kept().await {
+        match recording.kept(false).await {
             Ok(()) => self.refuse(msgid, method, error).await,
             Err(failure) => self.refuse(msgid, method, &failure.answer()).await,
         }
@@ -273,7 +273,7 @@ async fn answer(
         Err(error) => Err(error.clone()),
     };
     let recording = desk.record(&heard, done.as_ref().map_err(|error| error.code));
-    match (recording.kept().await, done) {
+    match (recording.kept(false).await, done) {
         (Err(_), Ok(_)) => Err(unrecorded()),
         (_, Err(error)) => Err(error),
         (Ok(()), Ok(_)) => Ok(out),
