@@ -1,7 +1,8 @@
 //! Compares the maintained implementations of the engine's cryptography, with one file per implementation.
 //!
 //! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws plots. `-- FILTER` measures only
-//! matching benches again, and a filter without matches only prints. `benches/README.md` explains the output.
+//! matching benches again, and a filter without matches only prints. `-- --compare A.json B.json` compares two result
+//! files and measures nothing. `benches/README.md` explains the output.
 
 mod base64url;
 mod engine;
@@ -9,9 +10,10 @@ mod libsecp256k1;
 mod ring_api;
 mod rust_crypto;
 
-use std::io;
-use std::process::Command;
+use std::io::{self, Write as _};
+use std::process::{Command, ExitCode};
 
+use sealwire_curves::compare::CompareRequest;
 use sealwire_curves::openssl::{OneShot, OpenSsl, ReusedContext};
 use sealwire_curves::{Comparison, CpuTime, Curve, measure, report, say};
 
@@ -19,7 +21,24 @@ use crate::libsecp256k1::LibSecp256k1;
 use crate::ring_api::{AwsLc, AwsLcAead, Ring, RingAead};
 use crate::rust_crypto::{AesGcm, RustCrypto, RustCryptoHkdf};
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
+    let result = match CompareRequest::parse(std::env::args_os().skip(1)) {
+        Ok(Some(request)) => request.run(),
+        Ok(None) => measure_all().map_err(|error| error.to_string()),
+        Err(usage) => Err(usage),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is no other place for the error.
+            let _ = writeln!(io::stderr(), "curves: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures all implementations, and prints and draws the results.
+fn measure_all() -> io::Result<()> {
     let mut criterion = sealwire_curves::criterion().with_measurement(CpuTime);
     messages(&mut criterion);
     engine::measure(&mut criterion);

@@ -8,11 +8,15 @@ pub use cpu_time::CpuTime;
 use criterion::Criterion;
 pub use run::{criterion, is_smoke_run, say, target};
 
+pub mod compare;
 mod cpu_time;
 pub mod hpke;
+mod machine;
 pub mod measure;
 pub mod openssl;
+pub mod openssl_build;
 pub mod report;
+mod results;
 #[path = "../../support/run.rs"]
 mod run;
 

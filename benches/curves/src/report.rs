@@ -10,14 +10,20 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::machine::MachineInfo;
+use crate::openssl_build::{self, OpenSslBuild};
+use crate::results::{ResultFile, TimedResult};
 use crate::run::{say, target};
 
 mod plot;
 
+/// Name of the implementation that is the system's OpenSSL, as opposed to the vendored one.
+const SYSTEM_OPENSSL: &str = "openssl_system";
+
 /// Column order of a table without sizes.
-const OPERATIONS: [&str; 7] = ["keygen", "ecdh", "derive", "seal", "open", "extract", "expand"];
+pub(crate) const OPERATIONS: [&str; 7] = ["keygen", "ecdh", "derive", "seal", "open", "extract", "expand"];
 
 /// The engine's choices: subject, operation, implementation. Two entries mean with and without a table.
 const ENGINE: [(&str, &str, &str); 18] = [
@@ -42,7 +48,7 @@ const ENGINE: [(&str, &str, &str); 18] = [
 ];
 
 /// Largest ratio at which two times are a tie, because runs differ by as much.
-const TIE_MAX: f64 = 1.05;
+pub(crate) const TIE_MAX: f64 = 1.05;
 
 /// Largest age difference between results of one run.
 const RUN_MAX: Duration = Duration::from_secs(3_600);
@@ -82,10 +88,18 @@ pub fn print() -> io::Result<()> {
     let target = target();
     let mut measured = Vec::new();
     read(&target.join("criterion"), &mut measured)?;
+    let machine = machine()?;
     let tables = tables(&measured);
     let mut page = String::from("<!doctype html><meta charset=utf-8><title>curves</title>\n");
+    let properties = machine.properties();
+    let properties =
+        properties.iter().fold(String::from("### machine\n\n| | |\n| --- | --- |\n"), |text, (name, value)| {
+            text + &format!("| {name} | {value} |\n")
+        });
+    say(&properties)?;
+    let _ = writeln!(page, "<pre>{properties}</pre>");
     for table in &tables {
-        let markdown = table.markdown();
+        let markdown = table.markdown() + &openssl_note(table, &machine);
         say(&markdown)?;
         let plot = plot::svg(table).map_err(io::Error::other)?;
         // Writing to a string does not fail.
@@ -95,8 +109,23 @@ pub fn print() -> io::Result<()> {
     let out = target.join("curves");
     fs::create_dir_all(&out)?;
     fs::write(out.join("index.html"), page)?;
-    fs::write(out.join("curves.json"), json(&measured).to_string())?;
+    fs::write(out.join("curves.json"), result_file(machine, &measured).to_json().to_string())?;
     say(&format!("Plots: {0}/index.html; the same as data: {0}/curves.json", out.display()))
+}
+
+/// Describes this machine, the crates, the vendored OpenSSL, and the system's if its bench has run.
+fn machine() -> io::Result<MachineInfo> {
+    let vendored = ("openssl".to_owned(), OpenSslBuild::of_this_program()?.to_string());
+    let system = openssl_build::saved_system().map(|description| (SYSTEM_OPENSSL.to_owned(), description));
+    Ok(MachineInfo::describe([vendored].into_iter().chain(system)))
+}
+
+/// Returns a line that says which OpenSSL a table's row of the system's OpenSSL is.
+fn openssl_note(table: &Table, machine: &MachineInfo) -> String {
+    match machine.libraries.get(SYSTEM_OPENSSL).filter(|_| table.rows.contains_key(SYSTEM_OPENSSL)) {
+        Some(description) => format!("\n{SYSTEM_OPENSSL} is {description}.\n"),
+        None => String::new(),
+    }
 }
 
 /// Reads every finished bench of `curves` under `folder`. Each has a folder `new` with its name and its estimates.
@@ -201,30 +230,34 @@ fn verdict(measured: &[Measured]) -> String {
             }
         }
     }
-    let newest = measured.iter().map(|result| result.at).max().unwrap_or(SystemTime::UNIX_EPOCH);
-    let old = measured.iter().filter(|result| newest.duration_since(result.at).is_ok_and(|age| age > RUN_MAX)).count();
+    let old = earlier_runs(measured).into_iter().filter(|earlier| *earlier).count();
     if old > 0 {
         let _ = writeln!(out, "{old} of {} results are of an earlier run: read no ratio to them.", measured.len());
     }
     out
 }
 
-fn json(measured: &[Measured]) -> Value {
-    let one = |result: &Measured| {
-        json!({
-            "subject": result.subject,
-            "operation": result.operation,
-            "implementation": result.implementation,
-            "bytes": result.size.as_ref().map(|(bytes, _)| bytes),
-            "median_ns": result.ns,
-            "engine": result.is_engine(),
-        })
+/// Returns, per result, whether it is of an earlier run than the newest one.
+fn earlier_runs(measured: &[Measured]) -> Vec<bool> {
+    let newest = measured.iter().map(|result| result.at).max().unwrap_or(SystemTime::UNIX_EPOCH);
+    measured.iter().map(|result| newest.duration_since(result.at).is_ok_and(|age| age > RUN_MAX)).collect()
+}
+
+fn result_file(machine: MachineInfo, measured: &[Measured]) -> ResultFile {
+    let result = |(result, earlier_run): (&Measured, bool)| TimedResult {
+        subject: result.subject.clone(),
+        operation: result.operation.clone(),
+        implementation: result.implementation.clone(),
+        bytes: result.size.as_ref().map(|(bytes, _)| *bytes),
+        median_ns: result.ns,
+        engine: result.is_engine(),
+        earlier_run,
     };
-    measured.iter().map(one).collect()
+    ResultFile { machine, results: measured.iter().zip(earlier_runs(measured)).map(result).collect() }
 }
 
 /// Formats a time with three digits and a unit.
-fn human(ns: f64) -> String {
+pub(crate) fn human(ns: f64) -> String {
     let (value, unit) = match ns {
         _ if ns < 1e3 => (ns, "ns"),
         _ if ns < 1e6 => (ns / 1e3, "us"),
@@ -240,6 +273,8 @@ fn human(ns: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn measured(address: &str, size: Option<(u64, &str)>, ns: f64) -> Measured {
@@ -290,6 +325,35 @@ mod tests {
         assert!(!verdict(&of_two_runs).contains("earlier run"));
         of_two_runs[0].at += RUN_MAX + Duration::from_secs(1);
         assert!(verdict(&of_two_runs).contains("1 of 2 results are of an earlier run"));
+        assert_eq!(earlier_runs(&of_two_runs), [false, true]);
+    }
+
+    #[test]
+    fn the_result_file_has_the_machine_and_every_result() {
+        let measured = [
+            measured("curves/p256/keygen/aws_lc_rs", None, 9_000.5),
+            measured("curves/aes256gcm/seal/ring", Some((1_024, "1KiB")), 400.0),
+        ];
+        let machine = MachineInfo { cpu: "AMD EPYC".into(), cores: 2, libraries: BTreeMap::new() };
+        let file = result_file(machine.clone(), &measured);
+        assert_eq!(file.machine, machine);
+        let shown: Vec<_> = file.results.iter().map(|r| (&*r.implementation, r.bytes, r.median_ns, r.engine)).collect();
+        assert_eq!(shown, [("aws_lc_rs", None, 9_000.5, true), ("ring", Some(1_024), 400.0, false)]);
+        assert_eq!(ResultFile::parse(&file.to_json().to_string()), Ok(file));
+    }
+
+    #[test]
+    fn a_table_with_the_systems_openssl_says_which_it_is() {
+        let described = MachineInfo::describe([(SYSTEM_OPENSSL.into(), "OpenSSL 3.0.19, shared library".into())]);
+        let undescribed = MachineInfo::describe([]);
+        for (implementation, machine, note) in [
+            ("openssl_system", &described, "\nopenssl_system is OpenSSL 3.0.19, shared library.\n"),
+            ("openssl_system", &undescribed, ""),
+            ("openssl", &described, ""),
+        ] {
+            let measured = [measured(&format!("curves/p256/keygen/{implementation}"), None, 9_000.5)];
+            assert_eq!(openssl_note(&tables(&measured)[0], machine), note, "{implementation}");
+        }
     }
 
     #[test]
