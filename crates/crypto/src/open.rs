@@ -82,6 +82,37 @@ impl Opener {
         self.agreements
     }
 
+    /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
+    /// other requests.
+    pub fn has_schedule_of_text(&mut self, text: &[u8]) -> bool {
+        let header = text.strip_prefix(TEXT_PREFIX).and_then(<[u8]>::first_chunk::<HEADER_CHARS>);
+        header.and_then(|chars| Header::from_chars(chars).ok()).is_none_or(|header| self.has_schedule(header))
+    }
+
+    /// Does the same for a binary envelope.
+    pub fn has_schedule_of_binary(&mut self, bytes: &[u8]) -> bool {
+        let header = bytes.strip_prefix(BINARY_PREFIX).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
+        header.is_none_or(|header| self.has_schedule(Header(*header)))
+    }
+
+    fn has_schedule(&mut self, header: Header) -> bool {
+        if self.by_header.contains_key(&header) {
+            return true;
+        }
+        let key = header.curve().and_then(|curve| self.keys.reader(curve, header.key_id()));
+        if key.is_none() {
+            return true;
+        }
+        // A full table would be emptied, and with it what is there for other fields.
+        match self.kept_schedule(header) {
+            Some(slot) if self.schedules.len() < HELD_MAX => {
+                self.hold(slot);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Opens a text envelope.
     ///
     /// # Errors
@@ -156,9 +187,9 @@ impl Opener {
         let curve = header.curve().ok_or(CannotOpen)?;
         // Looks up the key before the cache, because a disabled version must open nothing.
         let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
-        let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, Name::Envelope(header))) {
-            Some(Schedule::Envelope(context)) => Slot { context, header, is_kept: true },
-            _ => {
+        let slot = match self.kept_schedule(header) {
+            Some(slot) => slot,
+            None => {
                 self.agreements += 1;
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
                 let context = key.with_context(app, |context| Context::recipient(&key.pair, &ephemeral, context));
@@ -171,10 +202,23 @@ impl Opener {
             self.by_header.clear();
             self.last = None;
         }
+        Ok(self.hold(slot))
+    }
+
+    /// Returns a schedule that an earlier request opened.
+    fn kept_schedule(&self, header: Header) -> Option<Slot> {
+        match self.kept.as_ref()?.get(self.keys.app(), Name::Envelope(header))? {
+            Schedule::Envelope(context) => Some(Slot { context, header, is_kept: true }),
+            _ => None,
+        }
+    }
+
+    /// Holds a schedule for the rest of the request and returns its index.
+    fn hold(&mut self, slot: Slot) -> usize {
+        let schedule = self.schedules.len();
+        self.by_header.insert(slot.header, schedule);
         self.schedules.push(slot);
-        let schedule = self.schedules.len() - 1;
-        self.by_header.insert(header, schedule);
-        Ok(schedule)
+        schedule
     }
 }
 

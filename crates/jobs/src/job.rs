@@ -24,9 +24,9 @@ use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
 /// Makes the operation on the fields, in the first slice.
 pub trait StartFields: Send {
-    /// Takes the ready key that the operation seals under. Returns false if the first slice must make one, which a
-    /// network thread never does.
-    fn take_ready_key(&mut self) -> bool {
+    /// Takes the keys that the operation needs for `document`. Returns false if they are not all there, so that the work
+    /// takes a Diffie-Hellman, which a network thread never does.
+    fn take_ready_keys(&mut self, _document: &[u8]) -> bool {
         false
     }
 
@@ -492,7 +492,7 @@ impl Slices for Job {
 
     fn needs_no_agreement(&mut self) -> bool {
         match (self.order.kind.operation, &mut self.stage) {
-            (WorkKind::Seal, JobStage::New(start)) => start.take_ready_key(),
+            (WorkKind::Seal | WorkKind::Open, JobStage::New(start)) => start.take_ready_keys(&self.order.payload),
             (WorkKind::Seal | WorkKind::Open | WorkKind::Rewrap, _) => false,
             (
                 WorkKind::MakeTokens

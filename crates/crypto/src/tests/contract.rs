@@ -218,7 +218,43 @@ fn a_disabled_version_neither_opens_nor_seals() {
     let kept = Arc::new(OpenedSchedules::new(9.try_into().unwrap(), 9));
     assert!(Opener::new(active, b"").keeping(Some(kept.clone())).open_text(&envelope).is_ok());
     let mut disabled = Opener::new(disabled, b"").keeping(Some(kept.clone()));
+    assert!(disabled.has_schedule_of_text(&envelope), "it fails without a Diffie-Hellman");
+    assert_eq!(disabled.held(), 0);
     assert_eq!((disabled.open_text(&envelope), kept.len()), (Err(CannotOpen), 1), "not even what is kept");
+}
+
+#[test]
+fn an_opener_says_what_it_opens_without_an_agreement() {
+    let keys = app("shop");
+    let kept = Arc::new(OpenedSchedules::new(100.try_into().unwrap(), 9));
+    let opener = || Opener::new(keys.clone(), b"").keeping(Some(kept.clone()));
+    for (encoding, scope) in [(Encoding::Text, KeyScope::Request), (Encoding::Binary, KeyScope::Field)] {
+        let mut sealer = sealer(&keys, Curve::P256, scope, encoding, b"");
+        let sealed: Vec<Vec<u8>> = (0..=HELD_MAX)
+            .map(|_| {
+                let mut out = Vec::new();
+                sealer.seal(Datatype::Binary, b"x", &mut out).unwrap();
+                out
+            })
+            .collect();
+        let has = |opener: &mut Opener, envelope: &[u8]| match encoding {
+            Encoding::Text => opener.has_schedule_of_text(envelope),
+            Encoding::Binary => opener.has_schedule_of_binary(envelope),
+        };
+        let mut first = opener();
+        assert!(sealed.iter().all(|envelope| !has(&mut first, envelope)));
+        sealed.iter().for_each(|envelope| drop(open(&mut first, envelope).unwrap()));
+        let (agreements, mut second) = (first.agreements(), opener());
+        assert!(sealed[1..].iter().all(|envelope| has(&mut second, envelope)));
+        assert_eq!(has(&mut second, &sealed[0]), scope == KeyScope::Request, "no room for more keys than are held");
+        sealed[1..].iter().for_each(|envelope| drop(open(&mut second, envelope).unwrap()));
+        assert_eq!((agreements > 0, second.agreements()), (true, 0));
+        let unkept = &mut Opener::new(keys.clone(), b"");
+        assert!(!has(unkept, &sealed[0]));
+        for not_one in [&sealed[0][..9], b"", b"hello"] {
+            assert!(has(unkept, not_one), "it fails without a Diffie-Hellman");
+        }
+    }
 }
 
 #[test]

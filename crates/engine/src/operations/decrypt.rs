@@ -16,7 +16,7 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener, OpenedField};
-use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, walk_on};
 use sealwire_jobs::masks::disclosure::Disclosure;
 
 /// A decoded `decrypt`.
@@ -44,16 +44,26 @@ impl Operation for Decrypt {
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
-        let plan = self.document.plan(
-            Containers::Descend,
-            generation,
-            Box::new(move |context: FieldContext| {
-                Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown })))
-            }),
-        )?;
+        let plan = self.document.plan(Containers::Descend, generation, Box::new(StartOpening { open, shown }))?;
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { mask, response_bytes: response_bytes.saturating_add(growth), ..plan }))
+    }
+}
+
+/// Opening that has not begun.
+struct StartOpening {
+    open: OpenSpec,
+    shown: Disclosure,
+}
+
+impl StartFields for StartOpening {
+    fn take_ready_keys(&mut self, document: &[u8]) -> bool {
+        self.open.reader.has_keys_of(document)
+    }
+
+    fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
+        Ok(Fields::Document(Box::new(ShowFields { open: self.open.start(context), shown: self.shown })))
     }
 }
 

@@ -71,7 +71,7 @@ struct StartSealing {
 }
 
 impl StartFields for StartSealing {
-    fn take_ready_key(&mut self) -> bool {
+    fn take_ready_keys(&mut self, _: &[u8]) -> bool {
         self.sealer.take_ready_key()
     }
 
