@@ -2,7 +2,7 @@
 //!
 //! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
 //! arguments (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the
-//! bottleneck.
+//! bottleneck, 6 acknowledged rows lost.
 
 // The only module of this crate that prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -12,6 +12,7 @@ mod probe;
 mod run;
 mod sink;
 mod sweep;
+mod vault;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ use crate::{processes, report, table};
 /// To watch an engine in production, use `sealwire-load probe`.
 ///
 /// Exit status: 0 success, 1 failure, 3 wrong response, 4 connection to the engine lost, 5 generator was the
-/// bottleneck.
+/// bottleneck, 6 acknowledged rows lost.
 #[derive(Debug, Parser)]
 #[command(name = "sealwire-load", version, max_term_width = 100)]
 struct Args {
@@ -47,6 +48,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Run loads of rising rates until more load gives no more results, or late results
     Sweep(Box<sweep::SweepArgs>),
+    /// Load several engines with one table of tokens: look-ups, known values and new values, 45 : 5 : 5
+    Vault(Box<vault::VaultArgs>),
     /// Probe a running engine at a fixed rate, all day: encrypt, decrypt, compare
     Probe(probe::ProbeArgs),
     /// Measure the limit of the generator itself, against a responder that does no work
@@ -79,6 +82,7 @@ pub fn run() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Vault(args) => vault::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::SelfTest(args) => sweep::self_test(&args),
         Command::Sink(args) => sink::run(&args),

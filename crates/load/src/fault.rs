@@ -14,6 +14,9 @@ pub enum Fault {
     /// The engine sent a wrong response.
     #[error("WRONG ANSWER: {0}")]
     Wrong(String),
+    /// An acknowledged row was not there, or could not be checked.
+    #[error("ROWS LOST: {0}")]
+    RowsLost(String),
     /// A connection ended with requests in flight.
     #[error("the engine was lost: {0}")]
     Lost(String),
@@ -31,6 +34,7 @@ impl Fault {
             Self::Wrong(_) => 3,
             Self::Lost(_) => 4,
             Self::Bottleneck(_) => 5,
+            Self::RowsLost(_) => 6,
         }
     }
 }

@@ -199,6 +199,8 @@ impl RequestCounts {
             errors: interval.errors,
             p50_us: interval.latency.quantile_us(0.5),
             p99_us: interval.latency.quantile_us(0.99),
+            mean_us: (interval.ok > 0).then(|| interval.latency.times().mean),
+            p95_us: (interval.ok > 0).then(|| interval.latency.quantile_us(0.95)),
             fields_per_s: interval.ok as f64 * f64::from(fields) / interval_s,
         };
         self.intervals.iter().enumerate().map(moment).collect()

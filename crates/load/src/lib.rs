@@ -29,6 +29,7 @@ mod table;
 pub mod target;
 mod usage;
 mod validation;
+mod vault;
 mod worker_result;
 
 pub use probe::ProbeMetrics;

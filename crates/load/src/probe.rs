@@ -26,6 +26,7 @@ use crate::target::Target;
 use crate::{frames, host};
 
 pub use metrics::ProbeMetrics;
+pub(crate) use outcome::describe;
 use outcome::{Outcome, ProbeResult};
 pub(crate) use report::{ProbeReport, ReportWindow, Totals};
 

@@ -9,6 +9,10 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+mod vault;
+
+pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
+
 /// The `schema` value of a [`Run`].
 pub const RUN: &str = "sealwire.load/1";
 /// The `schema` value of a [`Sweep`].
@@ -76,6 +80,9 @@ pub struct Run {
     pub server_cpu: Option<ServerCpu>,
     /// Resource use of the generator, and whether the generator was the bottleneck.
     pub generator: Generator,
+    /// Results that only a vault load has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault: Option<VaultFigures>,
 }
 
 /// Conditions of a measurement.
@@ -209,6 +216,12 @@ pub struct IntervalFigures {
     pub p50_us: f64,
     /// 99th percentile of the latency of the interval's results.
     pub p99_us: f64,
+    /// Mean latency of the interval's results. `None` if the writer does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_us: Option<f64>,
+    /// 95th percentile of the latency of the interval's results. `None` if the writer does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95_us: Option<f64>,
     /// Fields in the interval's results, per second.
     pub fields_per_s: f64,
 }

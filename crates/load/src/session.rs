@@ -121,7 +121,7 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
 }
 
 /// Sends the data in a stream and waits for the response to [`frames::MSGID`].
-fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
+pub(crate) fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
     let end = Instant::now() + PATIENCE;
     let mut answer = None;
     while answer.is_none() {
@@ -156,7 +156,7 @@ pub(crate) fn end_by_notice(stream: &mut Stream, message: &[u8]) {
 }
 
 /// Returns the result in a response.
-fn result(answer: &[u8]) -> Result<&[u8], Fault> {
+pub(crate) fn result(answer: &[u8]) -> Result<&[u8], Fault> {
     let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
     reply.outcome.map_err(|error| Fault::Failed(error.to_string()))
 }

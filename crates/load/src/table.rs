@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::results::{Backends, Class, Mode, Operations, Run, Sweep};
+use crate::vault;
 
 /// Formats one run.
 pub(crate) fn run(run: &Run) -> String {
@@ -42,6 +43,9 @@ pub(crate) fn run(run: &Run) -> String {
     if generator.was_bottleneck {
         let why = generator.why.as_deref().unwrap_or("it did not say why");
         let _ = writeln!(text, "  THE GENERATOR WAS THE BOTTLENECK, these figures are its own: {why}");
+    }
+    if let Some(figures) = &run.vault {
+        let _ = write!(text, "\n{}\n{}", vault::over_time(run), vault::vault(figures));
     }
     text
 }
@@ -122,7 +126,7 @@ pub(crate) fn backends(backends: &Backends) -> String {
 }
 
 /// Formats columns: the first aligned left, the others aligned right.
-fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).fold(head[at].len(), usize::max);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();

@@ -51,6 +51,7 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
             was_bottleneck: why.is_some(),
             why,
         },
+        vault: None,
     })
 }
 

@@ -4,6 +4,7 @@
 
 mod probe;
 mod programs;
+mod vault;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};

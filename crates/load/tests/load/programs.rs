@@ -95,7 +95,10 @@ impl Drop for Null {
     }
 }
 
-/// An engine with the app `demo` and its collection `people`.
+/// The collection in which equal values have equal tokens.
+pub(crate) const VAULT: &str = "vault";
+
+/// An engine with the app `demo` and its collections `people` and [`VAULT`].
 pub(crate) struct EngineProgram {
     runtime: Runtime,
     server: Option<Server>,
@@ -128,9 +131,11 @@ impl EngineProgram {
             let (control, stores) = open_control(&config).await.unwrap();
             let app = AppId::new("demo").unwrap();
             control.create(&app, &Curve::ALL).await.unwrap();
-            let (kind, format) = (CollectionKind::Random, Format::Opaque);
-            let rules = CollectionRules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None };
-            control.create_collection(&app, &CollectionName::new("people").unwrap(), rules).await.unwrap();
+            for (name, kind) in [("people", CollectionKind::Random), (VAULT, CollectionKind::Deterministic)] {
+                let (format, scope) = (Format::Opaque, Scope::Collection);
+                let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s: None };
+                control.create_collection(&app, &CollectionName::new(name).unwrap(), rules).await.unwrap();
+            }
             stores.close().await;
             Server::start(&config).await.unwrap()
         });
