@@ -141,6 +141,10 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
     }
     tile(html, &digits(run.generator.cpu_cores), "generator cores busy");
     tile(html, &whole(totals.errors), "calls without a result");
+    if let Some(vault) = &run.vault {
+        tile(html, &whole(vault.check.checked()), "rows looked up at the end");
+        tile(html, &whole(vault.check.lost()), "rows lost");
+    }
     html.raw("</ul>");
     if run.classes.iter().any(|class| class.ok > 0) {
         html.raw("<ul class=\"legend\">");
@@ -150,6 +154,7 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
         html.raw("</ul>\n<div class=\"plots\">");
         html.add(&subject.speed()).add(&subject.percentiles());
         html.add(&subject.latency_over_time()).add(&subject.histogram());
+        html.add(&subject.average_over_time());
         html.raw("</div>\n");
     } else {
         html.raw("<p>No call was answered: there is nothing to plot.</p>\n");

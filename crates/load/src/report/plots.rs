@@ -140,6 +140,9 @@ impl Subject<'_> {
                 chart.fault(moment.t_s, &format!("{}: {} errors", class.name, moment.errors));
             }
         }
+        if let Some(kill) = self.run.vault.as_ref().and_then(|vault| vault.kill.as_ref()) {
+            chart.mark(kill.at_s, "engine killed");
+        }
         chart
     }
 
@@ -166,6 +169,23 @@ impl Subject<'_> {
         );
         let chart = self.finish(chart, "latency-over-time", "p99 latency over time");
         figure("Latency over time", "99 of 100 calls of each moment were answered within this.", chart)
+    }
+
+    /// Draws the average and the p95 latency over time, by class. Empty if the writer did not report them.
+    pub(crate) fn average_over_time(&self) -> Html {
+        let moments = || self.classes().flat_map(|(_, class)| &class.over_time);
+        let both = || moments().flat_map(|moment| [moment.mean_us, moment.p95_us]).flatten();
+        if both().next().is_none() {
+            return Html::default();
+        }
+        let y = Axis { scale: Scale::log(both()), title: "average and p95 latency", label: time_us };
+        let mut chart = self.over_time(y, |moment| moment.p95_us, |value| format!("p95 {}", time_us(value)));
+        for (series, class) in self.classes() {
+            let average = |moment: &IntervalFigures| (moment.t_s, moment.mean_us.unwrap_or(f64::NAN));
+            chart.line(series, LineStyle::Dashed, &class.over_time.iter().map(average).collect::<Vec<_>>());
+        }
+        let chart = self.finish(chart, "average-over-time", "Average and p95 latency over time");
+        figure("Average and p95 over time", "Solid: 95 of 100 calls of each moment. Dashed: their average.", chart)
     }
 
     /// Draws latency by percentile, measured from the due time and from the send time.

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::results::tests::{backends, run};
+use crate::results::tests::{backends, run, vault_run};
 
 /// Hostile text: markup, quotes, the end of a script block, an entity, and a script link.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
@@ -49,6 +49,17 @@ fn every_kind_of_file_has_its_plots() {
     for said in figures.into_iter().chain(["href=\"b.json\"", "shared a machine"]) {
         assert!(page.contains(said), "{said}");
     }
+}
+
+#[test]
+fn a_vault_load_has_its_average_over_time_its_kill_and_its_rows() {
+    let page = page::page("Title", &[document("vault.json", &vault_run())]);
+    assert!(is_drawn(&page, "average-over-time-1"));
+    for said in ["engine killed", "rows looked up at the end", "rows lost"] {
+        assert!(page.contains(said), "{said}");
+    }
+    let page = page::page("Title", &[document("run.json", &run())]);
+    assert!(!page.contains("average-over-time") && !page.contains("engine killed"));
 }
 
 #[test]

@@ -34,6 +34,34 @@ pub(crate) fn run() -> Value {
     })
 }
 
+/// Returns a run of a vault load with a kill and a lost row.
+pub(crate) fn vault_run() -> Value {
+    let mut run = run();
+    let times = json!({"mean_us": 3, "p95_us": 3.5});
+    run["classes"][0]["over_time"][0].as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+    let kinds = json!([{
+        "name": "look-up", "ok": 9_000, "failed": 1, "mean_us": 500, "p95_us": 900, "p99_us": 1_500, "max_us": 9_000
+    }]);
+    let rows =
+        |phase: &str, checked: u64, lost: u64| json!({"phase": phase, "checked": checked, "lost": lost, "wrong": 0});
+    run["vault"] = json!({
+        "engines": 3, "rows": 10_000, "rows_at_end": 10_900, "fill_s": 2.5,
+        "kill": {"address": "127.0.0.1:7443", "at_s": 0.2, "recovered_s": 0.45, "in_flight": 12},
+        "phases": [
+            {"phase": "before", "from_s": 0, "to_s": 0.2, "kinds": kinds},
+            {"phase": "during", "from_s": 0.2, "to_s": 0.45, "kinds": kinds},
+            {"phase": "after", "from_s": 0.45, "to_s": 10, "kinds": kinds}
+        ],
+        "retried": {"connection_lost": 12}, "given_up": {}, "errors": {},
+        "wrong_responses": 0, "first_wrong": null,
+        "check": {
+            "phases": [rows("fill", 10_000, 0), rows("before", 100, 0), rows("during", 50, 1), rows("after", 750, 0)],
+            "examples": ["row 10100 is not there"], "seconds": 0.4
+        }
+    });
+    run
+}
+
 pub(crate) fn backends() -> Value {
     let operations = json!({"ops": 10_000, "threads": 8, "per_s": 12_345.6, "p50_us": 500, "p99_us": 2_000});
     json!({
@@ -57,7 +85,10 @@ fn check(value: &Value) -> Figures {
 
 #[test]
 fn each_schema_is_read_as_what_it_is() {
+    let Figures::Run(vault) = check(&vault_run()) else { panic!("no run") };
+    assert_eq!(vault.vault.map(|vault| (vault.check.checked(), vault.check.lost())), Some((10_900, 1)));
     let Figures::Run(one) = check(&run()) else { panic!("no run") };
+    assert_eq!(one.vault, None);
     assert_eq!((one.conditions.mode, one.classes[0].errors["overloaded"]), (Mode::Open, 3));
     assert_eq!((one.classes[0].histogram_us[1], one.conditions.callers), ((6.0, 997), None));
 

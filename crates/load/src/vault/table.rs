@@ -92,3 +92,26 @@ pub(crate) fn over_time(run: &Run) -> String {
     });
     columns(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows.collect::<Vec<_>>())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::results::Figures;
+    use crate::results::tests::vault_run;
+
+    #[test]
+    fn a_vault_load_shows_phases_times_and_rows() {
+        let Ok(Figures::Run(run)) = Figures::parse(&vault_run().to_string()) else { panic!() };
+        let text = crate::table::run(&run);
+        for part in [
+            "before, 0.0 to 0.2 s    look-up  9,000       1   500 us  900 us  1.50 ms  9.00 ms",
+            "0.5        500       0            3.00 us        3.50 us        4.00 us",
+            "was killed at 0.2 s with 12 operations in flight, and had all connections again after 0.2 s",
+            "kill window: retried 12 connection_lost; given up none",
+            "errors outside it: none",
+            "rows: 10,900 checked in 0 s (10,000 fill, 100 before, 50 during, 750 after), 1 lost, 0 wrong; filled in 2 s",
+            "row 10100 is not there",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+}
