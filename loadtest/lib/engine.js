@@ -120,4 +120,4 @@ async function freeAddresses(count) {
   return addresses;
 }
 
-module.exports = { start, furnish, freeAddresses };
+module.exports = { start, furnish, freeAddresses, ready };

@@ -26,15 +26,22 @@ function packages() {
   fs.copyFileSync(lock, stamp);
 }
 
-/** The `sealwire` program: as given, or of this repository, built if it is missing. */
-function program(given) {
+/** The package of each program. */
+const PACKAGES = {
+  sealwire: 'sealwire-cli',
+  'sealwire-load': 'sealwire-load',
+  'throwaway-postgres': 'sealwire-testkit',
+};
+
+/** A program, by default `sealwire`: as given, or of this repository, built if it is missing. */
+function program(given, name = 'sealwire') {
   const profile = process.env.SEALWIRE_PROFILE ?? 'release';
   const folder = profile === 'dev' ? 'debug' : profile;
-  const built = path.resolve(ROOT, process.env.CARGO_TARGET_DIR ?? 'target', folder, 'sealwire');
+  const built = path.resolve(ROOT, process.env.CARGO_TARGET_DIR ?? 'target', folder, name);
   const file = given ? path.resolve(given) : built;
   if (fs.existsSync(file)) return file;
   if (given) throw new Error(`${given} is not there`);
-  must('cargo', ['build', '--profile', profile, '--package', 'sealwire-cli'], ROOT);
+  must('cargo', ['build', '--profile', profile, '--package', PACKAGES[name]], ROOT);
   return file;
 }
 
