@@ -16,8 +16,12 @@ use super::worker::pause;
 use sealwire_store::StoreError;
 
 /// Migration N (from 1) brings the schema to version N. Released migrations must never change.
-const MIGRATIONS: [&str; 3] =
-    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("migrations/1.sql"),
+    include_str!("migrations/2.sql"),
+    include_str!("migrations/3.sql"),
+    include_str!("migrations/4.sql"),
+];
 
 /// The newest schema version that this program knows.
 pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;

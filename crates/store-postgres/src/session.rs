@@ -26,7 +26,7 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would be disastrous for a
 /// table with millions of rows. JIT is off because the resulting cost estimates would trigger compilation.
-const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+pub(super) const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
 /// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A stronger setting

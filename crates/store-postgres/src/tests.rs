@@ -3,6 +3,7 @@
 mod clock;
 mod faults;
 mod news;
+mod plans;
 mod reach;
 mod schema;
 

@@ -25,14 +25,14 @@ macro_rules! live {
     };
 }
 
-static GET: &str = concat!(
+pub(super) static GET: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id = $3 AND ",
     live!("$4")
 );
 
-static GET_MANY: &str = concat!(
+pub(super) static GET_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, id, n)
@@ -40,7 +40,7 @@ static GET_MANY: &str = concat!(
     live!("$4")
 );
 
-static FIND: &str = concat!(
+pub(super) static FIND: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM sealwire.tokens t
@@ -48,7 +48,7 @@ static FIND: &str = concat!(
     live!("$4")
 );
 
-static FIND_MANY: &str = concat!(
+pub(super) static FIND_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, fingerprint, n)
@@ -57,10 +57,10 @@ static FIND_MANY: &str = concat!(
     live!("$4")
 );
 
-static DELETE: &str = "DELETE FROM sealwire.tokens t
+pub(super) static DELETE: &str = "DELETE FROM sealwire.tokens t
     WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) RETURNING t.id";
 
-static EXPIRE: &str = concat!(
+pub(super) static EXPIRE: &str = concat!(
     "UPDATE sealwire.tokens t SET expires = $5
     WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) AND ",
     live!("$4"),

@@ -27,7 +27,7 @@ use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Writte
 const ROWS_MAX: usize = 512;
 
 /// `$10`: now. Returns holders by the position of their row. Every result line includes the number of written rows.
-static MERGE: &str = concat!(
+pub(super) static MERGE: &str = concat!(
     "WITH input AS MATERIALIZED (
         SELECT * FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[],
             $8::int8[], $9::int8[]) WITH ORDINALITY
@@ -52,7 +52,7 @@ static MERGE: &str = concat!(
 /// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from its count.
 static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
 
-static HOLDERS: &str = concat!(
+pub(super) static HOLDERS: &str = concat!(
     "SELECT t.app, t.collection, ",
     columns!(),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, fingerprint) JOIN sealwire.tokens t
@@ -60,11 +60,11 @@ static HOLDERS: &str = concat!(
     WHERE t.fingerprint IS NOT NULL"
 );
 
-static IDS: &str = "SELECT t.app, t.collection, t.id, t.sealed
+pub(super) static IDS: &str = "SELECT t.app, t.collection, t.id, t.sealed
     FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.tokens t
         ON t.app = i.app AND t.collection = i.collection AND t.id = i.id";
 
-static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, fingerprint = NULL
+pub(super) static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, fingerprint = NULL
     FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, fingerprint)
     WHERE t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
         AND t.fingerprint IS NOT NULL AND t.expires <= $4";

@@ -1,0 +1,52 @@
+//! Plans of the statements that look up rows. A plan is cached for as long as its session lasts, so the first must be
+//! good for every size that the table will have.
+
+use super::{options, shared};
+use crate::session::PLANNER;
+use crate::{PostgresStore, tokens, write};
+
+/// Statements, and the column that their index condition must have besides app and collection.
+const LOOKUPS: [(&str, &str, &str); 10] = [
+    ("get", tokens::GET, "id"),
+    ("get many", tokens::GET_MANY, "id"),
+    ("delete", tokens::DELETE, "id"),
+    ("expire", tokens::EXPIRE, "id"),
+    ("ids of written rows", write::IDS, "id"),
+    ("find", tokens::FIND, "fingerprint"),
+    ("find many", tokens::FIND_MANY, "fingerprint"),
+    ("merge", write::MERGE, "fingerprint"),
+    ("holders", write::HOLDERS, "fingerprint"),
+    ("archive", write::ARCHIVE, "fingerprint"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
+    let server = shared();
+    let database = server.database().unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    drop(store);
+    // The server counts rows for the first time after a minute or so.
+    database.sql("ALTER TABLE sealwire.tokens SET (autovacuum_enabled = false)").unwrap();
+    for rows in [0, 500, 20_000] {
+        database
+            .sql(&format!(
+                "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, created)
+                 SELECT 7, 9, int4send(n), sha256(int4send(n)), '', 1
+                 FROM generate_series((SELECT count(*)::int4 FROM sealwire.tokens) + 1, {rows}) AS n"
+            ))
+            .unwrap();
+        for (name, statement, column) in LOOKUPS {
+            let parameters = (1..=12).filter(|n| statement.contains(&format!("${n}"))).count();
+            let nulls = vec!["NULL"; parameters].join(", ");
+            let plan = database
+                .sql(&format!("{PLANNER}; PREPARE lookup AS {statement}; EXPLAIN EXECUTE lookup({nulls})"))
+                .unwrap();
+            let conditions = plan.lines().filter(|line| line.contains("Index Cond:") && line.contains("collection ="));
+            let conditions: Vec<&str> = conditions.collect();
+            assert!(!conditions.is_empty(), "{name}: {plan}");
+            for condition in conditions {
+                assert!(condition.contains(&format!("({column} = ")), "{name} among {rows} rows: {plan}");
+            }
+        }
+    }
+}
