@@ -60,7 +60,7 @@ impl Mixed {
     /// Starts the engine and warms it up. `tenant` sends the mix.
     pub(crate) fn start(bench: &Bench, name: &str, tenant: &str, settings: &[Setting]) -> io::Result<Self> {
         let engine = bench.engine(name, settings)?;
-        let mut generator = Generator::new(mix_frames())?;
+        let mut generator = Generator::new(mix_frames());
         let connections = generator.connect(&engine, &bench.folder, tenant, MIX_CONNECTIONS)?;
         let closed = generator.add(mix(connections.clone(), Drive::Closed(1)));
         warm_up(bench, &mut generator, &connections)?;
@@ -98,11 +98,18 @@ fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>)
     Ok(())
 }
 
-/// Checks a generator's responses by opening one of each kind, and ends generator and engine.
+/// Checks a generator's responses, and ends generator and engine.
 pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generator) -> io::Result<()> {
     if !engine.is_running() {
         return Err(io::Error::other("the engine ended by itself"));
     }
+    check(bench, &engine, &generator)?;
+    bench.prober.ask(None);
+    Ok(())
+}
+
+/// Checks a generator's responses by opening one of each kind.
+fn check(bench: &Bench, engine: &EngineChild, generator: &Generator) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let file = |name: &str| Pem::File(bench.folder.path().join(name));
@@ -117,9 +124,7 @@ pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generato
             }
         }
         Ok(())
-    })?;
-    bench.prober.ask(None);
-    Ok(())
+    })
 }
 
 /// Returns the work done by a time, in fields. Between two completed requests, work is interpolated.

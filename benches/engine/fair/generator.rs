@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,8 @@ use crate::fair::connection::{BenchConnection, Frame, Pace, Pending, READ_BYTES,
 
 /// Timeout for missing responses, which ends the run. Long enough for a slow machine.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Interval at which [`Generator::run_until`] looks for the end of the run.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The times at which a load sends.
 #[derive(Clone, Copy, Debug)]
@@ -127,14 +130,26 @@ pub(crate) struct Generator {
     replies: BTreeMap<usize, Vec<u8>>,
     /// The first incorrect response.
     wrong: Option<String>,
+    /// CPU time of the runs so far.
+    cpu: Duration,
+    /// The CPU time and the clock when measuring of the cost began.
     begun: (Duration, Duration),
 }
 
 impl Generator {
     /// Makes a generator without connections and loads.
-    pub(crate) fn new(frames: Vec<Frame>) -> io::Result<Self> {
-        Ok(Self {
-            clock: Instant::now(),
+    pub(crate) fn new(frames: Vec<Frame>) -> Self {
+        Self::with_clock(Instant::now(), frames)
+    }
+
+    /// Makes a generator whose times are those of this one. It can run in another thread beside this one.
+    pub(crate) fn sibling(&self, frames: Vec<Frame>) -> Self {
+        Self::with_clock(self.clock, frames)
+    }
+
+    fn with_clock(clock: Instant, frames: Vec<Frame>) -> Self {
+        Self {
+            clock,
             connections: Vec::new(),
             frames,
             loads: Vec::new(),
@@ -143,8 +158,9 @@ impl Generator {
             scratch: vec![0; READ_BYTES],
             replies: BTreeMap::new(),
             wrong: None,
-            begun: (thread_cpu::current()?, Duration::ZERO),
-        })
+            cpu: Duration::ZERO,
+            begun: (Duration::ZERO, Duration::ZERO),
+        }
     }
 
     /// Opens connections of a tenant.
@@ -232,18 +248,31 @@ impl Generator {
     pub(crate) fn run(&mut self, time: Duration) -> io::Result<Range<u64>> {
         let begin = self.now();
         let end = begin + time.as_nanos() as u64;
-        while self.now() < end {
-            self.turn(end)?;
-        }
+        self.turn_while(end, |_| true)?;
         Ok(begin..self.now())
+    }
+
+    /// Runs the active loads until another thread sets `stop`.
+    pub(crate) fn run_until(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            self.run(STOP_CHECK_INTERVAL)?;
+        }
+        Ok(())
     }
 
     /// Runs until a load has no requests in flight, for [`SETTLE_TIME_MAX`] at most.
     pub(crate) fn settle(&mut self, load: usize) -> io::Result<()> {
         let end = self.now() + SETTLE_TIME_MAX.as_nanos() as u64;
-        while self.under_way(load) > 0 && self.now() < end {
+        self.turn_while(end, |generator| generator.under_way(load) > 0)
+    }
+
+    /// Handles events until a time while a condition holds, and counts their CPU time.
+    fn turn_while(&mut self, end: u64, condition: impl Fn(&Self) -> bool) -> io::Result<()> {
+        let before = thread_cpu::current()?;
+        while self.now() < end && condition(self) {
             self.turn(end)?;
         }
+        self.cpu += thread_cpu::current()?.saturating_sub(before);
         Ok(())
     }
 
@@ -405,25 +434,24 @@ impl Generator {
     }
 
     /// Starts measuring the generator's own cost.
-    pub(crate) fn begin_cost(&mut self) -> io::Result<()> {
-        self.begun = (thread_cpu::current()?, Duration::from_nanos(self.now()));
-        Ok(())
+    pub(crate) fn begin_cost(&mut self) {
+        self.begun = (self.cpu, Duration::from_nanos(self.now()));
     }
 
     /// Returns the generator's cost since [`Generator::begin_cost`], given the samples of that time.
-    pub(crate) fn cost(&self, samples: &[Sample]) -> io::Result<Cost> {
-        let cpu = (thread_cpu::current()? - self.begun.0).as_secs_f64();
+    pub(crate) fn cost(&self, samples: &[Sample]) -> Cost {
+        let cpu = (self.cpu - self.begun.0).as_secs_f64();
         let wall = (Duration::from_nanos(self.now()) - self.begun.1).as_secs_f64();
         let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
         let open = |load: usize| !matches!(self.loads[load].load.drive, Drive::Closed(_));
         let sent = || samples.iter().filter(|sample| sample.outcome != Outcome::Paused);
         let lag = |sample: &Sample| sample.sent.saturating_sub(sample.intended) as f64 / 1e6;
-        Ok(Cost {
+        Cost {
             calls: sent().count(),
             cpu_us: cpu * 1e6 / sent().count().max(1) as f64,
             share: cpu / (wall * cores),
             lag_ms: Summary::of(sent().filter(|sample| open(sample.load)).map(lag).collect()),
-        })
+        }
     }
 
     /// Returns the last successful response of each frame, with the plaintext and the sealed document.

@@ -61,6 +61,12 @@ pub(crate) fn raise_priority() {
     let _ = rustix::process::setpriority_process(None, -10);
 }
 
+/// Lowers the priority of the calling thread below that of the engine, for a client whose own work must not displace
+/// the engine and whose latency is not measured.
+pub(crate) fn lower_priority() {
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
 /// Puts the calling thread under the kernel's idle policy with a program of util-linux, because there is no safe
 /// function for it. Returns whether this succeeded.
 fn idle_policy() -> bool {

@@ -6,18 +6,20 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use sealwire_benches::stats::{Interval, Summary, Verdict, bootstrap, median};
 use sealwire_wire::KeyScope;
 use serde_json::json;
 
-use super::{finish, latencies, summary, warm_up, within};
+use super::{check, finish, latencies, summary, warm_up, within};
 use crate::child::{EngineChild, Metrics};
 use crate::fair::Bench;
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
-use crate::fair::machine::Usage;
+use crate::fair::machine::{Usage, lower_priority};
 use crate::fair::report::{self, Judged, Section, Table, digits, interval, kept_up, percent};
 
 /// Fields of the client's request and of a batch.
@@ -81,14 +83,19 @@ struct MeasuredWindow {
     foreign: f64,
 }
 
-/// An engine with its clients.
+/// An engine with its clients. The small client and the batch clients are two threads, so that reading a batch does not
+/// delay the measurement of a small response.
 struct Side {
     engine: EngineChild,
-    generator: Generator,
-    connections: [Range<usize>; 3],
+    caller: Generator,
+    batches: Generator,
+    /// The small client's connection.
+    connections: Range<usize>,
+    /// A connection of each batch client.
+    batch_connections: [Range<usize>; 2],
 }
 
-/// Indexes of a case's loads.
+/// Indexes of a case's loads, in the generator of the small client and in that of the batches.
 struct Loads {
     callers: [usize; 2],
     batches: [usize; 2],
@@ -97,56 +104,85 @@ struct Loads {
 impl Side {
     fn start(bench: &Bench, order: &'static str) -> io::Result<Self> {
         let engine = bench.engine("beside", &[("schedule.order", order)])?;
-        let frames = [KeyScope::Request, KeyScope::Field].into_iter();
-        let frames = frames.flat_map(|scope| FIELDS.map(|fields| Frame::new(fields, scope, None))).collect();
-        let mut generator = Generator::new(frames)?;
-        let mut connect = |tenant| generator.connect(&engine, &bench.folder, tenant, 1);
-        let connections = [connect("caller")?, connect("batch-a")?, connect("batch-b")?];
-        warm_up(bench, &mut generator, &connections[0])?;
-        Ok(Self { engine, generator, connections })
+        let frames = |fields| [KeyScope::Request, KeyScope::Field].map(|scope| Frame::new(fields, scope, None)).into();
+        let mut caller = Generator::new(frames(FIELDS[0]));
+        let mut batches = caller.sibling(frames(FIELDS[1]));
+        let connections = caller.connect(&engine, &bench.folder, "caller", 1)?;
+        let mut connect = |tenant| batches.connect(&engine, &bench.folder, tenant, 1);
+        let batch_connections = [connect("batch-a")?, connect("batch-b")?];
+        warm_up(bench, &mut caller, &connections)?;
+        Ok(Self { engine, caller, batches, connections, batch_connections })
     }
 
     fn add(&mut self, case: Case) -> Loads {
-        let first = if case.key_scope == KeyScope::Request { 0 } else { FIELDS.len() };
-        let [caller, batch_a, batch_b] = self.connections.clone();
-        let mut add = |frame, connections, drive| {
-            self.generator.add(Load { calls: vec![(first + frame, 1.0)], connections, drive })
-        };
-        let callers = [20.0, case.more_per_s].map(|per_s| add(0, caller.clone(), Drive::Even(per_s)));
-        let batches = [batch_a, batch_b].map(|connections| add(1, connections, Drive::Closed(case.batches)));
+        let frame = usize::from(case.key_scope == KeyScope::Field);
+        let load = |connections, drive| Load { calls: vec![(frame, 1.0)], connections, drive };
+        let rates = [20.0, case.more_per_s];
+        let callers = rates.map(|per_s| self.caller.add(load(self.connections.clone(), Drive::Even(per_s))));
+        let batches = self.batch_connections.clone();
+        let batches = batches.map(|connections| self.batches.add(load(connections, Drive::Closed(case.batches))));
         Loads { callers, batches }
     }
 
-    /// Starts the loads of the arm.
-    fn enter(&mut self, bench: &Bench, loads: &Loads, arm: Arm) -> io::Result<()> {
+    /// Runs the loads of the arm for a time, and until all responses have arrived. Returns the time in which the client
+    /// was measured, and the time at which the batches were cancelled.
+    fn window(&mut self, bench: &Bench, loads: &Loads, arm: Arm, time: Duration) -> io::Result<(Range<u64>, u64)> {
+        let Self { caller, batches, .. } = self;
         bench.warmth.set(arm == Arm::Alone);
-        if arm == Arm::Batches || arm == Arm::Beside {
-            loads.batches.iter().for_each(|batch| self.generator.start(*batch));
-        }
-        // Batches or idle-policy threads start before the client, so that its requests meet a busy engine or raised
-        // clocks.
-        self.generator.run(bench.length.pick(500, 400, 50).into_ms())?;
-        if arm != Arm::Batches {
-            loads.callers.iter().for_each(|caller| self.generator.start(*caller));
-        }
-        Ok(())
+        let stop = AtomicBool::new(false);
+        let (range, end) = thread::scope(|scope| {
+            let streamed = matches!(arm, Arm::Batches | Arm::Beside)
+                .then(|| scope.spawn(|| stream_batches(batches, &loads.batches, &stop)));
+            let range = client_window(bench, caller, loads, arm, time);
+            stop.store(true, Ordering::Relaxed);
+            let streamed =
+                streamed.map(|thread| thread.join().map_err(|_| io::Error::other("a batch client panicked")));
+            let end = streamed.transpose()?.transpose()?;
+            range.map(|range| (range, end.unwrap_or_else(|| caller.now())))
+        })?;
+        Ok((range, end))
     }
 
-    /// Stops all loads: first the client, whose responses are awaited, then the batches. Returns the time of the
-    /// batches' cancellation.
-    fn leave(&mut self, bench: &Bench, loads: &Loads) -> io::Result<u64> {
-        loads.callers.iter().for_each(|caller| self.generator.stop(*caller));
-        for caller in loads.callers {
-            self.generator.settle(caller)?;
-        }
-        bench.warmth.set(false);
-        let end = self.generator.now();
-        loads.batches.iter().for_each(|batch| self.generator.cancel(*batch));
-        for batch in loads.batches {
-            self.generator.settle(batch)?;
-        }
-        Ok(end)
+    /// Checks the responses of both kinds of clients, and ends the engine.
+    fn finish(self, bench: &Bench) -> io::Result<()> {
+        check(bench, &self.engine, &self.batches)?;
+        finish(bench, self.engine, self.caller)
     }
+}
+
+/// Runs the small client. Returns the time from its start to its stop.
+fn client_window(
+    bench: &Bench,
+    caller: &mut Generator,
+    loads: &Loads,
+    arm: Arm,
+    time: Duration,
+) -> io::Result<Range<u64>> {
+    // Batches or idle-policy threads start before the client, so that its requests meet a busy engine or raised clocks.
+    caller.run(bench.length.pick(500, 400, 50).into_ms())?;
+    if arm != Arm::Batches {
+        loads.callers.iter().for_each(|load| caller.start(*load));
+    }
+    let range = caller.run(time)?;
+    loads.callers.iter().for_each(|load| caller.stop(*load));
+    for load in loads.callers {
+        caller.settle(load)?;
+    }
+    bench.warmth.set(false);
+    Ok(range)
+}
+
+/// Runs the batch clients until `stop` is set. Returns the time at which their requests were cancelled.
+fn stream_batches(batches: &mut Generator, loads: &[usize], stop: &AtomicBool) -> io::Result<u64> {
+    lower_priority();
+    loads.iter().for_each(|load| batches.start(*load));
+    batches.run_until(stop)?;
+    let end = batches.now();
+    loads.iter().for_each(|load| batches.cancel(*load));
+    for load in loads {
+        batches.settle(*load)?;
+    }
+    Ok(end)
 }
 
 /// Converts milliseconds to a duration.
@@ -189,8 +225,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     }
     section.tables.extend([work, queue]);
     section.raw = raw.into();
-    finish(bench, fair.engine, fair.generator)?;
-    finish(bench, arrival.engine, arrival.generator)?;
+    fair.finish(bench)?;
+    arrival.finish(bench)?;
     Ok(section)
 }
 
@@ -221,8 +257,10 @@ impl Measurements {
             notes: Vec::new(),
             judged: Judged::Yes,
         };
-        fair.generator.take();
-        fair.generator.begin_cost()?;
+        fair.caller.take();
+        fair.batches.take();
+        fair.caller.begin_cost();
+        fair.batches.begin_cost();
         for round in 0..rounds {
             bench.say(&format!("beside: {}, round {} of {rounds}", case.name(), round + 1));
             taken.round(bench, fair, round)?;
@@ -231,12 +269,15 @@ impl Measurements {
                 arrival_window(bench, arrival, &arrival_loads, case)?;
             }
         }
-        taken.samples = fair.generator.take();
-        taken.arrival = arrival.generator.take();
-        let cost = fair.generator.cost(&taken.samples)?;
-        let (judged, note) = kept_up(cost, taken.summary(Arm::Beside).p99, &case.name());
+        taken.samples = fair.caller.take();
+        taken.arrival = arrival.caller.take();
+        arrival.batches.take();
+        let p99 = taken.summary(Arm::Beside).p99;
+        let (judged, note) = kept_up(fair.caller.cost(&taken.samples), p99, &format!("{}, client", case.name()));
         taken.judged = judged;
-        taken.notes.push(note);
+        let batches = fair.batches.take();
+        let (_, batches) = kept_up(fair.batches.cost(&batches), p99, &format!("{}, batches", case.name()));
+        taken.notes.extend([note, batches]);
         Ok(taken)
     }
 
@@ -246,10 +287,9 @@ impl Measurements {
             arms.reverse();
         }
         for arm in arms {
-            let (metrics, usage, begin) = (side.engine.metrics()?, Usage::read(&[&side.engine])?, side.generator.now());
-            side.enter(bench, &self.loads, arm)?;
-            let range = side.generator.run(bench.length.pick(1_800, 1_200, 250).into_ms())?;
-            let end = side.leave(bench, &self.loads)?;
+            let (metrics, usage, begin) = (side.engine.metrics()?, Usage::read(&[&side.engine])?, side.caller.now());
+            let time = bench.length.pick(1_800, 1_200, 250).into_ms();
+            let (range, end) = side.window(bench, &self.loads, arm, time)?;
             let foreign = Usage::read(&[&side.engine])?.foreign_since(usage);
             let after = side.engine.metrics()?;
             let fields: f64 = after.grown(&metrics, "sealwire_fields_total").map(|(_, fields)| fields).sum();
@@ -405,10 +445,8 @@ impl Measurements {
 
 /// Runs a window with FIFO order: batches before the client, and every response awaited.
 fn arrival_window(bench: &Bench, side: &mut Side, loads: &Loads, case: Case) -> io::Result<()> {
-    side.enter(bench, loads, Arm::Beside)?;
     // With a key per field, latencies reach seconds, so requests of one second are enough.
     let time = if case.key_scope == KeyScope::Request { 1_800 } else { 1_000 };
-    side.generator.run(bench.length.pick(time, time, 200).into_ms())?;
-    side.leave(bench, loads)?;
+    side.window(bench, loads, Arm::Beside, bench.length.pick(time, time, 200).into_ms())?;
     Ok(())
 }

@@ -44,14 +44,14 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         let connections = mixed.generator.connect(&mixed.engine, &bench.folder, tenant, VICTIM_CONNECTIONS)?;
         victims.push(mixed.generator.add(mix(connections, Drive::Random(VICTIM * calls_per_s))));
     }
-    mixed.generator.begin_cost()?;
+    mixed.generator.begin_cost();
     let mut windows = Vec::new();
     for hogged in [false, true, true, false, false, true, true, false].into_iter().take(bench.length.pick(8, 4, 2)) {
         bench.say(if hogged { "hog: with the hog" } else { "hog: victims alone" });
         windows.push(window(bench, &mut mixed, hog, &victims, hogged)?);
     }
     let samples = mixed.generator.take();
-    let (judged, note) = kept_up(mixed.generator.cost(&samples)?, LAG_OF_MS, "hog and victims");
+    let (judged, note) = kept_up(mixed.generator.cost(&samples), LAG_OF_MS, "hog and victims");
     section.notes.push(note);
     let taken = Measurements { hog, victims, windows, samples, capacity };
     taken.tell(&mut section, judged);

@@ -52,7 +52,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         Frame::new(SMALL_FIELDS, KeyScope::Request, Some(WITHIN_MS as u32)),
         Frame::new(LARGE_FIELDS, KeyScope::Request, Some(20_000)),
     ];
-    let mut generator = Generator::new(frames)?;
+    let mut generator = Generator::new(frames);
     let connections = [
         generator.connect(&engine, &bench.folder, "caller", 1)?,
         generator.connect(&engine, &bench.folder, "hog", LARGE_CONNECTIONS)?,
@@ -61,7 +61,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let base_mib = engine.resident_mib()?;
     let [small, large] = add(&mut generator, &connections);
     bench.say("memory: readers stall, then read slowly");
-    generator.begin_cost()?;
+    generator.begin_cost();
     let stall = Duration::from_millis(bench.length.pick(3_000, 2_000, 300));
     generator.pace(connections[1].clone(), Some((stall, PACE)));
     generator.start(large);
@@ -73,7 +73,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     generator.settle(small)?;
     generator.settle(large)?;
     let samples = generator.take();
-    let (judged, note) = kept_up(generator.cost(&samples)?, LAG_OF_MS, "memory");
+    let (judged, note) = kept_up(generator.cost(&samples), LAG_OF_MS, "memory");
     section.notes.push(note);
     section.raw = json!({ "small": small, "large": large, "samples": report::raw(&samples) });
     tell(&samples, [small, large], &window, &mut section, judged);

@@ -129,7 +129,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
 fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &mut Section) -> io::Result<Step> {
     let generator = &mut mixed.generator;
     generator.take();
-    generator.begin_cost()?;
+    generator.begin_cost();
     let load = generator.add(mix(mixed.connections.clone(), Drive::Random(factor * capacity / mean_fields())));
     let (settle, time) = bench.length.pick((2.0, 8.0), (2.0, 3.0), (0.1, 0.4));
     generator.start(load);
@@ -140,7 +140,7 @@ fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &
     // The next step must not begin with a client that was asked to wait.
     generator.run(Duration::from_millis(bench.length.pick(1_000, 1_000, 100)))?;
     let samples = generator.take();
-    let (judged, note) = kept_up(generator.cost(&samples)?, LAG_OF_MS, &format!("{factor}x"));
+    let (judged, note) = kept_up(generator.cost(&samples), LAG_OF_MS, &format!("{factor}x"));
     section.notes.push(note);
     Ok(Step { factor, samples, window, capacity, resident_mib: mixed.engine.resident_max_mib()?, judged })
 }
