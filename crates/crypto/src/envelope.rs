@@ -71,10 +71,13 @@ pub enum Datatype {
 }
 
 impl Datatype {
+    /// All, in the order of their bytes.
+    pub(crate) const ALL: [Self; 3] = [Self::String, Self::Binary, Self::Value];
+
     /// Returns the datatype of a byte, if there is one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
-        [Self::String, Self::Binary, Self::Value].into_iter().find(|datatype| *datatype as u8 == byte)
+        Self::ALL.into_iter().find(|datatype| *datatype as u8 == byte)
     }
 }
 

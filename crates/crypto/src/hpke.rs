@@ -4,9 +4,10 @@
 //! recipient, no PSK, no sender authentication, no export. The caller supplies the sequence number, since fields can be
 //! opened in any order.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use hkdf::{Hkdf, HkdfExtract};
+use sealwire_gcm_batch::BatchKey;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
@@ -46,7 +47,11 @@ impl ScheduleContext {
 /// The values that both sides derive: an AEAD key and a base nonce (section 5.2, `Context`).
 pub(crate) struct Context {
     key: AeadKey,
+    /// The bytes of `key`, for `batch_key`.
+    key_bytes: Secret,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
+    /// The same key for batches of messages, from the first batch on.
+    batch_key: OnceLock<Box<BatchKey>>,
 }
 
 impl Context {
@@ -80,12 +85,17 @@ impl Context {
         suite.expand(&secret, b"key", &[&context.0], &mut key[..]);
         let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
         suite.expand(&secret, b"base_nonce", &[&context.0], &mut base_nonce[..]);
-        Ok(Self { key: AeadKey::new(&key)?, base_nonce })
+        Ok(Self { key: AeadKey::new(&key)?, key_bytes: key, base_nonce, batch_key: OnceLock::new() })
+    }
+
+    /// Returns the key for batches of messages, with the nonces of [`Self::nonce`].
+    pub(crate) fn batch_key(&self) -> &BatchKey {
+        self.batch_key.get_or_init(|| Box::new(BatchKey::new(&self.key_bytes)))
     }
 
     /// Section 5.2, `ComputeNonce`.
     #[inline]
-    fn nonce(&self, sequence: u32) -> [u8; NONCE_BYTES] {
+    pub(crate) fn nonce(&self, sequence: u32) -> [u8; NONCE_BYTES] {
         let mut nonce = *self.base_nonce;
         for (byte, counter) in nonce[NONCE_BYTES - 4..].iter_mut().zip(sequence.to_be_bytes()) {
             *byte ^= counter;

@@ -3,7 +3,8 @@
 //! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The construction is
 //! HPKE base mode (RFC 9180) with the sequence number written into every envelope. `proto/envelope.md` specifies the
 //! exact bytes of envelopes. This crate defines no primitives of its own.
-//! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
+//! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields
+//! of one request are sealed together by `sealwire-gcm-batch`.
 //!
 //! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a wrong key, a wrong
 //! context and altered bytes apart.
@@ -25,6 +26,7 @@ mod open;
 mod open_key_cache;
 mod precomputed;
 mod seal;
+mod short_fields;
 
 pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
 pub use curve::Curve;

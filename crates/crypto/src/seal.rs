@@ -1,13 +1,14 @@
 //! Seals the fields of one request to an app's newest key, under ephemeral keys of its own or under the app's epoch.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 
 use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, TEXT_PREFIX, base64_chars};
 use crate::epoch::Epoch;
 use crate::key_schedule::Schedule;
+use crate::short_fields::{PLAINTEXT_BYTES_MAX, ShortFields};
 use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion};
 
 /// The scope of an ephemeral key within one sealer. [`Sealer::in_epoch`] shares a key between sealers.
@@ -29,11 +30,44 @@ pub struct Sealer {
     recipient: Arc<KeyVersion>,
     keys: Keys,
     encoding: Encoding,
-    /// The additional data: the datatype, then the client's context.
-    aad: Vec<u8>,
+    aads: Aads,
     /// The body during sealing, before it is encoded. Holds ciphertext between calls.
     body: Vec<u8>,
+    /// Number of fields sealed one by one.
+    singles: usize,
+    /// Fields to be sealed together, from the first on.
+    short_fields: Option<Box<ShortFields>>,
 }
+
+/// The additional data of every datatype: the datatype, then the client's context.
+struct Aads {
+    bytes: Vec<u8>,
+    /// Length of each.
+    length: usize,
+}
+
+impl Aads {
+    fn new(context: &[u8]) -> Self {
+        let length = 1 + context.len();
+        let mut bytes = Vec::with_capacity(Datatype::ALL.len() * length);
+        for datatype in Datatype::ALL {
+            bytes.push(datatype as u8);
+            bytes.extend_from_slice(context);
+        }
+        Self { bytes, length }
+    }
+
+    #[inline]
+    fn of(&self, datatype: Datatype) -> &[u8] {
+        &self.bytes[datatype as usize * self.length..][..self.length]
+    }
+}
+
+/// Number of fields that a request seals one by one before it seals short fields together. A batch needs the key in
+/// another form, which fewer fields would not pay back.
+const SINGLES: usize = 8;
+/// Whether fields are ever sealed together.
+static SEALS_BATCHES: LazyLock<bool> = LazyLock::new(sealwire_gcm_batch::is_accelerated);
 
 /// The source of schedules and sequence numbers.
 enum Keys {
@@ -51,6 +85,28 @@ enum Keys {
 }
 
 impl Keys {
+    /// Returns an unused sequence number of the present schedule, if the next field can be sealed under it.
+    #[inline]
+    fn next_of_present(&mut self) -> Option<u32> {
+        match self {
+            Self::Own { scope: KeyScope::Request, next, .. } => {
+                let sequence = (*next)?;
+                *next = sequence.checked_add(1);
+                Some(sequence)
+            }
+            Self::Own { scope: KeyScope::Field, .. } => None,
+            Self::Shared { epoch, lifetime, clock } if !epoch.is_revoked() => epoch.take_number(*lifetime, clock()),
+            Self::Shared { .. } => None,
+        }
+    }
+
+    fn present(&self) -> &Schedule {
+        match self {
+            Self::Own { schedule, .. } => schedule,
+            Self::Shared { epoch, .. } => &epoch.schedule,
+        }
+    }
+
     /// Returns a schedule and an unused sequence number. Makes a new key if the scope requires it, the numbers are used
     /// up, or the epoch is over. Switches to the request's own key once epochs are forbidden.
     #[inline]
@@ -156,8 +212,8 @@ impl Sealer {
     }
 
     fn with_keys(app: &AppId, recipient: Arc<KeyVersion>, keys: Keys, encoding: Encoding, context: &[u8]) -> Self {
-        let aad = [&[Datatype::Value as u8], context].concat();
-        Self { app: app.clone(), recipient, keys, encoding, aad, body: Vec::new() }
+        let (app, aads) = (app.clone(), Aads::new(context));
+        Self { app, recipient, keys, encoding, aads, body: Vec::new(), singles: 0, short_fields: None }
     }
 
     /// Returns the number of bytes that [`Sealer::seal`] appends for a plaintext of this length.
@@ -174,22 +230,93 @@ impl Sealer {
         self.encoding
     }
 
-    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes.
+    /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes. No field that [`Sealer::seal_later`]
+    /// left incomplete may wait.
     ///
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
     #[inline]
     pub fn seal(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        debug_assert!(self.short_fields.as_ref().is_none_or(|fields| fields.is_empty()), "fields wait for `complete`");
         let (schedule, sequence) = self.keys.next(&self.app, &self.recipient)?;
-        self.aad[0] = datatype as u8;
-        match self.encoding {
-            Encoding::Text => schedule.seal_text(datatype, sequence, &self.aad, plaintext, &mut self.body, out),
-            Encoding::Binary => schedule.seal_binary(datatype, sequence, &self.aad, plaintext, out),
+        schedule.seal(self.encoding, datatype, sequence, self.aads.of(datatype), plaintext, &mut self.body, out)
+    }
+
+    /// Appends the envelope of one field to `out`, as [`Sealer::seal`], but can leave out its ciphertext until
+    /// [`Sealer::complete`]. Until then the caller keeps all bytes of `out` where they are.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
+    #[inline]
+    pub fn seal_later(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        if self.singles < SINGLES || !*SEALS_BATCHES {
+            self.singles += 1;
+            return self.seal(datatype, plaintext, out);
+        }
+        let Some(sequence) = self.keys.next_of_present() else {
+            // The fields that wait belong to the present schedule.
+            self.complete(out);
+            return self.seal(datatype, plaintext, out);
+        };
+        let Self { keys, aads, encoding, body, .. } = self;
+        let schedule = keys.present();
+        if plaintext.len() > PLAINTEXT_BYTES_MAX {
+            return schedule.seal(*encoding, datatype, sequence, aads.of(datatype), plaintext, body, out);
+        }
+        schedule.write_header(*encoding, out);
+        let short_fields =
+            self.short_fields.get_or_insert_with(|| Box::new(ShortFields::new(|datatype| aads.of(datatype))));
+        short_fields.put(datatype, sequence, plaintext, *encoding, out);
+        if short_fields.is_full() {
+            self.complete(out);
+        }
+        Ok(())
+    }
+
+    /// Fills in every ciphertext that [`Sealer::seal_later`] left out of `out`.
+    pub fn complete(&mut self, out: &mut [u8]) {
+        let Self { keys, encoding, short_fields, .. } = self;
+        if let Some(short_fields) = short_fields.as_mut().filter(|fields| !fields.is_empty()) {
+            short_fields.complete(&keys.present().context, *encoding, out);
         }
     }
 }
 
 impl Schedule {
+    /// Appends an envelope. `body` is a buffer.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "all of them vary by field or belong to the sealer")]
+    fn seal(
+        &self,
+        encoding: Encoding,
+        datatype: Datatype,
+        sequence: u32,
+        aad: &[u8],
+        plaintext: &[u8],
+        body: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        match encoding {
+            Encoding::Text => self.seal_text(datatype, sequence, aad, plaintext, body, out),
+            Encoding::Binary => self.seal_binary(datatype, sequence, aad, plaintext, out),
+        }
+    }
+
+    /// Appends the part of an envelope before its body.
+    #[inline]
+    fn write_header(&self, encoding: Encoding, out: &mut Vec<u8>) {
+        match encoding {
+            Encoding::Text => {
+                out.extend_from_slice(TEXT_PREFIX);
+                out.extend_from_slice(&self.header_chars);
+            }
+            Encoding::Binary => {
+                out.extend_from_slice(BINARY_PREFIX);
+                out.extend_from_slice(&self.header.0);
+            }
+        }
+    }
+
     fn seal_text(
         &self,
         datatype: Datatype,
@@ -206,8 +333,7 @@ impl Schedule {
         body.extend_from_slice(plaintext);
         self.context.seal(sequence, aad, body, BODY_PREFIX_BYTES)?;
 
-        out.extend_from_slice(TEXT_PREFIX);
-        out.extend_from_slice(&self.header_chars);
+        self.write_header(Encoding::Text, out);
         let start = out.len();
         out.resize(start + base64_chars(body.len()), 0);
         BASE64.encode_slice(&*body, &mut out[start..]).expect("the room is base64_chars long");
@@ -223,8 +349,7 @@ impl Schedule {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let before = out.len();
-        out.extend_from_slice(BINARY_PREFIX);
-        out.extend_from_slice(&self.header.0);
+        self.write_header(Encoding::Binary, out);
         out.push(datatype as u8);
         out.extend_from_slice(&sequence.to_be_bytes());
         let start = out.len();

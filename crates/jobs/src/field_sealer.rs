@@ -53,7 +53,8 @@ impl FieldSealer {
     }
 
     /// Appends a sealed field as a MessagePack value. `plaintext` is UTF-8 for a string and one MessagePack value for
-    /// [`Datatype::Value`].
+    /// [`Datatype::Value`]. Its ciphertext can be missing until [`FieldSealer::complete`]; until then the caller keeps all
+    /// bytes of `out` where they are.
     ///
     /// # Errors
     ///
@@ -67,9 +68,17 @@ impl FieldSealer {
                     Encoding::Text => write::str_header(out, bytes),
                     Encoding::Binary => write::bin_header(out, bytes),
                 }
-                sealer.seal(datatype, plaintext, out).map_err(|_| FieldFault::Library)
+                sealer.seal_later(datatype, plaintext, out).map_err(|_| FieldFault::Library)
             }
             Self::Evervault(sealer) => write_evervault(sealer, datatype, plaintext, out),
+        }
+    }
+
+    /// Fills in every ciphertext that [`FieldSealer::write`] left out of `out`.
+    pub fn complete(&mut self, out: &mut [u8]) {
+        match self {
+            Self::Native(sealer) => sealer.complete(out),
+            Self::Evervault(_) => (),
         }
     }
 }

@@ -29,6 +29,10 @@ pub trait Transform {
     /// # Errors
     /// An error ends the walk with that error.
     fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
+
+    /// Fills in bytes that `field` appended as placeholders. Called at the end of every slice of the walk that had no
+    /// error. `out` is the output since the start of the slice and before; its bytes are where `field` appended them.
+    fn complete(&mut self, _out: &mut [u8]) {}
 }
 
 /// One selected value.

@@ -6,7 +6,6 @@
 //!
 //! Unchanged bytes are not copied value by value. `copied_to` lags behind, and each run between two replaced fields is
 //! copied at once.
-//! fields is copied at once.
 
 use std::sync::Arc;
 
@@ -154,6 +153,7 @@ impl Walk {
         };
         let progress = self.run(&mut pass, budget)?;
         pass.flush_to(self.whole_at.unwrap_or(self.position))?;
+        pass.transform.complete(pass.out);
         self.copied_to = pass.copied_to;
         self.out_bytes += pass.out.len().saturating_sub(out_len_before);
         Ok(progress)
@@ -541,6 +541,45 @@ mod tests {
             if fits {
                 assert_eq!(drained, [b"prefix", whole.as_slice()].concat());
             }
+        }
+    }
+
+    /// Appends a placeholder for each field, and fills it in later.
+    #[derive(Default)]
+    struct Later(Vec<usize>);
+
+    impl Transform for Later {
+        type Error = String;
+
+        fn field(&mut self, _: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, String> {
+            write::str(out, "?");
+            self.0.push(out.len() - 1);
+            Ok(Outcome::Replaced)
+        }
+
+        fn failed(&mut self, _: &Path<'_>, error: String) -> Result<(), String> {
+            Err(error)
+        }
+
+        fn complete(&mut self, out: &mut [u8]) {
+            self.0.drain(..).for_each(|at| out[at] = b'!');
+        }
+    }
+
+    #[test]
+    fn every_slice_ends_complete() {
+        let input = doc(r#"[1, {"x": 2, "y": [3, 4]}, null, 5]"#);
+        for fields_max in [1, 2, 3, 100] {
+            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+            let (mut out, mut later) = (Vec::new(), Later::default());
+            loop {
+                let progress = walk.advance(&input, &mut out, &mut later, Budget::fields(fields_max)).expect("walks");
+                assert!(!out.contains(&b'?'), "{fields_max}");
+                if progress != Progress::More {
+                    break;
+                }
+            }
+            assert_eq!(out, doc(r#"["!", {"x": "!", "y": ["!", "!"]}, null, "!"]"#));
         }
     }
 

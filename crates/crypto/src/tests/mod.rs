@@ -5,6 +5,7 @@ mod assembly;
 mod contract;
 mod epochs;
 mod rfc9180;
+mod short_fields;
 mod vectors;
 mod wycheproof;
 

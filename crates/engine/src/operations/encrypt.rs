@@ -112,6 +112,10 @@ impl Transform for SealFields {
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         self.faults.decide(path, fault)
     }
+
+    fn complete(&mut self, out: &mut [u8]) {
+        self.writer.complete(out);
+    }
 }
 
 impl FieldWork for SealFields {

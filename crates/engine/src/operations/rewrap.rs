@@ -93,6 +93,10 @@ impl Transform for RewrapFields {
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         self.open.faults.decide(path, fault)
     }
+
+    fn complete(&mut self, out: &mut [u8]) {
+        self.writer.complete(out);
+    }
 }
 
 impl FieldWork for RewrapFields {

@@ -250,6 +250,7 @@ mod tests {
             for (datatype, plaintext, message_bytes) in leaves() {
                 let mut out = Vec::new();
                 let written = writer.write(datatype, &plaintext, &mut out);
+                writer.complete(&mut out);
                 if has_role && datatype == Datatype::Binary {
                     assert_eq!(written, Err(FieldProblem::FileRole.into()));
                     continue;
@@ -287,6 +288,7 @@ mod tests {
                     assert!(datatype == Datatype::Binary && *source == "with the longest role");
                     continue;
                 }
+                writer.complete(&mut sent);
                 let targets = [
                     (Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
                     (Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
