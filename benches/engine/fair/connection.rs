@@ -61,6 +61,8 @@ pub(crate) struct Pending {
     pub(crate) intended: u64,
     /// Actual send time.
     pub(crate) sent: u64,
+    /// True if it is the first one after a wait that the server had asked for.
+    pub(crate) is_retry: bool,
 }
 
 /// Read pace of a slow reader: at most `bytes`, and then a pause.
@@ -79,6 +81,8 @@ pub(crate) struct BenchConnection {
     pub(crate) pending: HashMap<u32, Pending>,
     /// Time before which nothing is sent, because the server has asked the client to wait.
     pub(crate) paused_until: u64,
+    /// True from such a wait until the next request.
+    pub(crate) has_waited: bool,
     /// Read pace of a slow reader.
     pub(crate) pace: Option<Pace>,
     /// Time before which nothing is read.
@@ -126,6 +130,7 @@ impl BenchConnection {
         Ok(Self {
             pending: HashMap::new(),
             paused_until: 0,
+            has_waited: false,
             pace: None,
             read_from: 0,
             open: true,

@@ -77,6 +77,8 @@ pub(crate) struct Sample {
     pub(crate) sent: u64,
     /// Time of the response.
     pub(crate) done: u64,
+    /// True if it was the first one on its connection after a wait that the server had asked for.
+    pub(crate) is_retry: bool,
     /// Its outcome.
     pub(crate) outcome: Outcome,
 }
@@ -372,8 +374,13 @@ impl Generator {
             true => (connection.paused_until > sent).then_some(Outcome::Paused),
         };
         match instead {
-            Some(outcome) => self.samples.push(Sample { load, fields, intended, sent, done: sent, outcome }),
-            None => connection.send(&mut self.frames[frame], Pending { load, frame, intended, sent }),
+            Some(outcome) => {
+                self.samples.push(Sample { load, fields, intended, sent, done: sent, is_retry: false, outcome });
+            }
+            None => {
+                let is_retry = std::mem::take(&mut connection.has_waited);
+                connection.send(&mut self.frames[frame], Pending { load, frame, intended, sent, is_retry });
+            }
         }
     }
 
@@ -393,7 +400,7 @@ impl Generator {
         let now = self.now();
         let Self { connections, scratch, loads, samples, frames, replies, wrong, .. } = self;
         connections[number].receive(scratch, now, |connection, msgid, values, message| {
-            let Some(Pending { load, frame, intended, sent }) = connection.pending.remove(&msgid) else {
+            let Some(Pending { load, frame, intended, sent, is_retry }) = connection.pending.remove(&msgid) else {
                 wrong.get_or_insert_with(|| format!("an answer to call {msgid}, which was not made"));
                 return;
             };
@@ -404,6 +411,7 @@ impl Generator {
                 }
                 Ok(Verdict::Wait(reason, pause)) => {
                     connection.paused_until = connection.paused_until.max(now + pause);
+                    connection.has_waited = true;
                     Outcome::Overloaded(reason)
                 }
                 Ok(Verdict::Late) => Outcome::Late,
@@ -413,7 +421,7 @@ impl Generator {
                     return;
                 }
             };
-            samples.push(Sample { load, fields: frames[frame].fields, intended, sent, done: now, outcome });
+            samples.push(Sample { load, fields: frames[frame].fields, intended, sent, done: now, is_retry, outcome });
             let state = &mut loads[load];
             if state.active && matches!(state.load.drive, Drive::Closed(_)) {
                 state.waiting.insert((now.max(connection.paused_until), msgid as usize ^ (number << 32)), number);
@@ -421,9 +429,9 @@ impl Generator {
         });
         if !connections[number].open {
             let lost = std::mem::take(&mut connections[number].pending).into_values();
-            samples.extend(lost.map(|Pending { load, frame, intended, sent }| {
+            samples.extend(lost.map(|Pending { load, frame, intended, sent, is_retry }| {
                 let fields = frames[frame].fields;
-                Sample { load, fields, intended, sent, done: now, outcome: Outcome::Closed }
+                Sample { load, fields, intended, sent, done: now, is_retry, outcome: Outcome::Closed }
             }));
         }
     }

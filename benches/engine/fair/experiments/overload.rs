@@ -16,9 +16,11 @@ use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, ms, per
 /// Offered work, as multiples of the capacity.
 const FACTORS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
 /// Gate: least share of the capacity that is done in time at ten times the capacity.
-const GOODPUT_MIN: f64 = 0.90;
+const GOODPUT_MIN: f64 = 0.95;
 /// Gate: least served share of each class, relative to its share of the offered work.
 const CLASS_MIN: f64 = 0.85;
+/// Gate: largest share of the requests after a wait which are rejected again.
+const AGAIN_MAX: f64 = 0.05;
 /// Largest accepted difference between the capacity before and after.
 const DRIFT_MAX: f64 = 0.1;
 /// Default of `schedule.memory_mib`.
@@ -63,6 +65,13 @@ impl Step {
     /// Milliseconds until a rejection.
     fn refusal(&self) -> Summary {
         summary(self.offered().filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_))))
+    }
+
+    /// Share of the requests after a wait that the server had asked for, which it rejects again.
+    fn rejected_again(&self) -> f64 {
+        let retries = self.offered().filter(|sample| sample.is_retry);
+        let again = retries.clone().filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_)));
+        again.count() as f64 / retries.count().max(1) as f64
     }
 
     /// Counts the requests that were not served, by outcome.
@@ -153,6 +162,7 @@ fn tables(steps: &[Step], section: &mut Section) {
             "goodput / capacity",
             "S / M / L of their share",
             "p99 to a refusal ms",
+            "rejected again after the wait",
             "not served",
             "RSS max MiB",
         ],
@@ -165,6 +175,7 @@ fn tables(steps: &[Step], section: &mut Section) {
             percent(step.goodput()),
             [0, 1, 2].map(|class| percent(step.share(class))).join(" / "),
             ms(step.refusal().p99),
+            percent(step.rejected_again()),
             step.refused(),
             digits(step.resident_mib),
         ]);
@@ -189,6 +200,12 @@ fn gates(steps: &[Step], base_mib: f64, section: &mut Section) {
         format!("{}x: every class gets >= {} of its share of the work", last.factor, percent(CLASS_MIN)),
         percent(least),
         Verdict::of(least >= CLASS_MIN),
+        last.judged,
+    );
+    section.gate(
+        format!("{}x: <= {} of those that waited as asked are rejected again", last.factor, percent(AGAIN_MAX)),
+        percent(last.rejected_again()),
+        Verdict::of(last.rejected_again() <= AGAIN_MAX),
         last.judged,
     );
     section.gate(
