@@ -7,6 +7,7 @@
 // The only module of this crate that prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod churn;
 mod load;
 mod probe;
 mod run;
@@ -50,6 +51,8 @@ enum Command {
     Sweep(Box<sweep::SweepArgs>),
     /// Load several engines with one table of tokens: look-ups, known values and new values, 45 : 5 : 5
     Vault(Box<vault::VaultArgs>),
+    /// Open new connections by a clock beside a steady client, and measure handshakes and both latencies
+    Churn(Box<churn::ChurnArgs>),
     /// Probe a running engine at a fixed rate, all day: encrypt, decrypt, compare
     Probe(probe::ProbeArgs),
     /// Measure the limit of the generator itself, against a responder that does no work
@@ -83,6 +86,7 @@ pub fn run() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Vault(args) => vault::run(&args),
+        Command::Churn(args) => churn::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::SelfTest(args) => sweep::self_test(&args),
         Command::Sink(args) => sink::run(&args),

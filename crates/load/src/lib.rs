@@ -5,6 +5,7 @@
 
 mod calls;
 pub mod certs;
+mod churn;
 pub mod cli;
 pub mod fault;
 mod frames;

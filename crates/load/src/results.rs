@@ -9,8 +9,10 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+mod churn;
 mod vault;
 
+pub use churn::{ChurnFigures, ChurnLatency, ChurnSecond};
 pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
 
 /// The `schema` value of a [`Run`].
@@ -83,6 +85,9 @@ pub struct Run {
     /// Results that only a vault load has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultFigures>,
+    /// Results that only a churn load has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub churn: Option<ChurnFigures>,
 }
 
 /// Conditions of a measurement.

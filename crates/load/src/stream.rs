@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustls::Connection;
+use rustls::{CommonState, Connection};
 use sealwire_wire::{FrameLayout, Limits, Scan, ScanError, Scanner};
 
 /// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
@@ -79,17 +79,7 @@ impl Stream {
 
     /// Returns the names of the TLS version, cipher suite and key exchange.
     pub(crate) fn negotiated(&self) -> String {
-        let version = match self.tls.protocol_version() {
-            Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3".to_owned(),
-            other => format!("{other:?}"),
-        };
-        let suite = self.tls.negotiated_cipher_suite().map_or_else(String::new, |suite| {
-            let name = format!("{:?}", suite.suite());
-            name.replace("TLS13_", "TLS_")
-        });
-        let group =
-            self.tls.negotiated_key_exchange_group().map_or_else(String::new, |group| format!("{:?}", group.name()));
-        format!("{version} {suite} {group}")
+        negotiated(&self.tls)
     }
 
     /// Returns the buffer for new messages. They are sent by the next [`Stream::flush`].
@@ -211,6 +201,20 @@ impl Stream {
     pub(crate) fn end(&mut self, why: String) {
         self.ended.get_or_insert(why);
     }
+}
+
+/// Returns the names of the TLS version, cipher suite and key exchange of a connection.
+pub(crate) fn negotiated(tls: &CommonState) -> String {
+    let version = match tls.protocol_version() {
+        Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3".to_owned(),
+        other => format!("{other:?}"),
+    };
+    let suite = tls.negotiated_cipher_suite().map_or_else(String::new, |suite| {
+        let name = format!("{:?}", suite.suite());
+        name.replace("TLS13_", "TLS_")
+    });
+    let group = tls.negotiated_key_exchange_group().map_or_else(String::new, |group| format!("{:?}", group.name()));
+    format!("{version} {suite} {group}")
 }
 
 impl AsFd for Stream {

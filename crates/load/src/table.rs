@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::results::{Backends, Class, Mode, Operations, Run, Sweep};
-use crate::vault;
+use crate::{churn, vault};
 
 /// Formats one run.
 pub(crate) fn run(run: &Run) -> String {
@@ -43,6 +43,9 @@ pub(crate) fn run(run: &Run) -> String {
     if generator.was_bottleneck {
         let why = generator.why.as_deref().unwrap_or("it did not say why");
         let _ = writeln!(text, "  THE GENERATOR WAS THE BOTTLENECK, these figures are its own: {why}");
+    }
+    if let Some(figures) = &run.churn {
+        let _ = write!(text, "\n{}", churn::churn(run, figures));
     }
     if let Some(figures) = &run.vault {
         let _ = write!(text, "\n{}\n{}", vault::over_time(run), vault::vault(figures));

@@ -2,9 +2,9 @@
 
 use crate::fault::Fault;
 use crate::generator::interval_s;
-use crate::histograms::RequestCounts;
+use crate::histograms::{RequestCounts, Spread};
 use crate::host;
-use crate::load::{ArrivalRule, Load, Method};
+use crate::load::{ArrivalRule, Call, Load, Method};
 use crate::results::{Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals};
 use crate::worker_result::Part;
 
@@ -35,7 +35,7 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
         tool: concat!("sealwire-load ", env!("CARGO_PKG_VERSION")).to_owned(),
         name: name.to_owned(),
         started: part.started.clone(),
-        conditions: conditions(load, processes, part),
+        conditions: conditions(load, processes, (&part.tls, &part.version)),
         classes: classes(load, part),
         totals,
         server_cpu: part.engine_cpu_s.map(|seconds| ServerCpu {
@@ -52,6 +52,7 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
             why,
         },
         vault: None,
+        churn: None,
     })
 }
 
@@ -100,7 +101,8 @@ fn nothing(part: &Part) -> Fault {
     }
 }
 
-fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
+/// Returns the conditions of a load.
+pub(crate) fn conditions(load: &Load, processes: u32, (tls, version): (&str, &str)) -> Conditions {
     let machine = host::machine();
     let same_machine = host::is_here(&load.target.address);
     let (mode, offered_per_s, callers) = match load.drive {
@@ -109,7 +111,7 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
     };
     Conditions {
         engine: EngineUsage {
-            version: part.version.clone(),
+            version: version.to_owned(),
             address: load.target.address.clone(),
             cores: same_machine.then_some(machine.cores),
             state: load.target.state.clone(),
@@ -117,7 +119,7 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
             scope: Some(load.scopes()),
         },
         machine,
-        tls: part.tls.clone(),
+        tls: tls.to_owned(),
         same_machine,
         connections: load.connections,
         processes,
@@ -131,12 +133,18 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
 
 fn classes(load: &Load, part: &Part) -> Vec<Class> {
     let all: f64 = load.calls.iter().map(|call| call.weight).sum();
-    let class = |(call, tally): (&crate::load::Call, &RequestCounts)| Class {
+    let class = |(call, tally): (&Call, &RequestCounts)| class(call, tally, call.weight / all, interval_s(load));
+    load.calls.iter().zip(&part.tallies).map(class).collect()
+}
+
+/// Returns the results of one kind of request. `weight` is its share of all requests.
+pub(crate) fn class(call: &Call, tally: &RequestCounts, weight: f64, interval_s: f64) -> Class {
+    Class {
         name: call.name.clone(),
         method: call.method.name().to_owned(),
         fields: call.fields,
         field_bytes: call.field_bytes,
-        weight: call.weight / all,
+        weight,
         sent: tally.sent,
         ok: tally.ok,
         errors: tally.errors.clone(),
@@ -145,9 +153,8 @@ fn classes(load: &Load, part: &Part) -> Vec<Class> {
         latency_us: tally.latency.times(),
         service_us: tally.service.times(),
         histogram_us: tally.latency.buckets_us(),
-        over_time: tally.moments(interval_s(load), call.fields),
-    };
-    load.calls.iter().zip(&part.tallies).map(class).collect()
+        over_time: tally.moments(interval_s, call.fields),
+    }
 }
 
 /// Returns the evidence that the generator was the bottleneck, if there is any.
@@ -173,7 +180,12 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     let p99s = load.calls.iter().zip(&part.tallies).filter(|(_, tally)| tally.ok > 0);
     let p99s = p99s.map(|(call, tally)| (tally.latency.quantile_us(0.99), &call.name));
     let (p99, name) = p99s.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    let lag = part.lag.quantile_us(0.99);
+    late(&part.lag, p99, name)
+}
+
+/// Returns the evidence that requests were sent too late, if they were. `p99` is that of the fastest class, `name`.
+pub(crate) fn late(lag: &Spread, p99: f64, name: &str) -> Option<String> {
+    let lag = lag.quantile_us(0.99);
     (lag > LAG_P99_MAX_US && lag > p99 * LAG_SHARE_MAX).then(|| {
         format!(
             "1 of 100 calls was sent {lag:.0} us or more behind its time, where p99 of {name} is {p99:.0} us; \
@@ -185,7 +197,6 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histograms::Spread;
 
     fn load(drive: ArrivalRule) -> Load {
         let text = serde_json::json!({

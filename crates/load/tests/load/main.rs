@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
 
+mod churn;
 mod probe;
 mod programs;
 mod vault;

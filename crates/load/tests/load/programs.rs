@@ -109,6 +109,11 @@ pub(crate) struct EngineProgram {
 
 impl EngineProgram {
     pub(crate) fn start() -> Self {
+        Self::start_with(|_| ())
+    }
+
+    /// Starts an engine whose configuration `change` has changed.
+    pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         // The engine is in this process, whose CPU time counts only under the engine's process name.
         std::fs::write("/proc/self/comm", "sealwire").unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -126,6 +131,7 @@ impl EngineProgram {
         std::fs::create_dir_all(kek.parent().unwrap()).unwrap();
         std::fs::write(kek, Kek::generate_hex().unwrap().as_bytes()).unwrap();
         std::fs::set_permissions(kek, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        change(&mut config);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let server = runtime.block_on(async {
             let (control, stores) = open_control(&config).await.unwrap();
