@@ -128,11 +128,11 @@ impl ChurnSettings {
             tls.resumption = Resumption::disabled();
         }
         let address = &self.target.address;
-        let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+        let found = self.target.dial().to_socket_addrs().ok().and_then(|mut found| found.next());
         let found =
             found.ok_or_else(|| Fault::Failed(format!("{address} has no address: give another with --connect")))?;
         let (tls, bytes) = (Arc::new(tls), Arc::default());
-        Ok(Endpoint { address: found, name, tls, timeout: self.timeout, bytes })
+        Ok(Endpoint { engine: address.clone(), address: found, name, tls, timeout: self.timeout, bytes })
     }
 
     fn request(&self) -> Request {
@@ -251,6 +251,10 @@ fn collect(
             }
             Err(RecvTimeoutError::Timeout) => (),
             Err(RecvTimeoutError::Disconnected) => {
+                if let Some((at, before)) = last {
+                    let cores = before.cores(usage.read(), (clock.now() - at) as f64 / SECOND).0;
+                    second(counts, next_second - window.begin, cores, live);
+                }
                 read[next_border..].fill(usage.read());
                 return Ok(read);
             }

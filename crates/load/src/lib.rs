@@ -7,6 +7,7 @@ mod calls;
 pub mod certs;
 mod churn;
 pub mod cli;
+mod delay;
 pub mod fault;
 mod frames;
 mod generator;

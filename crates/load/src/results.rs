@@ -9,6 +9,8 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::delay::Delay;
+
 mod churn;
 mod vault;
 
@@ -115,6 +117,9 @@ pub struct Conditions {
     pub duration_s: f64,
     /// Length of the warm-up before the measurement window, in seconds.
     pub warm_up_s: f64,
+    /// Delay that a relay added between generator and engine. It is part of every latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Delay>,
 }
 
 /// The engine, from its `info` response and, if possible, from its machine.

@@ -109,7 +109,7 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
         };
         Fault::Failed(format!("no engine answers at {} ({error}){advice}", target.address))
     };
-    let address = target.address.to_socket_addrs().map_err(failed)?.next();
+    let address = target.dial().to_socket_addrs().map_err(failed)?.next();
     let address = address.ok_or_else(|| Fault::Failed(format!("{} has no address", target.address)))?;
     let one = |_| {
         let socket = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;

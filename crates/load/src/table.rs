@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::results::{Backends, Class, Mode, Operations, Run, Sweep};
+use crate::results::{Backends, Class, Delay, Mode, Operations, Run, Sweep};
 use crate::{churn, vault};
 
 /// Formats one run.
@@ -62,7 +62,7 @@ fn head(run: &Run) -> String {
         Mode::Closed => format!("{} callers, each waiting for its answer", conditions.callers.unwrap_or(0)),
     };
     format!(
-        "{}\n  engine {} at {}, {}\n  {load}; {} connections, {} processes; {} s after {} s of warm-up\n  {}, {} cores, {}{}\n\n",
+        "{}\n  engine {} at {}, {}\n  {load}; {} connections, {} processes; {} s after {} s of warm-up\n  {}, {} cores, {}{}{}\n\n",
         run.name,
         engine.version,
         engine.address,
@@ -75,7 +75,14 @@ fn head(run: &Run) -> String {
         conditions.machine.cores,
         conditions.machine.os,
         if conditions.same_machine { "; engine and generator share them" } else { "" },
+        conditions.delay.map_or_else(String::new, |delay| format!("\n  {}, part of every latency", described(delay))),
     )
+}
+
+/// Describes a delay.
+pub(crate) fn described(delay: Delay) -> String {
+    let jitter = if delay.jitter_ms > 0.0 { format!(", and 0 to {} ms more", delay.jitter_ms) } else { String::new() };
+    format!("a relay delays each round trip by {} ms{jitter}", delay.ms)
 }
 
 fn class(class: &Class) -> Vec<String> {

@@ -13,6 +13,7 @@ use rustls::pki_types::ServerName;
 use sealwire_client::{ClientConfig as EngineClientConfig, Pem};
 use serde::{Deserialize, Serialize};
 
+use crate::delay::Delay;
 use crate::fault::Fault;
 use crate::pem;
 
@@ -55,6 +56,9 @@ pub struct Target {
     ca: PathBuf,
     cert: PathBuf,
     key: PathBuf,
+    /// Address and delay of the relay that clients use instead of the engine's address.
+    #[serde(default)]
+    pub(crate) relay: Option<(String, Delay)>,
 }
 
 impl Connect {
@@ -82,6 +86,7 @@ impl Connect {
             cert: file(&self.cert, "client.pem"),
             key: file(&self.key, "client-key.pem"),
             address,
+            relay: None,
         })
     }
 }
@@ -115,7 +120,13 @@ impl Target {
             ca: folder.join("ca.pem"),
             cert: folder.join("client.pem"),
             key: folder.join("client-key.pem"),
+            relay: None,
         }
+    }
+
+    /// Returns the address that clients connect to.
+    pub(crate) fn dial(&self) -> &str {
+        self.relay.as_ref().map_or(&self.address, |(address, _)| address)
     }
 
     /// Reads certificates and key. The configuration allows only TLS 1.3, verifies the engine's certificate and sends
@@ -141,6 +152,6 @@ impl Target {
     /// Returns the configuration of a client that reads the certificate files again when they change.
     pub(crate) fn client(&self) -> EngineClientConfig {
         let [ca, cert, key] = [&self.ca, &self.cert, &self.key].map(|file| Pem::File(file.clone()));
-        EngineClientConfig::new(&self.address, &self.server_name, ca, cert, key)
+        EngineClientConfig::new(self.dial(), &self.server_name, ca, cert, key)
     }
 }

@@ -128,6 +128,7 @@ pub(crate) fn conditions(load: &Load, processes: u32, (tls, version): (&str, &st
         callers,
         duration_s: load.duration_s,
         warm_up_s: load.warm_up_s,
+        delay: load.target.relay.as_ref().map(|(_, delay)| *delay),
     }
 }
 

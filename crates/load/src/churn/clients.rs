@@ -220,7 +220,7 @@ fn check(response: &[u8], plain: &[u8]) -> Result<RequestOutcome, String> {
 /// # Errors
 /// Fails with the reason and what to do about it.
 pub(super) fn connect_first(endpoint: &Endpoint, app: &str, request: &Request) -> Result<Connection, Fault> {
-    let at = |why: String| Fault::Failed(format!("no engine serves {}: {why}", endpoint.address));
+    let at = |why: String| Fault::Failed(format!("no engine serves {}: {why}", endpoint.engine));
     let document = |response: &[u8]| -> Result<Vec<u8>, Fault> {
         let reply = Reply::decode(response).map_err(|error| Fault::Wrong(error.to_string()))?;
         let result = reply.outcome.map_err(|error| match error.code {

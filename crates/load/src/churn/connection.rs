@@ -55,6 +55,9 @@ impl io::Write for CountedSocket {
 /// Address and TLS settings of all connections.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
+    /// The engine's address, for errors.
+    pub(super) engine: String,
+    /// The address to connect to, which can be that of a relay.
     pub(super) address: SocketAddr,
     pub(super) name: ServerName<'static>,
     pub(super) tls: Arc<ClientConfig>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Failure;
 use super::run::OutArgs;
 use crate::churn::{self, ChurnSettings};
+use crate::delay::DelayArgs;
 use crate::fault::Fault;
 use crate::load::Arrivals;
 use crate::table;
@@ -84,6 +85,8 @@ pub(super) struct ChurnArgs {
     #[command(flatten)]
     out: OutArgs,
     #[command(flatten)]
+    delay: DelayArgs,
+    #[command(flatten)]
     connect: Connect,
 }
 
@@ -110,7 +113,11 @@ impl ChurnArgs {
 
 pub(super) fn run(args: &ChurnArgs) -> Result<(), Failure> {
     let live = args.live || std::io::stderr().is_terminal();
-    let run = churn::run(&args.settings()?, &args.name, live)?;
+    let mut settings = args.settings()?;
+    let relay = args.delay.relay(&mut settings.target)?;
+    let run = churn::run(&settings, &args.name, live)?;
+    // Through a relay, an engine that is away looks like one that closes connections.
+    relay.map_or(Ok(()), |relay| relay.check())?;
     if let Some(why) = run.generator.why.as_ref().filter(|_| !args.allow_bottleneck) {
         let more = "--allow-bottleneck gives the figures all the same, marked";
         return Err(Fault::Bottleneck(format!("{why}; {more}")).into());

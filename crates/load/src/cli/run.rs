@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::load::LoadArgs;
+use crate::delay::DelayArgs;
 use crate::fault::Fault;
 use crate::load::ArrivalRule;
 use crate::processes;
@@ -30,6 +31,8 @@ pub(super) struct RunArgs {
     name: Option<String>,
     #[command(flatten)]
     out: OutArgs,
+    #[command(flatten)]
+    delay: DelayArgs,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -74,7 +77,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         (Some(per_s), _) => ArrivalRule::Open { per_s, arrivals: args.load.arrivals },
         (None, callers) => ArrivalRule::Closed { callers: callers.unwrap_or(1) },
     };
-    let load = args.load.load(drive)?;
+    let mut load = args.load.load(drive)?;
+    let _relay = args.delay.relay(&mut load.target)?;
     let part = processes::run(&load, args.load.processes, args.load.is_live())?;
     let name = args.name.clone().unwrap_or_else(|| load.describe());
     let run = validation::figures(&load, &name, args.load.processes, &part)?;

@@ -4,6 +4,7 @@ use super::Failure;
 use super::load::LoadArgs;
 use super::run::OutArgs;
 use crate::certs;
+use crate::delay::DelayArgs;
 use crate::fault::Fault;
 use crate::load::{ArrivalRule, Load};
 use crate::processes;
@@ -37,6 +38,8 @@ pub(super) struct SweepArgs {
     #[command(flatten)]
     out: OutArgs,
     #[command(flatten)]
+    delay: DelayArgs,
+    #[command(flatten)]
     load: LoadArgs,
 }
 
@@ -62,7 +65,8 @@ fn factor(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let arrivals = args.load.arrivals;
-    let load = args.load.load(ArrivalRule::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
+    let mut load = args.load.load(ArrivalRule::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
+    let _relay = args.delay.relay(&mut load.target)?;
     let from_per_s = match args.from {
         Some(from) => from,
         None => guess(&load, args.load.processes)?,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::run::OutArgs;
+use crate::delay::DelayArgs;
 use crate::fault::Fault;
 use crate::progress::Live;
 use crate::table;
@@ -71,6 +72,8 @@ pub(super) struct VaultArgs {
     #[command(flatten)]
     out: OutArgs,
     #[command(flatten)]
+    delay: DelayArgs,
+    #[command(flatten)]
     engines: EngineArgs,
 }
 
@@ -130,7 +133,9 @@ impl VaultArgs {
 }
 
 pub(super) fn run(args: &VaultArgs) -> Result<(), Failure> {
-    let settings = args.settings()?;
+    let mut settings = args.settings()?;
+    let _relays: Vec<_> =
+        settings.targets.iter_mut().map(|target| args.delay.relay(target)).collect::<Result<_, _>>()?;
     let (live, printer) = Live::start();
     let run = vault::run(&settings, &args.name, Some(&live));
     drop(live);

@@ -233,7 +233,7 @@ fn facts(titles: &[&str], rows: &[(String, Vec<String>)]) -> Html {
 
 type Condition = (&'static str, fn(&Run) -> String);
 
-const CONDITIONS: [Condition; 14] = [
+const CONDITIONS: [Condition; 15] = [
     ("Engine", |run| run.conditions.engine.version.clone()),
     ("Address", |run| run.conditions.engine.address.clone()),
     ("Cores of the engine", |run| known(run.conditions.engine.cores.map(|cores| cores.to_string()))),
@@ -252,6 +252,7 @@ const CONDITIONS: [Condition; 14] = [
     ("Time", |run| {
         format!("{} s after {} s of warm-up", digits(run.conditions.duration_s), digits(run.conditions.warm_up_s))
     }),
+    ("Delay", |run| run.conditions.delay.map_or_else(|| "none added".into(), crate::table::described)),
     ("Begun", |run| run.started.clone()),
 ];
 

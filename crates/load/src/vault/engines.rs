@@ -159,7 +159,7 @@ impl EngineEndpoint {
     fn connect(&self, patience: Duration) -> Result<(Stream, String), Fault> {
         let address = &self.target.address;
         let at = |what: String| Fault::Failed(format!("no engine answers at {address}: {what}"));
-        let socket_address = address.to_socket_addrs().map_err(|error| at(error.to_string()))?.next();
+        let socket_address = self.target.dial().to_socket_addrs().map_err(|error| at(error.to_string()))?.next();
         let socket_address = socket_address.ok_or_else(|| at("it has no address".to_owned()))?;
         let socket = TcpStream::connect_timeout(&socket_address, patience).map_err(|error| at(error.to_string()))?;
         let tls = rustls::ClientConnection::new(Arc::clone(&self.tls), self.name.clone());

@@ -54,6 +54,17 @@ fn every_connection_and_every_request_is_counted() {
 }
 
 #[test]
+fn a_delay_is_part_of_handshakes() {
+    let engine = EngineProgram::start();
+    let (run, churn) = figures(&churn(&engine, "--rate 10 --delay 20"));
+    assert!(churn.done > 0 && run.conditions.delay.unwrap().ms == 20.0);
+    // TCP's handshake and that of TLS take a round trip each, and so does a request.
+    for (class, least_us) in [(&run.classes[0], 40_000.0), (&run.classes[1], 20_000.0)] {
+        assert!(class.latency_us.min >= least_us * 0.999, "{class:?}");
+    }
+}
+
+#[test]
 fn a_limit_of_the_engine_rejects_by_its_name() {
     for name in ["connections_max", "connections_per_principal_max"] {
         // The steady client has the only connection.

@@ -95,6 +95,24 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
 }
 
 #[test]
+fn a_delayed_path_is_stated_and_part_of_every_latency() {
+    let engine = EngineProgram::start();
+    for (options, delay) in [("--delay 30", (30.0, 0.0)), ("--delay 20 --jitter 5 --processes 2", (20.0, 5.0))] {
+        let run = until(&engine, &format!("--rate 40 --fields 1 {options}"), |run| run.classes[0].ok > 0);
+        let stated = run.conditions.delay.unwrap();
+        assert_eq!((stated.ms, stated.jitter_ms), delay);
+        assert!(run.classes[0].service_us.min >= delay.0 * 999.0, "{:?}", run.classes[0].service_us);
+        // The engine is found behind the relay.
+        assert_eq!(run.conditions.engine.address, engine.address());
+        assert!(run.server_cpu.is_some());
+    }
+    for (options, expect) in [("--jitter 5", "--delay"), ("--delay 60001", "must be in 0..=60000")] {
+        let output = engine.run(&format!("--rate 1 {options}"));
+        assert!(output.status.code() == Some(2) && said(&output).contains(expect), "{}", said(&output));
+    }
+}
+
+#[test]
 fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
     let engine = EngineProgram::start();
     for (options, code) in [("--cancel-after-ms 1", "cancelled"), ("--deadline-ms 1", "deadline_exceeded")] {
