@@ -9,6 +9,7 @@ mod backends;
 mod child;
 mod cpu;
 mod fair;
+mod stores;
 mod tokens;
 
 use std::io::{self, Write as _};
@@ -26,6 +27,7 @@ Benches of the engine that Criterion does not fit.
     backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
     cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
+    stores     Tokens written and read through an engine, embedded and in PostgreSQL.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
 `NAME --help` prints the options of one. `cargo test -p sealwire-benches --bench engine` runs all of them briefly.
@@ -34,10 +36,11 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `fair` is the last, because it raises the priority of this process.
-const BENCHES: [(&str, Run); 5] = [
+const BENCHES: [(&str, Run); 6] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
+    ("stores", stores::run),
     ("tokens", tokens::run),
     ("fair", fair::run),
 ];
