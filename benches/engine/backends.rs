@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use sealwire_benches::stats::{Summary, median};
 use sealwire_benches::{say, target};
-use sealwire_load::results::{BACKENDS, Backend, Backends, Operations};
-use sealwire_load::stores_svg;
+use sealwire_load_report::results::{BACKENDS, Backend, Backends, Operations};
+use sealwire_load_report::stores_svg;
 use serde_json::json;
 use tokio::runtime::Builder;
 

@@ -7,7 +7,6 @@
 mod clients;
 mod connection;
 mod counts;
-mod table;
 
 use std::io::Write as _;
 use std::net::ToSocketAddrs as _;
@@ -22,10 +21,12 @@ use rustls::client::Resumption;
 use sealwire_wire::{Info, request};
 
 use crate::fault::Fault;
+use crate::histograms::Spread;
 use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Method, Scope};
 use crate::random::Random;
-use crate::results::{ChurnFigures, Generator, RUN, Run, ServerCpu, Totals};
+use crate::results::{ChurnFigures, ChurnSecond, Generator, RUN, Run, ServerCpu, Totals};
 use crate::session::result;
+use crate::table::time;
 use crate::target::Target;
 use crate::validation;
 use crate::{frames, host};
@@ -33,7 +34,6 @@ use crate::{frames, host};
 use clients::{ClientResult, LoadClock, Request, Schedule, Shared};
 use connection::{Endpoint, WireBytes};
 use counts::{ChurnCounts, ChurnWindow, Kind};
-pub(crate) use table::churn;
 
 const SECOND: f64 = 1e9;
 /// Bytes of each field.
@@ -280,12 +280,25 @@ fn second(counts: &mut ChurnCounts, end: u64, engine_cores: Option<f64>, live: b
     let at = (end / SECOND as u64) as usize;
     let Some(second) = at.checked_sub(1).and_then(|at| counts.seconds.get_mut(at)) else { return };
     second.engine_cores = engine_cores;
-    let line = table::progress(second, &counts.recent);
-    counts.recent = crate::histograms::Spread::coarse();
+    let line = progress(second, &counts.recent);
+    counts.recent = Spread::coarse();
     if live {
         // A closed standard error must not stop a load.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
+}
+
+/// Formats the progress of one second. `handshakes` are those of the second.
+fn progress(second: &ChurnSecond, handshakes: &Spread) -> String {
+    format!(
+        "{:7.1} s  {} handshakes/s  {} rejected  {} failed  p50 {}  p99 {}",
+        second.t_s,
+        second.done,
+        second.rejected,
+        second.failed,
+        time(handshakes.quantile_us(0.5)),
+        time(handshakes.quantile_us(0.99)),
+    )
 }
 
 /// What is known when all clients have ended.

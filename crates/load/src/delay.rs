@@ -12,11 +12,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use crate::fault::Fault;
 use crate::host;
 use crate::random::Random;
+use crate::results::Delay;
 use crate::target::Target;
 
 /// Size of one piece in bytes.
@@ -27,15 +26,6 @@ const PIECES_MAX: usize = 256;
 const STACK_BYTES: usize = 256 << 10;
 /// Timeout of a connection to the engine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A delay of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Delay {
-    /// Minimum time added to each round trip, in milliseconds.
-    pub ms: f64,
-    /// Maximum of the random time added beyond that, in milliseconds.
-    pub jitter_ms: f64,
-}
 
 /// Options of a delay.
 #[derive(Clone, Copy, Debug, clap::Args)]

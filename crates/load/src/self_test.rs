@@ -89,7 +89,10 @@ mod tests {
     #[test]
     fn only_what_was_sent_on_time_and_answered_counts() {
         let run = |offered: f64, share: f64, was_bottleneck: bool| {
-            let Ok(Figures::Run(mut run)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
+            let Ok(Figures::Run(mut run)) = Figures::parse(include_str!("../../load-report/src/results/run.json"))
+            else {
+                panic!()
+            };
             (run.totals.offered_per_s, run.totals.ok_per_s) = (offered, offered * share);
             (run.conditions.duration_s, run.classes[0].sent) = (1.0, offered as u64);
             run.classes[0].ok = (offered * share) as u64;

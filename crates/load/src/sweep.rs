@@ -225,7 +225,9 @@ mod tests {
     /// Simulates a run against an engine that serves up to 1,000 requests per second and queues beyond 700.
     fn served(load: &Load, bottleneck_from: f64) -> Run {
         let per_s = rate(load);
-        let Ok(Figures::Run(mut run)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
+        let Ok(Figures::Run(mut run)) = Figures::parse(include_str!("../../load-report/src/results/run.json")) else {
+            panic!()
+        };
         run.totals.offered_per_s = per_s;
         run.totals.ok_per_s = per_s.min(1_000.0);
         (run.conditions.duration_s, run.classes[0].sent) = (10_000.0, (per_s * 10_000.0) as u64);

@@ -13,9 +13,9 @@ use rustls::pki_types::ServerName;
 use sealwire_client::{ClientConfig as EngineClientConfig, Pem};
 use serde::{Deserialize, Serialize};
 
-use crate::delay::Delay;
 use crate::fault::Fault;
 use crate::pem;
+use crate::results::Delay;
 
 /// Name of the configuration file in a `sealwire dev` folder.
 const CONFIG: &str = "sealwire.toml";

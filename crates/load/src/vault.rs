@@ -10,14 +10,13 @@ mod driver;
 mod engines;
 mod mix;
 mod rows;
-mod table;
 
 use crate::fault::Fault;
 use crate::histograms::Spread;
 use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Scope};
 use crate::progress::Live;
 use crate::response_checker::Window;
-use crate::results::{KillFigures, LatencyFigures, PhaseFigures, Run, VaultFigures};
+use crate::results::{KillFigures, LatencyFigures, Phase, PhaseFigures, Run, VaultFigures};
 use crate::target::Target;
 use crate::validation;
 use crate::worker_result::Part;
@@ -28,8 +27,6 @@ use engines::EngineLinks;
 use mix::OperationKind;
 pub(crate) use rows::ROWS_MAX;
 use rows::TokenRows;
-pub use rows::{Phase, PhaseRows, RowCheck};
-pub(crate) use table::{over_time, vault};
 
 /// Maximum number of intervals of the measurement window.
 const INTERVALS_MAX: f64 = 60.0;
@@ -193,7 +190,7 @@ pub(crate) fn gate(vault: &VaultFigures) -> Result<(), Fault> {
     }
     if !vault.errors.is_empty() {
         let outside = if vault.kill.is_some() { " outside the kill window" } else { "" };
-        return Err(Fault::Failed(format!("errors{outside}: {}", table::counts(&vault.errors))));
+        return Err(Fault::Failed(format!("errors{outside}: {}", crate::table::counts(&vault.errors))));
     }
     Ok(())
 }
@@ -278,7 +275,7 @@ mod tests {
     use super::*;
 
     fn figures() -> VaultFigures {
-        let mut check = RowCheck::new();
+        let mut check = crate::results::RowCheck::new();
         check.phases[0].checked = 10;
         check.phases[2].checked = 2;
         VaultFigures {

@@ -12,8 +12,9 @@ use sealwire_wire::{OnError, TokenLookupScope, TokenizeOptions};
 use tokio::runtime::Runtime;
 
 use super::VaultSettings;
-use super::rows::{Phase, RowCheck, RowToken, TOKEN_BYTES, TokenRow, TokenRows, VALUE_BYTES, token, value};
+use super::rows::{RowToken, TOKEN_BYTES, TokenRow, TokenRows, VALUE_BYTES, compare, token, value};
 use crate::fault::Fault;
+use crate::results::{Phase, RowCheck};
 use crate::table::number;
 
 /// Values or tokens per request. Within the engines' default limit of 10,000.
@@ -126,7 +127,7 @@ impl BulkClients {
                         let mut check = RowCheck::new();
                         part.iter()
                             .zip(found)
-                            .for_each(|(at, found)| check.compare(&rows, *at as usize, engine, found));
+                            .for_each(|(at, found)| compare(&mut check, &rows, *at as usize, engine, found));
                         Ok(check)
                     });
                     let is_failed = result.is_err();

@@ -14,7 +14,7 @@ use sealwire_wire::{Document, ErrorCode, MessageHeader, Reply, RpcError};
 
 use super::engines::{EngineLinks, VaultLink};
 use super::mix::{MixDeck, OperationKind};
-use super::rows::{Phase, TokenRow, TokenRows, token};
+use super::rows::{TokenRow, TokenRows, token};
 use super::{VaultSettings, bulk};
 use crate::fault::Fault;
 use crate::histograms::{RequestCounts, Spread};
@@ -22,6 +22,7 @@ use crate::load::Call;
 use crate::progress::{Live, ProgressSample};
 use crate::random::Random;
 use crate::response_checker::{Recent, Window};
+use crate::results::Phase;
 use crate::session::end_by_notice;
 use crate::stream::READ_BYTES;
 use crate::{frames, host, results};

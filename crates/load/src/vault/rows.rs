@@ -2,10 +2,9 @@
 //!
 //! A value is computed from the number of its row, so only the token is kept: 32 bytes per row.
 
-use serde::{Deserialize, Serialize};
-
 use crate::fault::Fault;
 use crate::random::Random;
+use crate::results::{Phase, RowCheck};
 
 /// Length of a token in the format `opaque`.
 pub(crate) const TOKEN_BYTES: usize = 26;
@@ -13,42 +12,11 @@ pub(crate) const TOKEN_BYTES: usize = 26;
 pub(crate) const VALUE_BYTES: usize = 16;
 /// Maximum number of rows, so that a row number has four bytes.
 pub(crate) const ROWS_MAX: u64 = 4_000_000_000;
-/// Maximum number of failed rows that the figures name.
-const EXAMPLES_MAX: usize = 10;
 
 /// A token as text.
 pub(crate) type RowToken = [u8; TOKEN_BYTES];
 /// A value as text.
 pub(crate) type RowValue = [u8; VALUE_BYTES];
-
-/// The part of a load in which a row was acknowledged, or a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Before the load.
-    Fill,
-    /// Before an engine was killed, or at any time of a load without a kill.
-    Before,
-    /// From the kill until all connections to the restarted engine were up. Also requests that were due in that time.
-    During,
-    /// After that.
-    After,
-}
-
-impl Phase {
-    /// All phases, in their order.
-    pub const ALL: [Self; 4] = [Self::Fill, Self::Before, Self::During, Self::After];
-
-    /// Returns the name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fill => "fill",
-            Self::Before => "before",
-            Self::During => "during",
-            Self::After => "after",
-        }
-    }
-}
 
 /// One acknowledged row.
 #[derive(Clone, Copy, Debug)]
@@ -136,85 +104,27 @@ pub(crate) fn token(text: &[u8]) -> Result<RowToken, Fault> {
     text.try_into().map_err(|_| Fault::Failed("the collection must have tokens of the format opaque".to_owned()))
 }
 
-/// The number of rows of one phase, and of those that could not be found again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PhaseRows {
-    /// When the rows were acknowledged.
-    pub phase: Phase,
-    /// Rows that were looked up at the end.
-    pub checked: u64,
-    /// Rows that were not there.
-    pub lost: u64,
-    /// Rows with another value.
-    pub wrong: u64,
-}
-
-/// The result of the look-up of all acknowledged rows at the end of a load.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RowCheck {
-    /// Counts per phase, in the order of [`Phase::ALL`].
-    pub phases: Vec<PhaseRows>,
-    /// Descriptions of the first lost and wrong rows.
-    pub examples: Vec<String>,
-    /// Duration in seconds.
-    pub seconds: f64,
-}
-
-impl RowCheck {
-    /// Creates a result without rows.
-    pub(crate) fn new() -> Self {
-        let phases = Phase::ALL.map(|phase| PhaseRows { phase, checked: 0, lost: 0, wrong: 0 });
-        Self { phases: phases.into(), examples: Vec::new(), seconds: 0.0 }
+/// Compares the text that engine `by` returned for a row's token. A token that is not there comes back unchanged.
+pub(crate) fn compare(check: &mut RowCheck, rows: &TokenRows, index: usize, by: usize, found: &[u8]) {
+    let row = rows.get(index);
+    let counts = &mut check.phases[row.phase as usize];
+    counts.checked += 1;
+    if found == rows.value(row.number) {
+        return;
     }
-
-    /// Compares the text that engine `by` returned for a row's token. A token that is not there comes back unchanged.
-    pub(crate) fn compare(&mut self, rows: &TokenRows, index: usize, by: usize, found: &[u8]) {
-        let row = rows.get(index);
-        let counts = &mut self.phases[row.phase as usize];
-        counts.checked += 1;
-        if found == rows.value(row.number) {
-            return;
-        }
-        let is_lost = found == row.token;
-        if is_lost {
-            counts.lost += 1;
-        } else {
-            counts.wrong += 1;
-        }
-        if self.examples.len() < EXAMPLES_MAX {
-            let what = if is_lost { "is not there" } else { "has another value" };
-            let (number, phase, engine) = (row.number, row.phase.name(), row.engine + 1);
-            self.examples.push(format!(
-                "row {number}, acknowledged by engine {engine} (phase {phase}), {what} through engine {}",
-                by + 1
-            ));
-        }
+    let is_lost = found == row.token;
+    if is_lost {
+        counts.lost += 1;
+    } else {
+        counts.wrong += 1;
     }
-
-    /// Adds counts of other rows.
-    pub(crate) fn add(&mut self, other: &Self) {
-        for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
-            ours.checked += theirs.checked;
-            ours.lost += theirs.lost;
-            ours.wrong += theirs.wrong;
-        }
-        let room = EXAMPLES_MAX - self.examples.len();
-        self.examples.extend(other.examples.iter().take(room).cloned());
-    }
-
-    /// Returns the number of checked rows.
-    pub fn checked(&self) -> u64 {
-        self.phases.iter().map(|rows| rows.checked).sum()
-    }
-
-    /// Returns the number of lost rows.
-    pub fn lost(&self) -> u64 {
-        self.phases.iter().map(|rows| rows.lost).sum()
-    }
-
-    /// Returns the number of rows with a wrong value.
-    pub fn wrong(&self) -> u64 {
-        self.phases.iter().map(|rows| rows.wrong).sum()
+    if check.examples.len() < RowCheck::EXAMPLES_MAX {
+        let what = if is_lost { "is not there" } else { "has another value" };
+        let (number, phase, engine) = (row.number, row.phase.name(), row.engine + 1);
+        check.examples.push(format!(
+            "row {number}, acknowledged by engine {engine} (phase {phase}), {what} through engine {}",
+            by + 1
+        ));
     }
 }
 
@@ -311,7 +221,7 @@ mod tests {
             let mut check = RowCheck::new();
             for (index, found) in found.iter().enumerate() {
                 let by = (usize::from(table.get(index).engine) + 1) % 3;
-                check.compare(&table, index, by, &of(index, found));
+                compare(&mut check, &table, index, by, &of(index, found));
             }
             assert_eq!(check.phases.iter().map(|rows| rows.lost).collect::<Vec<_>>(), lost);
             assert_eq!(check.phases.iter().map(|rows| rows.wrong).collect::<Vec<_>>(), wrong);

@@ -9,8 +9,6 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::delay::Delay;
-
 mod churn;
 mod vault;
 
@@ -120,6 +118,15 @@ pub struct Conditions {
     /// Delay that a relay added between generator and engine. It is part of every latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Delay>,
+}
+
+/// A delay of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delay {
+    /// Minimum time added to each round trip, in milliseconds.
+    pub ms: f64,
+    /// Maximum of the random time added beyond that, in milliseconds.
+    pub jitter_ms: f64,
 }
 
 /// The engine, from its `info` response and, if possible, from its machine.

@@ -1,12 +1,15 @@
 //! Results as text tables, with the conditions above them.
 
+mod churn;
+mod vault;
+
 use std::fmt::Write as _;
 
 use crate::results::{Backends, Class, Delay, Mode, Operations, Run, Sweep};
-use crate::{churn, vault};
+pub use vault::counts;
 
 /// Formats one run.
-pub(crate) fn run(run: &Run) -> String {
+pub fn run(run: &Run) -> String {
     let mut text = head(run);
     let names = ["calls", "sent", "ok", "errors", "checked", "p50", "p90", "p99", "p99.9", "max"];
     let rows: Vec<Vec<String>> = run.classes.iter().map(class).collect();
@@ -94,7 +97,7 @@ fn class(class: &Class) -> Vec<String> {
 }
 
 /// Formats a sweep with one line per rate.
-pub(crate) fn sweep(sweep: &Sweep) -> String {
+pub fn sweep(sweep: &Sweep) -> String {
     let rows = sweep.runs.iter().map(|run| {
         let worst = |of: fn(&Class) -> f64| run.classes.iter().map(of).fold(0.0, f64::max);
         vec![
@@ -124,7 +127,7 @@ pub(crate) fn sweep(sweep: &Sweep) -> String {
 }
 
 /// Formats a comparison of stores.
-pub(crate) fn backends(backends: &Backends) -> String {
+pub fn backends(backends: &Backends) -> String {
     let cells = |of: &Operations| [number(of.per_s), time(of.p50_us), time(of.p99_us)];
     let rows = backends.rows.iter().map(|row| {
         let mut line = vec![row.store.clone(), row.durability.clone()];
@@ -154,7 +157,7 @@ pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Formats three significant digits, with commas between thousands.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let places = match value.abs() {
         0.0 => 0,
         below if below < 1.0 => 3,
@@ -175,7 +178,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Formats microseconds in the most readable unit.
-pub(crate) fn time(us: f64) -> String {
+pub fn time(us: f64) -> String {
     match us {
         us if us < 1_000.0 => format!("{} us", number(us)),
         us if us < 1_000_000.0 => format!("{} ms", number(us / 1e3)),

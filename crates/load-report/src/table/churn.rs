@@ -3,25 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::histograms::Spread;
-use crate::results::{ChurnFigures, ChurnSecond, Class, Run};
+use crate::results::{ChurnFigures, Class, Run};
 use crate::table::{columns, number, time};
 
-/// Formats the progress of one second. `handshakes` are those of the second.
-pub(super) fn progress(second: &ChurnSecond, handshakes: &Spread) -> String {
-    format!(
-        "{:7.1} s  {} handshakes/s  {} rejected  {} failed  p50 {}  p99 {}",
-        second.t_s,
-        second.done,
-        second.rejected,
-        second.failed,
-        time(handshakes.quantile_us(0.5)),
-        time(handshakes.quantile_us(0.99)),
-    )
-}
-
 /// Formats a run of a churn load: handshakes, latencies, and both per second.
-pub(crate) fn churn(run: &Run, churn: &ChurnFigures) -> String {
+pub(super) fn churn(run: &Run, churn: &ChurnFigures) -> String {
     let mut text = String::new();
     let latencies = churn.latencies.iter().map(|latency| {
         let mut row = vec![latency.name.clone(), latency.ok.to_string()];

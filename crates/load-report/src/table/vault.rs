@@ -12,13 +12,13 @@ fn whole(count: u64) -> String {
 }
 
 /// Formats counts by name.
-pub(crate) fn counts(counts: &BTreeMap<String, u64>) -> String {
+pub fn counts(counts: &BTreeMap<String, u64>) -> String {
     let parts: Vec<String> = counts.iter().map(|(code, count)| format!("{} {code}", whole(*count))).collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
 /// Formats the latencies of the phases, the kill, and the check of the rows.
-pub(crate) fn vault(vault: &VaultFigures) -> String {
+pub(super) fn vault(vault: &VaultFigures) -> String {
     let mut text = String::new();
     let rows = vault.phases.iter().flat_map(|phase| {
         let name = if vault.kill.is_some() { phase.phase.name() } else { "whole" };
@@ -71,7 +71,7 @@ pub(crate) fn vault(vault: &VaultFigures) -> String {
 }
 
 /// Formats the latencies of each kind over time, one row per interval.
-pub(crate) fn over_time(run: &Run) -> String {
+pub(super) fn over_time(run: &Run) -> String {
     let mut head = vec!["to second".to_owned(), "ok".to_owned(), "errors".to_owned()];
     for class in &run.classes {
         head.extend(["average", "p95", "p99"].map(|what| format!("{} {what}", class.name)));

@@ -17,7 +17,7 @@ const BUCKETS_MAX: usize = 200;
 /// A histogram of times.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Buckets", into = "Buckets")]
-pub(crate) struct Spread(Histogram<u64>);
+pub struct Spread(Histogram<u64>);
 
 /// Values and their counts: a histogram as transferred between processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,12 +28,12 @@ pub(crate) struct Buckets {
 
 impl Spread {
     /// Creates an empty histogram, exact to three digits.
-    pub(crate) fn fine() -> Self {
+    pub fn fine() -> Self {
         Self::new(3)
     }
 
     /// Creates an empty histogram, exact to two digits.
-    pub(crate) fn coarse() -> Self {
+    pub fn coarse() -> Self {
         Self::new(2)
     }
 
@@ -42,28 +42,28 @@ impl Spread {
     }
 
     /// Records one time.
-    pub(crate) fn record(&mut self, nanoseconds: u64) {
+    pub fn record(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds.max(1));
     }
 
     /// Adds another histogram.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
     /// Returns the smallest time that at least a share `q` of the times does not exceed, in microseconds. Returns 0 for
     /// an empty histogram.
-    pub(crate) fn quantile_us(&self, q: f64) -> f64 {
+    pub fn quantile_us(&self, q: f64) -> f64 {
         if self.0.is_empty() { 0.0 } else { us(self.0.value_at_quantile(q).min(self.0.max())) }
     }
 
     /// Returns the maximum, in microseconds.
-    pub(crate) fn max_us(&self) -> f64 {
+    pub fn max_us(&self) -> f64 {
         us(self.0.max())
     }
 
     /// Converts the histogram to figures.
-    pub(crate) fn times(&self) -> Times {
+    pub fn times(&self) -> Times {
         if self.0.is_empty() {
             return Times::default();
         }
@@ -79,7 +79,7 @@ impl Spread {
     }
 
     /// Returns the buckets for a plot. Their width grows with the value, so that a plot can hold all of them.
-    pub(crate) fn buckets_us(&self) -> Vec<(f64, u64)> {
+    pub fn buckets_us(&self) -> Vec<(f64, u64)> {
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         if self.0.is_empty() {
             return buckets;
@@ -124,34 +124,39 @@ fn tenth(value: f64) -> f64 {
 
 /// Counts for the requests of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RequestCounts {
+pub struct RequestCounts {
     /// Requests that were due in the measurement window.
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// Number of those requests with a result.
-    pub(crate) ok: u64,
+    pub ok: u64,
     /// Number of the other requests, per error code.
-    pub(crate) errors: BTreeMap<String, u64>,
-    pub(crate) late: u64,
-    pub(crate) checked: u64,
+    pub errors: BTreeMap<String, u64>,
+    /// Number of requests that were sent late.
+    pub late: u64,
+    /// Number of results that were compared with the document sent.
+    pub checked: u64,
     /// Times measured from the planned send time.
-    pub(crate) latency: Spread,
+    pub latency: Spread,
     /// Times measured from the actual send time.
-    pub(crate) service: Spread,
+    pub service: Spread,
     /// Responses per interval of the measurement window, whenever their requests were sent.
-    pub(crate) intervals: Vec<Interval>,
+    pub intervals: Vec<Interval>,
 }
 
 /// Responses within one interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Interval {
-    pub(crate) ok: u64,
-    pub(crate) errors: u64,
-    pub(crate) latency: Spread,
+pub struct Interval {
+    /// Results that arrived.
+    pub ok: u64,
+    /// Errors that arrived.
+    pub errors: u64,
+    /// Latency of the results.
+    pub latency: Spread,
 }
 
 impl RequestCounts {
     /// Creates empty counts for a number of intervals.
-    pub(crate) fn new(intervals: usize) -> Self {
+    pub fn new(intervals: usize) -> Self {
         let empty = Interval { ok: 0, errors: 0, latency: Spread::coarse() };
         Self {
             sent: 0,
@@ -166,7 +171,7 @@ impl RequestCounts {
     }
 
     /// Counts one request without a result.
-    pub(crate) fn error(&mut self, code: &str) {
+    pub fn error(&mut self, code: &str) {
         match self.errors.get_mut(code) {
             Some(count) => *count += 1,
             None => drop(self.errors.insert(code.to_owned(), 1)),
@@ -174,7 +179,7 @@ impl RequestCounts {
     }
 
     /// Adds counts of the same kind with the same number of intervals.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.ok += other.ok;
         self.late += other.late;
@@ -192,7 +197,7 @@ impl RequestCounts {
     }
 
     /// Returns the progress over time, for intervals of `interval_s` seconds and requests with `fields` fields.
-    pub(crate) fn moments(&self, interval_s: f64, fields: u32) -> Vec<IntervalFigures> {
+    pub fn moments(&self, interval_s: f64, fields: u32) -> Vec<IntervalFigures> {
         let moment = |(at, interval): (usize, &Interval)| IntervalFigures {
             t_s: (at + 1) as f64 * interval_s,
             ok: interval.ok,

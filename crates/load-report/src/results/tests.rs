@@ -4,34 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn times() -> Value {
-    json!({"min": 1, "p50": 2.5, "p90": 3, "p99": 4, "p999": 5, "max": 6, "mean": 2.75})
-}
-
+/// Returns an example of a run. `sealwire-load` tests with it, too.
 pub(crate) fn run() -> Value {
-    json!({
-        "schema": "sealwire.load/1", "tool": "sealwire-load 0.1.0", "name": "encrypt 30 fields", "started": "2026-11-21T19:30:00Z",
-        "conditions": {
-            "engine": {"version": "0.1.0", "address": "127.0.0.1:7443", "cores": 2, "state": "embedded", "curve": "r1", "scope": "request"},
-            "machine": {"cores": 2, "cpu": "a processor", "os": "Linux 6.1"},
-            "tls": "TLS1.3 TLS_AES_256_GCM_SHA384 X25519MLKEM768", "same_machine": true, "connections": 4, "processes": 1,
-            "mode": "open", "offered_per_s": 1000.0, "callers": null, "duration_s": 10.0, "warm_up_s": 2.0
-        },
-        "classes": [{
-            "name": "30 fields", "method": "encrypt", "fields": 30, "field_bytes": 16, "weight": 1,
-            "sent": 10_000, "ok": 9_997, "errors": {"overloaded": 3}, "late": 0, "checked": 12,
-            "latency_us": times(), "service_us": times(), "histogram_us": [[2, 9_000], [6, 997]],
-            "over_time": [{"t_s": 0.5, "ok": 500, "errors": 0, "p50_us": 2, "p99_us": 4, "fields_per_s": 30_000.0}]
-        }],
-        "totals": {
-            "offered_per_s": 1000.0, "sent_per_s": 1000.0, "ok_per_s": 999.7, "fields_per_s": 29_991.0, "errors": 3,
-            "bytes_out_per_s": 900_000.0, "bytes_in_per_s": 2_000_000.0
-        },
-        "server_cpu": {"us_per_field": 0.3, "cores": 1.2},
-        "generator": {
-            "cpu_cores": 0.4, "us_per_call": 4.0, "lag_p99_us": 80, "lag_max_us": 900, "was_bottleneck": false, "why": null
-        }
-    })
+    serde_json::from_str(include_str!("run.json")).unwrap()
 }
 
 /// Returns a run of a vault load with a kill and a lost row.

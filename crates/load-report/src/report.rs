@@ -28,7 +28,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Results files of runs, sweeps or stores, in the order of the page
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -56,7 +56,7 @@ struct ReportPage {
 ///
 /// Fails if a file cannot be read or holds no results; the error names the file. Also fails if the page is one of the
 /// input files or cannot be written.
-pub(crate) fn run(args: &Args) -> io::Result<&Path> {
+pub fn run(args: &Args) -> io::Result<&Path> {
     let folder = folder(&args.output)?;
     let documents = args.files.iter().map(|file| read(file, &folder)).collect::<io::Result<Vec<_>>>()?;
     if let Ok(output) = args.output.canonicalize()
