@@ -134,7 +134,7 @@ impl<'a> Generator<'a> {
                 if now >= end && (!is_behind || now >= end + GRACE_NS) {
                     marks.unsent = Some(self.give_up(now));
                 }
-            } else if self.links.iter().all(|link| link.calls.len() == 0) || now >= give_up {
+            } else if self.links.iter().all(|link| link.calls.under_way() == 0) || now >= give_up {
                 return Ok(marks);
             } else {
                 next = now + 100_000_000;
@@ -271,7 +271,7 @@ impl<'a> Generator<'a> {
         };
         let frame = &self.book.kinds[kind as usize].frames[number];
         frame.append(stream.out(), msgid);
-        self.together += frame.len();
+        self.together += frame.size();
         if let Some(after) = self.load.calls[kind as usize].cancel_after_ms {
             self.cancels[kind as usize].push_back((now + u64::from(after) * 1_000_000, at, msgid));
         }
@@ -347,7 +347,7 @@ impl<'a> Generator<'a> {
             book.take(number, (stream, calls, pause), boundary, message);
         });
         if let Some(why) = stream.ended() {
-            let (lost, seconds) = (calls.len(), book.now() as f64 / SECOND);
+            let (lost, seconds) = (calls.under_way(), book.now() as f64 / SECOND);
             book.fault.get_or_insert(Fault::Lost(format!(
                 "connection {} of {count} ended after {seconds:.1} s with {lost} calls under way: {why}",
                 number + 1
@@ -388,7 +388,7 @@ impl<'a> Generator<'a> {
         let recent = std::mem::replace(&mut self.book.recent, Recent::new());
         ProgressSample {
             t_s: now as f64 / SECOND - self.load.warm_up_s,
-            under_way: self.links.iter().map(|link| link.calls.len() as u64).sum(),
+            under_way: self.links.iter().map(|link| link.calls.under_way() as u64).sum(),
             recent,
         }
     }
@@ -434,7 +434,7 @@ mod tests {
             for ms in 0..=1_010 {
                 time.set(ms * MS);
                 generator.send_due(ms * MS);
-                while ms >= 1_000 && generator.links.iter().any(|link| link.calls.len() > 0) {
+                while ms >= 1_000 && generator.links.iter().any(|link| link.calls.under_way() > 0) {
                     generator.turn(u64::MAX).unwrap();
                 }
             }

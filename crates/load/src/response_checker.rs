@@ -7,13 +7,14 @@ use std::time::Instant;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 use sealwire_wire::{Document, ErrorCode, FrameLayout, MessageHeader, Reply, RpcError};
 
+use crate::ask::end_by_notice;
 use crate::calls::Calls;
 use crate::fault::Fault;
 use crate::frames;
 use crate::histograms::{RequestCounts, Spread};
 use crate::load::{Load, Method};
 use crate::random::Random;
-use crate::session::{ConnectionPause, Pending, SessionKind, end_by_notice};
+use crate::session::{ConnectionPause, Pending, SessionKind};
 use crate::stream::Stream;
 
 /// A request that is sent later than this after its due time counts as late.

@@ -3,20 +3,17 @@
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sealwire_wire::{Document, Info, MessageHeader, Reply, Scanner, request};
+use sealwire_wire::{Document, Info, Reply, Scanner, request};
 
+use crate::ask::{PATIENCE, ask, result};
 use crate::calls::Calls;
 use crate::fault::Fault;
 use crate::frames::{self, Frame};
 use crate::load::{Call, Load, Method};
 use crate::random::Random;
 use crate::stream::{READ_BYTES, Stream};
-
-/// Timeout of each connection set-up and of each request before the load.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A request that waits for its response. Times are nanoseconds of the generator's clock.
 #[derive(Clone, Copy, Debug)]
@@ -118,47 +115,6 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
         Stream::begin(socket, tls, Scanner::for_replies, PATIENCE).map_err(failed)
     };
     (0..load.connections).map(one).collect()
-}
-
-/// Sends the data in a stream and waits for the response to [`frames::MSGID`].
-pub(crate) fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
-    let end = Instant::now() + PATIENCE;
-    let mut answer = None;
-    while answer.is_none() {
-        stream.flush();
-        if let Some(why) = stream.ended() {
-            return Err(Fault::Lost(why.to_owned()));
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Fault::Failed(format!("no answer within {} s", PATIENCE.as_secs())));
-        }
-        let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, stream.wants_write());
-        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::new(stream, flags)], Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => (),
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-        stream.receive(scratch, |stream, boundary, message| match boundary.head {
-            MessageHeader::Response { msgid: frames::MSGID } => answer = Some(message.to_vec()),
-            _ => end_by_notice(stream, message),
-        });
-    }
-    Ok(answer.unwrap_or_default())
-}
-
-/// Ends a stream with the reason in `message`. A message that is not a response states why the engine closes the
-/// connection.
-pub(crate) fn end_by_notice(stream: &mut Stream, message: &[u8]) {
-    let why = sealwire_wire::decode_protocol_error(message);
-    stream.end(why.map_or_else(|error| error.to_string(), |error| error.to_string()));
-}
-
-/// Returns the result in a response.
-pub(crate) fn result(answer: &[u8]) -> Result<&[u8], Fault> {
-    let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
-    reply.outcome.map_err(|error| Fault::Failed(error.to_string()))
 }
 
 impl SessionKind {

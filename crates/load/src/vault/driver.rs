@@ -16,6 +16,7 @@ use super::engines::{EngineLinks, VaultLink};
 use super::mix::{MixDeck, OperationKind};
 use super::rows::{TokenRow, TokenRows, token};
 use super::{VaultSettings, bulk};
+use crate::ask::end_by_notice;
 use crate::fault::Fault;
 use crate::histograms::{RequestCounts, Spread};
 use crate::load::Call;
@@ -23,7 +24,6 @@ use crate::progress::{Live, ProgressSample};
 use crate::random::Random;
 use crate::response_checker::{Recent, Window};
 use crate::results::Phase;
-use crate::session::end_by_notice;
 use crate::stream::READ_BYTES;
 use crate::{frames, host, results};
 
@@ -402,7 +402,7 @@ impl<'a> Driver<'a> {
         let (pid, target) = pid.ok_or_else(|| super::no_process(&endpoint.target.address))?;
         self.ended_cpu += host::process_cpu(pid).unwrap_or_default();
         let of_engine = self.links.slots.iter().filter(|slot| slot.engine == engine);
-        let in_flight = of_engine.filter_map(|slot| slot.link.as_ref()).map(|link| link.calls.len() as u64).sum();
+        let in_flight = of_engine.filter_map(|slot| slot.link.as_ref()).map(|link| link.calls.under_way() as u64).sum();
         kill_process(target, Signal::KILL).map_err(std::io::Error::from)?;
         self.log.kill = Some(KillTimes { engine, at: self.log.now(), recovered: None, in_flight });
         Ok(())

@@ -12,9 +12,9 @@ use rustls::pki_types::ServerName;
 use sealwire_wire::{Info, Scanner, request};
 
 use super::driver::Operation;
+use crate::ask::{ask, result};
 use crate::calls::Calls;
 use crate::fault::Fault;
-use crate::session::{ask, result};
 use crate::stream::{READ_BYTES, Stream};
 use crate::target::Target;
 use crate::{frames, host};
@@ -106,7 +106,7 @@ impl EngineLinks {
 
     /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
-        self.links().map(|link| link.calls.len()).sum()
+        self.links().map(|link| link.calls.under_way()).sum()
     }
 
     /// Returns bytes sent and received on all connections so far.

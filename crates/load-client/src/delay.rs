@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crate::fault::Fault;
 use crate::host;
 use crate::random::Random;
-use crate::results::Delay;
 use crate::target::Target;
+use sealwire_load_report::results::Delay;
 
 /// Size of one piece in bytes.
 const PIECE_BYTES: usize = 64 << 10;
@@ -30,7 +30,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Options of a delay.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Network")]
-pub(crate) struct DelayArgs {
+pub struct DelayArgs {
     /// Delay each round trip between this program and the engine by this time, half of it in each direction, as a
     /// network does. It is part of every latency and never subtracted; the figures state it
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
@@ -48,7 +48,7 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 impl DelayArgs {
     /// Starts a relay in front of the target if a delay was asked for, and makes the target's clients use it. The relay
     /// works until it is dropped.
-    pub(crate) fn relay(&self, target: &mut Target) -> Result<Option<Relay>, Fault> {
+    pub fn relay(&self, target: &mut Target) -> Result<Option<Relay>, Fault> {
         let Some(ms) = self.delay else { return Ok(None) };
         let delay = Delay { ms, jitter_ms: self.jitter.unwrap_or(0.0) };
         let relay = Relay::start(&target.address, delay)?;
@@ -59,15 +59,15 @@ impl DelayArgs {
 
 /// A running relay. Dropping it ends the accepting of connections; those that exist end with their clients.
 #[derive(Debug)]
-pub(crate) struct Relay {
-    pub(crate) address: SocketAddr,
+pub struct Relay {
+    address: SocketAddr,
     is_stopped: Arc<AtomicBool>,
     unreachable: Arc<AtomicU64>,
 }
 
 impl Relay {
     /// Starts a relay to `upstream` at a free port of 127.0.0.1.
-    pub(crate) fn start(upstream: &str, delay: Delay) -> Result<Self, Fault> {
+    fn start(upstream: &str, delay: Delay) -> Result<Self, Fault> {
         let found = upstream.to_socket_addrs().ok().and_then(|mut found| found.next());
         let found =
             found.ok_or_else(|| Fault::Failed(format!("{upstream} has no address: give another with --connect")))?;
@@ -98,7 +98,7 @@ impl Relay {
     ///
     /// # Errors
     /// [`Fault::Lost`] if it did not. The clients saw a closed connection then, and no reason.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), Fault> {
         match self.unreachable.load(Ordering::Relaxed) {
             0 => Ok(()),
             count => Err(Fault::Lost(format!("{count} connections could not be opened; start it again and repeat"))),

@@ -11,18 +11,25 @@ const USE_MASK: u32 = (LONG >> PLACE_BITS) - 1;
 
 /// Values stored for each in-flight request until its response arrives.
 #[derive(Debug)]
-pub(crate) struct Calls<T> {
+pub struct Calls<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
+impl<T> Default for Calls<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Calls<T> {
-    pub(crate) const fn new() -> Self {
+    /// Creates an empty collection.
+    pub const fn new() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
     /// Stores a value and returns its msgid; `None` if too many requests are in flight.
-    pub(crate) fn begin(&mut self, call: T) -> Option<u32> {
+    pub fn begin(&mut self, call: T) -> Option<u32> {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.places.len() < UNDER_WAY_MAX => {
@@ -38,7 +45,7 @@ impl<T> Calls<T> {
     }
 
     /// Removes and returns the value of the request with this msgid.
-    pub(crate) fn end(&mut self, msgid: u32) -> Option<T> {
+    pub fn end(&mut self, msgid: u32) -> Option<T> {
         let place = self.place(msgid)?;
         let call = self.places[place as usize].1.take()?;
         self.free.push(place);
@@ -46,7 +53,7 @@ impl<T> Calls<T> {
     }
 
     /// Returns true if the request with this msgid is in flight.
-    pub(crate) fn is_under_way(&self, msgid: u32) -> bool {
+    pub fn is_under_way(&self, msgid: u32) -> bool {
         self.place(msgid).is_some_and(|place| self.places[place as usize].1.is_some())
     }
 
@@ -57,12 +64,12 @@ impl<T> Calls<T> {
     }
 
     /// Returns the number of in-flight requests.
-    pub(crate) fn len(&self) -> usize {
+    pub fn under_way(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
     /// Removes and returns the values of all in-flight requests.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().filter_map(|(_, call)| call)
     }
@@ -77,7 +84,7 @@ mod tests {
         let mut calls = Calls::new();
         let ids: Vec<u32> = (0..100).map(|n| calls.begin(n).unwrap()).collect();
         assert!(ids.iter().all(|id| *id >= LONG));
-        assert_eq!((calls.end(ids[7]), calls.end(ids[7]), calls.len()), (Some(7), None, 99));
+        assert_eq!((calls.end(ids[7]), calls.end(ids[7]), calls.under_way()), (Some(7), None, 99));
         let again = calls.begin(1_000).unwrap();
         assert_ne!(again, ids[7]);
         assert_eq!((calls.is_under_way(ids[7]), calls.is_under_way(again)), (false, true));
@@ -93,7 +100,7 @@ mod tests {
         }
         let mut left: Vec<i32> = calls.drain().collect();
         left.sort_unstable();
-        assert_eq!((left.len(), calls.len()), (100, 0));
+        assert_eq!((left.len(), calls.under_way()), (100, 0));
     }
 
     #[test]

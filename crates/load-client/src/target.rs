@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::pem;
-use crate::results::Delay;
+use sealwire_load_report::results::Delay;
 
 /// Name of the configuration file in a `sealwire dev` folder.
 const CONFIG: &str = "sealwire.toml";
@@ -58,7 +58,7 @@ pub struct Target {
     key: PathBuf,
     /// Address and delay of the relay that clients use instead of the engine's address.
     #[serde(default)]
-    pub(crate) relay: Option<(String, Delay)>,
+    pub relay: Option<(String, Delay)>,
 }
 
 impl Connect {
@@ -125,7 +125,7 @@ impl Target {
     }
 
     /// Returns the address that clients connect to.
-    pub(crate) fn dial(&self) -> &str {
+    pub fn dial(&self) -> &str {
         self.relay.as_ref().map_or(&self.address, |(address, _)| address)
     }
 
@@ -150,7 +150,7 @@ impl Target {
         Ok((Arc::new(config), name))
     }
     /// Returns the configuration of a client that reads the certificate files again when they change.
-    pub(crate) fn client(&self) -> EngineClientConfig {
+    pub fn client(&self) -> EngineClientConfig {
         let [ca, cert, key] = [&self.ca, &self.cert, &self.key].map(|file| Pem::File(file.clone()));
         EngineClientConfig::new(self.dial(), &self.server_name, ca, cert, key)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::results::Machine;
+use sealwire_load_report::results::Machine;
 
 /// Unit in which the kernel reports the CPU time of a process.
 const TICK: Duration = Duration::from_millis(10);
@@ -19,7 +19,7 @@ const LISTENS: &str = "0A";
 const ENGINE: &str = "sealwire";
 
 /// Describes this machine.
-pub(crate) fn machine() -> Machine {
+pub fn machine() -> Machine {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -32,24 +32,24 @@ pub(crate) fn machine() -> Machine {
 }
 
 /// Returns the number of CPU cores that this process may use.
-pub(crate) fn cores() -> u32 {
+pub fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
 /// Returns the CPU time used by the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Returns the time that the calling thread was ready to run without a core.
-pub(crate) fn thread_queued() -> Option<Duration> {
+pub fn thread_queued() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 /// Returns the CPU time used by a process, including ended threads.
-pub(crate) fn process_cpu(pid: u32) -> Option<Duration> {
+pub fn process_cpu(pid: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name can contain any character. The first field after the name is the state.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -59,7 +59,7 @@ pub(crate) fn process_cpu(pid: u32) -> Option<Duration> {
 
 /// Returns the engine process on this machine that listens on `address`, if it can be inspected. Ignores proxies, since
 /// their CPU time is not the engine's.
-pub(crate) fn engine(address: &str) -> Option<u32> {
+pub fn engine(address: &str) -> Option<u32> {
     let is_engine = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == ENGINE);
     listener(address).filter(is_engine)
 }
@@ -105,13 +105,13 @@ fn is_ours(ip: IpAddr) -> bool {
 }
 
 /// Returns true if the address is a loopback address or belongs to this machine.
-pub(crate) fn is_here(address: &str) -> bool {
+pub fn is_here(address: &str) -> bool {
     let found = address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     found.is_some_and(|address| address.ip().is_loopback() || is_ours(address.ip()))
 }
 
 /// Sets the timer slack of the calling thread to 1 us. By default the kernel merges wake-ups within 50 us.
-pub(crate) fn wake_on_time() {
+pub fn wake_on_time() {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     if let Some(thread) = link.file_name() {
         let _ = fs::write(Path::new("/proc").join(thread).join("timerslack_ns"), "1000");
@@ -120,7 +120,7 @@ pub(crate) fn wake_on_time() {
 
 /// Raises the priority of the calling thread, so that an engine on the same machine does not delay sends. Needs a
 /// privilege; without it more sends are late and the figures report so. Returns the resulting nice value.
-pub(crate) fn take_precedence() -> Option<i32> {
+pub fn take_precedence() -> Option<i32> {
     let _ = setpriority_process(None, -10);
     getpriority_process(None).ok()
 }

@@ -13,13 +13,13 @@ use rustls::{CommonState, Connection};
 use sealwire_wire::{FrameLayout, Limits, Scan, ScanError, Scanner};
 
 /// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
-pub(crate) const READ_BYTES: usize = 256 << 10;
+pub const READ_BYTES: usize = 256 << 10;
 /// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be counted.
 const SEAL_BYTES: usize = 64 << 10;
 
 /// A connection after its handshake.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     socket: TcpStream,
     tls: Connection,
     scanner: Scanner,
@@ -33,14 +33,14 @@ pub(crate) struct Stream {
     /// The reason for the end of the connection.
     ended: Option<String>,
     /// Bytes sent on the wire.
-    pub(crate) bytes_out: u64,
+    pub bytes_out: u64,
     /// Bytes received on the wire.
-    pub(crate) bytes_in: u64,
+    pub bytes_in: u64,
 }
 
 impl Stream {
     /// Performs the handshake within `patience`. The socket is nonblocking afterwards.
-    pub(crate) fn begin(
+    pub fn begin(
         mut socket: TcpStream,
         tls: impl Into<Connection>,
         scanner: fn(Limits) -> Scanner,
@@ -78,32 +78,32 @@ impl Stream {
     }
 
     /// Returns the names of the TLS version, cipher suite and key exchange.
-    pub(crate) fn negotiated(&self) -> String {
+    pub fn negotiated(&self) -> String {
         negotiated(&self.tls)
     }
 
     /// Returns the buffer for new messages. They are sent by the next [`Stream::flush`].
-    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+    pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
     /// Returns the number of bytes that wait to be sent.
-    pub(crate) fn backlog(&self) -> usize {
+    pub fn backlog(&self) -> usize {
         self.out.len() - self.sealed
     }
 
     /// Returns true if a flush would have something to write.
-    pub(crate) fn wants_write(&self) -> bool {
+    pub fn wants_write(&self) -> bool {
         self.ended.is_none() && (self.backlog() > 0 || self.tls.wants_write())
     }
 
     /// Returns the reason for the end of the connection, if it ended.
-    pub(crate) fn ended(&self) -> Option<&str> {
+    pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
     /// Writes as much as the socket accepts.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         while self.ended.is_none() {
             if self.tls.wants_write() {
                 match self.tls.write_tls(&mut self.socket) {
@@ -133,7 +133,7 @@ impl Stream {
 
     /// Reads available bytes and passes each complete message to `each`. `scratch` has [`READ_BYTES`]. Does nothing if
     /// no bytes are available. Call this once after accepting a connection, before waiting for the socket.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &FrameLayout, &[u8])) {
+    pub fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &FrameLayout, &[u8])) {
         if std::mem::take(&mut self.is_early) {
             self.messages(&mut each);
         }
@@ -198,13 +198,13 @@ impl Stream {
     }
 
     /// Ends the connection. Only the first reason is kept.
-    pub(crate) fn end(&mut self, why: String) {
+    pub fn end(&mut self, why: String) {
         self.ended.get_or_insert(why);
     }
 }
 
 /// Returns the names of the TLS version, cipher suite and key exchange of a connection.
-pub(crate) fn negotiated(tls: &CommonState) -> String {
+pub fn negotiated(tls: &CommonState) -> String {
     let version = match tls.protocol_version() {
         Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3".to_owned(),
         other => format!("{other:?}"),

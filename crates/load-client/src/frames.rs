@@ -9,7 +9,7 @@ use crate::random::Random;
 
 /// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array header, the type and the
 /// marker.
-pub(crate) const MSGID: u32 = 0x8000_0000;
+pub const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
 /// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys and the generation.
 const AROUND_PAYLOAD: u64 = 8;
@@ -19,7 +19,7 @@ const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
 
 /// Builds `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings of `field_bytes` random characters each.
-pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
+pub fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + fields as usize * (field_bytes as usize + 12));
     write::map_len(&mut out, 1);
     write::str(&mut out, "rows");
@@ -37,7 +37,7 @@ pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Ve
 }
 
 /// Returns the number of values in a document, including the document itself; 0 if the document is malformed.
-pub(crate) fn values(document: &[u8]) -> u64 {
+fn values(document: &[u8]) -> u64 {
     let mut reader = TokenReader::new(document);
     let mut count = 0;
     while !reader.is_at_end() {
@@ -51,37 +51,37 @@ pub(crate) fn values(document: &[u8]) -> u64 {
 
 /// One encoded request.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub struct Frame {
     /// The plaintext document.
-    pub(crate) plain: Vec<u8>,
+    pub plain: Vec<u8>,
     /// Number of values in a correct response.
-    pub(crate) values: u64,
+    pub values: u64,
     bytes: Vec<u8>,
 }
 
 impl Frame {
     /// Encodes a request with `payload`, which is `plain` or its sealed form.
-    pub(crate) fn new(app: &str, call: &Call, method: Method, plain: Vec<u8>, payload: &[u8]) -> Self {
+    pub fn new(app: &str, call: &Call, method: Method, plain: Vec<u8>, payload: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(payload.len() + 256);
         encode(&mut bytes, MSGID, app, call, method, payload);
         Self { values: AROUND_PAYLOAD + values(payload), plain, bytes }
     }
 
     /// Appends the request with the given msgid, which must be at least 65,536.
-    pub(crate) fn append(&self, out: &mut Vec<u8>, msgid: u32) {
+    pub fn append(&self, out: &mut Vec<u8>, msgid: u32) {
         let at = out.len();
         out.extend_from_slice(&self.bytes);
         out[at + MSGID_AT.start..at + MSGID_AT.end].copy_from_slice(&msgid.to_be_bytes());
     }
 
     /// Returns the length of the encoded request in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.bytes.len()
     }
 }
 
 /// Appends a request for the given method, with the options of `call`.
-pub(crate) fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Method, payload: &[u8]) {
+pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Method, payload: &[u8]) {
     let deadline_ms = call.deadline_ms;
     let collection = &*call.collection;
     match method {
