@@ -22,7 +22,7 @@ const CLIENT = 'dev-client';
 const RATE_PER_CORE = 2_750;
 const DEFAULTS = { state: 'postgres', engines: 3, rows: 1_000_000, seconds: 60 };
 /** The short form, which asserts no times: a busy machine may wait long for the engine that is started again. */
-const SHORT = { state: 'postgres', engines: 2, rows: 3_000, rate: 60, seconds: 4, killAfter: 1.5, warmUp: 1, drain: 180 };
+const SHORT = { state: 'postgres', engines: 2, rows: 3_000, rate: 60, seconds: 4, killAfter: 1.5, stateDelay: 0, warmUp: 1, drain: 180 };
 /** Seconds of load before the measurement. The first seconds after filling a large table were slower than the others. */
 const WARM_UP_S = 30;
 const STOP_MS_MAX = 30_000;
@@ -47,6 +47,7 @@ function settings(given) {
     rows: number('rows', 1, 4_000_000_000),
     rate: number('rate', 0.1, 1e6, false) ?? RATE_PER_CORE * os.availableParallelism(),
     seconds,
+    stateDelay: number('state-delay', 0, 60_000, false) ?? 0,
     killAfter: number('kill-after', 0, seconds - 1, false) ?? Math.floor(seconds / 3),
     warmUp: WARM_UP_S,
     drain: 60,
@@ -61,9 +62,9 @@ async function run(programs, chosen, { output, environment, json, brief }) {
   const result = path.join(output, `${environment ? `${NAME}.${environment}` : NAME}.json`);
   fs.mkdirSync(output, { recursive: true });
   fs.rmSync(result, { force: true });
-  const cluster = await start(programs, chosen.engines);
+  const cluster = await start(programs, chosen.engines, chosen.stateDelay);
   try {
-    const args = ['vault', '--folder', cluster.folder, '--server-name', 'localhost', '--state', chosen.state];
+    const args = ['vault', '--folder', cluster.folder, '--server-name', 'localhost', '--state', describe(chosen)];
     args.push('--connect', cluster.addresses.join(','), '--app', APP, '--collection', COLLECTION, '--output', result);
     const numbers = { rows: chosen.rows, rate: chosen.rate, seconds: chosen.seconds, drain: chosen.drain };
     for (const [name, value] of Object.entries(numbers)) args.push(`--${name}`, String(value));
@@ -104,7 +105,7 @@ function generate(program, args, brief) {
 }
 
 /** Starts PostgreSQL and engines. Resolves with {folder, addresses, engines, logs, stop}. */
-async function start({ sealwire, postgres }, count) {
+async function start({ sealwire, load, postgres }, count, stateDelay) {
   const parent = fs.mkdtempSync(path.join(os.tmpdir(), 'sealwire-vault-'));
   const engines = [];
   const remove = () => fs.rmSync(parent, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
@@ -112,9 +113,10 @@ async function start({ sealwire, postgres }, count) {
     engines.forEach((engine) => engine.child?.kill('SIGKILL'));
     remove();
   });
-  let database;
+  let [database, relay] = [];
   const stop = async () => {
     await Promise.all(engines.map((engine) => engine.stop()));
+    await relay?.stop();
     await database?.stop();
     paid();
     remove();
@@ -125,6 +127,10 @@ async function start({ sealwire, postgres }, count) {
     const nowhere = ['--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0', '--control', '127.0.0.1:0'];
     await execute(sealwire, ['dev', '--folder', folder, ...nowhere, '--demo-only'], { env: quiet() });
     database = await startPostgres(postgres);
+    if (stateDelay > 0) {
+      relay = await startRelay(load, database.tcp, stateDelay);
+      database.url = relay.url;
+    }
     fs.writeFileSync(path.join(parent, 'password'), database.password, { mode: 0o600 });
     for (let number = 1; number <= count; number += 1) {
       const engine = await makeEngine(sealwire, parent, number, database.url);
@@ -158,9 +164,37 @@ function startPostgres(program) {
     readline.createInterface({ input: child.stdout }).on('line', (line) => {
       const [name, ...value] = line.split(' ');
       found[name] = value.join(' ');
-      if (name === 'ready') resolve({ url: found.url, password: found.password, stop });
+      if (name === 'ready') resolve({ url: found.url, tcp: found.tls, password: found.password, stop });
     });
   });
+}
+
+/**
+ * Starts a relay of its own before the database at the URL `tcp`, and resolves with {url, stop}. Its connections are not
+ * encrypted, which the engine permits on loopback.
+ */
+function startRelay(program, tcp, delay) {
+  return new Promise((resolve, reject) => {
+    const url = new URL(tcp);
+    const args = ['relay', '--connect', `127.0.0.1:${url.port}`, '--delay', String(delay)];
+    const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'inherit'] });
+    const ended = new Promise((done) => child.once('close', done));
+    ended.then((status) => reject(new Error(`the relay before PostgreSQL ended with ${status}`)));
+    child.once('error', reject);
+    const stop = async () => {
+      child.stdin.end();
+      await ended;
+    };
+    readline.createInterface({ input: child.stdout }).once('line', (address) => {
+      url.port = address.split(':')[1];
+      resolve({ url: url.href, stop });
+    });
+  });
+}
+
+/** What the figures say about the state. */
+function describe({ state, stateDelay }) {
+  return stateDelay > 0 ? `${state}, each round trip delayed by ${stateDelay} ms` : state;
 }
 
 /** Makes the configuration of an engine. It is started again with the same addresses when SIGKILL ends it. */
@@ -190,7 +224,7 @@ mode = "postgres"
 [postgres]
 url = "${url}"
 password_file = "../password"
-`;
+${url.includes('@') ? 'tls = "off"\n' : ''}`;
   const file = path.join(folder, 'sealwire.toml');
   fs.writeFileSync(file, config);
   let log = '';
@@ -242,4 +276,4 @@ function quiet() {
   return { ...process.env, SEALWIRE_LOG_FILTER: 'warn' };
 }
 
-module.exports = { NAME, SHORT, RATE_PER_CORE, settings, run, start };
+module.exports = { NAME, SHORT, RATE_PER_CORE, describe, settings, run, start };

@@ -26,6 +26,12 @@ test('options have defaults, and the rate is that of the machine', () => {
   assert.equal(vault.settings({ seconds: '10' }).killAfter, 3);
 });
 
+test('the figures state a delay before the state', () => {
+  assert.equal(vault.describe(vault.settings({})), 'postgres');
+  const said = vault.describe(vault.settings({ 'state-delay': '0.5' }));
+  assert.equal(said, 'postgres, each round trip delayed by 0.5 ms');
+});
+
 test('invalid options are named', () => {
   for (const [given, why] of [
     [{ state: 'embedded' }, /--state must be postgres/],
@@ -36,6 +42,7 @@ test('invalid options are named', () => {
     [{ rate: '0' }, /--rate is a number from 0.1/],
     [{ rate: '' }, /--rate is a number/],
     [{ seconds: '0' }, /--seconds is a whole number/],
+    [{ 'state-delay': '-1' }, /--state-delay is a number from 0 to 60000/],
     [{ seconds: '10', 'kill-after': '10' }, /--kill-after is a number from 0 to 9/],
   ]) {
     assert.throws(() => vault.settings(given), why, JSON.stringify(given));
@@ -59,7 +66,7 @@ test('a run with invalid options starts nothing', () => {
 test('the help names every option with its default', () => {
   const { status, stdout } = spawnSync(process.execPath, [RUN, '--help'], { encoding: 'utf8' });
   assert.equal(status, 0);
-  for (const option of ['--engines N', '--rows N', '--rate N', '--seconds N', '--kill-after S', '--state KIND']) {
+  for (const option of ['--engines N', '--rows N', '--rate N', '--seconds N', '--kill-after S', '--state-delay MS', '--state KIND']) {
     assert.ok(stdout.includes(option), option);
   }
   assert.match(stdout, /Scenarios: .*vault-mix/);

@@ -40,7 +40,11 @@ pub struct DelayArgs {
     jitter: Option<f64>,
 }
 
-fn milliseconds(text: &str) -> Result<f64, String> {
+/// Parses a delay in milliseconds, from 0 to a minute.
+///
+/// # Errors
+/// Describes the valid values.
+pub fn milliseconds(text: &str) -> Result<f64, String> {
     let time: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=60_000.0).contains(&time) { Ok(time) } else { Err("must be in 0..=60000".to_owned()) }
 }
@@ -67,7 +71,10 @@ pub struct Relay {
 
 impl Relay {
     /// Starts a relay to `upstream` at a free port of 127.0.0.1.
-    fn start(upstream: &str, delay: Delay) -> Result<Self, Fault> {
+    ///
+    /// # Errors
+    /// Fails if the address cannot be resolved or no port is free.
+    pub fn start(upstream: &str, delay: Delay) -> Result<Self, Fault> {
         let found = upstream.to_socket_addrs().ok().and_then(|mut found| found.next());
         let found =
             found.ok_or_else(|| Fault::Failed(format!("{upstream} has no address: give another with --connect")))?;
@@ -92,6 +99,11 @@ impl Relay {
         };
         spawn(accept)?;
         Ok(Self { address, is_stopped, unreachable })
+    }
+
+    /// Returns the address that clients connect to.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Checks that the engine accepted every relayed connection.

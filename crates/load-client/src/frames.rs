@@ -1,6 +1,6 @@
 //! Documents and the requests made from them. A request is encoded once; only its msgid is rewritten for each send.
 
-use sealwire_msgpack::{TokenReader, write};
+use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
 use sealwire_wire::{Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request};
 
@@ -107,5 +107,50 @@ pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Met
             let writing = TokenLookupScope { collection };
             request::detokenize(out, msgid, &Detokenize { deadline_ms, writing, ..Detokenize::new(app, payload) });
         }
+    }
+}
+
+/// Returns true if `other` has the shape of `plain` from [`document`], with every field changed and every key
+/// kept.
+///
+/// # Errors
+/// Fails if one of them is no MessagePack.
+pub fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
+    let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
+    let mut is_field = false;
+    while !plain.is_at_end() {
+        let (sent, came) = (plain.token()?, other.token()?);
+        let is_good = match sent {
+            Token::Str(_) if is_field => matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came,
+            _ => sent == came,
+        };
+        if !is_good {
+            return Ok(false);
+        }
+        // Each field follows its key; the array behind the first key begins with maps.
+        is_field = matches!(sent, Token::Str(_)) && !is_field;
+    }
+    Ok(other.is_at_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_stayed_or_a_key_that_changed_is_seen() {
+        let mut random = Random::new(1);
+        let (plain, other) = (document(25, 8, &mut random), document(25, 8, &mut random));
+        assert_eq!(every_field_changed(&plain, &other), Ok(true));
+        assert_eq!(every_field_changed(&plain, &plain), Ok(false));
+        let mut renamed = other.clone();
+        renamed[2] ^= 1;
+        assert_eq!(every_field_changed(&plain, &renamed), Ok(false), "the key of the rows");
+        let at = plain.len() - 8;
+        let stayed = [&other[..at], &plain[at..]].concat();
+        assert_eq!(every_field_changed(&plain, &stayed), Ok(false));
+        let short = &other[..other.len() - 1];
+        assert!(every_field_changed(&plain, short).is_err());
+        assert_eq!(every_field_changed(&plain, &[&other[..], &[0xc0]].concat()), Ok(false));
     }
 }

@@ -10,6 +10,7 @@
 mod churn;
 mod load;
 mod probe;
+mod relay;
 mod run;
 mod sink;
 mod sweep;
@@ -57,6 +58,8 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Measure the limit of the generator itself, against a responder that does no work
     SelfTest(Box<sweep::SelfTestArgs>),
+    /// Delay the bytes between two programs, such as an engine and its database
+    Relay(relay::RelayArgs),
     /// Serve as a responder that does no work
     Sink(sink::SinkArgs),
     /// Print results files as tables
@@ -89,6 +92,7 @@ pub fn run() -> ExitCode {
         Command::Churn(args) => churn::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::SelfTest(args) => sweep::self_test(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Sink(args) => sink::run(&args),
         Command::Show(args) => show(&args),
         Command::Report(args) => report::run(&args).map(|page| println!("{}", page.display())).map_err(Failure::from),

@@ -20,8 +20,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fault::Fault;
+use crate::frames::every_field_changed;
 use crate::random::Random;
-use crate::response_checker::every_field_changed;
 use crate::target::Target;
 use crate::{frames, host};
 

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use sealwire_msgpack::{Malformed, Token, TokenReader};
+use sealwire_msgpack::{Malformed, TokenReader};
 use sealwire_wire::{Document, ErrorCode, FrameLayout, MessageHeader, Reply, RpcError};
 
 use crate::ask::end_by_notice;
 use crate::calls::Calls;
 use crate::fault::Fault;
-use crate::frames;
+use crate::frames::{self, every_field_changed};
 use crate::histograms::{RequestCounts, Spread};
 use crate::load::{Load, Method};
 use crate::random::Random;
@@ -275,46 +275,4 @@ fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
     let result = Reply::decode(message)?.outcome;
     let none = Malformed::Expected { expected: "a result", found: "an error" };
     Ok(Document::decode(result.map_err(|_| none)?)?.payload)
-}
-
-/// Returns true if `other` has the shape of `plain` from [`frames::document`], with every field changed and every key
-/// kept.
-pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
-    let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
-    let mut is_field = false;
-    while !plain.is_at_end() {
-        let (sent, came) = (plain.token()?, other.token()?);
-        let is_good = match sent {
-            Token::Str(_) if is_field => matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came,
-            _ => sent == came,
-        };
-        if !is_good {
-            return Ok(false);
-        }
-        // Each field follows its key; the array behind the first key begins with maps.
-        is_field = matches!(sent, Token::Str(_)) && !is_field;
-    }
-    Ok(other.is_at_end())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_field_that_stayed_or_a_key_that_changed_is_seen() {
-        let mut random = Random::new(1);
-        let (plain, other) = (frames::document(25, 8, &mut random), frames::document(25, 8, &mut random));
-        assert_eq!(every_field_changed(&plain, &other), Ok(true));
-        assert_eq!(every_field_changed(&plain, &plain), Ok(false));
-        let mut renamed = other.clone();
-        renamed[2] ^= 1;
-        assert_eq!(every_field_changed(&plain, &renamed), Ok(false), "the key of the rows");
-        let at = plain.len() - 8;
-        let stayed = [&other[..at], &plain[at..]].concat();
-        assert_eq!(every_field_changed(&plain, &stayed), Ok(false));
-        let short = &other[..other.len() - 1];
-        assert!(every_field_changed(&plain, short).is_err());
-        assert_eq!(every_field_changed(&plain, &[&other[..], &[0xc0]].concat()), Ok(false));
-    }
 }

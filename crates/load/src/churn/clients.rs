@@ -10,9 +10,9 @@ use sealwire_wire::{Decrypt, Document, ErrorCode, Reply, RpcError, request};
 
 use super::connection::{Connection, ConnectionFault, Endpoint, Reason};
 use crate::fault::Fault;
+use crate::frames::every_field_changed;
 use crate::load::{ArrivalRule, Arrivals};
 use crate::random::Random;
-use crate::response_checker::every_field_changed;
 use crate::{frames, host};
 
 const SECOND: f64 = 1e9;

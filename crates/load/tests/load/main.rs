@@ -113,6 +113,25 @@ fn a_delayed_path_is_stated_and_part_of_every_latency() {
 }
 
 #[test]
+fn a_relay_delays_what_passes_and_ends_with_its_input() {
+    let null = Null::start(0);
+    let mut relay = program();
+    relay.args(["relay", "--connect", null.address(), "--delay", "20"]);
+    let mut relay = relay.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut address = String::new();
+    BufReader::new(relay.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    let mut command = program();
+    command.args("run --rate 40 --fields 1 --duration 2 --json --allow-bottleneck --server-name localhost".split(' '));
+    command.args(["--connect", address.trim_end(), "--folder"]).arg(null.folder());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let Ok(Figures::Run(run)) = Figures::parse(&String::from_utf8(output.stdout).unwrap()) else { panic!() };
+    assert!(run.classes[0].service_us.min >= 19_980.0, "{:?}", run.classes[0].service_us);
+    drop(relay.stdin.take());
+    assert!(relay.wait().unwrap().success());
+}
+
+#[test]
 fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
     let engine = EngineProgram::start();
     for (options, code) in [("--cancel-after-ms 1", "cancelled"), ("--deadline-ms 1", "deadline_exceeded")] {
