@@ -76,7 +76,14 @@ impl EngineChild {
     /// Starts an engine, and waits until it prints its addresses.
     pub(crate) fn start_with(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(SERVE).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(SERVE).arg(folder.path());
+        Self::spawn(command, settings)
+    }
+
+    /// Starts the program that `command` names, with settings in its environment, and waits until it prints its
+    /// addresses.
+    pub(crate) fn spawn(mut command: Command, settings: &[Setting]) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
             command.env_remove(name);
         }
@@ -169,11 +176,16 @@ impl Metrics {
     }
 }
 
-/// Runs the child: an engine until standard input ends.
-pub(crate) fn serve(folder: &Path) -> io::Result<()> {
+/// Returns the configuration of a child, whose first function this is.
+pub(crate) fn config(folder: &Path) -> io::Result<Config> {
     // A bench that raised its own priority starts engines, too. The thread is the only one yet.
     let _ = rustix::process::setpriority_process(None, 0);
-    let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;
+    Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)
+}
+
+/// Runs the child: an engine until standard input ends.
+pub(crate) fn serve(folder: &Path) -> io::Result<()> {
+    let config = config(folder)?;
     let runtime = sealwire_server::runtime::start(&config)?;
     let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;
     writeln!(io::stdout(), "{} {}", server.address().expect("a data listener"), server.admin_address())?;

@@ -4,13 +4,13 @@
 //! process of its own (`child.rs`), the load one thread of this one (`generator.rs`). Each experiment says what it
 //! promises, what it measured and whether that may be believed. `--help` says what there is.
 
-mod connection;
+pub(crate) mod connection;
 mod experiments;
-mod generator;
+pub(crate) mod generator;
 mod live;
-mod machine;
+pub(crate) mod machine;
 mod plots;
-mod report;
+pub(crate) mod report;
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -9,6 +9,7 @@ mod backends;
 mod child;
 mod cpu;
 mod fair;
+mod founding;
 mod stores;
 mod tokens;
 
@@ -27,6 +28,8 @@ Benches of the engine that Criterion does not fit.
     backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
     cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
+    founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
+               crypto threads of their own or shared with the network, cancellation.
     stores     Tokens written and read through an engine, embedded and in PostgreSQL.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
@@ -35,13 +38,14 @@ Benches of the engine that Criterion does not fit.
 
 type Run = fn(&[String]) -> io::Result<()>;
 
-/// The benches, in the order of a smoke run. `fair` is the last, because it raises the priority of this process.
-const BENCHES: [(&str, Run); 6] = [
+/// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
+const BENCHES: [(&str, Run); 7] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
     ("stores", stores::run),
     ("tokens", tokens::run),
+    ("founding", founding::run),
     ("fair", fair::run),
 ];
 
@@ -54,8 +58,14 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> io::Result<ExitCode> {
     let mut serve = std::env::args_os().skip(1);
-    if serve.next().is_some_and(|argument| argument == child::SERVE) {
-        child::serve(Path::new(&serve.next().unwrap_or_default()))?;
+    let first = serve.next().unwrap_or_default();
+    let folder = serve.next().unwrap_or_default();
+    if first == child::SERVE {
+        child::serve(Path::new(&folder))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if first == founding::SERVE {
+        founding::serve(Path::new(&folder))?;
         return Ok(ExitCode::SUCCESS);
     }
     let arguments = std::env::args().skip(1).filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));

@@ -40,9 +40,13 @@ pub(crate) struct Frame {
 impl Frame {
     /// Makes a request of `fields` fields.
     pub(crate) fn new(fields: usize, key_scope: KeyScope, deadline_ms: Option<u32>) -> Self {
+        Self::with(fields, Writing { key_scope, ..Writing::default() }, deadline_ms)
+    }
+
+    /// Makes a request of `fields` fields with any parameters of its envelopes.
+    pub(crate) fn with(fields: usize, writing: Writing<'_>, deadline_ms: Option<u32>) -> Self {
         let payload = document(fields);
         let mut bytes = Vec::new();
-        let writing = Writing { key_scope, ..Writing::default() };
         request::encrypt(&mut bytes, MSGID, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) });
         // The map of one key with its array of rows; a row is a map of ten keys and ten values.
         let values = AROUND_PAYLOAD + 3 + (fields.div_ceil(10) + 2 * fields) as u64;
@@ -63,6 +67,8 @@ pub(crate) struct Pending {
     pub(crate) sent: u64,
     /// True if it is the first one after a wait that the server had asked for.
     pub(crate) is_retry: bool,
+    /// Time at which the client gave up. A response after that is checked and ignored.
+    pub(crate) given_up: Option<u64>,
 }
 
 /// Read pace of a slow reader: at most `bytes`, and then a pause.

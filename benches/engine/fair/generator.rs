@@ -62,6 +62,8 @@ pub(crate) enum Outcome {
     Paused,
     /// The connection was closed.
     Closed,
+    /// The client gave up before the response.
+    GivenUp,
 }
 
 /// One offered request. Times are nanoseconds of the generator's clock.
@@ -231,6 +233,35 @@ impl Generator {
         }
     }
 
+    /// Gives up requests of a load that were sent at least `after` ago, and cancels them if `cancels`. A closed loop
+    /// sends again at once on the same connection, as a client with a timeout and retries does.
+    pub(crate) fn give_up(&mut self, load: usize, after: Duration, cancels: bool) {
+        let now = self.now();
+        let Some(sent_max) = now.checked_sub(after.as_nanos() as u64) else { return };
+        let Self { connections, loads, samples, frames, .. } = self;
+        let state = &mut loads[load];
+        let resends = state.active && matches!(state.load.drive, Drive::Closed(_));
+        for number in state.load.connections.clone() {
+            let connection = &mut connections[number];
+            let paused_until = connection.paused_until;
+            let late = |call: &Pending| call.load == load && call.given_up.is_none() && call.sent <= sent_max;
+            let mut any = false;
+            for (msgid, call) in connection.pending.iter_mut().filter(|(_, call)| late(call)) {
+                any = true;
+                call.given_up = Some(now);
+                let Pending { frame, intended, sent, is_retry, .. } = *call;
+                let fields = frames[frame].fields;
+                samples.push(Sample { load, fields, intended, sent, done: now, is_retry, outcome: Outcome::GivenUp });
+                if resends {
+                    state.waiting.insert((now.max(paused_until), *msgid as usize ^ (number << 32)), number);
+                }
+            }
+            if any && cancels {
+                connection.cancel(|call| call.load == load && call.given_up == Some(now));
+            }
+        }
+    }
+
     /// Makes connections slow readers, which begin to read after a while. With `None`, they read at full speed again.
     pub(crate) fn pace(&mut self, connections: Range<usize>, pace: Option<(Duration, Pace)>) {
         let now = self.now();
@@ -379,7 +410,8 @@ impl Generator {
             }
             None => {
                 let is_retry = std::mem::take(&mut connection.has_waited);
-                connection.send(&mut self.frames[frame], Pending { load, frame, intended, sent, is_retry });
+                connection
+                    .send(&mut self.frames[frame], Pending { load, frame, intended, sent, is_retry, given_up: None });
             }
         }
     }
@@ -400,7 +432,8 @@ impl Generator {
         let now = self.now();
         let Self { connections, scratch, loads, samples, frames, replies, wrong, .. } = self;
         connections[number].receive(scratch, now, |connection, msgid, values, message| {
-            let Some(Pending { load, frame, intended, sent, is_retry }) = connection.pending.remove(&msgid) else {
+            let Some(Pending { load, frame, intended, sent, is_retry, given_up }) = connection.pending.remove(&msgid)
+            else {
                 wrong.get_or_insert_with(|| format!("an answer to call {msgid}, which was not made"));
                 return;
             };
@@ -421,6 +454,9 @@ impl Generator {
                     return;
                 }
             };
+            if given_up.is_some() {
+                return;
+            }
             samples.push(Sample { load, fields: frames[frame].fields, intended, sent, done: now, is_retry, outcome });
             let state = &mut loads[load];
             if state.active && matches!(state.load.drive, Drive::Closed(_)) {
@@ -429,7 +465,8 @@ impl Generator {
         });
         if !connections[number].open {
             let lost = std::mem::take(&mut connections[number].pending).into_values();
-            samples.extend(lost.map(|Pending { load, frame, intended, sent, is_retry }| {
+            let lost = lost.filter(|call| call.given_up.is_none());
+            samples.extend(lost.map(|Pending { load, frame, intended, sent, is_retry, .. }| {
                 let fields = frames[frame].fields;
                 Sample { load, fields, intended, sent, done: now, is_retry, outcome: Outcome::Closed }
             }));
@@ -467,6 +504,15 @@ impl Generator {
     /// # Errors
     /// If a response was incorrect, or none was ever successful.
     pub(crate) fn replies(&self) -> io::Result<Vec<(&[u8], &[u8])>> {
+        let replies = self.replies_if_any()?;
+        if replies.is_empty() { Err(io::Error::other("no call was ever answered")) } else { Ok(replies) }
+    }
+
+    /// Returns the same, which is empty if no response was successful.
+    ///
+    /// # Errors
+    /// If a response was incorrect.
+    pub(crate) fn replies_if_any(&self) -> io::Result<Vec<(&[u8], &[u8])>> {
         if let Some(wrong) = &self.wrong {
             return Err(io::Error::other(format!("a wrong answer: {wrong}")));
         }
@@ -476,8 +522,7 @@ impl Generator {
             let sealed = Document::decode(result).map_err(io::Error::other)?.payload;
             Ok((self.frames[*frame].payload.as_slice(), sealed))
         });
-        let replies: Vec<_> = replies.collect::<io::Result<_>>()?;
-        if replies.is_empty() { Err(io::Error::other("no call was ever answered")) } else { Ok(replies) }
+        replies.collect()
     }
 }
 

@@ -86,6 +86,7 @@ impl Step {
                 Outcome::Paused => "waiting as told".to_owned(),
                 Outcome::Cancelled => "cancelled".to_owned(),
                 Outcome::Closed => "closed".to_owned(),
+                Outcome::GivenUp => "given up".to_owned(),
             };
             *counts.entry(name).or_default() += 1;
         }
