@@ -49,7 +49,8 @@ pub(super) fn html(report: &Report) -> String {
          and together, on one machine.</p>\n\
          <p>A small client sends {small} fields {per_s} times a second, at fixed times, whether or not earlier responses \
          have arrived. A batch client keeps requests of {batch} fields under way, in {STEPS} steps \
-         of equal length within {window:.0} s: none, then {}, then twice as many at each step, up to {most}. It gives up a request after {timeout} ms and sends another.</p>\n\
+         of equal length within {window:.0} s: none, then {}, then twice as many at each step, up to {most}. It gives up \
+         a request after {timeout} ms and sends another.</p>\n\
          <ul>{promises}</ul>\n{warning}\n",
         plan.under_way(1),
     );
