@@ -21,7 +21,8 @@ fn core() -> Core<u32, (), u32> {
 
 fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
     let (since, deadline) = (Time::default(), Time::NEVER);
-    let call = OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
+    let call =
+        OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true, has_waited: false };
     let AdmissionDecision::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
     core.submit(id, cost, tenant).expect("just admitted");
 }

@@ -77,6 +77,8 @@ pub struct AdmissionRequest<'a> {
     pub deadline: Option<Instant>,
     /// Its message is complete. If not, [`AdmissionPermit::update_estimate`] says so later.
     pub whole: bool,
+    /// As [`OfferedRequest::has_waited`].
+    pub has_waited: bool,
 }
 
 /// A request that the scheduler accounts for. Dropping the permit ends the request in any state and releases what it
@@ -167,8 +169,16 @@ impl Scheduler {
         let mut state = shared.lock();
         let estimate = state.estimate(offer.kind, offer.work_size);
         let cost = estimate.whole;
-        let (since, bytes_held, whole) = (shared.time(offer.since), bytes as u64, offer.whole);
-        let call = OfferedRequest { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
+        let call = OfferedRequest {
+            tenant: offer.principal,
+            weight,
+            cost,
+            bytes: bytes as u64,
+            since: shared.time(offer.since),
+            deadline,
+            whole: offer.whole,
+            has_waited: offer.has_waited,
+        };
         let verdict = state.core.offer(shared.now(), &call, || {
             let (wake, waits) = oneshot::channel();
             admitted = Some(waits);

@@ -114,6 +114,7 @@ pub(crate) struct AdmissionRules {
     overload: f64,
     catch_up: f64,
     returning: f64,
+    waited_ease: f64,
     worst_max: f64,
 }
 
@@ -149,6 +150,7 @@ impl AdmissionRules {
             overload: tuning.overload,
             catch_up: tuning.catch_up,
             returning: tuning.returning,
+            waited_ease: tuning.waited_ease,
             worst_max: tuning.worst_max,
         }
     }
@@ -218,7 +220,7 @@ impl TenantAdmission {
         offer: &AdmissionOffer,
         rules: &AdmissionRules,
     ) -> Result<AdmissionOutcome, Rejection> {
-        let &AdmissionOffer { class, work, rate, deadline, now, idle, .. } = offer;
+        let &AdmissionOffer { class, work, rate, deadline, now, idle, has_waited, .. } = offer;
         self.offered.fade(now, rules.window());
         self.refused.fade(now, rules.window());
         if offer.is_feasible() {
@@ -234,7 +236,7 @@ impl TenantAdmission {
             Some(Reason::Deadline)
         } else if ordinary && full {
             Some(Reason::Backlog)
-        } else if !idle && self.owes(class, rate, rules) {
+        } else if !idle && self.owes(class, has_waited, rate, rules) {
             Some(Reason::Proportion)
         } else {
             None
@@ -296,14 +298,16 @@ impl TenantAdmission {
         self.backlog.iter().chain(&self.held).sum::<u64>() as f64
     }
 
-    /// Returns true if `class` is rejected less than the worst class, and less than all must be.
-    fn owes(&self, class: Class, rate: Rate, rules: &AdmissionRules) -> bool {
+    /// Returns true if `class` is rejected less than the worst class, and less than all must be. Of requests that have
+    /// waited as asked, it must be rejected a good deal less.
+    fn owes(&self, class: Class, has_waited: bool, rate: Rate, rules: &AdmissionRules) -> bool {
         let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
         let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
         let all = self.refused.sum() / self.offered.sum();
         let fits = rate.tenant * (rules.overload * rules.window - rules.catch_up * behind);
-        fraction(class.index()) < worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
+        let ease = if has_waited { rules.waited_ease } else { 1.0 };
+        fraction(class.index()) < ease * worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
     }
 
     fn forecast(&self, class: Class, work: Cost, rate: Rate, rules: &AdmissionRules) -> Forecast {
@@ -434,6 +438,8 @@ pub(crate) struct AdmissionOffer {
     pub(crate) now: Time,
     /// A worker has nothing to do.
     pub(crate) idle: bool,
+    /// As [`OfferedRequest::has_waited`](crate::OfferedRequest::has_waited).
+    pub(crate) has_waited: bool,
     /// Spreads the times at which callers come again, in `0..1`.
     pub(crate) spread: f64,
 }

@@ -26,6 +26,9 @@ pub struct OfferedRequest<'a, K> {
     /// All of it is there, so that it is submitted as soon as it is admitted. Of one whose body is still arriving that
     /// is said later, by [`Core::update_estimate`](crate::Core::update_estimate).
     pub whole: bool,
+    /// Its connection has waited as an earlier [`Rejection`] asked, and this is the first request since. It is rejected
+    /// for [`Reason::Proportion`](crate::Reason::Proportion) only if its size was rejected much less than another.
+    pub has_waited: bool,
 }
 
 /// Decision on an offered request.

@@ -142,7 +142,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             Order::Fair => call.deadline,
             Order::Arrival => Time::NEVER,
         };
-        let offer = AdmissionOffer { class, work, rate, deadline, now, idle, spread };
+        let has_waited = call.has_waited;
+        let offer = AdmissionOffer { class, work, rate, deadline, now, idle, has_waited, spread };
         let owner = &mut self.tenants[tenant];
         let verdict = match owner.lanes.judge(&offer, &self.rules) {
             Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
@@ -437,8 +438,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
         let rate = self.rate(now, tenant);
         self.offers += 1;
-        let offer =
-            AdmissionOffer { class, work, rate, deadline: Time::NEVER, now, idle: false, spread: self.spread() };
+        let (spread, has_waited) = (self.spread(), false);
+        let offer = AdmissionOffer { class, work, rate, deadline: Time::NEVER, now, idle: false, has_waited, spread };
         let refusal = self.tenants[tenant].lanes.expire(since, &offer, &self.rules);
         self.gauges.refused[refusal.reason as usize] += 1;
         self.gauges.expired += 1;

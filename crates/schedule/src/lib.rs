@@ -15,7 +15,7 @@
 //! // From a request's header, before its body is read.
 //! let cost = Cost::from_nanos(150_000);
 //! let (since, deadline) = (now, Time::NEVER);
-//! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false };
+//! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false, has_waited: false };
 //! let AdmissionDecision::Admitted { id, .. } = core.offer(now, &request, || ()) else { panic!("no other request") };
 //! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();

@@ -78,6 +78,9 @@ pub(crate) struct Tuning {
     /// How much of what was refused of late is expected to come again. With all of it one in 30 is refused twice, and
     /// at ten times the capacity a real engine stands idle for a fifth of its time while everybody does as told.
     pub(crate) returning: f64,
+    /// Requests that have waited as asked are rejected in proportion only if their class is rejected less than this share
+    /// of the worst class. With none, large requests, which come back rarely, pay for the small ones.
+    pub(crate) waited_ease: f64,
     /// A class is refused at most so many times the fraction that is refused in all, or one large call that was refused
     /// would have half of the small ones refused as well.
     pub(crate) worst_max: f64,
@@ -106,6 +109,7 @@ impl Default for Tuning {
             overload: 1.0,
             catch_up: 4.0,
             returning: 0.5,
+            waited_ease: 0.8,
             worst_max: 4.0,
             speed_window: 1e8,
             expires_after: 2,

@@ -15,7 +15,16 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
         let cost = Cost::from_nanos(10_000_000_000);
         let (since, deadline) = (Time::default(), Time::NEVER);
-        let call = OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
+        let call = OfferedRequest {
+            tenant: &tenant,
+            weight: 1,
+            cost,
+            bytes: 0,
+            since,
+            deadline,
+            whole: true,
+            has_waited: false,
+        };
         let AdmissionDecision::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
             panic!("nothing holds it back")
         };

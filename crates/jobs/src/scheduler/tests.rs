@@ -81,6 +81,7 @@ fn permit(scheduler: &Scheduler, fields: u64) -> AdmissionPermit {
         since,
         deadline: None,
         whole: true,
+        has_waited: false,
     };
     scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap()
 }

@@ -115,6 +115,7 @@ mod tests {
             since: std::time::Instant::now(),
             deadline: None,
             whole: true,
+            has_waited: false,
         };
         let admission = scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap();
         (scheduler, admission)

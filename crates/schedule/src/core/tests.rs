@@ -19,7 +19,7 @@ fn knobs(workers: u32) -> SchedulerOptions {
 
 fn call(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
     let (cost, since) = (micros_of_work(micros), Time::default());
-    OfferedRequest { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true }
+    OfferedRequest { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true, has_waited: false }
 }
 
 fn micros_of_work(micros: u64) -> Cost {
@@ -691,6 +691,30 @@ fn one_refused_call_has_few_others_refused() {
     };
     assert_eq!(small_refused(&Tuning::default()), 1);
     assert!(small_refused(&Tuning { worst_max: f64::INFINITY, ..Tuning::default() }) >= 20);
+}
+
+#[test]
+fn a_request_that_has_waited_is_rejected_less_for_proportion() {
+    // Rejected after `before` requests of its size, in a state in which larger ones were rejected?
+    let is_rejected = |before: usize, has_waited| {
+        let mut core = busy(&Tuning::default());
+        let mut offer = |micros, deadline, has_waited| {
+            let call = OfferedRequest { deadline, has_waited, ..call(&7, micros) };
+            matches!(core.offer(Time::default(), &call, || 0), AdmissionDecision::Refused(_))
+        };
+        assert!(!offer(2_000_000, Time::NEVER, false));
+        for _ in 0..8 {
+            offer(10_000, Time::from_nanos(15_000_000), false);
+        }
+        for _ in 0..before {
+            offer(2_000, Time::NEVER, false);
+        }
+        offer(2_000, Time::NEVER, has_waited)
+    };
+    let outcomes: Vec<_> = (0..80).map(|before| (is_rejected(before, false), is_rejected(before, true))).collect();
+    assert!(outcomes.contains(&(true, false)), "{outcomes:?}");
+    assert!(outcomes.contains(&(true, true)), "where its size was rejected too little");
+    assert!(!outcomes.contains(&(false, true)));
 }
 
 #[test]

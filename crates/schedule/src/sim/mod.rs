@@ -477,6 +477,7 @@ impl Simulation {
             Some(timeout) if self.scenario.deadlines => Time::from_nanos(arrived + timeout * MS),
             _ => Time::NEVER,
         };
+        let has_waited = self.scenario.pause && std::mem::take(&mut self.paused_until[index][connection]) > 0;
         let told = Cost::from_nanos((work as f64 * spread.exp()) as u64);
         self.calls[call].told = told;
         let offered = OfferedRequest {
@@ -487,6 +488,7 @@ impl Simulation {
             since: Time::from_nanos(self.now),
             deadline,
             whole: true,
+            has_waited,
         };
         (self.calls[call].offered, self.calls[call].begun) = (self.now, false);
         match self.core.offer(Time::from_nanos(self.now), &offered, || call) {

@@ -167,7 +167,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let (failure, options) = match (self.ending.reason(), decoded) {
             (None, Ok(Decoded::Data(options, operation))) => {
                 let kind = operation.kind();
-                let request = Request { msgid, options, kind, size, arrived, since: arrived, cancel };
+                let has_waited = false;
+                let request = Request { msgid, options, kind, size, arrived, since: arrived, has_waited, cancel };
                 match in_flight.or_else(|| self.permit_at_once()) {
                     Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
                     None => self.defer(request, operation),
@@ -190,11 +191,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Starts to handle a request, or answers why it does not begin.
     async fn begin(
         &mut self,
-        request: Request,
+        mut request: Request,
         operation: Box<dyn Operation>,
         in_flight: OwnedSemaphorePermit,
         admission: Option<AdmissionPermit>,
     ) {
+        request.has_waited = admission.is_none() && self.backoff.take_ended(request.arrived);
         match prepare(&self.connection, &request, operation, admission) {
             Ok(prepared) => drop(tokio::spawn(handle(Arc::clone(&self.connection), request, prepared, in_flight))),
             Err(Rejected { failure, class }) => {

@@ -43,6 +43,8 @@ pub(super) struct Request {
     pub(super) arrived: Instant,
     /// When its wait for admission and for a crypto thread began, which has a bound.
     pub(super) since: Instant,
+    /// It is the first one since its connection has waited as a rejection asked.
+    pub(super) has_waited: bool,
     pub(super) cancel: CancelGuard,
 }
 
@@ -120,7 +122,9 @@ pub(super) fn prepare(
             let response = permit.as_ref().map_or(0, |_| operation.response_bytes(request.size, &engine.limits));
             let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
             let (principal, since) = (&connection.principal, request.since.into_std());
-            let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: true };
+            let has_waited = request.has_waited;
+            let offer =
+                AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: true, has_waited };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
             (admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }

@@ -89,7 +89,7 @@ fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, B
     };
     let cancel = connection.cancel_tokens.issue(msgid).unwrap();
     let (kind, size) = (operation.kind(), boundary.into());
-    (Request { msgid, options, kind, size, arrived, since: arrived, cancel }, operation)
+    (Request { msgid, options, kind, size, arrived, since: arrived, has_waited: false, cancel }, operation)
 }
 
 fn prepared(connection: &Connection, (request, operation): (Request, Box<dyn Operation>)) -> (Request, Prepared) {

@@ -116,6 +116,7 @@ fn offer(engine: &Engine, work_size: WorkSize) -> AdmissionPermit {
         since,
         deadline: None,
         whole: true,
+        has_waited: false,
     };
     engine.scheduler.offer(&offer, &ConnectionMemory::new(usize::MAX)).unwrap()
 }

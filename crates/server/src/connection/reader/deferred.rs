@@ -60,6 +60,16 @@ impl ClassBackoff {
         self.0[class.index()].filter(|until| *until > Instant::now())
     }
 
+    /// Returns true if a request that arrived at `arrived` is the first one since a pause ended. Forgets the pauses that
+    /// had ended by then.
+    pub(super) fn take_ended(&mut self, arrived: Instant) -> bool {
+        let mut ended = false;
+        for pause in &mut self.0 {
+            ended |= pause.take_if(|until| *until <= arrived).is_some();
+        }
+        ended
+    }
+
     pub(super) fn none(&self) -> bool {
         Class::all().all(|class| self.until(class).is_none())
     }
@@ -189,5 +199,20 @@ mod tests {
         }
         tokio::time::advance(Duration::from_millis(990)).await;
         assert!(backoff.none(), "a second at most");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_request_after_a_pause_has_waited_if_it_came_no_earlier() {
+        let class = |index| Class::all().nth(index).unwrap();
+        let retry_after = Duration::from_millis(50);
+        let refusal = Rejection { reason: Reason::Proportion, retry_after, predicted: Duration::ZERO };
+        let mut backoff = ClassBackoff(Default::default());
+        assert!(!backoff.take_ended(Instant::now()), "nothing was rejected");
+        backoff.after(&refusal, class(3));
+        let early = Instant::now() + Duration::from_millis(49);
+        tokio::time::advance(Duration::from_millis(60)).await;
+        assert!(!backoff.take_ended(early), "it came during the pause");
+        assert!(backoff.take_ended(Instant::now()));
+        assert!(!backoff.take_ended(Instant::now()), "the second one");
     }
 }

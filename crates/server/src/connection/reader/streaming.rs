@@ -98,7 +98,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
-        let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: false };
+        let has_waited = self.backoff.take_ended(Instant::now());
+        let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: false, has_waited };
         match scheduler.offer(&offer, &connection.memory) {
             Ok(admission) => {
                 self.streaming = Some(StreamingRequest { admission, cancel, in_flight, looked_at: bytes });
