@@ -365,7 +365,9 @@ impl Generator {
                     }
                 }
             } else {
-                while self.loads[load].due <= self.now() {
+                // A send on a connection that is told to wait for longer needs no waking up for: at ten times the
+                // capacity most sends are of that kind.
+                while self.loads[load].due <= self.now() || self.is_paused_when_due(load) {
                     let intended = self.loads[load].due;
                     self.loads[load].due += self.interval(load);
                     let connection = self.next_connection(load);
@@ -387,6 +389,13 @@ impl Generator {
         (seconds * 1e9) as u64
     }
 
+    /// Returns true if the connection of an open loop's next send will be told to wait at that time.
+    fn is_paused_when_due(&self, load: usize) -> bool {
+        let GeneratorState { due, next_connection, .. } = self.loads[load];
+        let connection = &self.connections[next_connection];
+        connection.open && connection.paused_until > due
+    }
+
     fn next_connection(&mut self, load: usize) -> usize {
         let state = &mut self.loads[load];
         let connection = state.next_connection;
@@ -398,7 +407,7 @@ impl Generator {
     fn send(&mut self, load: usize, connection: usize, intended: u64) {
         let frame = self.draw(load);
         let fields = self.frames[frame].fields;
-        let sent = self.now();
+        let sent = self.now().max(intended);
         let connection = &mut self.connections[connection];
         let instead = match connection.open {
             false => Some(Outcome::Closed),
