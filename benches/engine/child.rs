@@ -9,6 +9,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_benches::thread_cpu;
@@ -28,18 +29,24 @@ const MIB: f64 = 1_048_576.0;
 /// Timeout for `/metrics`, which turns a hang into an error even on a slow machine.
 const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Certificates, keys and one app, for all engines of a run. Each client is a tenant.
-#[derive(Debug)]
-pub(crate) struct Folder(TempDir);
+/// Certificates, keys and one app, for all engines of a run. Each client is a tenant. The last clone removes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(Arc<TempDir>);
 
 impl Folder {
     /// Creates everything, with an identity for each client. Engines with state in `mode` can start there: several at
     /// once if it is stateless.
     pub(crate) fn make(clients: &[&str], mode: Mode) -> io::Result<Self> {
+        Self::make_with_config(clients, mode).map(|(folder, _)| folder)
+    }
+
+    /// Creates everything as [`Self::make`] does, and returns the configuration too, to change the state before an
+    /// engine starts.
+    pub(crate) fn make_with_config(clients: &[&str], mode: Mode) -> io::Result<(Self, Config)> {
         let folder = tempfile::tempdir()?;
-        let _ = world::prepare(folder.path(), clients, mode);
+        let config = world::prepare(folder.path(), clients, mode);
         fs::write(folder.path().join(FILE), TEXT)?;
-        Ok(Self(folder))
+        Ok((Self(Arc::new(folder)), config))
     }
 
     /// Returns the folder's path.

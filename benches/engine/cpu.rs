@@ -13,8 +13,8 @@
 
 mod arms;
 mod budgets;
-mod load;
-mod place;
+pub(crate) mod load;
+pub(crate) mod place;
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ The engine is a process of its own, with embedded state, roles, and an audit rec
 ";
 
 /// Settings of an engine in production, but for its addresses.
-const PRODUCTION: [Setting; 3] =
+pub(crate) const PRODUCTION: [Setting; 3] =
     [("state.mode", "embedded"), ("audit.folder", "audit"), ("audit.on_failure", "reject")];
 /// Settings under which every request makes its own keys.
 const COLD: [Setting; 3] =
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
 }
 
 /// Makes the clients' runtime: one thread.
-fn callers() -> io::Result<Runtime> {
+pub(crate) fn callers() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build()
 }
 

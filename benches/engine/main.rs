@@ -10,6 +10,7 @@ mod child;
 mod cpu;
 mod fair;
 mod founding;
+mod growth;
 mod stores;
 mod tokens;
 
@@ -30,6 +31,7 @@ Benches of the engine that Criterion does not fit.
     fair       What one tenant feels of another, against the promises of the scheduler.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
                crypto threads of their own or shared with the network, cancellation.
+    growth     How costs grow with fields per request, open connections and apps, as curves with their slopes.
     stores     Tokens written and read through an engine, embedded and in PostgreSQL.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
@@ -39,10 +41,11 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
-const BENCHES: [(&str, Run); 7] = [
+const BENCHES: [(&str, Run); 8] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
+    ("growth", growth::run),
     ("stores", stores::run),
     ("tokens", tokens::run),
     ("founding", founding::run),

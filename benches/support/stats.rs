@@ -68,6 +68,19 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
 }
 
+/// Returns the slope of a line through the logarithms of points by least squares: the power of the first coordinate with
+/// which the second grows. NaN for fewer than two different first coordinates.
+#[must_use]
+pub fn log_slope(points: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let points: Vec<(f64, f64)> = points.map(|(x, y)| (x.ln(), y.ln())).collect();
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), point| {
+        (above + (point.0 - x) * (point.1 - y), below + (point.0 - x).powi(2))
+    });
+    above / below
+}
+
 /// Returns the median. NaN without samples.
 #[must_use]
 pub fn median(mut samples: Vec<f64>) -> f64 {
@@ -305,5 +318,14 @@ mod tests {
         let mean = (0..100_000).map(|_| random.exponential(2.0)).sum::<f64>() / 100_000.0;
         assert!((1.95..2.05).contains(&mean), "{mean}");
         assert!((0..1_000).all(|_| random.below(3) < 3));
+    }
+
+    #[test]
+    fn a_slope_is_the_power_of_the_first_coordinate() {
+        for power in [-1.0, 0.0, 0.5, 1.0, 2.0] {
+            let points = [1.0, 10.0, 100.0, 1e6].map(|x: f64| (x, 7.0 * x.powf(power)));
+            assert!((log_slope(points.into_iter()) - power).abs() < 1e-9, "{power}");
+        }
+        assert!(log_slope([(1.0, 1.0)].into_iter()).is_nan());
     }
 }

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use crate::cpu::place::{CpuTime, Place};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BenchOperation {
+pub(crate) enum BenchOperation {
     EncryptText,
     /// On secp256k1.
     EncryptK1,
@@ -38,20 +38,20 @@ impl BenchOperation {
 
 /// One kind of load: operation, fields per request, and clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CpuLoad {
-    pub(super) operation: BenchOperation,
-    pub(super) fields: usize,
-    pub(super) callers: usize,
+pub(crate) struct CpuLoad {
+    pub(crate) operation: BenchOperation,
+    pub(crate) fields: usize,
+    pub(crate) callers: usize,
 }
 
 impl CpuLoad {
     /// Returns the load's name: `operation/callers/fields`.
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
     }
 }
 
-pub(super) const LOADS: [CpuLoad; 16] = [
+pub(crate) const LOADS: [CpuLoad; 16] = [
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
@@ -72,47 +72,47 @@ pub(super) const LOADS: [CpuLoad; 16] = [
 
 /// Measurement of one load.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
-    pub(super) load: CpuLoad,
-    pub(super) requests: u64,
-    pub(super) wall: Duration,
-    pub(super) cpu: CpuTime,
+pub(crate) struct Measured {
+    pub(crate) load: CpuLoad,
+    pub(crate) requests: u64,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: CpuTime,
     /// Median and p99 of the latency, in microseconds.
-    pub(super) latency_us: [f64; 2],
+    pub(crate) latency_us: [f64; 2],
 }
 
 impl Measured {
-    pub(super) fn fields(&self) -> f64 {
+    pub(crate) fn fields(&self) -> f64 {
         self.requests as f64 * self.load.fields as f64
     }
 
-    pub(super) fn per_field_ns(&self, time: Duration) -> f64 {
+    pub(crate) fn per_field_ns(&self, time: Duration) -> f64 {
         time.as_nanos() as f64 / self.fields()
     }
 
-    pub(super) fn per_request_us(&self) -> f64 {
+    pub(crate) fn per_request_us(&self) -> f64 {
         self.cpu.all().as_nanos() as f64 / self.requests as f64 / 1e3
     }
 
-    pub(super) fn cpu_ns(&self) -> f64 {
+    pub(crate) fn cpu_ns(&self) -> f64 {
         self.per_field_ns(self.cpu.all())
     }
 
-    pub(super) fn fields_per_cpu_second(&self) -> f64 {
+    pub(crate) fn fields_per_cpu_second(&self) -> f64 {
         1e9 / self.cpu_ns()
     }
 
-    pub(super) fn fields_per_second(&self) -> f64 {
+    pub(crate) fn fields_per_second(&self) -> f64 {
         self.fields() / self.wall.as_secs_f64()
     }
 
-    pub(super) fn requests_per_second(&self) -> f64 {
+    pub(crate) fn requests_per_second(&self) -> f64 {
         self.requests as f64 / self.wall.as_secs_f64()
     }
 }
 
 /// Runs a load: a warm-up of a tenth of the time, and then the measurement.
-pub(super) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Duration) -> io::Result<Measured> {
+pub(crate) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Duration) -> io::Result<Measured> {
     let client = place.client(callers);
     let payload = payload(callers, &client, load);
     callers.block_on(closed_loop(&client, load, &payload, time / 10));

@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 2;
 
 /// A running engine.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// In this process, without state and audit trail.
     Here(Box<World>),
     /// A process of its own, with its files.
@@ -25,20 +25,20 @@ pub(super) enum Place {
 
 /// CPU time of an engine's threads.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CpuTime {
-    pub(super) crypto: Duration,
-    pub(super) network: Duration,
+pub(crate) struct CpuTime {
+    pub(crate) crypto: Duration,
+    pub(crate) network: Duration,
     /// The audit writer, and what is neither for requests: health, allocator.
-    pub(super) other: Duration,
+    pub(crate) other: Duration,
 }
 
 impl CpuTime {
-    pub(super) fn all(self) -> Duration {
+    pub(crate) fn all(self) -> Duration {
         self.crypto + self.network + self.other
     }
 
     /// A thread that was idle for long can have ended, and its CPU time is then missing.
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             crypto: self.crypto.saturating_sub(before.crypto),
             network: self.network.saturating_sub(before.network),
@@ -50,13 +50,13 @@ impl CpuTime {
 impl Place {
     /// Starts an engine as in production: a process with embedded state, where every request is authorized and has an
     /// audit record.
-    pub(super) fn process(settings: &[Setting]) -> io::Result<Self> {
+    pub(crate) fn process(settings: &[Setting]) -> io::Result<Self> {
         let folder = Folder::make(&["client"], Mode::Embedded)?;
         let engine = EngineChild::start_with(&folder, settings)?;
         Ok(Self::Process(engine, folder))
     }
 
-    pub(super) fn client(&self, callers: &Runtime) -> Client {
+    pub(crate) fn client(&self, callers: &Runtime) -> Client {
         let config = match self {
             Self::Here(world) => world.client_config().clone(),
             Self::Process(engine, folder) => folder.client("client", engine.address),
@@ -65,7 +65,7 @@ impl Place {
         callers.block_on(Client::connect(config)).expect("connects")
     }
 
-    pub(super) fn cpu(&self) -> io::Result<CpuTime> {
+    pub(crate) fn cpu(&self) -> io::Result<CpuTime> {
         Ok(match self {
             Self::Here(_) => CpuTime {
                 crypto: thread_cpu::of_threads(CRYPTO)?,
@@ -79,7 +79,7 @@ impl Place {
         })
     }
 
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         if let Self::Here(world) = self {
             world.stop();
         }

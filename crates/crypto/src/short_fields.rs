@@ -48,7 +48,7 @@ impl ShortFields {
             aads: Datatype::ALL.map(|datatype| Aad::new(aad(datatype))),
             fields: Vec::with_capacity(FIELDS_MAX),
             bodies: Vec::with_capacity(FIELDS_MAX * BODY_BYTES_MAX),
-            chars: Vec::new(),
+            chars: Vec::with_capacity(FIELDS_MAX * BODY_BYTES_MAX / 3 * 4),
         }
     }
 

@@ -100,7 +100,8 @@ impl Message<'_> {
 #[must_use]
 pub fn is_accelerated() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let accelerated = is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
+    let accelerated =
+        is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx") && is_x86_feature_detected!("pclmulqdq");
     #[cfg(target_arch = "aarch64")]
     let accelerated =
         std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");

@@ -1,0 +1,188 @@
+//! The measurements behind each curve.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sealwire_benches::document::document;
+use sealwire_benches::is_smoke_run;
+use sealwire_benches::stats::quantile;
+use sealwire_client::{Client, Encrypt};
+use sealwire_config::Mode;
+use sealwire_crypto::{AppId, Curve as EllipticCurve};
+use sealwire_server::server::open_control;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::Curve;
+use crate::child::{EngineChild, Folder, Setting};
+use crate::cpu::load::{BenchOperation, CpuLoad, measure};
+use crate::cpu::place::Place;
+use crate::cpu::{PRODUCTION, callers};
+use crate::fair::connection::{BenchConnection, identity};
+
+/// The requests that are measured where the size is not that of a request.
+const STEADY: CpuLoad = CpuLoad { operation: BenchOperation::EncryptText, fields: 100, callers: 8 };
+/// File descriptors that a process needs besides idle connections.
+const SPARE_FILES: u64 = 256;
+const MIB: f64 = 1_048_576.0;
+
+/// Callers of the requests that are spread over apps.
+const APP_CALLERS: usize = 8;
+
+pub(super) fn fields(sizes: &[usize], time: Duration) -> io::Result<Curve> {
+    let mut curve = Curve::new(
+        "fields",
+        "fields per request",
+        "One caller encrypts documents of 16-byte fields, one request at a time.",
+        &[("CPU per field", "us"), ("CPU per request", "us"), ("p50", "us"), ("p99", "us"), ("peak memory", "MiB")],
+    );
+    let callers = callers()?;
+    let place = Place::process(&PRODUCTION)?;
+    warm_up(&callers, &place)?;
+    for size in sizes {
+        let load = CpuLoad { operation: BenchOperation::EncryptText, fields: *size, callers: 1 };
+        let measured = measure(&callers, &place, load, time)?;
+        let [p50, p99] = measured.latency_us;
+        let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
+        let memory = engine.resident_max_mib()?;
+        curve.push(*size, &[measured.cpu_ns() / 1e3, measured.per_request_us(), p50, p99, memory]);
+    }
+    place.stop();
+    Ok(curve)
+}
+
+pub(super) fn connections(sizes: &[usize], time: Duration) -> io::Result<Curve> {
+    let mut curve = Curve::new(
+        "connections",
+        "idle connections",
+        "Connections over mutual TLS that send nothing, while 8 callers encrypt 100 fields on two others.",
+        &[
+            ("memory per connection", "KiB"),
+            ("CPU per handshake", "us"),
+            ("CPU per request", "us"),
+            ("p50", "us"),
+            ("p99", "us"),
+        ],
+    );
+    let files = raise_file_limit();
+    let limits: [Setting; 2] = [("limits.connections_max", "65536"), ("limits.connections_per_principal_max", "65536")];
+    let callers = callers()?;
+    let place = Place::process(&[&PRODUCTION[..], &limits].concat())?;
+    warm_up(&callers, &place)?;
+    let Place::Process(engine, folder) = &place else { unreachable!("started as a process") };
+    let identity = identity(folder.path(), "client")?;
+    let before = engine.resident_mib()?;
+    let mut idle = Vec::new();
+    for size in sizes {
+        if *size as u64 + SPARE_FILES > files {
+            curve
+                .notes
+                .push(format!("{size} connections need more than the {files} files that a process may open here."));
+            break;
+        }
+        let (cpu, opened) = (place.cpu()?, *size - idle.len());
+        while idle.len() < *size {
+            idle.push(BenchConnection::open(engine.address, &identity)?);
+        }
+        let handshake = place.cpu()?.since(cpu).all().as_nanos() as f64 / opened as f64 / 1e3;
+        let memory = (engine.resident_mib()? - before).max(0.0) * MIB / 1_024.0 / *size as f64;
+        let measured = measure(&callers, &place, STEADY, time)?;
+        let [p50, p99] = measured.latency_us;
+        curve.push(*size, &[memory.max(0.1), handshake, measured.per_request_us(), p50, p99]);
+    }
+    drop(idle);
+    place.stop();
+    Ok(curve)
+}
+
+pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
+    let mut curve = Curve::new(
+        "apps",
+        "apps",
+        "8 callers encrypt one field per request, for all apps in turn. The last of the apps is created beside the others.",
+        &[
+            ("CPU per request", "us"),
+            ("p50", "us"),
+            ("p99", "us"),
+            ("memory", "MiB"),
+            ("start of the engine", "ms"),
+            ("creation of an app", "ms"),
+        ],
+    );
+    let (folder, config) = Folder::make_with_config(&["client"], Mode::Embedded)?;
+    let callers = callers()?;
+    let mut names: Vec<String> = Vec::new();
+    for size in sizes {
+        let created = callers.block_on(async {
+            let (control, _) = open_control(&config).await.map_err(io::Error::other)?;
+            let mut took = Duration::ZERO;
+            while names.len() < *size {
+                let name = format!("app-{}", names.len());
+                let begun = Instant::now();
+                let app = AppId::new(&name).expect("a good name");
+                control.create(&app, &EllipticCurve::ALL).await.map_err(io::Error::other)?;
+                took = begun.elapsed();
+                names.push(name);
+            }
+            io::Result::Ok(took)
+        })?;
+        let begun = Instant::now();
+        let engine = EngineChild::start_with(&folder, &PRODUCTION)?;
+        let start = begun.elapsed();
+        let place = Place::Process(engine, folder.clone());
+        let client = place.client(&callers);
+        callers.block_on(spread(&client, &names, time / 4));
+        let before = place.cpu()?;
+        let mut latencies = callers.block_on(spread(&client, &names, time));
+        std::thread::sleep(Duration::from_millis(20));
+        let cpu = place.cpu()?.since(before).all().as_nanos() as f64 / latencies.len() as f64 / 1e3;
+        latencies.sort_by(f64::total_cmp);
+        let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
+        let memory = engine.resident_mib()?;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let [p50, p99] = [0.5, 0.99].map(|q| quantile(&latencies, q));
+        curve.push(*size, &[cpu, p50, p99, memory, ms(start), ms(created)]);
+        drop(client);
+        place.stop();
+    }
+    Ok(curve)
+}
+
+/// Sends one-field requests of several callers to all apps in turn. Returns the latencies in microseconds.
+async fn spread(client: &Client, names: &[String], time: Duration) -> Vec<f64> {
+    let (end, payload) = (Instant::now() + time, document(1));
+    let mut callers = JoinSet::new();
+    for caller in 0..APP_CALLERS {
+        let (client, payload, names) = (client.clone(), payload.clone(), names.to_vec());
+        callers.spawn(async move {
+            let (mut latencies, mut begun) = (Vec::new(), Instant::now());
+            for name in names.iter().cycle().skip(caller * names.len() / APP_CALLERS) {
+                client.encrypt(Encrypt::new(name, &payload)).await.expect("is answered");
+                let answered = Instant::now();
+                latencies.push((answered - begun).as_nanos() as f64 / 1e3);
+                begun = answered;
+                if begun >= end {
+                    break;
+                }
+            }
+            latencies
+        });
+    }
+    callers.join_all().await.into_iter().flatten().collect()
+}
+
+/// Sends requests until the engine has found the app busy and made its table.
+fn warm_up(callers: &Runtime, place: &Place) -> io::Result<()> {
+    if !is_smoke_run() {
+        measure(callers, place, STEADY, Duration::from_millis(2_500))?;
+    }
+    Ok(())
+}
+
+/// Raises the number of files that this process and its engines may open to what the system allows, and returns it.
+fn raise_file_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
