@@ -31,7 +31,7 @@ Benches of the engine that Criterion does not fit.
     fair       What one tenant feels of another, against the promises of the scheduler.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
                crypto threads of their own or shared with the network, cancellation.
-    growth     How costs grow with fields per request, open connections and apps, as curves with their slopes.
+    growth     How costs grow with fields per request, open connections, apps and tokens, as curves with slopes.
     stores     Tokens written and read through an engine, embedded and in PostgreSQL.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 

@@ -4,8 +4,8 @@
 //! Every round measures every store, in reverse order every second time, and a result is the median of the rounds.
 //! `--help` lists the options.
 
-mod place;
-mod requests;
+pub(crate) mod place;
+pub(crate) mod requests;
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -6,7 +6,7 @@
 //! of neighbours. `--help` says what there is.
 
 mod load;
-mod place;
+pub(crate) mod place;
 mod raw;
 mod throttle;
 

@@ -4,10 +4,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sealwire_benches::document::document;
+use sealwire_benches::document::{APP, document};
 use sealwire_benches::is_smoke_run;
 use sealwire_benches::stats::quantile;
-use sealwire_client::{Client, Encrypt};
+use sealwire_client::{Client, Decrypt, Encrypt};
 use sealwire_config::Mode;
 use sealwire_crypto::{AppId, Curve as EllipticCurve};
 use sealwire_server::server::open_control;
@@ -47,6 +47,8 @@ pub(super) fn fields(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
         let memory = engine.resident_max_mib()?;
         curve.push(*size, &[measured.cpu_ns() / 1e3, measured.per_request_us(), p50, p99, memory]);
+        // After the reading of the peak memory, because decryption needs memory, too.
+        check(&callers, &place.client(&callers), APP, *size)?;
     }
     place.stop();
     Ok(curve)
@@ -87,6 +89,7 @@ pub(super) fn connections(sizes: &[usize], time: Duration) -> io::Result<Curve> 
         }
         let handshake = place.cpu()?.since(cpu).all().as_nanos() as f64 / opened as f64 / 1e3;
         let memory = (engine.resident_mib()? - before).max(0.0) * MIB / 1_024.0 / *size as f64;
+        check(&callers, &place.client(&callers), APP, STEADY.fields)?;
         let measured = measure(&callers, &place, STEADY, time)?;
         let [p50, p99] = measured.latency_us;
         curve.push(*size, &[memory.max(0.1), handshake, measured.per_request_us(), p50, p99]);
@@ -100,11 +103,14 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
     let mut curve = Curve::new(
         "apps",
         "apps",
-        "8 callers encrypt one field per request, for all apps in turn. The last of the apps is created beside the others.",
+        "8 callers encrypt one field per request, for all apps in turn, and then for one of them. The creation is that of the last app.",
         &[
             ("CPU per request", "us"),
             ("p50", "us"),
             ("p99", "us"),
+            ("CPU per request, one app", "us"),
+            ("p50, one app", "us"),
+            ("p99, one app", "us"),
             ("memory", "MiB"),
             ("start of the engine", "ms"),
             ("creation of an app", "ms"),
@@ -132,21 +138,48 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         let start = begun.elapsed();
         let place = Place::Process(engine, folder.clone());
         let client = place.client(&callers);
-        callers.block_on(spread(&client, &names, time / 4));
-        let before = place.cpu()?;
-        let mut latencies = callers.block_on(spread(&client, &names, time));
-        std::thread::sleep(Duration::from_millis(20));
-        let cpu = place.cpu()?.since(before).all().as_nanos() as f64 / latencies.len() as f64 / 1e3;
-        latencies.sort_by(f64::total_cmp);
+        for name in names.first().into_iter().chain(names.last()) {
+            check(&callers, &client, name, 1)?;
+        }
+        let [cpu, p50, p99] = measure_apps(&callers, &place, &client, &names, time)?;
+        let [cpu_one, p50_one, p99_one] = measure_apps(&callers, &place, &client, &names[..1], time)?;
         let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
         let memory = engine.resident_mib()?;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let [p50, p99] = [0.5, 0.99].map(|q| quantile(&latencies, q));
-        curve.push(*size, &[cpu, p50, p99, memory, ms(start), ms(created)]);
+        curve.push(*size, &[cpu, p50, p99, cpu_one, p50_one, p99_one, memory, ms(start), ms(created)]);
         drop(client);
         place.stop();
     }
     Ok(curve)
+}
+
+/// Encrypts a document, decrypts the response and compares the result.
+fn check(callers: &Runtime, client: &Client, app: &str, fields: usize) -> io::Result<()> {
+    let payload = document(fields);
+    let opened = callers.block_on(async {
+        let sealed = client.encrypt(Encrypt::new(app, &payload)).await.map_err(io::Error::other)?.payload;
+        client.decrypt(Decrypt::new(app, &sealed)).await.map_err(io::Error::other)
+    })?;
+    let is_right = opened.payload == payload;
+    is_right.then_some(()).ok_or_else(|| io::Error::other(format!("{fields} fields of {app}: a wrong document")))
+}
+
+/// Measures requests for these apps after a warm-up. Returns CPU time per request, p50 and p99, in microseconds.
+fn measure_apps(
+    callers: &Runtime,
+    place: &Place,
+    client: &Client,
+    names: &[String],
+    time: Duration,
+) -> io::Result<[f64; 3]> {
+    callers.block_on(spread(client, names, time / 4));
+    let before = place.cpu()?;
+    let mut latencies = callers.block_on(spread(client, names, time));
+    // The CPU time of threads is complete only after they sleep.
+    std::thread::sleep(Duration::from_millis(20));
+    let cpu = place.cpu()?.since(before).all().as_nanos() as f64 / latencies.len() as f64 / 1e3;
+    latencies.sort_by(f64::total_cmp);
+    Ok([cpu, quantile(&latencies, 0.5), quantile(&latencies, 0.99)])
 }
 
 /// Sends one-field requests of several callers to all apps in turn. Returns the latencies in microseconds.

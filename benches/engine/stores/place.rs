@@ -17,9 +17,9 @@ use tokio::runtime::Runtime;
 use crate::child::{EngineChild, Folder, Setting};
 
 /// The collection in which each write makes a new token.
-pub(super) const RANDOM: &str = "random";
+pub(crate) const RANDOM: &str = "random";
 /// The collection in which equal values have equal tokens.
-pub(super) const DETERMINISTIC: &str = "deterministic";
+pub(crate) const DETERMINISTIC: &str = "deterministic";
 /// The client's identity.
 const CLIENT: &str = "client";
 /// Connections of the client.
@@ -27,15 +27,15 @@ const CONNECTIONS: usize = 4;
 
 /// A state of the engine that keeps tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Store {
+pub(crate) enum Store {
     Embedded,
     Postgres,
 }
 
 impl Store {
-    pub(super) const ALL: [Self; 2] = [Self::Embedded, Self::Postgres];
+    pub(crate) const ALL: [Self; 2] = [Self::Embedded, Self::Postgres];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
             Self::Postgres => "postgres",
@@ -44,15 +44,15 @@ impl Store {
 }
 
 /// A running engine with its client. Fields drop in this order.
-pub(super) struct Place {
-    pub(super) client: Client,
+pub(crate) struct Place {
+    pub(crate) client: Client,
     _engine: EngineChild,
     _folder: Folder,
     _database: Option<Database<'static>>,
 }
 
 impl Place {
-    pub(super) fn start(store: Store, clients: &Runtime) -> io::Result<Self> {
+    pub(crate) fn start(store: Store, clients: &Runtime) -> io::Result<Self> {
         let folder = Folder::make(&[CLIENT], Mode::Embedded)?;
         let mut config = Config::defaults(folder.path());
         let mut settings: Vec<Setting> = Vec::new();
@@ -88,7 +88,7 @@ impl Place {
 }
 
 /// Creates the collections and the client's role. The embedded state has the app already.
-async fn furnish(config: &Config, store: Store) -> io::Result<()> {
+pub(crate) async fn furnish(config: &Config, store: Store) -> io::Result<()> {
     let (control, stores) = open_control(config).await.map_err(failed)?;
     let app = AppId::new(APP).map_err(failed)?;
     if store == Store::Postgres {
@@ -114,6 +114,6 @@ async fn furnish(config: &Config, store: Store) -> io::Result<()> {
 }
 
 /// Converts an error of another crate.
-pub(super) fn failed(error: impl std::fmt::Display) -> io::Error {
+pub(crate) fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -19,7 +19,7 @@ const STEP: usize = 7_919;
 
 /// A kind of request, in the order in which a round sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Random,
     New,
     Known,
@@ -28,9 +28,9 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 5] = [Self::Random, Self::New, Self::Known, Self::Detokenize, Self::Find];
+    pub(crate) const ALL: [Self; 5] = [Self::Random, Self::New, Self::Known, Self::Detokenize, Self::Find];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Random => "tokenize, random",
             Self::New => "tokenize, deterministic, new value",
@@ -43,13 +43,13 @@ impl Kind {
 
 /// Rate and times of one kind.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measured {
-    pub(super) per_s: f64,
-    pub(super) us: Summary,
+pub(crate) struct Measured {
+    pub(crate) per_s: f64,
+    pub(crate) us: Summary,
 }
 
 /// Sends `count` requests of each kind, `clients` at once. Values are unique to the round.
-pub(super) async fn round(client: &Client, number: usize, count: usize, clients: usize) -> io::Result<Vec<Measured>> {
+pub(crate) async fn round(client: &Client, number: usize, count: usize, clients: usize) -> io::Result<Vec<Measured>> {
     let mut measured = Vec::new();
     // The documents with the tokens of the deterministic collection, by value.
     let mut tokens = Arc::new(Vec::new());
@@ -69,7 +69,7 @@ pub(super) async fn round(client: &Client, number: usize, count: usize, clients:
 }
 
 /// Sends requests until all have a response, in the order of a shuffle for reads. Returns the responses by value.
-async fn closed_loop<S, A>(
+pub(crate) async fn closed_loop<S, A>(
     client: &Client,
     kind: Kind,
     count: usize,
@@ -126,7 +126,13 @@ fn document(value: &[u8]) -> Vec<u8> {
 
 /// Sends one request and checks its response. `token` is the document with the value's token, if it has one. Returns the
 /// document of the response.
-async fn send(client: &Client, kind: Kind, round: usize, at: usize, token: Option<&[u8]>) -> io::Result<Vec<u8>> {
+pub(crate) async fn send(
+    client: &Client,
+    kind: Kind,
+    round: usize,
+    at: usize,
+    token: Option<&[u8]>,
+) -> io::Result<Vec<u8>> {
     let value = value(round, at);
     let plain = document(&value);
     let token = token.unwrap_or_default();

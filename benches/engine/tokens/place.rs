@@ -1,6 +1,7 @@
 //! A store with its rows, and its coalescer and throttle.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,22 +91,7 @@ impl Place {
     /// Writes rows until there are `rows`.
     pub(crate) async fn fill(&self, rows: u64) -> io::Result<()> {
         let from = self.next.load(Ordering::Relaxed);
-        let numbers = Arc::new(AtomicU64::new(from));
-        let mut tasks = JoinSet::new();
-        for _ in 0..FILL_TASKS {
-            let (store, numbers) = (Arc::clone(&self.store), Arc::clone(&numbers));
-            tasks.spawn(async move {
-                loop {
-                    let first = numbers.fetch_add(FILL_ROWS, Ordering::Relaxed);
-                    if first >= rows {
-                        return Ok(());
-                    }
-                    let page: Vec<_> = (first..rows.min(first + FILL_ROWS)).map(|n| (MAP, row(n, true))).collect();
-                    store.put(&page).await.map_err(failed)?;
-                }
-            });
-        }
-        tasks.join_all().await.into_iter().collect::<io::Result<()>>()?;
+        fill(&self.store, MAP, from..rows).await?;
         // Measured writes can have made more rows than requested. All of those exist.
         let there = rows.max(from);
         self.there.store(there, Ordering::Relaxed);
@@ -138,6 +124,26 @@ impl Place {
             store.close().await;
         }
     }
+}
+
+/// Writes the rows with these numbers to a map.
+pub(crate) async fn fill(store: &Arc<dyn TokenStore>, map: MapId, numbers: Range<u64>) -> io::Result<()> {
+    let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
+    let mut tasks = JoinSet::new();
+    for _ in 0..FILL_TASKS {
+        let (store, next) = (Arc::clone(store), Arc::clone(&next));
+        tasks.spawn(async move {
+            loop {
+                let first = next.fetch_add(FILL_ROWS, Ordering::Relaxed);
+                if first >= end {
+                    return Ok(());
+                }
+                let page: Vec<_> = (first..end.min(first + FILL_ROWS)).map(|n| (map, row(n, true))).collect();
+                store.put(&page).await.map_err(failed)?;
+            }
+        });
+    }
+    tasks.join_all().await.into_iter().collect()
 }
 
 /// Returns settings that an operator would choose for a table of this size. Full durability of commits is on.
