@@ -74,6 +74,12 @@ fn a_limit_of_the_engine_rejects_by_its_name() {
             config.limits.handshakes_max = 1;
         });
         let output = churn(&engine, "--rate 20");
+        if output.status.success() {
+            // On a busy machine, a connection that was due in the window can be opened after the steady client's end.
+            let (_, churn) = figures(&output);
+            assert!(churn.rejected[name] > 0 && churn.rejected.len() == 1 && churn.failed.is_empty(), "{churn:?}");
+            continue;
+        }
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         let said = said(&output);
         let (_, reasons) =
