@@ -1,15 +1,12 @@
 //! The budgets of the design, as ratios to what bare cryptography takes in the same run.
 
 use crate::cpu::load::{BenchOperation, CpuLoad, Measured};
+use crate::cpu::peers::Comparison;
 
-/// OpenBao transit: CPU nanoseconds per field by batch size, measured on the reference machine.
-const OPENBAO_NS: [(usize, f64); 4] = [(1, 600_000.0), (30, 26_000.0), (100, 11_000.0), (2_000, 4_900.0)];
 /// Budget for a field in a request of 2,000, as a multiple of a bare AES-256-GCM seal.
 const SEALS_MAX: f64 = 4.0;
 /// Least throughput in fields per core of server time, in requests of 2,000.
 const FIELDS_PER_CPU_SECOND_MIN: f64 = 1_500_000.0;
-/// Least throughput in fields per CPU-second, as a multiple of OpenBao's.
-const OPENBAO_FACTOR_MIN: f64 = 10.0;
 /// Budget for a cold request of one field, as a multiple of a bare key generation with a Diffie-Hellman.
 const KEYGENS_MAX: f64 = 1.5;
 /// Budget for a request of one field if warm or in an epoch, in that unit.
@@ -32,7 +29,7 @@ pub(super) struct FloorVerdict {
     pub(super) met: bool,
 }
 
-pub(super) fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<FloorVerdict> {
+pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floors, cold: bool) -> Vec<FloorVerdict> {
     let of = |operation: BenchOperation, fields: usize| {
         measured.iter().filter(move |one| one.load.operation == operation && one.load.fields == fields)
     };
@@ -55,16 +52,7 @@ pub(super) fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec
             met: rate >= FIELDS_PER_CPU_SECOND_MIN,
         });
     }
-    for (fields, openbao_ns) in OPENBAO_NS {
-        for one in encrypt(fields) {
-            let factor = openbao_ns / one.cpu_ns();
-            verdicts.push(FloorVerdict {
-                budget: format!("{fields} fields, {} callers: >= {OPENBAO_FACTOR_MIN}x OpenBao", one.load.callers),
-                measured: format!("{factor:.1}x"),
-                met: factor >= OPENBAO_FACTOR_MIN,
-            });
-        }
-    }
+    verdicts.extend(openbao.verdicts());
     for one in encrypt(1).chain(of(BenchOperation::EncryptEpoch, 1)) {
         let keygens = one.cpu_ns() / floors.keygen_ecdh;
         let (max, state) = match one.load.operation {
