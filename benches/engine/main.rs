@@ -27,7 +27,8 @@ Benches of the engine that Criterion does not fit.
 
     audit      What an audit record costs, and how fast many are verified.
     backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
-    cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
+    cpu        CPU time of the engine per field over mutual TLS, against its budgets and OpenBao's, and what the audit
+               trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
                crypto threads of their own or shared with the network, cancellation.
