@@ -1,7 +1,7 @@
 //! `report`: files of figures become one page that a person looks at, and that needs nothing else: no network, no
 //! script, no font.
 //!
-//! Every string of a file is escaped, and the page's content policy forbids scripts and requests ([`html`], `page`).
+//! Every string of a file is escaped, and the page's content policy forbids scripts and requests (`html`, `page`).
 
 mod chart;
 mod compare;
