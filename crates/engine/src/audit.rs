@@ -155,6 +155,12 @@ impl Recording {
         }
     }
 
+    /// Returns true if nobody else writes the record soon. [`Self::kept`] must then follow at once, because records of
+    /// other requests wait for the same write.
+    pub fn is_writer(&self) -> bool {
+        self.0.as_ref().is_some_and(WriteAck::is_writer)
+    }
+
     /// Waits until the call may be answered. If this task has to write, it first lets the others of its thread add
     /// their records, if there are `others` under way.
     ///

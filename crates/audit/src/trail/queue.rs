@@ -17,6 +17,8 @@ const BUFFER_RECORDS_KEPT: usize = 4_096;
 const GROUP_INTERVAL: Duration = Duration::from_micros(33);
 /// Weight of the newest interval in the mean is one in this number.
 const INTERVAL_WEIGHT: u32 = 16;
+/// How often the idle writer thread looks for a promise that was not kept, and takes over one that it finds twice.
+const PROMISE_CHECK: Duration = Duration::from_secs(1);
 /// Time for which requests write no records themselves after a slow write.
 const AFTER_SLOW_WRITE: Duration = Duration::from_secs(10);
 
@@ -67,8 +69,8 @@ impl Lost {
 pub(super) enum PushOutcome {
     /// The record is in this group.
     Queued(Arc<WrittenGroup>),
-    /// The record is in this group, and the caller must write the group soon: nobody else does before the close, or
-    /// before half of the queue's capacity is used.
+    /// The record is in this group, and the caller must write the group soon: nobody else does before the close, half
+    /// of the queue's capacity is used, or two times [`PROMISE_CHECK`] are over.
     WriteSoon(Arc<WrittenGroup>),
     /// The record is lost.
     Lost,
@@ -90,6 +92,8 @@ struct Inner {
     lost_in_all: u64,
     sleep: Sleep,
     loan: Loan,
+    /// Number of promises so far.
+    promises: u64,
     /// True if such a thread could not write, so that the writer thread must try again.
     retry: bool,
     /// Arrival of the last record, and the mean time between records.
@@ -161,6 +165,7 @@ impl Queue {
             lost_in_all: 0,
             sleep: Sleep::Not,
             loan: Loan::None,
+            promises: 0,
             retry: false,
             last: Instant::now(),
             interval: Duration::from_millis(1),
@@ -191,6 +196,7 @@ impl Queue {
         let group = Arc::clone(&inner.batch.group);
         if self.shares_writing && inner.lends(Instant::now()) {
             inner.loan = Loan::Promised;
+            inner.promises += 1;
             return PushOutcome::WriteSoon(group);
         }
         let half = records > self.records_max / 2 || bytes > self.bytes_max / 2;
@@ -265,9 +271,17 @@ impl Queue {
     /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
+        let mut unkept = None;
         while inner.is_lent() || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing) {
             inner.sleep = Sleep::Idle;
-            inner = self.wakes.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            let (awake, waited) = self.wakes.wait_timeout(inner, PROMISE_CHECK).unwrap_or_else(PoisonError::into_inner);
+            inner = awake;
+            if waited.timed_out()
+                && inner.loan == Loan::Promised
+                && unkept.replace(inner.promises) == Some(inner.promises)
+            {
+                inner.loan = Loan::None;
+            }
         }
         if !gather.is_zero() && !inner.closing {
             inner.sleep = Sleep::Gathers;

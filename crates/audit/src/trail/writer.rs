@@ -50,13 +50,17 @@ impl Writer {
     /// The writer is dropped at the end, and with it the lock on the folder.
     pub(super) fn run(writer: &Mutex<Option<Self>>, shared: &TrailShared, gather: Duration) {
         let mut batch = Batch::default();
+        let mut fails = false;
         loop {
-            let TakenRecords { lost, closing } = shared.queue.take(&mut batch, gather);
+            // The writer is not locked during a pause, because requests that promised to write lock it, too.
+            let TakenRecords { lost, closing } =
+                if fails { shared.queue.pause(RETRY) } else { shared.queue.take(&mut batch, gather) };
             let mut place = lock(writer);
             let Some(this) = place.as_mut() else { return };
             this.lose(lost);
-            let is_last = closing && batch.len() == 0 && this.lost.is_none();
-            if is_last || this.write(&mut batch, closing) {
+            let is_over = closing && batch.len() == 0 && this.lost.is_none();
+            fails = !is_over && !this.write(&mut batch, closing);
+            if is_over || (fails && closing) {
                 this.stop(batch);
                 *place = None;
                 return;
@@ -73,16 +77,9 @@ impl Writer {
             return;
         };
         self.lose(lost);
-        let written = self.attempt(&batch);
-        match &written {
-            Ok(()) => {
-                batch.group.end(Ok(()));
-                batch.clear();
-            }
-            Err(error) => self.failed(error, &mut batch, false),
-        }
+        let is_written = self.write(&mut batch, false);
         self.batch = batch;
-        self.shared.queue.give_back(written.is_err(), begun.elapsed() >= SLOW);
+        self.shared.queue.give_back(!is_written, begun.elapsed() >= SLOW);
     }
 
     fn stop(&mut self, mut batch: Batch) {
@@ -102,24 +99,18 @@ impl Writer {
         self.observer.notice(&FileEvent::Stopped { head: &shown(self.journal.last()), lost });
     }
 
-    /// Writes a batch, tried until it is written or lost. `true`: the trail is closed and there is no more use in
-    /// trying.
-    fn write(&mut self, batch: &mut Batch, mut closing: bool) -> bool {
-        loop {
-            match self.attempt(batch) {
-                Ok(()) => {
-                    batch.group.end(Ok(()));
-                    batch.clear();
-                    return false;
-                }
-                Err(error) => self.failed(&error, batch, closing),
+    /// Tries once to write a batch. Returns true if it is written. Otherwise it is lost, or stays for another attempt.
+    fn write(&mut self, batch: &mut Batch, closing: bool) -> bool {
+        match self.attempt(batch) {
+            Ok(()) => {
+                batch.group.end(Ok(()));
+                batch.clear();
+                true
             }
-            if closing {
-                return true;
+            Err(error) => {
+                self.failed(&error, batch, closing);
+                false
             }
-            let taken = self.shared.queue.pause(RETRY);
-            closing = taken.closing;
-            self.lose(taken.lost);
         }
     }
 

@@ -152,20 +152,22 @@ fn a_request_writes_with_its_record_those_that_came_until_then() {
         let folder = tempfile::tempdir().unwrap();
         let (trail, writes) = open(folder.path(), OnFailure::Reject, false);
         let mut records = 0;
-        on_request_thread(|| {
+        let mut write_six = || {
             let first = promised(&trail, &mut records);
             let others = [(); 5].map(|()| trail.record(&RECORD));
             records += 5;
-            assert!(others.iter().all(|other| !other.is_writer() && other.now().is_none()));
             if drops {
                 drop(first)
             } else {
                 wait(first)
             }
-            assert!(others.iter().all(|other| other.now() == Some(Ok(()))));
-        });
-        let group = writes.0.lock().unwrap().last().cloned();
-        assert_eq!(group, Some((Some("request".to_owned()), 6)), "drops: {drops}");
+            others.into_iter().for_each(wait);
+            writes.0.lock().unwrap().last().cloned()
+        };
+        let group = Some((Some("request".to_owned()), 6));
+        // A machine that stands still for a second lets the writer thread take over.
+        let is_written = on_request_thread(|| (0..10).any(|_| write_six() == group));
+        assert!(is_written, "drops: {drops}");
         trail.close();
         check(folder.path(), records);
     }
@@ -173,15 +175,15 @@ fn a_request_writes_with_its_record_those_that_came_until_then() {
 
 #[test]
 fn the_writer_thread_takes_over_what_a_request_promised_and_does_not_write() {
-    // Half of the queue's capacity, and the close.
-    for others in [5_001, 3] {
+    // Half of the queue's capacity, the close, and time.
+    for (others, closes) in [(5_001, false), (3, true), (3, false)] {
         let folder = tempfile::tempdir().unwrap();
         let (trail, writes) = open(folder.path(), OnFailure::Reject, false);
         let mut records = 0;
         let first = promised(&trail, &mut records);
         let others: Vec<_> = (0..others).map(|_| trail.record(&RECORD)).collect();
         records += others.len() as u64;
-        if others.len() < 5_000 {
+        if closes {
             trail.close();
         }
         others.into_iter().for_each(wait);

@@ -80,21 +80,24 @@ impl Connection {
     /// Queues a response that holds no in-flight permit, after its record is durable. Waits while too many responses
     /// wait for theirs.
     pub(super) async fn send_recorded(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
-        match recording.now() {
-            Some(kept) => self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes)).await,
-            None => {
-                let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
-                let connection = Arc::clone(self);
-                // In a task of its own, so that a `cancel` behind it is read.
-                tokio::spawn(async move {
-                    let kept = recording.kept(true).await;
-                    connection
-                        .send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes))
-                        .await;
-                    drop(permit);
-                });
-            }
-        }
+        let kept = match recording.now() {
+            Some(kept) => kept,
+            // The records of other clients wait for this write, which therefore waits for no client.
+            None if recording.is_writer() => recording.kept(false).await,
+            None => return self.send_after_record(msgid, bytes, recording).await,
+        };
+        self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes)).await;
+    }
+
+    async fn send_after_record(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
+        let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
+        let connection = Arc::clone(self);
+        // In a task of its own, so that a `cancel` behind it is read.
+        tokio::spawn(async move {
+            let kept = recording.kept(true).await;
+            connection.send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes)).await;
+            drop(permit);
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests from their bytes to the decision on them, on an engine without sockets.
 
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
 use sealwire_apps::Control;
@@ -10,6 +10,7 @@ use sealwire_store::{Commit, ControlStore, MemoryStore};
 use sealwire_wire::{Encrypt, Limits, Scan, Scanner, request};
 use tokio::time::{Instant, advance};
 
+use super::audit::RejectedRequest;
 use super::request::{Prepared, Rejected, Request, Task, authorize_and_plan, prepare};
 use super::*;
 use sealwire_config::CALL_BYTES;
@@ -33,9 +34,14 @@ async fn put(store: &dyn ControlStore, key: &str, record: Option<Vec<u8>>) {
 
 /// A connection of a principal that can encrypt for the app `shop`, on an engine that has not been asked anything yet.
 async fn connection() -> Arc<Connection> {
+    connection_with_audit(None).await
+}
+
+/// Returns such a connection of an engine that keeps its audit records in `folder`.
+async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
     let mut config = Config::defaults(Path::new("nowhere"));
     config.access.cache_s = CACHE.as_secs();
-    config.audit.folder = None;
+    config.audit.folder = folder;
     let kek = Kek::from_hex(&"5a".repeat(32)).unwrap();
     let key = sealwire_audit::AuditKey::new(kek.audit_secret());
     let control = Control::new(Arc::new(MemoryStore::default()), kek);
@@ -152,4 +158,31 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     let rejected = prepare(&connection, &denied, operation, None);
     assert!(matches!(rejected, Err(Rejected { failure: CallFailure::Denied(_), .. })));
     assert_eq!(held(), 0);
+}
+
+/// Until a record is written, other records wait with it. So its request must not wait for a client that reads slowly.
+#[tokio::test]
+async fn a_record_that_others_wait_for_waits_for_no_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let connection = connection_with_audit(Some(folder.path().join("audit"))).await;
+    let record = || {
+        let method = sealwire_wire::Method::Inspect.into();
+        let request = RejectedRequest { msgid: 1, method, options: None, bytes: 1, arrived: Instant::now() };
+        connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
+    };
+    // On a slow machine, the writer thread may not sleep yet.
+    let recording = loop {
+        let recording = record();
+        if recording.is_writer() {
+            break recording;
+        }
+        recording.kept(false).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let other = record();
+    // As many responses wait for their records as may.
+    let _all = connection.recordings.acquire().await.unwrap();
+    let sent = connection.send_recorded(1, Vec::new(), recording);
+    tokio::time::timeout(Duration::from_secs(60), sent).await.expect("waits for other responses");
+    other.kept(false).await.unwrap();
 }
