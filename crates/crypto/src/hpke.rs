@@ -47,8 +47,8 @@ impl ScheduleContext {
 /// The values that both sides derive: an AEAD key and a base nonce (section 5.2, `Context`).
 pub(crate) struct Context {
     key: AeadKey,
-    /// The bytes of `key`, for `batch_key`.
-    key_bytes: Secret,
+    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy behind.
+    key_bytes: Box<Secret>,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
     /// The same key for batches of messages, from the first batch on.
     batch_key: OnceLock<Box<BatchKey>>,
@@ -81,7 +81,7 @@ impl Context {
     fn key_schedule(curve: Curve, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
         let suite = Suite::hpke(curve);
         let (_, secret) = suite.extract(Some(shared), b"secret", &[]);
-        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
         suite.expand(&secret, b"key", &[&context.0], &mut key[..]);
         let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
         suite.expand(&secret, b"base_nonce", &[&context.0], &mut base_nonce[..]);
