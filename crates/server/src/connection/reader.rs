@@ -36,7 +36,7 @@ pub(super) struct Reader<R> {
     input: Input<R>,
     scanner: Scanner,
     ending: Shutdown,
-    message_began: Option<Instant>,
+    message_began: Option<MessageBegan>,
     streaming: Option<StreamingRequest>,
     /// Oldest first.
     deferred: VecDeque<DeferredRequest>,
@@ -107,7 +107,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             Scan::Incomplete => {
                 if !self.input.buffer.is_empty() || !self.scanner.is_idle() {
-                    self.message_began.get_or_insert_with(Instant::now);
+                    self.message_began.get_or_insert_with(MessageBegan::now);
                 }
                 if self.input.is_long() { self.make_room().await } else { self.wait(Reading::On).await }
             }
@@ -288,7 +288,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         if !on {
             // The engine paused reading, so that time does not count against the peer.
-            self.message_began = self.message_began.map(|_| Instant::now());
+            if let Some(began) = &mut self.message_began {
+                began.counts_from = Instant::now();
+            }
         }
         Ok(())
     }
@@ -297,7 +299,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     fn read_deadline(&self) -> Instant {
         let limits = &self.connection.engine.limits;
         match self.message_began {
-            Some(began) => began + Duration::from_millis(limits.message_ms_max),
+            Some(began) => began.counts_from + Duration::from_millis(limits.message_ms_max),
             None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
         }
     }
@@ -315,6 +317,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Ends reading and returns the input, to be drained.
     pub(super) fn end(self) -> Input<R> {
         self.input
+    }
+}
+
+/// The times of a message that is arriving.
+#[derive(Clone, Copy)]
+struct MessageBegan {
+    /// Its first bytes were there.
+    at: Instant,
+    /// Its limit counts from then: from its first bytes, or from the end of the last pause of reading.
+    counts_from: Instant,
+}
+
+impl MessageBegan {
+    fn now() -> Self {
+        let now = Instant::now();
+        Self { at: now, counts_from: now }
     }
 }
 

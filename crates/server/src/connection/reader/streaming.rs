@@ -98,7 +98,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
-        let has_waited = self.backoff.take_ended(Instant::now());
+        let has_waited = self.message_began.is_some_and(|began| self.backoff.take_ended(began.at));
         let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: false, has_waited };
         match scheduler.offer(&offer, &connection.memory) {
             Ok(admission) => {
