@@ -26,6 +26,8 @@ const PIECES_MAX: usize = 256;
 const STACK_BYTES: usize = 256 << 10;
 /// Timeout of a connection to the engine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Options of a delay.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -87,7 +89,12 @@ impl Relay {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let (Ok(client), failed) = (client, Arc::clone(&failed)) else { continue };
+                let failed = Arc::clone(&failed);
+                let Ok(client) = client else {
+                    // Without file descriptors, the next attempt fails at once as well.
+                    thread::sleep(ACCEPT_PAUSE);
+                    continue;
+                };
                 let path = Path { delay, accepted: Instant::now(), seed: number };
                 // A connection that cannot be relayed is closed by its drop.
                 let _ = spawn(move || {
@@ -113,7 +120,10 @@ impl Relay {
     pub fn check(&self) -> Result<(), Fault> {
         match self.unreachable.load(Ordering::Relaxed) {
             0 => Ok(()),
-            count => Err(Fault::Lost(format!("{count} connections could not be opened; start it again and repeat"))),
+            count => Err(Fault::Lost(format!(
+                "{count} connections to the engine could not be opened: start it again, or allow this program more open \
+                 files (ulimit -n), and repeat"
+            ))),
         }
     }
 }

@@ -161,14 +161,14 @@ fn churn(shared: &Shared, schedule: &Mutex<Schedule>, calls: u32) -> u64 {
             return 1;
         }
         // The receiver has ended if the load has.
-        if shared.results.send(connect(shared, due, calls)).is_err() {
+        if shared.results.send(connect(shared, due, calls, end)).is_err() {
             return 0;
         }
     }
 }
 
 /// Opens a connection, sends its requests one after the other, and closes it.
-fn connect(shared: &Shared, due: u64, calls: u32) -> ClientResult {
+fn connect(shared: &Shared, due: u64, calls: u32, end: u64) -> ClientResult {
     let clock = shared.clock;
     let started = clock.now();
     let failed =
@@ -180,6 +180,9 @@ fn connect(shared: &Shared, due: u64, calls: u32) -> ClientResult {
     let handshake = Handshake { at: clock.now(), is_resumed: connection.is_resumed() };
     let mut answers = Vec::with_capacity(calls as usize);
     for _ in 0..calls {
+        if clock.now() >= end {
+            break;
+        }
         match ask(shared, &mut connection) {
             Ok(Ok(answer)) => answers.push(answer),
             Ok(Err(wrong)) => return ClientResult::Wrong(wrong),
@@ -253,10 +256,18 @@ pub(super) fn start_steady(
     let thread = builder.spawn(move || {
         host::wake_on_time();
         let nice = host::take_precedence();
-        let mut kept = Some(connection);
+        let (mut kept, end) = (Some(connection), schedule.end);
         while let Some(due) = schedule.due() {
             shared.clock.sleep_until(due);
             let started = shared.clock.now();
+            // An engine that does not answer must not make the run longer.
+            if started >= end {
+                let answer = Answer { at: started, took: Duration::ZERO, outcome: Err("unsent") };
+                if shared.results.send(ClientResult::Steady { due, started, answer }).is_err() {
+                    break;
+                }
+                continue;
+            }
             let result = match kept.take().map_or_else(|| Connection::open(&shared.endpoint), Ok) {
                 Ok(mut connection) => ask(&shared, &mut connection).inspect(|_| kept = Some(connection)),
                 Err(fault) => Err(fault),
