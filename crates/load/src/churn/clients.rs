@@ -128,6 +128,14 @@ pub(super) struct Shared {
     pub(super) results: Sender<ClientResult>,
 }
 
+impl Shared {
+    /// Returns the time after which no request is sent, for a load that ends at `end`. A request that is due before the
+    /// end can be late by as long as a response may take.
+    fn last(&self, end: u64) -> u64 {
+        end.saturating_add(u64::try_from(self.endpoint.timeout.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// Starts threads that open connections by the schedule, with `calls` requests on each connection. Every thread returns
 /// the number of connections that it did not open, because all were due after the end of the load.
 pub(super) fn start_churn(
@@ -161,14 +169,14 @@ fn churn(shared: &Shared, schedule: &Mutex<Schedule>, calls: u32) -> u64 {
             return 1;
         }
         // The receiver has ended if the load has.
-        if shared.results.send(connect(shared, due, calls, end)).is_err() {
+        if shared.results.send(connect(shared, due, calls, shared.last(end))).is_err() {
             return 0;
         }
     }
 }
 
 /// Opens a connection, sends its requests one after the other, and closes it.
-fn connect(shared: &Shared, due: u64, calls: u32, end: u64) -> ClientResult {
+fn connect(shared: &Shared, due: u64, calls: u32, last: u64) -> ClientResult {
     let clock = shared.clock;
     let started = clock.now();
     let failed =
@@ -180,7 +188,7 @@ fn connect(shared: &Shared, due: u64, calls: u32, end: u64) -> ClientResult {
     let handshake = Handshake { at: clock.now(), is_resumed: connection.is_resumed() };
     let mut answers = Vec::with_capacity(calls as usize);
     for _ in 0..calls {
-        if clock.now() >= end {
+        if clock.now() >= last {
             break;
         }
         match ask(shared, &mut connection) {
@@ -256,12 +264,12 @@ pub(super) fn start_steady(
     let thread = builder.spawn(move || {
         host::wake_on_time();
         let nice = host::take_precedence();
-        let (mut kept, end) = (Some(connection), schedule.end);
+        let (mut kept, last) = (Some(connection), shared.last(schedule.end));
         while let Some(due) = schedule.due() {
             shared.clock.sleep_until(due);
             let started = shared.clock.now();
             // An engine that does not answer must not make the run longer.
-            if started >= end {
+            if started >= last {
                 let answer = Answer { at: started, took: Duration::ZERO, outcome: Err("unsent") };
                 if shared.results.send(ClientResult::Steady { due, started, answer }).is_err() {
                     break;
