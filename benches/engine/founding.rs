@@ -1,7 +1,7 @@
 //! The incident that this engine was designed after, and what each remedy contributes, as one page of plots.
 //!
 //! A small client sends a few fields at fixed times, beside a batch client that grows stepwise. Each arm is a
-//! combination of curve, key scope, threads for cryptography, and cancellation. The engine is a process of its own
+//! combination of suite, key scope, threads for cryptography, and cancellation. The engine is a process of its own
 //! (`child.rs`, or `shared_runtime.rs` for the arms whose cryptography shares the network's runtime).
 
 mod arms;
@@ -32,8 +32,9 @@ Latency of a small client beside a growing batch client, as one page of plots.
     cargo bench -p sealwire-benches --bench engine -- founding [OPTIONS]
 
     --only TEXT      Only arms whose name contains TEXT; with commas between several. A name is
-                     CURVE-SCOPE-PLACE-tTHREADS-CANCEL, such as k1-field-shared-t2-off or r1-request-own-t2-cancel:
-                       CURVE    r1 (P-256) or k1 (secp256k1)
+                     SUITE-SCOPE-PLACE-tTHREADS-CANCEL, such as secp256k1-field-shared-t2-off or
+                     p256-request-own-t2-cancel:
+                       SUITE    p256 or secp256k1
                        SCOPE    one ephemeral key per request or per field
                        PLACE    own: the engine with its crypto threads. shared: a server of this bench that encrypts
                                 each request to its end in the task of its connection, on the runtime of the network
@@ -47,8 +48,8 @@ Latency of a small client beside a growing batch client, as one page of plots.
     --help           This.
 
 Open index.html in a browser: it needs no other file and no network. founding.json has every request of both clients.
-The run says whether the incident shows in the arm k1, key per field, shared runtime, no cancellation, and whether
-today's default (r1, key per request, crypto threads of its own, cancellation) is free of it. Leave the machine alone
+The run says whether the incident shows in the arm secp256k1, key per field, shared runtime, no cancellation, and whether
+today's default (p256, key per request, crypto threads of its own, cancellation) is free of it. Leave the machine alone
 meanwhile: the table says what other processes took of it.
 ";
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion};
+use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Suite, XaesKey, XaesSecret};
 use sealwire_msgpack::write;
 
 /// The app that documents are sealed for.
@@ -34,13 +34,22 @@ pub fn document(fields: usize) -> Vec<u8> {
     out
 }
 
-/// Makes keys of [`APP`], one version on each curve.
+/// Makes keys of [`APP`], one version of each suite.
 ///
 /// # Panics
 /// If the random source fails.
 #[must_use]
 pub fn app_keys() -> Arc<AppKeys> {
-    let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).expect("makes a key"));
     let app = AppId::new(APP).expect("a good name");
-    Arc::new(AppKeys::new(app, Curve::ALL.map(version).into()).expect("ids differ"))
+    let versions = Suite::ALL.map(|suite| {
+        let material: KeyMaterial = match suite.curve() {
+            Some(curve) => KeyPair::generate(curve).expect("makes a key").into(),
+            None => {
+                let secret = XaesSecret::generate().expect("makes a secret");
+                XaesKey::derive(&app, &secret).expect("derives a key").into()
+            }
+        };
+        KeyVersion::new(1, KeyState::Active, material)
+    });
+    Arc::new(AppKeys::new(app, versions.into()).expect("ids differ"))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_client::{Client, ClientConfig, Pem};
 use sealwire_config::{Config, Mode};
-use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
+use sealwire_crypto::{AppId, EpochLifetime, Kek, Suite};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::runtime;
 pub use sealwire_server::runtime::{CRYPTO, NETWORK};
@@ -153,7 +153,7 @@ fn make_app(config: &Config, clients: &[&str]) {
     runtime.block_on(async {
         let (control, _) = open_control(config).await.expect("a store");
         let app = AppId::new(APP).expect("a good name");
-        control.create(&app, &Curve::ALL).await.expect("an app");
+        control.create(&app, &Suite::ALL).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
         control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
         let grant = Grant::from_text("encrypt,decrypt,rewrap apps=*").expect("a grant");

@@ -140,7 +140,7 @@ class SealwireEngine {
           address: `${host}:${port}`,
           cores: sameMachine ? machine.cores : null,
           state: this.run.state,
-          curve: used(this.flows(), 'curve', 'r1'),
+          suite: used(this.flows(), 'suite', 'p256'),
           scope: used(this.flows(), 'keyScope', 'request'),
         },
         machine,

@@ -1,6 +1,6 @@
 /** Sealwire's wire contract for Node: calls become frames, bytes become replies. See `proto/README.md`. */
 
-export type Curve = 'r1' | 'k1';
+export type Suite = 'p256' | 'secp256k1' | 'xaes';
 export type KeyScope = 'request' | 'field' | 'epoch';
 export type Format = 'native' | 'evervault' | 'evervault-bare';
 export type Encoding = 'text' | 'binary';
@@ -32,7 +32,7 @@ export interface Common {
 }
 
 export type Encrypt = Common &
-  (Given | Made) & { curve?: Curve; keyScope?: KeyScope; format?: Format; encoding?: Encoding };
+  (Given | Made) & { suite?: Suite; keyScope?: KeyScope; format?: Format; encoding?: Encoding };
 export type Decrypt = Common & (Given | Made);
 export type Tokenize = Common & (Given | Made) & { collection: string; idempotencyKey?: Uint8Array; expiresS?: number };
 export type Detokenize = Common & (Given | Made) & { collection: string };
@@ -74,8 +74,8 @@ export interface Expected {
   fields: number;
   fieldBytes: number;
   seed?: number;
-  /** Of envelopes: `r1` and `request` if absent. */
-  curve?: Curve;
+  /** Of envelopes: `p256` and `request` if absent. */
+  suite?: Suite;
   keyScope?: KeyScope;
 }
 

@@ -8,7 +8,7 @@ const path = require('node:path');
 const yaml = require('js-yaml');
 const { check } = require('../lib/gates');
 
-const OK = 'sealwire.founding-r1.fields-30.ok';
+const OK = 'sealwire.founding-p256.fields-30.ok';
 const SCENARIOS = path.join(__dirname, '../scenarios');
 
 test('the scenarios pass, and each has a short form', () => {
@@ -22,7 +22,7 @@ test('the scenarios pass, and each has a short form', () => {
 test('a file that does not say what it seems to say is refused', (t) => {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'sealwire-gates-'));
   t.after(() => fs.rmSync(folder, { recursive: true }));
-  const good = fs.readFileSync(path.join(SCENARIOS, 'founding-r1.yml'), 'utf8');
+  const good = fs.readFileSync(path.join(SCENARIOS, 'founding-p256.yml'), 'utf8');
   const rows = [
     ['a gate section', (s) => rename(s.config, 'ensure', 'ensures'), /no key ensures/],
     ['a gate', (s) => rename(s.config.ensure, 'maxErrorRate', 'maxErorRate'), /no key maxErorRate/],
@@ -31,17 +31,17 @@ test('a file that does not say what it seems to say is refused', (t) => {
     ['a list of gates', (s) => rename(s.config.ensure, 'thresholds', 'treshholds'), /no key treshholds/],
     [
       'a metric',
-      (s) => (s.config.ensure.thresholds = [{ 'sealwire.founding-r1.fields-30.us.p98': 1 }]),
+      (s) => (s.config.ensure.thresholds = [{ 'sealwire.founding-p256.fields-30.us.p98': 1 }]),
       /nothing is called/,
     ],
     [
       'a class',
-      (s) => (s.config.ensure.conditions[0].expression = 'sealwire.founding-r1.fields-31.ok > 1'),
+      (s) => (s.config.ensure.conditions[0].expression = 'sealwire.founding-p256.fields-31.ok > 1'),
       /nothing is called/,
     ],
     [
       'p999, which Artillery reads as p99',
-      (s) => (s.config.ensure.thresholds = [{ 'sealwire.founding-r1.fields-30.us.p999': 1 }]),
+      (s) => (s.config.ensure.thresholds = [{ 'sealwire.founding-p256.fields-30.us.p999': 1 }]),
       /nothing is called/,
     ],
     ['a gate that may fail', (s) => (s.config.ensure.conditions[0].strict = false), /no key strict/],

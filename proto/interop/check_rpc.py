@@ -36,7 +36,7 @@ def leaves(value):
 
 
 def check_documents(engine):
-    for options in ({}, {"curve": "k1"}, {"key_scope": "field"}, {"encoding": "binary"}, {"context": "row 7"}):
+    for options in ({}, {"suite": "secp256k1"}, {"suite": "xaes"}, {"key_scope": "field"}, {"encoding": "binary"}, {"context": "row 7"}):
         sealed = call(engine, "encrypt", {"app": "demo", "payload": DOCUMENT, **options})["payload"]
         assert all(leaf is None or leaf[:4] in ("sw1:",) or leaf[:3] == b"SW\x01" for leaf in leaves(sealed)), options
         context = {key: value for key, value in options.items() if key == "context"}

@@ -10,10 +10,13 @@ import hmac
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.cmac import CMAC
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-# curve name -> (suite byte, curve, HPKE KEM id)
-CURVES = {"r1": (1, ec.SECP256R1(), 0x0010), "k1": (2, ec.SECP256K1(), 0x0016)}
+# suite -> (suite byte, curve, HPKE KEM id); `xaes` has a secret instead of a key pair
+SUITES = {"p256": (1, ec.SECP256R1(), 0x0010), "secp256k1": (2, ec.SECP256K1(), 0x0016)}
+XAES = 3
 
 
 class Refused(Exception):
@@ -47,58 +50,104 @@ def _nonce(base, sequence):
     return bytes(a ^ b for a, b in zip(base, sequence.to_bytes(12, "big")))
 
 
-def private_key(curve, scalar):
-    return ec.derive_private_key(int.from_bytes(scalar, "big"), CURVES[curve][1])
+def _hkdf_expand(secret, label, app, length):
+    return hmac.digest(secret, label + app.encode() + b"\x01", hashlib.sha256)[:length]  # length <= 32: one block
 
 
-def key_id(curve, public):
-    tag = b"sealwire/key-id/1" + bytes([CURVES[curve][0]])
+def _xaes_key(secret, app, nonce):
+    """The AES-256-GCM key that C2SP's XAES-256-GCM derives for a nonce of 24 bytes."""
+    key = b""
+    for counter in (1, 2):
+        mac = CMAC(AES256(_hkdf_expand(secret, b"sealwire/xaes/1", app, 32)))
+        mac.update(bytes([0, counter]) + b"X\x00" + nonce[:12])
+        key += mac.finalize()
+    return key
+
+
+def private_key(suite, scalar):
+    return ec.derive_private_key(int.from_bytes(scalar, "big"), SUITES[suite][1])
+
+
+def key_id(suite, public):
+    tag = b"sealwire/key-id/1" + bytes([SUITES[suite][0]])
     return hashlib.sha256(tag + _point(public, PublicFormat.UncompressedPoint)).digest()[:5]
 
 
-def seal(curve, recipient, app, context, datatype, plaintext, encoding, ephemeral, sequence=0):
-    """`recipient` is a public key, `ephemeral` a private one that is used for no other purpose."""
-    suite, _, kem_id = CURVES[curve]
-    full, short = PublicFormat.UncompressedPoint, PublicFormat.CompressedPoint
-    enc = _point(ephemeral.public_key(), full)
-    dh = ephemeral.exchange(ec.ECDH(), recipient)
-    key, base = _schedule(kem_id, dh, enc, _point(recipient, full), b"sealwire/1" + app.encode())
-    sealed = AESGCM(key).encrypt(_nonce(base, sequence), plaintext, bytes([datatype]) + context)
-    header = bytes([suite]) + key_id(curve, recipient) + _point(ephemeral.public_key(), short)
-    body = bytes([datatype]) + sequence.to_bytes(4, "big") + sealed
+def xaes_key_id(secret, app):
+    return _hkdf_expand(secret, b"sealwire/xaes-id/1", app, 5)
+
+
+def _envelope(encoding, header, body):
     if encoding == "binary":
         return b"SW\x01" + header + body
     return "sw1:" + base64.urlsafe_b64encode(header + body).rstrip(b"=").decode()
 
 
-def open(curve, recipient, app, context, encoding, envelope):
-    """`recipient` is a private key. Gives (datatype, plaintext) or raises Refused."""
-    suite, group, kem_id = CURVES[curve]
+def seal(suite, recipient, app, context, datatype, plaintext, encoding, ephemeral, sequence=0):
+    """`recipient` is a public key, `ephemeral` a private one that is used for no other purpose."""
+    number, _, kem_id = SUITES[suite]
+    full, short = PublicFormat.UncompressedPoint, PublicFormat.CompressedPoint
+    enc = _point(ephemeral.public_key(), full)
+    dh = ephemeral.exchange(ec.ECDH(), recipient)
+    key, base = _schedule(kem_id, dh, enc, _point(recipient, full), b"sealwire/1" + app.encode())
+    sealed = AESGCM(key).encrypt(_nonce(base, sequence), plaintext, bytes([datatype]) + context)
+    header = bytes([number]) + key_id(suite, recipient) + _point(ephemeral.public_key(), short)
+    return _envelope(encoding, header, bytes([datatype]) + sequence.to_bytes(4, "big") + sealed)
+
+
+def seal_xaes(secret, app, context, datatype, plaintext, encoding, random, sequence=0):
+    """`random` is 20 bytes that are used for no other request."""
+    nonce = random + sequence.to_bytes(4, "big")
+    sealed = AESGCM(_xaes_key(secret, app, nonce)).encrypt(nonce[12:], plaintext, bytes([datatype]) + context)
+    header = bytes([XAES]) + xaes_key_id(secret, app) + random + b"\x00"
+    return _envelope(encoding, header, bytes([datatype]) + sequence.to_bytes(4, "big") + sealed)
+
+
+def _bytes(encoding, envelope):
+    if encoding != "text":
+        if not envelope.startswith(b"SW\x01"):
+            raise Refused
+        return envelope[3:]
+    if not envelope.startswith("sw1:"):
+        raise Refused
+    text = envelope[4:]
+    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
+        raise Refused  # one envelope, one text
+    return data
+
+
+def open(suite, key, app, context, encoding, envelope):
+    """`key` is a private key, for `xaes` the secret. Gives (datatype, plaintext) or raises Refused."""
     try:
-        if encoding == "text":
-            if not envelope.startswith("sw1:"):
-                raise Refused
-            text = envelope[4:]
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-                raise Refused  # one envelope, one text
-        else:
-            if not envelope.startswith(b"SW\x01"):
-                raise Refused
-            data = envelope[3:]
-        if len(data) < 39 + 21 or data[0] != suite or data[39] > 2:
+        data = _bytes(encoding, envelope)
+        header = 27 if suite == "xaes" else 39
+        if len(data) < header + 21 or data[header] > 2:
             raise Refused
-        if data[1:6] != key_id(curve, recipient.public_key()):
-            raise Refused
-        ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(group, data[6:39])
-        full = PublicFormat.UncompressedPoint
-        dh = recipient.exchange(ec.ECDH(), ephemeral)
-        own = _point(recipient.public_key(), full)
-        key, base = _schedule(kem_id, dh, _point(ephemeral, full), own, b"sealwire/1" + app.encode())
-        datatype, sequence = data[39], int.from_bytes(data[40:44], "big")
-        plaintext = AESGCM(key).decrypt(_nonce(base, sequence), data[44:], bytes([datatype]) + context)
+        datatype, sequence = data[header], data[header + 1 : header + 5]
+        aead, nonce = (_open_xaes if suite == "xaes" else _open_hpke)(suite, key, app, data, sequence)
+        plaintext = aead.decrypt(nonce, data[header + 5 :], bytes([datatype]) + context)
         if datatype == 0:
             plaintext.decode()
         return datatype, plaintext
     except (ValueError, InvalidTag) as error:
         raise Refused from error
+
+
+def _open_xaes(_, secret, app, data, sequence):
+    if data[0] != XAES or data[1:6] != xaes_key_id(secret, app) or data[26] != 0:
+        raise Refused
+    nonce = data[6:26] + sequence
+    return AESGCM(_xaes_key(secret, app, nonce)), nonce[12:]
+
+
+def _open_hpke(suite, recipient, app, data, sequence):
+    number, group, kem_id = SUITES[suite]
+    if data[0] != number or data[1:6] != key_id(suite, recipient.public_key()):
+        raise Refused
+    ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(group, data[6:39])
+    full = PublicFormat.UncompressedPoint
+    dh = recipient.exchange(ec.ECDH(), ephemeral)
+    own = _point(recipient.public_key(), full)
+    key, base = _schedule(kem_id, dh, _point(ephemeral, full), own, b"sealwire/1" + app.encode())
+    return AESGCM(key), _nonce(base, int.from_bytes(sequence, "big"))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use criterion::BatchSize;
 use sealwire_crypto::{
     AppId, AppKeys, Curve as EngineCurve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener,
-    PublicKey, Sealer,
+    PublicKey, Sealer, Suite,
 };
 use sealwire_curves::measure::one;
 use sealwire_curves::{Aead, Agreement, Comparison, Curve, Point, hpke};
@@ -46,7 +46,7 @@ pub(crate) fn measure(criterion: &mut Comparison) {
 /// Checks that the timed parts open the engine's envelopes: they are one construction (`proto/envelope.md`).
 fn check_schedule(curve: Curve, scalar: &[u8; 32], recipient: &Point, sealed: &[u8]) {
     let (header, body) = sealed[3..].split_at(39);
-    let engine_curve = EngineCurve::from_suite(header[0]).expect("a suite");
+    let engine_curve = Suite::from_byte(header[0]).and_then(Suite::curve).expect("a curve");
     let enc = *PublicKey::from_sec1(engine_curve, &header[6..]).expect("a point").uncompressed();
     let dh = match curve {
         Curve::P256 => {

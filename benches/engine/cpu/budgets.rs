@@ -15,6 +15,13 @@ const WARM_SHARE_MAX: f64 = 0.5;
 const K1_FACTOR_MAX: f64 = 2.0;
 /// Budget for opening a field of a request, as a multiple of sealing it.
 const DECRYPT_FACTOR_MAX: f64 = 1.3;
+/// Budget for opening a field of another request with suite `xaes`, and for encrypting one field with it, in
+/// nanoseconds.
+const XAES_ROW_NS_MAX: f64 = 600.0;
+const XAES_ONE_FIELD_NS_MAX: f64 = 12_000.0;
+/// Budget for a field of 2,000 with suite `xaes`, as a multiple of its cost on P-256.
+const XAES_FACTOR_MAX: f64 = 1.0;
+
 /// CPU time in nanoseconds.
 #[derive(Clone, Copy)]
 pub(super) struct Floors {
@@ -66,7 +73,18 @@ pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floo
             met: keygens <= max,
         });
     }
+    for (operation, fields, what, max) in [
+        (BenchOperation::DecryptXaesKeyed, 2_000, "xaes, 2,000 fields of other requests", XAES_ROW_NS_MAX),
+        (BenchOperation::EncryptXaes, 1, "xaes, 1 field", XAES_ONE_FIELD_NS_MAX),
+    ] {
+        verdicts.extend(of(operation, fields).map(|one| FloorVerdict {
+            budget: format!("{what}: CPU per field <= {:.1} us", max / 1e3),
+            measured: format!("{:.2} us", one.cpu_ns() / 1e3),
+            met: one.cpu_ns() <= max,
+        }));
+    }
     for (operation, what, factor_max) in [
+        (BenchOperation::EncryptXaes, "with xaes: CPU <= {}x P-256", XAES_FACTOR_MAX),
         (BenchOperation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
         (BenchOperation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
     ] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::quantile;
-use sealwire_client::{Client, Curve, Decrypt, Encoding, Encrypt, KeyScope, Writing};
+use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Suite, Writing};
 use tokio::runtime::Runtime;
 
 use crate::cpu::place::{CpuTime, Place};
@@ -18,9 +18,15 @@ pub(crate) enum BenchOperation {
     /// With the key of the app's epoch.
     EncryptEpoch,
     EncryptBinary,
+    /// With suite `xaes`.
+    EncryptXaes,
     DecryptText,
     /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
+    /// Suite `xaes`.
+    DecryptXaes,
+    /// Suite `xaes`, and every field as if from another request.
+    DecryptXaesKeyed,
 }
 
 impl BenchOperation {
@@ -30,8 +36,29 @@ impl BenchOperation {
             Self::EncryptK1 => "encrypt_k1",
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
+            Self::EncryptXaes => "encrypt_xaes",
             Self::DecryptText => "decrypt_text",
             Self::DecryptKeyed => "decrypt_keyed",
+            Self::DecryptXaes => "decrypt_xaes",
+            Self::DecryptXaesKeyed => "decrypt_xaes_keyed",
+        }
+    }
+
+    const fn decrypts(self) -> bool {
+        matches!(self, Self::DecryptText | Self::DecryptKeyed | Self::DecryptXaes | Self::DecryptXaesKeyed)
+    }
+
+    /// Returns how the documents of the requests are encrypted.
+    fn writing(self) -> Writing<'static> {
+        let default = Writing::default();
+        match self {
+            Self::EncryptText | Self::DecryptText => default,
+            Self::EncryptK1 => Writing { suite: Some(Suite::Secp256k1), ..default },
+            Self::EncryptEpoch => Writing { key_scope: KeyScope::Epoch, ..default },
+            Self::EncryptBinary => Writing { encoding: Encoding::Binary, ..default },
+            Self::EncryptXaes | Self::DecryptXaes => Writing { suite: Some(Suite::Xaes), ..default },
+            Self::DecryptKeyed => Writing { key_scope: KeyScope::Field, ..default },
+            Self::DecryptXaesKeyed => Writing { suite: Some(Suite::Xaes), key_scope: KeyScope::Field, ..default },
         }
     }
 }
@@ -51,7 +78,7 @@ impl CpuLoad {
     }
 }
 
-pub(crate) const LOADS: [CpuLoad; 16] = [
+pub(crate) const LOADS: [CpuLoad; 22] = [
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
@@ -64,10 +91,16 @@ pub(crate) const LOADS: [CpuLoad; 16] = [
     CpuLoad { operation: BenchOperation::EncryptK1, fields: 30, callers: 8 },
     CpuLoad { operation: BenchOperation::EncryptK1, fields: 2_000, callers: 4 },
     CpuLoad { operation: BenchOperation::EncryptBinary, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptXaes, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptXaes, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptXaes, fields: 2_000, callers: 4 },
     CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
     CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 100, callers: 8 },
     CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptXaes, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptXaesKeyed, fields: 2_000, callers: 4 },
 ];
 
 /// Measurement of one load.
@@ -130,19 +163,12 @@ pub(crate) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Dur
 
 fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
     let payload = document(load.fields);
-    match load.operation {
-        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => {
-            let keyed = load.operation == BenchOperation::DecryptKeyed;
-            let key_scope = if keyed { KeyScope::Field } else { KeyScope::Request };
-            let writing = Writing { key_scope, ..Writing::default() };
-            let sealed = callers.block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
-            sealed.expect("encrypts").payload.to_vec()
-        }
-        BenchOperation::EncryptText
-        | BenchOperation::EncryptK1
-        | BenchOperation::EncryptEpoch
-        | BenchOperation::EncryptBinary => payload,
+    if !load.operation.decrypts() {
+        return payload;
     }
+    let writing = load.operation.writing();
+    let sealed = callers.block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
+    sealed.expect("encrypts").payload.to_vec()
 }
 
 /// Returns the latency of each response in microseconds. Each caller sends at least one request.
@@ -166,21 +192,10 @@ async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Durat
 }
 
 async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
-    let reply = match operation {
-        BenchOperation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
-        BenchOperation::EncryptK1 => {
-            let writing = Writing { curve: Curve::K1, ..Writing::default() };
-            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
-        }
-        BenchOperation::EncryptEpoch => {
-            let writing = Writing { key_scope: KeyScope::Epoch, ..Writing::default() };
-            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
-        }
-        BenchOperation::EncryptBinary => {
-            let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
-            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
-        }
-        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => client.decrypt(Decrypt::new(APP, payload)).await,
+    let reply = if operation.decrypts() {
+        client.decrypt(Decrypt::new(APP, payload)).await
+    } else {
+        client.encrypt(Encrypt { writing: operation.writing(), ..Encrypt::new(APP, payload) }).await
     };
     reply.expect("is answered");
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-use sealwire_wire::{Curve, KeyScope, Writing};
+use sealwire_wire::{KeyScope, Suite, Writing};
 
 use crate::child::{EngineChild, Folder};
 use crate::founding::shared_runtime;
@@ -31,7 +31,7 @@ impl Place {
 /// One combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arm {
-    pub(super) curve: Curve,
+    pub(super) suite: Suite,
     pub(super) key_scope: KeyScope,
     pub(super) place: Place,
     pub(super) threads: usize,
@@ -54,14 +54,14 @@ pub(super) fn threads() -> Vec<usize> {
 impl Arm {
     /// The original engine before its incident.
     pub(super) fn incident() -> Self {
-        let (curve, key_scope) = (Curve::K1, KeyScope::Field);
-        Self { curve, key_scope, place: Place::Shared, threads: cores(), cancels: false }
+        let (suite, key_scope) = (Suite::Secp256k1, KeyScope::Field);
+        Self { suite, key_scope, place: Place::Shared, threads: cores(), cancels: false }
     }
 
     /// Today's engine with its default settings.
     pub(super) fn default_of_today() -> Self {
-        let (curve, key_scope) = (Curve::R1, KeyScope::Request);
-        Self { curve, key_scope, place: Place::Own, threads: cores(), cancels: true }
+        let (suite, key_scope) = (Suite::P256, KeyScope::Request);
+        Self { suite, key_scope, place: Place::Own, threads: cores(), cancels: true }
     }
 
     /// Returns every combination.
@@ -70,8 +70,8 @@ impl Arm {
         for threads in threads().into_iter().rev() {
             for place in [Place::Shared, Place::Own] {
                 for cancels in [false, true] {
-                    for (curve, key_scope) in KEYS {
-                        arms.push(Self { curve, key_scope, place, threads, cancels });
+                    for (suite, key_scope) in KEYS {
+                        arms.push(Self { suite, key_scope, place, threads, cancels });
                     }
                 }
             }
@@ -79,7 +79,7 @@ impl Arm {
         arms
     }
 
-    /// Returns the arms of a smoke run: both places, curves, scopes and ways to give up.
+    /// Returns the arms of a smoke run: both places, suites, scopes and ways to give up.
     pub(super) fn of_smoke() -> Vec<Self> {
         let shared = Self { cancels: true, ..Self::incident() };
         let own = Self { cancels: false, ..Self::default_of_today() };
@@ -92,14 +92,14 @@ impl Arm {
         format!("{}-{}-t{}-{cancels}", self.keys(), self.place.name(), self.threads)
     }
 
-    /// Returns the names of curve and key scope.
+    /// Returns the names of suite and key scope.
     pub(super) fn keys(self) -> String {
-        format!("{}-{}", self.curve.name(), self.key_scope.name())
+        format!("{}-{}", self.suite.name(), self.key_scope.name())
     }
 
     /// Returns how both clients have their fields sealed.
     pub(super) fn writing(self) -> Writing<'static> {
-        Writing { curve: self.curve, key_scope: self.key_scope, ..Writing::default() }
+        Writing { suite: Some(self.suite), key_scope: self.key_scope, ..Writing::default() }
     }
 
     /// Starts the server.
@@ -119,9 +119,9 @@ impl Arm {
 }
 
 /// Curves and key scopes, from the remedy to the incident.
-pub(super) const KEYS: [(Curve, KeyScope); 4] = [
-    (Curve::R1, KeyScope::Request),
-    (Curve::R1, KeyScope::Field),
-    (Curve::K1, KeyScope::Request),
-    (Curve::K1, KeyScope::Field),
+pub(super) const KEYS: [(Suite, KeyScope); 4] = [
+    (Suite::P256, KeyScope::Request),
+    (Suite::P256, KeyScope::Field),
+    (Suite::Secp256k1, KeyScope::Request),
+    (Suite::Secp256k1, KeyScope::Field),
 ];

@@ -103,7 +103,7 @@ fn legend() -> String {
 fn method(report: &Report) -> String {
     format!(
         "<h2>What the arms are</h2>\n<ul>\
-         <li><b>r1, k1</b>: P-256 and secp256k1. Both use today's libraries, so their difference is smaller than it was in \
+         <li><b>p256, secp256k1</b>: the curves. Both use today's libraries, so their difference is smaller than it was in \
          the original engine.</li>\
          <li><b>request, field</b>: one ephemeral key per request or per field.</li>\
          <li><b>own</b>: the engine with its default settings but for the number of crypto threads, and without state and \
@@ -139,7 +139,7 @@ fn words(arm: Arm) -> String {
         Place::Shared => "shared runtime",
     };
     let cancels = if arm.cancels { "cancel" } else { "no cancel" };
-    format!("{}, key per {}, {place}, {cancels}", arm.curve.name(), arm.key_scope.name())
+    format!("{}, key per {}, {place}, {cancels}", arm.suite.name(), arm.key_scope.name())
 }
 
 fn overview(report: &Report, results: &[&ArmResult]) -> String {
@@ -158,7 +158,7 @@ fn overview(report: &Report, results: &[&ArmResult]) -> String {
     plot::overview(&rows, seconds, "p99 latency of the small client (logarithmic)")
 }
 
-/// Draws a panel for each arm of a number of threads: curves and key scopes in columns, the rest in rows.
+/// Draws a panel for each arm of a number of threads: suites and key scopes in columns, the rest in rows.
 fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
     let all = || report.results.iter().flat_map(|result| result.small.iter().chain(&result.batch));
     let values = all().filter(|request| has_latency(request)).map(measure.value);
@@ -171,13 +171,13 @@ fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
         steps: (0..STEPS).map(step).collect(),
     };
     let mut out = String::from("<div class=\"grid-of-panels\">\n<span></span>");
-    for (curve, scope) in KEYS {
-        let _ = write!(out, "<b>{}, key per {}</b>", curve.name(), scope.name());
+    for (suite, scope) in KEYS {
+        let _ = write!(out, "<b>{}, key per {}</b>", suite.name(), scope.name());
     }
     for place in [Place::Shared, Place::Own] {
         for cancels in [false, true] {
-            let find = |(curve, key_scope)| {
-                let arm = Arm { curve, key_scope, place, threads, cancels };
+            let find = |(suite, key_scope)| {
+                let arm = Arm { suite, key_scope, place, threads, cancels };
                 report.results.iter().find(|result| result.arm == arm)
             };
             let results = KEYS.map(find);

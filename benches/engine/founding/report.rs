@@ -201,7 +201,7 @@ impl Report {
         let summary = |of: Summary| json!({ "requests": of.count, "p50": of.p50, "p99": of.p99, "max": of.max });
         let mut value = json!({
             "name": arm.name(),
-            "curve": arm.curve.name(),
+            "suite": arm.suite.name(),
             "key_scope": arm.key_scope.name(),
             "place": arm.place.name(),
             "threads": arm.threads,

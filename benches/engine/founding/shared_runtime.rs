@@ -17,8 +17,8 @@ use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Walk, WalkLimits};
 use sealwire_server::server::open_control;
 use sealwire_wire::{
-    Call, Curve, Encrypt, ErrorCode, ErrorFormat, FrameLayout, KeyScope, Limits, MessageHeader, Notification, OnError,
-    RpcError, Scan, Scanner, decode_cancel, reply,
+    Call, Encrypt, ErrorCode, ErrorFormat, FrameLayout, KeyScope, Limits, MessageHeader, Notification, OnError,
+    RpcError, Scan, Scanner, Suite, decode_cancel, reply,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -164,9 +164,10 @@ impl Request {
 }
 
 fn sealer(keys: &AppKeys, call: &Encrypt<'_>) -> Result<Sealer, RpcError> {
-    let curve = match call.writing.curve {
-        Curve::R1 => crypto::Curve::P256,
-        Curve::K1 => crypto::Curve::Secp256k1,
+    let suite = match call.writing.suite.unwrap_or_default() {
+        Suite::P256 => crypto::Suite::P256,
+        Suite::Secp256k1 => crypto::Suite::Secp256k1,
+        Suite::Xaes => return Err(RpcError::new(ErrorCode::BadRequest, "this server has no symmetric keys")),
     };
     let scope = match call.writing.key_scope {
         KeyScope::Request => crypto::KeyScope::Request,
@@ -174,7 +175,7 @@ fn sealer(keys: &AppKeys, call: &Encrypt<'_>) -> Result<Sealer, RpcError> {
         KeyScope::Epoch => return Err(RpcError::new(ErrorCode::BadRequest, "this server has no epochs")),
     };
     let failed = |what| RpcError::new(ErrorCode::Internal, what);
-    let version = keys.newest(curve).ok_or_else(|| failed("no key on the curve"))?;
+    let version = keys.newest(suite).ok_or_else(|| failed("no key of the suite"))?;
     Sealer::new(keys.app(), Arc::clone(version), scope, crypto::Encoding::Text, call.context)
         .map_err(|_| failed("the crypto library failed"))
 }

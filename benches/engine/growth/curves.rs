@@ -9,7 +9,7 @@ use sealwire_benches::is_smoke_run;
 use sealwire_benches::stats::quantile;
 use sealwire_client::{Client, Decrypt, Encrypt};
 use sealwire_config::Mode;
-use sealwire_crypto::{AppId, Curve as EllipticCurve};
+use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::open_control;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -127,7 +127,7 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
                 let name = format!("app-{}", names.len());
                 let begun = Instant::now();
                 let app = AppId::new(&name).expect("a good name");
-                control.create(&app, &EllipticCurve::ALL).await.map_err(io::Error::other)?;
+                control.create(&app, &Suite::ALL).await.map_err(io::Error::other)?;
                 took = begun.elapsed();
                 names.push(name);
             }

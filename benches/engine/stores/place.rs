@@ -7,7 +7,7 @@ use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope};
 use sealwire_benches::document::APP;
 use sealwire_client::{Client, ClientConfig};
 use sealwire_config::{Config, Mode};
-use sealwire_crypto::{AppId, Curve};
+use sealwire_crypto::{AppId, Suite};
 use sealwire_dev_ca::{Access, Existing};
 use sealwire_server::server::open_control;
 use sealwire_testkit::{Database, Postgres};
@@ -92,7 +92,7 @@ pub(crate) async fn furnish(config: &Config, store: Store) -> io::Result<()> {
     let (control, stores) = open_control(config).await.map_err(failed)?;
     let app = AppId::new(APP).map_err(failed)?;
     if store == Store::Postgres {
-        control.create(&app, &Curve::ALL).await.map_err(failed)?;
+        control.create(&app, &Suite::ALL).await.map_err(failed)?;
     }
     for (name, kind) in [(RANDOM, CollectionKind::Random), (DETERMINISTIC, CollectionKind::Deterministic)] {
         let (format, scope) = (Format::Opaque, Scope::Collection);

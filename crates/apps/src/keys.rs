@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{AppId, AppKeys, Curve, Kek, KeyId, KeyPair, KeyVersion};
+use sealwire_crypto::{AppId, AppKeys, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Suite, XaesKey, XaesSecret};
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
 use super::model::{App, State};
-use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged};
+use super::record::{
+    AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged, suite_name,
+};
 use super::{first_removal, unix_s};
 use sealwire_store::StoreError;
 
@@ -31,7 +33,7 @@ fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -
     Ok(App {
         number: record.number,
         state: summary.state,
-        keys: Arc::new(AppKeys::new(app.clone(), versions)?),
+        keys: Arc::new(AppKeys::new(app.clone(), versions)?.reading(summary.settings.read_suites)),
         token_keys: Arc::new(TokenKeys::new(record.number, token_keys)?),
         settings: summary.settings,
         collections: collections
@@ -43,11 +45,23 @@ fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -
 fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, StoreError> {
     let store_key = app_key(app);
     let summary = record.summary(&store_key)?;
-    let context = key_context(app, summary.curve, summary.number, summary.id);
+    let context = key_context(app, summary.suite, summary.number, summary.id);
     let wrapped = base64(&store_key, &record.wrapped)?;
-    let scalar = kek.unwrap(&wrapped, &context).map_err(|_| StoreError::WrongKek { app: app.clone() })?;
-    let pair = KeyPair::from_scalar(summary.curve, scalar.expose())?;
-    let version = KeyVersion::new(summary.number, summary.state, pair).sealing(summary.seals);
+    let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
+    let material: KeyMaterial = match summary.suite.curve() {
+        Some(curve) => {
+            let scalar = kek.unwrap(&wrapped, &context).map_err(wrong_kek)?;
+            KeyPair::from_scalar(curve, scalar.expose())?.into()
+        }
+        None => {
+            let key = XaesKey::derive(app, &kek.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?)?;
+            if record.public_key != STANDARD.encode(key.check()) {
+                return Err(damaged(&store_key, "a key does not match its check".into()));
+            }
+            key.into()
+        }
+    };
+    let version = KeyVersion::new(summary.number, summary.state, material).sealing(summary.seals);
     if version.id == summary.id { Ok(version) } else { Err(damaged(&store_key, "a key does not match its id".into())) }
 }
 
@@ -82,20 +96,23 @@ pub(super) fn check_kek_for_all(kek: &Kek, contents: &Contents) -> Result<(), St
 }
 
 impl AppRecord {
-    /// Generates a key pair and adds it as the next version on `curve`. Retries if the app already has
-    /// the key id, because an app with duplicate ids could not be loaded.
-    pub(super) fn add_generated_key(&mut self, kek: &Kek, app: &AppId, curve: Curve) -> Result<KeyId, StoreError> {
+    /// Generates a key and adds it as the next version of `suite`. Retries if the app already has the key id, because an
+    /// app with duplicate ids could not be loaded.
+    pub(super) fn add_generated_key(&mut self, kek: &Kek, app: &AppId, suite: Suite) -> Result<KeyId, StoreError> {
         loop {
-            let pair = KeyPair::generate(curve)?;
+            let added = match suite.curve() {
+                Some(curve) => self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true),
+                None => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
+            };
             // The probability that the id is taken is 2^-40 per existing key.
-            match self.add_key_pair(kek, app, &pair, true) {
+            match added {
                 Err(StoreError::KeyTaken { .. }) => {}
                 added => return added,
             }
         }
     }
 
-    /// Adds a key pair as the next version on its curve. If `seals` is false, the version can only open.
+    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open.
     pub(super) fn add_key_pair(
         &mut self,
         kek: &Kek,
@@ -103,30 +120,48 @@ impl AppRecord {
         pair: &KeyPair,
         seals: bool,
     ) -> Result<KeyId, StoreError> {
-        let (curve, id) = (pair.public().curve(), KeyId::of(pair.public()));
+        let (suite, id) = (pair.public().curve().into(), KeyId::of(pair.public()));
+        let number = self.next_number(app, suite, id)?;
+        let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, suite, number, id))?;
+        self.push_key(suite, number, id, seals, pair.public().compressed(), &wrapped);
+        Ok(id)
+    }
+
+    fn add_symmetric_key(&mut self, kek: &Kek, app: &AppId, secret: &XaesSecret) -> Result<KeyId, StoreError> {
+        let key = XaesKey::derive(app, secret)?;
+        let number = self.next_number(app, Suite::Xaes, key.id())?;
+        let wrapped = kek.wrap_xaes(secret, &key_context(app, Suite::Xaes, number, key.id()))?;
+        self.push_key(Suite::Xaes, number, key.id(), true, key.check(), &wrapped);
+        Ok(key.id())
+    }
+
+    /// Assigns the number of a new key, whose id the app must not have.
+    fn next_number(&mut self, app: &AppId, suite: Suite, id: KeyId) -> Result<u32, StoreError> {
         if self.keys.iter().any(|key| key.is(id)) {
             return Err(StoreError::KeyTaken { app: app.clone(), key: id });
         }
-        let highest_present = self.keys.iter().filter(|key| key.curve == curve.name()).map(|key| key.number).max();
-        let highest = self.highest.entry(curve.name().into()).or_default();
-        let number = (*highest)
+        let name = suite_name(suite);
+        let highest_present = self.keys.iter().filter(|key| key.suite == name).map(|key| key.number).max();
+        let highest = self.highest.entry(name.into()).or_default();
+        *highest = (*highest)
             .max(highest_present.unwrap_or(0))
             .checked_add(1)
             .ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
-        *highest = number;
-        let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, curve, number, id))?;
+        Ok(*highest)
+    }
+
+    fn push_key(&mut self, suite: Suite, number: u32, id: KeyId, seals: bool, public: &[u8], wrapped: &[u8]) {
         self.keys.push(KeyRecord {
             id: id.to_string(),
-            curve: curve.name().into(),
+            suite: suite_name(suite).into(),
             number,
             state: StateName::Active,
             opens_only: !seals,
             created_unix_s: unix_s(),
             delete_unix_s: None,
-            public_key: STANDARD.encode(pair.public().compressed()),
+            public_key: STANDARD.encode(public),
             wrapped: STANDARD.encode(wrapped),
         });
-        Ok(id)
     }
 
     /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the last has the
@@ -142,10 +177,10 @@ impl AppRecord {
     }
 }
 
-/// Returns the context to which a wrapped key is bound: its app, curve, number and id. The context is public. The app's
+/// Returns the context to which a wrapped key is bound: its app, suite, number and id. The context is public. The app's
 /// name contains no zero byte, so the encoding is unambiguous.
-fn key_context(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
-    [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, curve.suite()], &number.to_be_bytes(), id.as_bytes()]
+fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId) -> Vec<u8> {
+    [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, suite.byte()], &number.to_be_bytes(), id.as_bytes()]
         .concat()
 }
 

@@ -19,7 +19,7 @@ mod record;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
+use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Suite};
 
 pub use maps::{MapState, MapStates};
 pub use model::{
@@ -124,14 +124,14 @@ impl Control {
         self.read(move |contents| contents.app(&app)?.summary(&app)).await
     }
 
-    /// Creates an app with one key version per curve and a token key.
+    /// Creates an app with one key version per suite and a token key.
     ///
     /// # Errors
     /// [`StoreError::Exists`] if the name is taken; the existing app is not changed. [`StoreError::Conflict`] while an
     /// instance can still serve another app of that name. [`StoreError::WrongKek`] if the keys of other apps are
     /// wrapped under another KEK.
-    pub async fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppChange, StoreError> {
-        let (app, curves, kek) = (app.clone(), curves.to_owned(), Arc::clone(&self.kek));
+    pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
+        let (app, suites, kek) = (app.clone(), suites.to_owned(), Arc::clone(&self.kek));
         let edit = move |contents: &Contents| {
             if contents.apps.get(&app).is_some_and(|entry| entry.live().is_some()) {
                 return Err(StoreError::Exists { app: app.clone() });
@@ -140,8 +140,8 @@ impl Control {
             let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
             let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
             let mut record = AppRecord::new(&app, number);
-            for curve in &curves {
-                record.add_generated_key(&kek, &app, *curve)?;
+            for suite in &suites {
+                record.add_generated_key(&kek, &app, *suite)?;
             }
             record.add_token_key(&kek, &app)?;
             RecordEdit::app(&app, record, Target::App)
@@ -158,13 +158,13 @@ impl Control {
     /// the other keys of the app are wrapped under another KEK.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         self.add(app, move |kek, app, record| match kind {
-            KeyKind::Pair(curve) => record.add_generated_key(kek, app, curve).map(Target::Key),
+            KeyKind::Suite(suite) => record.add_generated_key(kek, app, suite).map(Target::Key),
             KeyKind::Token => record.add_token_key(kek, app).map(Target::TokenKey),
         })
         .await
     }
 
-    /// Adds an external key pair as the app's next version on its curve. Without `seals` the version only opens,
+    /// Adds an external key pair as the app's next version of its suite. Without `seals` the version only opens,
     /// because others can hold the key. A failure has the same effects as in [`Control::rotate`].
     ///
     /// # Errors
@@ -238,7 +238,8 @@ impl Control {
     /// be called several times.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`].
+    /// [`StoreError::NoApp`]; [`StoreError::Invalid`] if requests would write a suite that does not open, or for which the
+    /// app has no key that seals.
     pub async fn configure(
         &self,
         app: &AppId,
@@ -248,7 +249,11 @@ impl Control {
         self.change_app(move |contents| {
             let mut record = contents.app(&app)?.clone();
             let mut settings = record.settings.read(&app_key(&app))?;
+            let before = settings;
             change(&mut settings);
+            if settings != before {
+                check_suites(&app, &record, &settings)?;
+            }
             record.settings = settings.into();
             RecordEdit::app(&app, record, Target::App)
         })
@@ -389,6 +394,21 @@ impl Control {
         let instances = behind.into_iter().map(|instance| instance.id).collect();
         Err(StoreError::Conflict { key: key.to_owned(), generation, instances })
     }
+}
+
+/// Rejects settings under which requests that name no suite could not be encrypted, or not be decrypted again.
+fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<(), StoreError> {
+    let suite = settings.write_suite;
+    if !settings.read_suites.contains(suite) {
+        return Err(StoreError::Invalid(format!("read_suites must have the write_suite {}", suite.name())));
+    }
+    let keys = record.summary(app)?.keys;
+    let seals = |key: &KeySummary| key.suite == suite && key.seals && key.state == KeyState::Active;
+    if suite != Suite::default() && !keys.iter().any(seals) {
+        let name = suite.name();
+        return Err(StoreError::Invalid(format!("app {app} has no active {name} key; rotate {name} first")));
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Control {

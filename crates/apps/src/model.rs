@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyState};
+use sealwire_crypto::{AppId, AppKeys, EpochLifetime, KeyId, KeyState, Suite, SuiteSet};
 use sealwire_token::TokenKeys;
 
 use sealwire_store::{MapId, StoreError};
@@ -30,7 +30,7 @@ pub struct App {
     pub number: u32,
     /// The state, which determines if requests can use the app.
     pub state: AppState,
-    /// The unwrapped key pairs.
+    /// The unwrapped keys.
     pub keys: Arc<AppKeys>,
     /// The unwrapped token keys.
     pub token_keys: Arc<TokenKeys>,
@@ -56,6 +56,10 @@ pub struct Settings {
     pub epoch: Option<EpochLifetime>,
     /// Format for requests that name no format.
     pub format: DefaultFormat,
+    /// Suite of the envelopes of requests that name no suite.
+    pub write_suite: Suite,
+    /// Suites whose envelopes open, and which requests may name.
+    pub read_suites: SuiteSet,
 }
 
 /// The format that an app writes for requests that name no format.
@@ -264,9 +268,9 @@ pub struct AppSummary {
 pub struct KeySummary {
     /// Id that identifies the version in envelopes.
     pub id: KeyId,
-    /// Curve of the key pair.
-    pub curve: Curve,
-    /// Number of this version among the app's versions on this curve, from 1.
+    /// Suite of the key.
+    pub suite: Suite,
+    /// Number of this version among the app's versions of this suite, from 1.
     pub number: u32,
     /// The state. A version whose removal is scheduled is disabled.
     pub state: KeyState,
@@ -303,8 +307,8 @@ pub struct CollectionSummary {
 /// Identifies one of an app's keys, regardless of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// The key pair on this curve.
-    Pair(Curve),
+    /// The key of this suite.
+    Suite(Suite),
     /// The token key.
     Token,
 }

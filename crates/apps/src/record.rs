@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyState};
+use sealwire_crypto::{AppId, EpochLifetime, KeyId, KeyState, Suite, SuiteSet};
 use sealwire_token::CardEnds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,7 @@ pub(super) struct AppRecord {
     pub(super) delete_unix_s: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) settings: SettingsRecord,
-    /// The highest version number ever assigned, by curve. Numbers are never reused.
+    /// The highest version number ever assigned, by [`suite_name`]. Numbers are never reused.
     pub(super) highest: BTreeMap<String, u32>,
     pub(super) keys: Vec<KeyRecord>,
     pub(super) token_keys: Vec<TokenKeyRecord>,
@@ -99,7 +99,7 @@ pub(super) struct AppTombstone {
 }
 
 /// The settings of an app. Default values are not written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SettingsRecord {
     /// Lifetime of an epoch key in milliseconds. 0 means off.
@@ -107,6 +107,12 @@ pub(super) struct SettingsRecord {
     epoch_ms: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     format: FormatName,
+    /// A [`suite_name`]. Empty means P-256.
+    #[serde(default, skip_serializing_if = "is_default")]
+    write_suite: String,
+    /// Names by [`suite_name`]. Empty means all suites.
+    #[serde(default, skip_serializing_if = "is_default")]
+    read_suites: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +127,9 @@ enum FormatName {
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyRecord {
     pub(super) id: String,
-    pub(super) curve: String,
+    /// A [`suite_name`].
+    #[serde(rename = "curve")]
+    pub(super) suite: String,
     pub(super) number: u32,
     pub(super) state: StateName,
     /// True if the key was imported only to open, and never seals.
@@ -130,9 +138,9 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The public key, SEC 1 compressed, base64. Identifies the key without the KEK.
+    /// The public key, SEC 1 compressed, or the check of a symmetric key, base64. Identifies the key without the KEK.
     pub(super) public_key: String,
-    /// The private scalar wrapped under the KEK, base64.
+    /// The private scalar or the secret of a symmetric key, wrapped under the KEK, base64.
     pub(super) wrapped: String,
 }
 
@@ -337,7 +345,7 @@ impl AppRecord {
 }
 
 impl SettingsRecord {
-    pub(super) fn read(self, key: &str) -> Result<Settings, StoreError> {
+    pub(super) fn read(&self, key: &str) -> Result<Settings, StoreError> {
         let epoch = match self.epoch_ms {
             0 => None,
             ms => Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(key, error.to_string()))?),
@@ -346,7 +354,15 @@ impl SettingsRecord {
             FormatName::Native => DefaultFormat::Native,
             FormatName::Evervault => DefaultFormat::Evervault,
         };
-        Ok(Settings { epoch, format })
+        let write_suite = match self.write_suite.as_str() {
+            "" => Suite::default(),
+            name => named_suite(key, name)?,
+        };
+        let read_suites = match self.read_suites.as_slice() {
+            [] => SuiteSet::ALL,
+            names => names.iter().map(|name| named_suite(key, name)).collect::<Result<_, _>>()?,
+        };
+        Ok(Settings { epoch, format, write_suite, read_suites })
     }
 }
 
@@ -356,17 +372,43 @@ impl From<Settings> for SettingsRecord {
             DefaultFormat::Native => FormatName::Native,
             DefaultFormat::Evervault => FormatName::Evervault,
         };
-        Self { epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms), format }
+        let is_default = settings.write_suite == Suite::default();
+        let write_suite = if is_default { "" } else { suite_name(settings.write_suite) };
+        let restricted = Some(settings.read_suites).filter(|suites| *suites != SuiteSet::ALL);
+        Self {
+            epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms),
+            format,
+            write_suite: write_suite.into(),
+            read_suites: restricted
+                .iter()
+                .flat_map(|suites| suites.iter())
+                .map(|suite| suite_name(suite).into())
+                .collect(),
+        }
     }
+}
+
+/// Returns the name of a suite in records. The names of the first two are older than suites.
+pub(super) fn suite_name(suite: Suite) -> &'static str {
+    match suite {
+        Suite::P256 => "r1",
+        Suite::Secp256k1 => "k1",
+        Suite::Xaes => "xaes",
+    }
+}
+
+fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
+    let found = Suite::ALL.into_iter().find(|suite| suite_name(*suite) == name);
+    found.ok_or_else(|| damaged(key, format!("unknown suite {name:?}")))
 }
 
 impl KeyRecord {
     pub(super) fn summary(&self, key: &str) -> Result<KeySummary, StoreError> {
-        let curve = Curve::from_name(&self.curve).ok_or_else(|| damaged(key, "unknown curve".into()))?;
+        let suite = named_suite(key, &self.suite)?;
         let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;
         let state = if self.delete_unix_s.is_some() { KeyState::Disabled } else { self.state.into() };
         let Self { number, opens_only, created_unix_s, delete_unix_s, .. } = *self;
-        Ok(KeySummary { id, curve, number, state, seals: !opens_only, created_unix_s, delete_unix_s })
+        Ok(KeySummary { id, suite, number, state, seals: !opens_only, created_unix_s, delete_unix_s })
     }
 
     pub(super) fn is(&self, key: KeyId) -> bool {

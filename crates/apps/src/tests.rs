@@ -1,6 +1,6 @@
 //! Tests of [`Control`] over the in-memory store.
 
-use sealwire_crypto::{AppKeys, EpochLifetime, KeyId, KeyState};
+use sealwire_crypto::{AppKeys, Curve, EpochLifetime, KeyId, SuiteSet};
 use sealwire_token::CardEnds;
 
 use super::*;
@@ -38,11 +38,11 @@ async fn served(control: &Control, of: &str) -> Option<App> {
     control.load().await.unwrap().apps.into_iter().find(|app| app.keys.app().as_str() == of)
 }
 
-fn numbers(app: &AppSummary, curve: Curve) -> Vec<u32> {
-    app.keys.iter().filter(|key| key.curve == curve).map(|key| key.number).collect()
+fn numbers(app: &AppSummary, suite: Suite) -> Vec<u32> {
+    app.keys.iter().filter(|key| key.suite == suite).map(|key| key.number).collect()
 }
 
-const P256: KeyKind = KeyKind::Pair(Curve::P256);
+const P256: KeyKind = KeyKind::Suite(Suite::P256);
 const WEEK: Duration = DELETE_DELAY;
 const NOW: Duration = Duration::ZERO;
 
@@ -51,8 +51,8 @@ async fn a_created_app_is_there_again_with_the_same_keys() {
     let (first, store) = fresh();
     let state = first.load().await.unwrap();
     assert_eq!((state.generation, state.apps.len()), (0, 0));
-    let shop = first.create(&app("shop"), &Curve::ALL).await.unwrap();
-    let other = first.create(&app("a.b-c_D"), &[Curve::P256]).await.unwrap();
+    let shop = first.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let other = first.create(&app("a.b-c_D"), &[Suite::P256]).await.unwrap();
     assert_eq!((shop.generation, other.generation, shop.app.number, other.app.number), (1, 2, 1, 2));
 
     let again = control(&store);
@@ -72,9 +72,9 @@ async fn a_created_app_is_there_again_with_the_same_keys() {
 #[tokio::test]
 async fn a_taken_name_is_refused_and_untouched() {
     let (control, _) = fresh();
-    let shop = control.create(&app("shop"), &Curve::ALL).await.unwrap();
+    let shop = control.create(&app("shop"), &Suite::ALL).await.unwrap();
     for _ in 0..2 {
-        assert!(matches!(control.create(&app("shop"), &Curve::ALL).await, Err(StoreError::Exists { .. })));
+        assert!(matches!(control.create(&app("shop"), &Suite::ALL).await, Err(StoreError::Exists { .. })));
         assert_eq!(control.apps().await.unwrap().0, control.generation().await.unwrap());
         // An app that waits for its removal still has its name.
         control.delete(&app("shop"), Target::App, WEEK).await.unwrap();
@@ -86,20 +86,20 @@ async fn a_taken_name_is_refused_and_untouched() {
 async fn a_rotation_adds_the_next_number_which_seals_from_then_on() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let first = control.create(&shop, &Curve::ALL).await.unwrap().app.keys[0].id;
+    let first = control.create(&shop, &Suite::ALL).await.unwrap().app.keys[0].id;
     let second = control.rotate(&shop, P256).await.unwrap();
     let key = *second.key().unwrap();
-    assert_eq!((key.curve, key.number, key.state), (Curve::P256, 2, KeyState::Active));
-    control.rotate(&shop, KeyKind::Pair(Curve::Secp256k1)).await.unwrap();
+    assert_eq!((key.suite, key.number, key.state), (Suite::P256, 2, KeyState::Active));
+    control.rotate(&shop, KeyKind::Suite(Suite::Secp256k1)).await.unwrap();
     let third = control.rotate(&shop, P256).await.unwrap();
-    assert_eq!(numbers(&third.app, Curve::P256), [1, 2, 3]);
-    assert_eq!(numbers(&third.app, Curve::Secp256k1), [1, 2]);
+    assert_eq!(numbers(&third.app, Suite::P256), [1, 2, 3]);
+    assert_eq!(numbers(&third.app, Suite::Secp256k1), [1, 2]);
     let found = keys(&control, "shop").await;
-    assert_eq!((third.generation, found.newest(Curve::P256).unwrap().id), (4, third.key().unwrap().id));
-    assert!([first, key.id, third.key().unwrap().id].iter().all(|id| found.reader(Curve::P256, *id).is_some()));
-    // An app that was created without a curve can get a key.
-    control.create(&app("one"), &[Curve::P256]).await.unwrap();
-    let added = control.rotate(&app("one"), KeyKind::Pair(Curve::Secp256k1)).await.unwrap();
+    assert_eq!((third.generation, found.newest(Suite::P256).unwrap().id), (4, third.key().unwrap().id));
+    assert!([first, key.id, third.key().unwrap().id].iter().all(|id| found.reader(Suite::P256, *id).is_some()));
+    // An app that was created without a suite can get a key.
+    control.create(&app("one"), &[Suite::P256]).await.unwrap();
+    let added = control.rotate(&app("one"), KeyKind::Suite(Suite::Secp256k1)).await.unwrap();
     assert_eq!(added.key().unwrap().number, 1);
 }
 
@@ -135,10 +135,10 @@ async fn a_token_key_is_rotated_and_stopped_like_any_other_and_never_deleted() {
 async fn a_disabled_key_neither_opens_nor_seals_until_it_is_enabled() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let first = control.create(&shop, &[Curve::P256]).await.unwrap().app.keys[0];
+    let first = control.create(&shop, &[Suite::P256]).await.unwrap().app.keys[0];
     let second = *control.rotate(&shop, P256).await.unwrap().key().unwrap();
-    let active = async |key: KeySummary| keys(&control, "shop").await.reader(Curve::P256, key.id).is_some();
-    let newest = async || keys(&control, "shop").await.newest(Curve::P256).map(|version| version.id);
+    let active = async |key: KeySummary| keys(&control, "shop").await.reader(Suite::P256, key.id).is_some();
+    let newest = async || keys(&control, "shop").await.newest(Suite::P256).map(|version| version.id);
 
     let disabled = control.disable(&shop, Target::Key(second.id)).await.unwrap();
     assert_eq!(disabled.key(), Some(&KeySummary { state: KeyState::Disabled, ..second }));
@@ -158,7 +158,7 @@ async fn a_disabled_key_neither_opens_nor_seals_until_it_is_enabled() {
 async fn a_disabled_app_keeps_all_it_has() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let made = control.create(&shop, &[Curve::P256]).await.unwrap().app;
+    let made = control.create(&shop, &[Suite::P256]).await.unwrap().app;
     let stopped = control.disable(&shop, Target::App).await.unwrap().app;
     assert_eq!(stopped, AppSummary { state: AppState::Disabled, ..made.clone() });
     assert_eq!(served(&control, "shop").await.unwrap().state, AppState::Disabled);
@@ -172,23 +172,23 @@ async fn a_disabled_app_keeps_all_it_has() {
 async fn an_imported_key_opens_and_seals_only_if_it_is_told_to() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let made = control.create(&shop, &[Curve::P256]).await.unwrap().app.keys[0];
-    let newest = async |curve| keys(&control, "shop").await.newest(curve).map(|version| version.id);
+    let made = control.create(&shop, &[Suite::P256]).await.unwrap().app.keys[0];
+    let newest = async |suite| keys(&control, "shop").await.newest(suite).map(|version| version.id);
     let pair = |curve, scalar| KeyPair::from_scalar(curve, &[scalar; 32]).unwrap();
     let import = async |pair, seals| *control.import(&shop, pair, seals).await.unwrap().key().unwrap();
 
     let opens = import(pair(Curve::P256, 1), false).await;
     assert_eq!((opens.number, opens.state, opens.seals), (2, KeyState::Active, false));
-    assert!(keys(&control, "shop").await.reader(Curve::P256, opens.id).is_some());
+    assert!(keys(&control, "shop").await.reader(Suite::P256, opens.id).is_some());
     import(pair(Curve::Secp256k1, 1), false).await;
-    assert_eq!((newest(Curve::P256).await, newest(Curve::Secp256k1).await), (Some(made.id), None));
+    assert_eq!((newest(Suite::P256).await, newest(Suite::Secp256k1).await), (Some(made.id), None));
     // A disabled open-only key that is enabled again still does not seal.
     control.disable(&shop, Target::Key(opens.id)).await.unwrap();
     assert_eq!(control.enable(&shop, Target::Key(opens.id)).await.unwrap().key(), Some(&opens));
-    assert_eq!(newest(Curve::P256).await, Some(made.id));
+    assert_eq!(newest(Suite::P256).await, Some(made.id));
 
     let seals = import(pair(Curve::P256, 2), true).await;
-    assert_eq!((seals.number, newest(Curve::P256).await), (3, Some(seals.id)));
+    assert_eq!((seals.number, newest(Suite::P256).await), (3, Some(seals.id)));
     let rotated = control.rotate(&shop, P256).await.unwrap();
     assert_eq!(rotated.app.keys.iter().map(|key| key.seals).collect::<Vec<_>>(), [true, false, false, true, true]);
     for (again, taken) in [(1, opens.id), (2, seals.id)] {
@@ -204,7 +204,7 @@ async fn an_imported_key_opens_and_seals_only_if_it_is_told_to() {
 async fn what_is_not_there_is_not_changed() {
     let (control, store) = fresh();
     let (shop, nobody) = (app("shop"), app("nobody"));
-    let made = control.create(&shop, &[Curve::P256]).await.unwrap().app;
+    let made = control.create(&shop, &[Suite::P256]).await.unwrap().app;
     let no_key = KeyId::from_bytes([0; 5]);
     assert!(matches!(control.rotate(&nobody, P256).await, Err(StoreError::NoApp { .. })));
     assert!(matches!(control.app(&nobody).await, Err(StoreError::NoApp { .. })));
@@ -228,7 +228,7 @@ async fn what_is_not_there_is_not_changed() {
     }
     let other = other_kek(&store);
     assert!(matches!(other.rotate(&shop, P256).await, Err(StoreError::WrongKek { .. })));
-    assert!(matches!(other.create(&nobody, &[Curve::P256]).await, Err(StoreError::WrongKek { .. })));
+    assert!(matches!(other.create(&nobody, &[Suite::P256]).await, Err(StoreError::WrongKek { .. })));
     assert!(matches!(other.load().await, Err(StoreError::WrongKek { .. })));
     assert_eq!(control.apps().await.unwrap(), (1, vec![made.clone()]));
     // A key can be disabled by an operator without the KEK.
@@ -239,7 +239,7 @@ async fn what_is_not_there_is_not_changed() {
 async fn settings_change_one_by_one() {
     let (control, _) = fresh();
     let shop = app("shop");
-    control.create(&shop, &[Curve::P256]).await.unwrap();
+    control.create(&shop, &[Suite::P256]).await.unwrap();
     let to = |ms| move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
     for ms in [1, 15_000, 1_000] {
         let changed = control.configure(&shop, to(ms)).await.unwrap().app;
@@ -263,13 +263,13 @@ async fn settings_change_one_by_one() {
 async fn a_deleted_key_stops_at_once_and_is_gone_after_its_delay() {
     let (control, _) = fresh();
     let shop = app("shop");
-    control.create(&shop, &[Curve::P256]).await.unwrap();
+    control.create(&shop, &[Suite::P256]).await.unwrap();
     let second = *control.rotate(&shop, P256).await.unwrap().key().unwrap();
     let target = Target::Key(second.id);
     let deleted = *control.delete(&shop, target, WEEK).await.unwrap().key().unwrap();
     let due = deleted.delete_unix_s.unwrap();
     assert_eq!(deleted, KeySummary { state: KeyState::Disabled, delete_unix_s: Some(due), ..second });
-    let opens = async || keys(&control, "shop").await.reader(Curve::P256, second.id).is_some();
+    let opens = async || keys(&control, "shop").await.reader(Suite::P256, second.id).is_some();
     assert!(!opens().await);
     assert!(matches!(control.enable(&shop, target).await, Err(StoreError::Deleted { .. })));
     assert_eq!(control.load().await.unwrap().removal_unix_s, Some(due));
@@ -287,7 +287,7 @@ async fn a_deleted_key_stops_at_once_and_is_gone_after_its_delay() {
     control.delete(&shop, target, NOW).await.unwrap();
     assert!(matches!(control.restore(&shop, target).await, Err(StoreError::Deleted { .. })), "too late");
     assert_eq!(control.maintain(unix_s()).await.unwrap(), 1);
-    assert_eq!(numbers(&control.app(&shop).await.unwrap(), Curve::P256), [1]);
+    assert_eq!(numbers(&control.app(&shop).await.unwrap(), Suite::P256), [1]);
     assert!(matches!(control.restore(&shop, target).await, Err(StoreError::NoKey { .. })));
     let third = control.rotate(&shop, P256).await.unwrap();
     assert_eq!(third.key().unwrap().number, 3, "the number that went is not used again");
@@ -297,7 +297,7 @@ async fn a_deleted_key_stops_at_once_and_is_gone_after_its_delay() {
 async fn a_deleted_app_stops_at_once_and_leaves_its_number() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let made = control.create(&shop, &[Curve::P256]).await.unwrap().app;
+    let made = control.create(&shop, &[Suite::P256]).await.unwrap().app;
     let deleted = control.delete(&shop, Target::App, WEEK).await.unwrap().app;
     assert_eq!((deleted.state, deleted.delete_unix_s.is_some()), (AppState::Disabled, true));
     assert_eq!(served(&control, "shop").await.unwrap().state, AppState::Disabled);
@@ -315,7 +315,7 @@ async fn a_deleted_app_stops_at_once_and_leaves_its_number() {
     assert_eq!(control.maintain(unix_s()).await.unwrap(), 1);
     assert!(served(&control, "shop").await.is_none() && control.apps().await.unwrap().1.is_empty());
     assert!(matches!(control.restore(&shop, Target::App).await, Err(StoreError::NoApp { .. })));
-    let again = control.create(&shop, &[Curve::P256]).await.unwrap().app;
+    let again = control.create(&shop, &[Suite::P256]).await.unwrap().app;
     assert_eq!(again.number, made.number + 1);
     assert_eq!(control.create(&app("other"), &[]).await.unwrap().app.number, made.number + 2);
 }
@@ -359,20 +359,20 @@ async fn a_name_is_used_again_when_no_instance_may_serve_the_old_app() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_at_once_all_come_to_be() {
     let (control, store) = fresh();
-    control.create(&app("shop"), &Curve::ALL).await.unwrap();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
-    for curve in Curve::ALL {
+    for suite in Suite::ALL {
         for _ in 0..6 {
             let control = super::tests::control(&store);
-            tasks.spawn(async move { control.rotate(&app("shop"), KeyKind::Pair(curve)).await.unwrap().generation });
+            tasks.spawn(async move { control.rotate(&app("shop"), KeyKind::Suite(suite)).await.unwrap().generation });
         }
     }
     let mut generations = tasks.join_all().await;
     generations.sort_unstable();
-    assert!(generations.into_iter().eq(2..=13));
+    assert!(generations.into_iter().eq(2..=19));
     let found = control.app(&app("shop")).await.unwrap();
-    assert_eq!(Curve::ALL.map(|curve| numbers(&found, curve)), [[1, 2, 3, 4, 5, 6, 7]; 2]);
-    assert_eq!(keys(&control, "shop").await.versions().len(), 14);
+    assert_eq!(Suite::ALL.map(|suite| numbers(&found, suite)), [[1, 2, 3, 4, 5, 6, 7]; 3]);
+    assert_eq!(keys(&control, "shop").await.versions().len(), 21);
 
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -386,4 +386,42 @@ async fn changes_at_once_all_come_to_be() {
 fn what_holds_keys_is_not_printed() {
     let (control, _) = fresh();
     assert_eq!(format!("{control:?}"), "Control { .. }");
+}
+
+#[tokio::test]
+async fn requests_write_a_suite_only_if_its_envelopes_open_again() {
+    let (first, store) = fresh();
+    let shop = app("shop");
+    let p256 = first.create(&shop, &[Suite::P256]).await.unwrap().app.keys[0].id;
+    let set = async |write_suite, read: &[Suite]| {
+        let read_suites: SuiteSet = read.iter().copied().collect();
+        let change = move |settings: &mut Settings| *settings = Settings { write_suite, read_suites, ..*settings };
+        first.configure(&shop, change).await.map(|changed| changed.app.settings)
+    };
+    for (write, read, why) in [
+        (Suite::Xaes, &Suite::ALL[..], "app shop has no active xaes key; rotate xaes first"),
+        (Suite::P256, &[Suite::Xaes], "read_suites must have the write_suite p256"),
+        (Suite::P256, &[], "read_suites must have the write_suite p256"),
+    ] {
+        assert!(matches!(set(write, read).await, Err(StoreError::Invalid(found)) if found == why), "{why}");
+    }
+    let xaes = first.rotate(&shop, KeyKind::Suite(Suite::Xaes)).await.unwrap().key().unwrap().id;
+    let reads = async || {
+        let keys = keys(&control(&store), "shop").await;
+        (keys.reader(Suite::P256, p256).is_some(), keys.reader(Suite::Xaes, xaes).is_some())
+    };
+    for (write, read, opens) in [
+        (Suite::Xaes, &[Suite::P256, Suite::Xaes][..], (true, true)),
+        (Suite::Xaes, &[Suite::Xaes], (false, true)),
+        (Suite::P256, &[Suite::P256], (true, false)),
+        (Suite::P256, &Suite::ALL, (true, true)),
+    ] {
+        let settings = set(write, read).await.unwrap();
+        assert_eq!(served(&control(&store), "shop").await.unwrap().settings, settings);
+        assert_eq!((settings.write_suite, reads().await), (write, opens), "{read:?}");
+    }
+    // A leaked key is disabled at once, even if nothing is sealed after that.
+    set(Suite::Xaes, &Suite::ALL).await.unwrap();
+    first.disable(&shop, Target::Key(xaes)).await.unwrap();
+    assert!(keys(&first, "shop").await.newest(Suite::Xaes).is_none());
 }

@@ -1,5 +1,6 @@
 //! Records of requests, and of events of the trail itself.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::json;
@@ -54,12 +55,12 @@ pub struct Record<'a> {
 }
 
 /// One fact about a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// A name or a choice.
     Text(&'a str),
     /// Several names.
-    Texts(&'a [&'a str]),
+    Texts(Cow<'a, [&'a str]>),
     /// A number.
     Number(u64),
     /// A boolean.
@@ -289,7 +290,7 @@ mod tests {
             let some = |index: usize| optional[index].then(|| &*texts[index]);
             let grants = [&*texts[6], &texts[0], &texts[1]];
             let change = [
-                ("key", Change::Text(&texts[5])), ("grants", Change::Texts(&grants)),
+                ("key", Change::Text(&texts[5])), ("grants", Change::Texts(grants[..].into())),
                 ("delay_s", Change::Number(numbers[4])), ("seals", Change::Flag(true)), ("expires_s", Change::Nothing),
             ];
             let record = Record {

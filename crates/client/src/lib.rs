@@ -29,8 +29,8 @@ pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
-    Counted, Curve, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
+    Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
     FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
-    MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, ScanError, Sweep, Token, TokenLookupScope, TokenMap,
-    Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
+    MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep, Token, TokenLookupScope,
+    TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
 };

@@ -1,7 +1,7 @@
 //! Seals and opens on request, for checks by implementations in other languages (`proto/interop`).
 //!
 //! One JSON object per line in, one out. Byte strings are hex, a text envelope is itself:
-//! `{"op":"seal","curve":"r1","private_key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
+//! `{"op":"seal","suite":"p256","key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
 //! gives `{"envelope":..}`; `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
 //! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
 //! "idempotency_key":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
@@ -12,7 +12,8 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+    AppId, AppKeys, Datatype, Encoding, KeyMaterial, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
+    XaesKey, XaesSecret,
 };
 use sealwire_token::{NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 use serde_json::{Value, json};
@@ -31,15 +32,19 @@ fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
     if text("op")?.starts_with("token.") {
         return answer_token(request);
     }
-    let curve = Curve::from_name(text("curve")?).ok_or("curve")?;
-    let scalar = unhex(text("private_key")?)?.try_into().map_err(|_| "private_key")?;
-    let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &scalar)?);
-    let keys = Arc::new(AppKeys::new(AppId::new(text("app")?)?, vec![version])?);
+    let suite = Suite::from_name(text("suite")?).ok_or("suite")?;
+    let app = AppId::new(text("app")?)?;
+    let key: [u8; 32] = unhex(text("key")?)?.try_into().map_err(|_| "key")?;
+    let material: KeyMaterial = match suite.curve() {
+        Some(curve) => KeyPair::from_scalar(curve, &key)?.into(),
+        None => XaesKey::derive(&app, &XaesSecret::new(key.into()))?.into(),
+    };
+    let keys = Arc::new(AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])?);
     let context = unhex(text("context")?)?;
     let encoding = if text("encoding")? == "text" { Encoding::Text } else { Encoding::Binary };
     if text("op")? == "seal" {
         let datatype = datatype(request);
-        let newest = keys.newest(curve).ok_or("no key")?.clone();
+        let newest = keys.newest(suite).ok_or("no key")?.clone();
         let mut sealer = Sealer::new(keys.app(), newest, KeyScope::Request, encoding, &context)?;
         let mut out = Vec::new();
         sealer.seal(datatype.ok_or("datatype")?, &unhex(text("plaintext")?)?, &mut out)?;

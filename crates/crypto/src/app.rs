@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::precomputed::Precomputed;
-use crate::{Curve, Error, KeyPair, PublicKey};
+use crate::{Error, KeyPair, PublicKey, Suite, SuiteSet, XaesKey};
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,8 +41,8 @@ impl fmt::Display for AppId {
     }
 }
 
-/// Names one key version in every envelope that the version sealed. The id is the first 5 bytes of SHA-256 over
-/// `"sealwire/key-id/1"`, the suite byte and the uncompressed public key. Safe to log.
+/// Names one key version in every envelope that the version sealed. The id of a key pair is the first 5 bytes of SHA-256
+/// over `"sealwire/key-id/1"`, the suite byte and the uncompressed public key. Safe to log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; 5]);
 
@@ -52,7 +52,7 @@ impl KeyId {
     pub fn of(key: &PublicKey) -> Self {
         let digest = Sha256::new()
             .chain_update(b"sealwire/key-id/1")
-            .chain_update([key.curve().suite()])
+            .chain_update([Suite::from(key.curve()).byte()])
             .chain_update(key.uncompressed())
             .finalize();
         let mut id = [0; 5];
@@ -104,33 +104,78 @@ impl fmt::Debug for KeyId {
 /// The state of a key version, which decides its permitted uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// Opens envelopes. Also seals new envelopes while the version is the newest of its curve.
+    /// Opens envelopes. Also seals new envelopes while the version is the newest of its suite.
     Active,
     /// Opens and seals nothing.
     Disabled,
 }
 
-/// One generation of an app's key pair on one curve.
+/// The secret part of a key version.
+#[derive(Debug)]
+pub enum KeyMaterial {
+    /// A key pair, for the HPKE suites and the Evervault formats.
+    Pair(KeyPair),
+    /// A symmetric key, for [`Suite::Xaes`].
+    Symmetric(XaesKey),
+}
+
+impl From<KeyPair> for KeyMaterial {
+    fn from(pair: KeyPair) -> Self {
+        Self::Pair(pair)
+    }
+}
+
+impl From<XaesKey> for KeyMaterial {
+    fn from(key: XaesKey) -> Self {
+        Self::Symmetric(key)
+    }
+}
+
+/// One generation of an app's key of one suite.
 #[derive(Debug)]
 pub struct KeyVersion {
     /// The id that names this version in envelopes.
     pub id: KeyId,
-    /// Number of this version among the app's versions on this curve, from 1.
+    /// Number of this version among the app's versions of this suite, from 1.
     pub number: u32,
     /// The state, which decides permitted uses.
     pub state: KeyState,
     /// True if this version can seal. A version that was imported only to open existing envelopes cannot.
     pub seals: bool,
-    /// The key pair.
-    pub pair: KeyPair,
+    pub(crate) material: KeyMaterial,
     pub(crate) precomputed: Precomputed,
 }
 
 impl KeyVersion {
-    /// Creates a version in the given state and computes its id from the public key.
+    /// Creates a version in the given state, with the id of its key.
     #[must_use]
-    pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
-        Self { id: KeyId::of(pair.public()), number, state, seals: true, pair, precomputed: Precomputed::default() }
+    pub fn new(number: u32, state: KeyState, material: impl Into<KeyMaterial>) -> Self {
+        let material = material.into();
+        let id = match &material {
+            KeyMaterial::Pair(pair) => KeyId::of(pair.public()),
+            KeyMaterial::Symmetric(key) => key.id(),
+        };
+        Self { id, number, state, seals: true, material, precomputed: Precomputed::default() }
+    }
+
+    /// Returns the suite of the envelopes that this version seals and opens.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        match &self.material {
+            KeyMaterial::Pair(pair) => pair.public().curve().into(),
+            KeyMaterial::Symmetric(_) => Suite::Xaes,
+        }
+    }
+
+    /// Returns the key pair.
+    ///
+    /// # Errors
+    /// [`Error::NoKeyPair`] if the version is a symmetric key.
+    pub fn pair(&self) -> Result<&KeyPair, Error> {
+        match &self.material {
+            KeyMaterial::Pair(pair) => Ok(pair),
+            KeyMaterial::Symmetric(_) => Err(Error::NoKeyPair),
+        }
     }
 
     /// Returns this version with sealing allowed only if `seals`. The version can always open.
@@ -145,6 +190,8 @@ impl KeyVersion {
 pub struct AppKeys {
     app: AppId,
     versions: Vec<Arc<KeyVersion>>,
+    /// The suites whose envelopes open.
+    reads: SuiteSet,
 }
 
 impl AppKeys {
@@ -158,7 +205,14 @@ impl AppKeys {
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::KeyIdTaken);
         }
-        Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect() })
+        Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect(), reads: SuiteSet::ALL })
+    }
+
+    /// Returns these keys such that envelopes open only if their suite is one of `reads`. Evervault values open as
+    /// before.
+    #[must_use]
+    pub fn reading(self, reads: SuiteSet) -> Self {
+        Self { reads, ..self }
     }
 
     /// Returns the app.
@@ -173,29 +227,32 @@ impl AppKeys {
         &self.versions
     }
 
-    /// Returns true if both hold the same versions in the same states, so that precomputed material of one is valid for
-    /// the other.
+    /// Returns true if both hold the same versions in the same states and open the same suites, so that precomputed
+    /// material of one is valid for the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals)).collect::<Vec<_>>();
-        self.app == other.app && facts(self) == facts(other)
+        self.app == other.app && self.reads == other.reads && facts(self) == facts(other)
     }
 
-    /// Returns the version that seals on `curve`: the newest active version that is allowed to seal.
+    /// Returns the version that seals under a suite: the newest active version that is allowed to seal. A curve means the
+    /// suite of its key pairs.
     #[must_use]
-    pub fn newest(&self, curve: Curve) -> Option<&Arc<KeyVersion>> {
+    pub fn newest(&self, suite: impl Into<Suite>) -> Option<&Arc<KeyVersion>> {
+        let suite = suite.into();
         self.versions
             .iter()
-            .filter(|version| version.state == KeyState::Active && version.seals)
-            .filter(|version| version.pair.public().curve() == curve)
+            .filter(|version| version.state == KeyState::Active && version.seals && version.suite() == suite)
             .max_by_key(|version| version.number)
     }
 
-    /// Returns the version that opens envelopes with this id and curve, if it is active.
+    /// Returns the version that opens envelopes with this suite and id, if it is active and the suite may be opened.
     #[must_use]
-    pub fn reader(&self, curve: Curve, id: KeyId) -> Option<&Arc<KeyVersion>> {
-        self.versions.iter().find(|version| {
-            version.id == id && version.state == KeyState::Active && version.pair.public().curve() == curve
-        })
+    pub fn reader(&self, suite: impl Into<Suite>, id: KeyId) -> Option<&Arc<KeyVersion>> {
+        let suite = suite.into();
+        let opens = |version: &&Arc<KeyVersion>| {
+            version.id == id && version.state == KeyState::Active && version.suite() == suite
+        };
+        self.versions.iter().find(opens).filter(|_| self.reads.contains(suite))
     }
 }

@@ -13,21 +13,6 @@ impl Curve {
     /// Both curves, default first.
     pub const ALL: [Self; 2] = [Self::P256, Self::Secp256k1];
 
-    /// Returns the suite byte of an envelope header (`proto/envelope.md`).
-    #[must_use]
-    pub fn suite(self) -> u8 {
-        match self {
-            Self::P256 => 1,
-            Self::Secp256k1 => 2,
-        }
-    }
-
-    /// Returns the curve of a suite byte, or `None` if the byte is unknown.
-    #[must_use]
-    pub fn from_suite(suite: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|curve| curve.suite() == suite)
-    }
-
     /// Returns the HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1 for secp256k1.
     pub(crate) fn kem_id(self) -> u16 {
         match self {

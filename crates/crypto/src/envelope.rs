@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! text:   "sw1:" base64url( header | body )        binary: 53 57 01 | header | body
-//! header: suite 1 | key id 5 | ephemeral public key, compressed 33
+//! header: suite 1 | key id 5 | ephemeral public key, compressed 33        suites 01 and 02
+//!         suite 1 | key id 5 | random 20 | 00                             suite 03
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
-//! All fields that one ephemeral key sealed share the same header. The 39 header bytes encode to exactly 52 characters.
-//! Header and body are therefore encoded separately, and the header only once.
+//! All fields that a request seals under one key share the same header. A header has a multiple of 3 bytes, so header
+//! and body are encoded separately, and the header only once.
 
 use std::sync::LazyLock;
 
@@ -15,7 +16,8 @@ use base64::engine::general_purpose::NO_PAD;
 use base64::engine::simd::Simd;
 
 use crate::aead::TAG_BYTES;
-use crate::{CannotOpen, Curve, KeyId};
+use crate::xaes::RANDOM_BYTES;
+use crate::{Curve, KeyId, Suite};
 
 /// base64url without padding. Decoding rejects padding and non-zero trailing bits, so that each envelope has exactly
 /// one text. Vectorised from 64 characters on where the processor supports it.
@@ -23,8 +25,9 @@ pub(crate) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::url_safe(NO_PA
 
 pub(crate) const TEXT_PREFIX: &[u8; 4] = b"sw1:";
 pub(crate) const BINARY_PREFIX: &[u8; 3] = &[0x53, 0x57, 0x01];
-pub(crate) const HEADER_BYTES: usize = 39;
-pub(crate) const HEADER_CHARS: usize = 52;
+/// Bytes of the longest header.
+pub(crate) const HEADER_BYTES_MAX: usize = 39;
+const HEADER_TEXT_BYTES_MAX: usize = TEXT_PREFIX.len() + HEADER_BYTES_MAX / 3 * 4;
 /// Length of the fields before the ciphertext: datatype and sequence.
 pub(crate) const BODY_PREFIX_BYTES: usize = 5;
 /// Bytes that a body adds to its plaintext.
@@ -42,13 +45,25 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the size of an envelope in bytes for a plaintext of `plaintext_bytes` bytes.
+    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes. No suite's envelope is longer than
+    /// that of [`Suite::P256`].
     #[must_use]
     #[inline]
-    pub fn sealed_bytes(self, plaintext: usize) -> usize {
+    pub fn sealed_bytes(self, suite: Suite, plaintext: usize) -> usize {
         match self {
-            Self::Text => TEXT_PREFIX.len() + HEADER_CHARS + base64_chars(BODY_OVERHEAD + plaintext),
-            Self::Binary => BINARY_PREFIX.len() + HEADER_BYTES + BODY_OVERHEAD + plaintext,
+            Self::Text => TEXT_PREFIX.len() + suite.header_bytes() / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext),
+            Self::Binary => BINARY_PREFIX.len() + suite.header_bytes() + BODY_OVERHEAD + plaintext,
+        }
+    }
+}
+
+impl Suite {
+    /// Returns the number of bytes of a header.
+    #[inline]
+    fn header_bytes(self) -> usize {
+        match self {
+            Self::P256 | Self::Secp256k1 => HEADER_BYTES_MAX,
+            Self::Xaes => 1 + 5 + RANDOM_BYTES + 1,
         }
     }
 }
@@ -96,44 +111,109 @@ pub fn looks_like_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(BINARY_PREFIX)
 }
 
-/// The 39 bytes before every body.
+/// The bytes before every body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Header(pub(crate) [u8; HEADER_BYTES]);
+pub(crate) struct Header {
+    suite: Suite,
+    /// Zeros follow a shorter header.
+    bytes: [u8; HEADER_BYTES_MAX],
+}
+
+/// The text of a header, with the prefix of text envelopes.
+#[derive(Clone, Copy)]
+pub(crate) struct HeaderText {
+    length: usize,
+    bytes: [u8; HEADER_TEXT_BYTES_MAX],
+}
+
+impl HeaderText {
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
 
 impl Header {
-    /// Builds a header. `ephemeral` is SEC 1 uncompressed; the header stores it compressed.
-    pub(crate) fn new(curve: Curve, key: KeyId, ephemeral: &[u8; 65]) -> Self {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = curve.suite();
-        bytes[1..6].copy_from_slice(key.as_bytes());
-        bytes[6] = 2 | (ephemeral[64] & 1);
-        bytes[7..].copy_from_slice(&ephemeral[1..33]);
-        Self(bytes)
+    /// Builds the header of an ephemeral key. `ephemeral` is SEC 1 uncompressed; the header stores it compressed.
+    pub(crate) fn of_ephemeral(curve: Curve, key: KeyId, ephemeral: &[u8; 65]) -> Self {
+        let mut header = Self::new(curve.into(), key);
+        header.bytes[6] = 2 | (ephemeral[64] & 1);
+        header.bytes[7..].copy_from_slice(&ephemeral[1..33]);
+        header
     }
 
-    pub(crate) fn curve(&self) -> Option<Curve> {
-        Curve::from_suite(self.0[0])
+    /// Builds a header of [`Suite::Xaes`].
+    pub(crate) fn of_random(key: KeyId, random: &[u8; RANDOM_BYTES]) -> Self {
+        let mut header = Self::new(Suite::Xaes, key);
+        header.bytes[6..][..RANDOM_BYTES].copy_from_slice(random);
+        header
+    }
+
+    fn new(suite: Suite, key: KeyId) -> Self {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        bytes[0] = suite.byte();
+        bytes[1..6].copy_from_slice(key.as_bytes());
+        Self { suite, bytes }
+    }
+
+    /// Splits an envelope without its prefix into header and body. Returns `None` if the envelope is too short, the suite
+    /// is unknown, or a reserved byte is not zero.
+    #[inline]
+    pub(crate) fn split(envelope: &[u8]) -> Option<(Self, &[u8])> {
+        let suite = Suite::from_byte(*envelope.first()?)?;
+        let (header, body) = envelope.split_at_checked(suite.header_bytes())?;
+        if suite == Suite::Xaes && header.last() != Some(&0) {
+            return None;
+        }
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        bytes[..header.len()].copy_from_slice(header);
+        Some((Self { suite, bytes }, body))
+    }
+
+    /// Splits a text envelope into header and the text of its body, as [`Self::split`] does.
+    #[inline]
+    pub(crate) fn split_text(envelope: &[u8]) -> Option<(Self, &[u8])> {
+        let text = envelope.strip_prefix(TEXT_PREFIX)?;
+        // The suite is in the first two characters, and decides how long the header is.
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        BASE64.decode_slice(text.get(..4)?, &mut bytes).ok()?;
+        let length = Suite::from_byte(bytes[0])?.header_bytes();
+        let (header, body) = text.split_at_checked(length / 3 * 4)?;
+        BASE64.decode_slice(header, &mut bytes).ok()?;
+        Some((Self::split(&bytes[..length])?.0, body))
+    }
+
+    #[inline]
+    pub(crate) fn suite(&self) -> Suite {
+        self.suite
     }
 
     pub(crate) fn key_id(&self) -> KeyId {
-        let [_, a, b, c, d, e, ..] = self.0;
+        let [_, a, b, c, d, e, ..] = self.bytes;
         KeyId::from_bytes([a, b, c, d, e])
     }
 
+    /// Returns the ephemeral public key of an HPKE suite.
     pub(crate) fn ephemeral(&self) -> &[u8] {
-        &self.0[6..]
+        &self.bytes[6..]
     }
 
-    pub(crate) fn from_chars(chars: &[u8; HEADER_CHARS]) -> Result<Self, CannotOpen> {
-        let mut bytes = [0; HEADER_BYTES];
-        BASE64.decode_slice(chars, &mut bytes).map_err(|_| CannotOpen)?;
-        Ok(Self(bytes))
+    /// Returns the random bytes of [`Suite::Xaes`].
+    pub(crate) fn random(&self) -> &[u8; RANDOM_BYTES] {
+        self.bytes[6..].first_chunk().expect("a header is longer")
     }
 
-    pub(crate) fn chars(&self) -> [u8; HEADER_CHARS] {
-        let mut chars = [0; HEADER_CHARS];
-        BASE64.encode_slice(self.0, &mut chars).expect("39 bytes are 52 characters");
-        chars
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.suite.header_bytes()]
+    }
+
+    pub(crate) fn text(&self) -> HeaderText {
+        let mut bytes = [0; HEADER_TEXT_BYTES_MAX];
+        let (prefix, chars) = bytes.split_at_mut(TEXT_PREFIX.len());
+        prefix.copy_from_slice(TEXT_PREFIX);
+        let written = BASE64.encode_slice(self.as_bytes(), chars).expect("the room is that of the longest header");
+        HeaderText { length: TEXT_PREFIX.len() + written, bytes }
     }
 }
 
@@ -142,13 +222,13 @@ impl Header {
 pub struct Envelope {
     /// The encoding: text or binary.
     pub encoding: Encoding,
-    /// The curve of the envelope's keys.
-    pub curve: Curve,
+    /// The cipher suite.
+    pub suite: Suite,
     /// The key version that opens the envelope.
     pub key_id: KeyId,
     /// The type of the plaintext.
     pub datatype: Datatype,
-    /// Sequence number of the field among the fields of its ephemeral key.
+    /// Sequence number of the field among the fields of its header.
     pub sequence: u32,
     /// Length of the plaintext in bytes.
     pub plaintext_bytes: usize,
@@ -169,13 +249,12 @@ impl Envelope {
     }
 
     fn parse(encoding: Encoding, bytes: &[u8]) -> Option<Self> {
-        let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let header = Header(*header);
+        let (header, body) = Header::split(bytes)?;
         let plaintext_bytes = body.len().checked_sub(BODY_OVERHEAD)?;
         let (datatype, rest) = body.split_first()?;
         Some(Self {
             encoding,
-            curve: header.curve()?,
+            suite: header.suite(),
             key_id: header.key_id(),
             datatype: Datatype::from_byte(*datatype)?,
             sequence: u32::from_be_bytes(*rest.first_chunk()?),

@@ -1,6 +1,6 @@
 //! Epochs. In an epoch, many requests seal under one ephemeral key, for a bounded time and number of fields.
 //!
-//! An epoch belongs to one app and one key version, and so to one curve. The context of each request goes into the
+//! An epoch belongs to one app and one key version, which is a key pair. The context of each request goes into the
 //! additional data of each field. An atomic 64-bit addition assigns sequence numbers, so no number is assigned twice by
 //! any thread. Numbers of an aborted request are skipped. The lifetime starts just before the key is made and is
 //! checked for every field. Use therefore does not prolong an epoch, and a long request can change epochs in the
@@ -101,8 +101,9 @@ impl KeyVersion {
     }
 
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
-    /// new epoch.
+    /// new epoch. A symmetric key has no epochs, because its schedules cost little.
     pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
+        self.pair()?;
         let mut present = lock(&self.precomputed.epoch);
         if let Some(epoch) = present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)) {
             return Ok(Arc::clone(epoch));

@@ -37,6 +37,12 @@ pub enum Error {
     /// A text is longer than [`TEXT_BYTES_MAX`](crate::evervault::TEXT_BYTES_MAX). The client must split it.
     #[error("an Evervault string holds at most 25 MiB")]
     TextTooLong,
+    /// A format or operation needs a key pair, and this key version is a symmetric key. This is a bug of the caller.
+    #[error("the key version is not a key pair")]
+    NoKeyPair,
+    /// A symmetric key has sealed as many requests as it may. The operator must make the next version.
+    #[error("the key has sealed as many requests as it may; rotate it")]
+    KeyUsedUp,
     /// Two key versions of one app share a key id (probability 2^-40). Make another key.
     #[error("key id is taken")]
     KeyIdTaken,

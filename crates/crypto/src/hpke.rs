@@ -4,16 +4,16 @@
 //! recipient, no PSK, no sender authentication, no export. The caller supplies the sequence number, since fields can be
 //! opened in any order.
 
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 
 use hkdf::{Hkdf, HkdfExtract};
-use sealwire_gcm_batch::BatchKey;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::aead::{AeadKey, KEY_BYTES, NONCE_BYTES};
+use crate::aead::{KEY_BYTES, NONCE_BYTES};
+use crate::context::Context;
 use crate::key::SharedX;
-use crate::{CannotOpen, Curve, Error, KeyPair, PublicKey};
+use crate::{Curve, Error, KeyPair, PublicKey};
 
 const VERSION: &[u8] = b"HPKE-v1";
 const KDF_HKDF_SHA256: u16 = 0x0001;
@@ -34,7 +34,7 @@ pub(crate) struct ScheduleContext([u8; 65]);
 
 impl ScheduleContext {
     pub(crate) fn new(curve: Curve, info: &[&[u8]]) -> Self {
-        let suite = Suite::hpke(curve);
+        let suite = SuiteId::hpke(curve);
         let (psk_id_hash, _) = suite.extract(None, b"psk_id_hash", &[]);
         let (info_hash, _) = suite.extract(None, b"info_hash", info);
         let mut bytes = [MODE_BASE; 65];
@@ -42,16 +42,6 @@ impl ScheduleContext {
         bytes[33..].copy_from_slice(&*info_hash);
         Self(bytes)
     }
-}
-
-/// The values that both sides derive: an AEAD key and a base nonce (section 5.2, `Context`).
-pub(crate) struct Context {
-    key: AeadKey,
-    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy behind.
-    key_bytes: Box<Secret>,
-    base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
-    /// The same key for batches of messages, from the first batch on.
-    batch_key: OnceLock<Box<BatchKey>>,
 }
 
 impl Context {
@@ -79,49 +69,19 @@ impl Context {
 
     /// Section 5.1, `KeySchedule` in base mode, with an empty `psk`.
     fn key_schedule(curve: Curve, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
-        let suite = Suite::hpke(curve);
+        let suite = SuiteId::hpke(curve);
         let (_, secret) = suite.extract(Some(shared), b"secret", &[]);
         let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
         suite.expand(&secret, b"key", &[&context.0], &mut key[..]);
         let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
         suite.expand(&secret, b"base_nonce", &[&context.0], &mut base_nonce[..]);
-        Ok(Self { key: AeadKey::new(&key)?, key_bytes: key, base_nonce, batch_key: OnceLock::new() })
-    }
-
-    /// Returns the key for batches of messages, with the nonces of [`Self::nonce`].
-    pub(crate) fn batch_key(&self) -> &BatchKey {
-        self.batch_key.get_or_init(|| Box::new(BatchKey::new(&self.key_bytes)))
-    }
-
-    /// Section 5.2, `ComputeNonce`.
-    #[inline]
-    pub(crate) fn nonce(&self, sequence: u32) -> [u8; NONCE_BYTES] {
-        let mut nonce = *self.base_nonce;
-        for (byte, counter) in nonce[NONCE_BYTES - 4..].iter_mut().zip(sequence.to_be_bytes()) {
-            *byte ^= counter;
-        }
-        nonce
-    }
-
-    /// Encrypts `data` in place, from byte `from` to its end, as message number `sequence`, and appends the tag. The
-    /// caller must never repeat a number.
-    #[inline]
-    pub(crate) fn seal(&self, sequence: u32, aad: &[u8], data: &mut Vec<u8>, from: usize) -> Result<(), Error> {
-        self.key.seal(self.nonce(sequence), aad, data, from)
-    }
-
-    /// Decrypts message number `sequence`, ciphertext and tag, in place.
-    #[inline]
-    pub(crate) fn open<'a>(&self, sequence: u32, aad: &[u8], data: &'a mut [u8]) -> Result<&'a mut [u8], CannotOpen> {
-        self.key.open(self.nonce(sequence), aad, data)
+        Self::new(key, base_nonce)
     }
 }
 
-/// Section 4.1, `ExtractAndExpand`, with `kem_context = enc
-///
-/// pkRm`.
+/// Section 4.1, `ExtractAndExpand`, with `kem_context = enc | pkRm`.
 fn extract_and_expand(curve: Curve, dh: &SharedX, enc: &[u8], recipient: &[u8]) -> Secret {
-    let suite = Suite::kem(curve);
+    let suite = SuiteId::kem(curve);
     let (_, prk) = suite.extract(None, b"eae_prk", &[&dh.0[..]]);
     let mut shared = Zeroizing::new([0; 32]);
     suite.expand(&prk, b"shared_secret", &[enc, recipient], &mut shared[..]);
@@ -129,12 +89,12 @@ fn extract_and_expand(curve: Curve, dh: &SharedX, enc: &[u8], recipient: &[u8]) 
 }
 
 /// The `suite_id` that separates uses of HKDF (sections 4.1 and 5.1).
-struct Suite {
+struct SuiteId {
     id: [u8; 10],
     len: usize,
 }
 
-impl Suite {
+impl SuiteId {
     fn kem(curve: Curve) -> Self {
         let mut id = [0; 10];
         id[..3].copy_from_slice(b"KEM");

@@ -1,4 +1,4 @@
-//! The key-encryption key (KEK), which encrypts stored private keys and token secrets.
+//! The key-encryption key (KEK), which encrypts stored private keys and secrets.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, XaesSecret};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -19,7 +19,7 @@ const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
 /// name begins with `/`.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 
-/// Wraps private keys and token secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
+/// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
 /// One KEK may wrap 2^32 of them. The record's public fields are authenticated as additional data, so a wrapped key
 /// cannot be moved to another app or version.
 pub struct Kek {
@@ -83,6 +83,23 @@ impl Kek {
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
     pub fn unwrap(&self, wrapped: &[u8], bound: &[u8]) -> Result<Scalar, Error> {
         self.unwrap_bytes(wrapped, bound).map(Scalar::new)
+    }
+
+    /// Wraps the secret of a symmetric key. Unwrapping requires the same `bound`, which must name the suite, so that the
+    /// result never unwraps as a scalar.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_xaes(&self, secret: &XaesSecret, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(secret.expose(), bound)
+    }
+
+    /// Unwraps a secret that [`Kek::wrap_xaes`] wrapped.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
+    pub fn unwrap_xaes(&self, wrapped: &[u8], bound: &[u8]) -> Result<XaesSecret, Error> {
+        self.unwrap_bytes(wrapped, bound).map(XaesSecret::new)
     }
 
     /// Wraps a token secret. Unwrapping requires the same `bound`. The result never unwraps as a scalar.

@@ -1,50 +1,87 @@
-//! The HPKE key schedule of one ephemeral key.
+//! The key of one header: the HPKE key schedule of an ephemeral key, or a key that [`Suite::Xaes`] derives.
 
-use crate::envelope::{HEADER_CHARS, Header};
-use crate::hpke::Context;
+use crate::context::Context;
+use crate::envelope::{Header, HeaderText};
 use crate::key::{Ephemeral, SharedX};
-use crate::{AppId, Error, KeyVersion};
+use crate::xaes::RANDOM_BYTES;
+use crate::{AppId, Error, KeyMaterial, KeyPair, KeyVersion, Suite, XaesKey};
 
-/// The key schedule of an ephemeral key. The ephemeral private key is already dropped.
+/// The key and nonces of the fields under one header, and the header. An ephemeral private key is already dropped.
 pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
-    pub(crate) header_chars: [u8; HEADER_CHARS],
+    pub(crate) header_text: HeaderText,
 }
 
 impl Schedule {
     /// Returns a schedule to seal one request or field under: a ready schedule if available, else a new one.
-    pub(crate) fn take(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
-        recipient.precomputed.count_use();
-        match recipient.precomputed.take_ready(app) {
+    pub(crate) fn take(app: &AppId, version: &KeyVersion) -> Result<Self, Error> {
+        let uses = version.precomputed.count_use();
+        if version.suite() == Suite::Xaes && uses >= XaesKey::HEADERS_MAX {
+            return Err(Error::KeyUsedUp);
+        }
+        match version.precomputed.take_ready(app) {
             Some(schedule) => Ok(schedule),
-            None => Self::make(app, recipient),
+            None => Self::make(app, version),
         }
     }
 
-    /// Returns a ready schedule, if there is one.
-    pub(crate) fn take_ready(app: &AppId, recipient: &KeyVersion) -> Option<Self> {
-        let ready = recipient.precomputed.take_ready(app)?;
-        recipient.precomputed.count_use();
+    /// Returns a schedule without a Diffie-Hellman, if that is possible.
+    pub(crate) fn take_ready(app: &AppId, version: &KeyVersion) -> Option<Self> {
+        if version.suite() == Suite::Xaes {
+            return Self::take(app, version).ok();
+        }
+        let ready = version.precomputed.take_ready(app)?;
+        version.precomputed.count_use();
         Some(ready)
     }
 
-    /// Computes a fresh schedule by one key generation and one Diffie-Hellman. Uses the table if there is one.
-    pub(crate) fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
-        Self::with_ephemeral(app, recipient, &Ephemeral::generate(recipient.pair.public().curve())?)
+    /// Computes a fresh schedule. For a key pair that is one key generation and one Diffie-Hellman, by the table if there
+    /// is one.
+    pub(crate) fn make(app: &AppId, version: &KeyVersion) -> Result<Self, Error> {
+        match &version.material {
+            KeyMaterial::Pair(pair) => {
+                Self::with_ephemeral(app, version, pair, &Ephemeral::generate(pair.public().curve())?)
+            }
+            KeyMaterial::Symmetric(key) => {
+                let mut random = [0; RANDOM_BYTES];
+                aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Library)?;
+                Self::with_random(key, &random)
+            }
+        }
     }
 
     /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
-    pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
-        Self::derive(app, recipient, ephemeral.public(), &recipient.agree(ephemeral)?)
+    pub(crate) fn with_ephemeral(
+        app: &AppId,
+        recipient: &KeyVersion,
+        pair: &KeyPair,
+        ephemeral: &Ephemeral,
+    ) -> Result<Self, Error> {
+        let shared = recipient.agree(pair, ephemeral)?;
+        Self::derive(app, recipient, pair, ephemeral.public(), &shared)
     }
 
-    fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
-        let public = recipient.pair.public();
-        let context = recipient.with_context(app, |context| {
+    /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
+    pub(crate) fn with_random(key: &XaesKey, random: &[u8; RANDOM_BYTES]) -> Result<Self, Error> {
+        Ok(Self::new(key.context(random)?, Header::of_random(key.id(), random)))
+    }
+
+    fn derive(
+        app: &AppId,
+        recipient: &KeyVersion,
+        pair: &KeyPair,
+        enc: &[u8; 65],
+        shared: &SharedX,
+    ) -> Result<Self, Error> {
+        let public = pair.public();
+        let context = recipient.with_context(app, public.curve(), |context| {
             Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
         })?;
-        let header = Header::new(public.curve(), recipient.id, enc);
-        Ok(Self { context, header, header_chars: header.chars() })
+        Ok(Self::new(context, Header::of_ephemeral(public.curve(), recipient.id, enc)))
+    }
+
+    fn new(context: Context, header: Header) -> Self {
+        Self { context, header, header_text: header.text() }
     }
 }

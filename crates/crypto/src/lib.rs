@@ -1,7 +1,7 @@
 //! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field.
 //!
-//! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The construction is
-//! HPKE base mode (RFC 9180) with the sequence number written into every envelope. `proto/envelope.md` specifies the
+//! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The constructions are
+//! HPKE base mode (RFC 9180) and XAES-256-GCM (C2SP), with the sequence number written into every envelope. `proto/envelope.md` specifies the
 //! exact bytes of envelopes. This crate defines no primitives of its own.
 //! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields
 //! of one request are sealed together by `sealwire-gcm-batch`.
@@ -11,6 +11,7 @@
 
 pub mod aead;
 mod app;
+mod context;
 mod curve;
 mod envelope;
 mod epoch;
@@ -27,8 +28,10 @@ mod open_key_cache;
 mod precomputed;
 mod seal;
 mod short_fields;
+mod suite;
+mod xaes;
 
-pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
+pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion};
 pub use curve::Curve;
 pub use envelope::{Datatype, Encoding, Envelope, looks_like_binary, looks_like_text};
 pub use epoch::{Clock, EpochLifetime};
@@ -38,6 +41,8 @@ pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use open_key_cache::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
+pub use suite::{Suite, SuiteSet};
+pub use xaes::{XaesKey, XaesSecret};
 
 #[cfg(test)]
 mod tests;

@@ -8,12 +8,10 @@ use base64::Engine as _;
 use zeroize::Zeroizing;
 
 use crate::aead::{TAG_BYTES, room};
-use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, TEXT_PREFIX,
-};
-use crate::hpke::Context;
+use crate::context::Context;
+use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, HeaderText};
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
+use crate::{AppKeys, CannotOpen, Datatype, Error, KeyMaterial, OpenedSchedules, PublicKey, Suite};
 
 /// An opened field.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,10 +33,16 @@ pub struct Opener {
     schedules: Vec<Slot>,
     by_header: HashMap<Header, usize>,
     /// The last header and the index of its schedule. In a document made by one request, every header is the same.
-    last: Option<(Header, [u8; HEADER_CHARS], usize)>,
+    last: Option<LastHeader>,
     /// Number of Diffie-Hellmans made.
     agreements: usize,
     body: Zeroizing<Vec<u8>>,
+}
+
+struct LastHeader {
+    header: Header,
+    text: HeaderText,
+    schedule: usize,
 }
 
 /// One key schedule of this request.
@@ -85,22 +89,20 @@ impl Opener {
     /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
     /// other requests.
     pub fn has_schedule_of_text(&mut self, text: &[u8]) -> bool {
-        let header = text.strip_prefix(TEXT_PREFIX).and_then(<[u8]>::first_chunk::<HEADER_CHARS>);
-        header.and_then(|chars| Header::from_chars(chars).ok()).is_none_or(|header| self.has_schedule(header))
+        Header::split_text(text).is_none_or(|(header, _)| self.has_schedule(header))
     }
 
     /// Does the same for a binary envelope.
     pub fn has_schedule_of_binary(&mut self, bytes: &[u8]) -> bool {
-        let header = bytes.strip_prefix(BINARY_PREFIX).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
-        header.is_none_or(|header| self.has_schedule(Header(*header)))
+        let header = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split);
+        header.is_none_or(|(header, _)| self.has_schedule(header))
     }
 
     fn has_schedule(&mut self, header: Header) -> bool {
-        if self.by_header.contains_key(&header) {
+        if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
-        let key = header.curve().and_then(|curve| self.keys.reader(curve, header.key_id()));
-        if key.is_none() {
+        if self.keys.reader(header.suite(), header.key_id()).is_none() {
             return true;
         }
         // A full table would be emptied, and with it what is there for other fields.
@@ -119,11 +121,13 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_text(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let rest = text.strip_prefix(TEXT_PREFIX).ok_or(CannotOpen)?;
-        let (chars, body) = rest.split_first_chunk::<HEADER_CHARS>().ok_or(CannotOpen)?;
-        let schedule = match &self.last {
-            Some((_, last, schedule)) if last == chars => *schedule,
-            _ => self.schedule(Header::from_chars(chars)?)?,
+        let last = self.last.as_ref().and_then(|last| Some((last.schedule, text.strip_prefix(last.text.as_bytes())?)));
+        let (schedule, body) = match last {
+            Some(last) => last,
+            None => {
+                let (header, body) = Header::split_text(text).ok_or(CannotOpen)?;
+                (self.schedule(header)?, body)
+            }
         };
         room(&mut self.body, body.len());
         let bytes = BASE64.decode_slice(body, &mut self.body).map_err(|_| CannotOpen)?;
@@ -136,11 +140,10 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let rest = bytes.strip_prefix(BINARY_PREFIX).ok_or(CannotOpen)?;
-        let (header, body) = rest.split_first_chunk::<HEADER_BYTES>().ok_or(CannotOpen)?;
+        let (header, body) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
         let schedule = match &self.last {
-            Some((last, _, schedule)) if last.0 == *header => *schedule,
-            _ => self.schedule(Header(*header))?,
+            Some(last) if last.header == header => last.schedule,
+            _ => self.schedule(header)?,
         };
         room(&mut self.body, body.len());
         self.body[..body.len()].copy_from_slice(body);
@@ -178,24 +181,31 @@ impl Opener {
             Some(schedule) => *schedule,
             None => self.derive(header)?,
         };
-        self.last = Some((header, header.chars(), schedule));
+        self.last = Some(LastHeader { header, text: header.text(), schedule });
         Ok(schedule)
     }
 
     fn derive(&mut self, header: Header) -> Result<usize, CannotOpen> {
         let app = self.keys.app();
-        let curve = header.curve().ok_or(CannotOpen)?;
         // Looks up the key before the cache, because a disabled version must open nothing.
-        let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
-        let slot = match self.kept_schedule(header) {
-            Some(slot) => slot,
-            None => {
-                self.agreements += 1;
-                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                let context = key.with_context(app, |context| Context::recipient(&key.pair, &ephemeral, context));
-                let context = context.map_err(|_| CannotOpen)?;
-                Slot { context: Arc::new(context), header, is_kept: false }
+        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
+        let slot = match (&version.material, header.suite().curve()) {
+            (KeyMaterial::Symmetric(key), _) => {
+                // Another derivation costs no more than the cache of other requests.
+                let context = key.context(header.random()).map_err(|_| CannotOpen)?;
+                Slot { context: Arc::new(context), header, is_kept: true }
             }
+            (KeyMaterial::Pair(pair), Some(curve)) => match self.kept_schedule(header) {
+                Some(slot) => slot,
+                None => {
+                    self.agreements += 1;
+                    let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                    let context =
+                        version.with_context(app, curve, |context| Context::recipient(pair, &ephemeral, context));
+                    Slot { context: Arc::new(context.map_err(|_: Error| CannotOpen)?), header, is_kept: false }
+                }
+            },
+            (KeyMaterial::Pair(_), None) => return Err(CannotOpen),
         };
         if self.schedules.len() == HELD_MAX {
             self.schedules.clear();

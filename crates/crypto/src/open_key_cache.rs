@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lru::LruCache;
 
 use crate::aead::AeadKey;
+use crate::context::Context;
 use crate::envelope::Header;
 use crate::evervault::Kdf;
-use crate::hpke::Context;
 use crate::{AppId, KeyId};
 
 /// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB for Evervault. They

@@ -20,7 +20,7 @@ use crate::hpke::ScheduleContext;
 use crate::key::{Ephemeral, SharedX};
 use crate::key_schedule::Schedule;
 use crate::mutex::lock;
-use crate::{AppId, Curve, Error, KeyVersion};
+use crate::{AppId, Curve, Error, KeyPair, KeyVersion, Suite};
 
 /// Precomputed material of one key version, and the key of its epoch.
 #[derive(Default)]
@@ -34,8 +34,14 @@ pub(crate) struct Precomputed {
 }
 
 impl Precomputed {
-    pub(crate) fn count_use(&self) {
-        self.uses.fetch_add(1, Ordering::Relaxed);
+    /// Counts one use and returns the number of uses before it.
+    pub(crate) fn count_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_uses(&self, uses: u64) {
+        self.uses.store(uses, Ordering::Relaxed);
     }
 
     fn table(&self) -> Option<Arc<FixedBase>> {
@@ -49,8 +55,8 @@ impl Precomputed {
 }
 
 impl KeyVersion {
-    /// Returns the number of ephemeral keys made for this version since it was loaded. The number shows if a table pays
-    /// off.
+    /// Returns the number of headers made with this version since it was loaded: for a key pair, of ephemeral keys. The
+    /// number shows if a table pays off.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.precomputed.uses.load(Ordering::Relaxed)
@@ -59,49 +65,50 @@ impl KeyVersion {
     /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed point and the shared
     /// x coordinate. The private half is dropped.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
+        let pair = self.pair()?;
         self.precomputed.count_use();
-        let ephemeral = Ephemeral::generate(self.pair.public().curve())?;
-        Ok((*ephemeral.public(), self.agree(&ephemeral)?))
+        let ephemeral = Ephemeral::generate(pair.public().curve())?;
+        Ok((*ephemeral.public(), self.agree(pair, &ephemeral)?))
     }
 
-    /// Calls `derive` with the common part of all schedules of the app under this key. The first call computes that
-    /// part.
-    pub(crate) fn with_context<T>(&self, app: &AppId, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
-        let make = || ScheduleContext::new(self.pair.public().curve(), &[INFO_PREFIX, app.as_str().as_bytes()]);
+    /// Calls `derive` with the common part of all schedules of the app under this key pair of `curve`. The first call
+    /// computes that part.
+    pub(crate) fn with_context<T>(&self, app: &AppId, curve: Curve, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
+        let make = || ScheduleContext::new(curve, &[INFO_PREFIX, app.as_str().as_bytes()]);
         let (of, context) = self.precomputed.context.get_or_init(|| (app.clone(), make()));
         // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
         if of == app { derive(context) } else { derive(&make()) }
     }
 
-    /// Computes a Diffie-Hellman with an ephemeral key, by table if there is one.
-    pub(crate) fn agree(&self, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
+    /// Computes a Diffie-Hellman of this version's `pair` with an ephemeral key, by table if there is one.
+    pub(crate) fn agree(&self, pair: &KeyPair, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
         match self.precomputed.table() {
             Some(table) => ephemeral.agree_by(&table),
-            None => ephemeral.agree(self.pair.public()),
+            None => ephemeral.agree(pair.public()),
         }
     }
 
-    /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table exists or the curve
-    /// has none. Returns `true` if a table was made.
+    /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table exists or the suite has
+    /// none. Returns `true` if a table was made.
     ///
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.
     pub fn make_table(&self) -> Result<bool, Error> {
-        let public = self.pair.public();
-        if public.curve() != Curve::P256 || self.precomputed.table().is_some() {
+        if self.suite() != Suite::P256 || self.precomputed.table().is_some() {
             return Ok(false);
         }
-        let table = FixedBase::new(public.uncompressed()).map_err(|_| Error::Library)?;
+        let table = FixedBase::new(self.pair()?.public().uncompressed()).map_err(|_| Error::Library)?;
         *lock(&self.precomputed.table) = Some(Arc::new(table));
         Ok(true)
     }
 
-    /// Makes one ready schedule unless there are `max`. Returns `true` if a schedule was made.
+    /// Makes one ready schedule unless there are `max`. Does nothing for a symmetric key, whose schedules cost little.
+    /// Returns `true` if a schedule was made.
     ///
     /// # Errors
     /// [`Error::Library`]; sealing continues without a ready schedule.
     pub fn make_ready(&self, app: &AppId, max: usize) -> Result<bool, Error> {
-        if lock(&self.precomputed.ready).len() >= max {
+        if self.suite() == Suite::Xaes || lock(&self.precomputed.ready).len() >= max {
             return Ok(false);
         }
         let schedule = Schedule::make(app, self)?;

@@ -5,13 +5,14 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 
-use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, TEXT_PREFIX, base64_chars};
+use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, base64_chars};
 use crate::epoch::Epoch;
 use crate::key_schedule::Schedule;
 use crate::short_fields::{PLAINTEXT_BYTES_MAX, ShortFields};
 use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion};
 
-/// The scope of an ephemeral key within one sealer. [`Sealer::in_epoch`] shares a key between sealers.
+/// The scope of an ephemeral key, or of the random bytes of [`Suite::Xaes`](crate::Suite::Xaes), within one sealer.
+/// [`Sealer::in_epoch`] shares a key between sealers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope {
     /// One key for all fields of a request; field `i` has sequence number `i`. The default.
@@ -139,12 +140,13 @@ impl Keys {
 }
 
 impl Sealer {
-    /// Creates a sealer with a ready schedule, or computes one by one key generation and one Diffie-Hellman.
+    /// Creates a sealer with a ready schedule, or computes one. For a key pair that is one key generation and one
+    /// Diffie-Hellman.
     ///
     /// `context` binds every field to its place. Opening requires the same bytes.
     ///
     /// # Errors
-    /// [`Error::Library`] when the random source or the crypto library fails.
+    /// [`Error::Library`] when the random source or the crypto library fails; [`Error::KeyUsedUp`].
     pub fn new(
         app: &AppId,
         recipient: Arc<KeyVersion>,
@@ -169,7 +171,7 @@ impl Sealer {
     /// every field of the epoch, whatever its context or client.
     ///
     /// # Errors
-    /// The errors of [`Sealer::new`].
+    /// The errors of [`Sealer::new`]; [`Error::NoKeyPair`] if the version is a symmetric key.
     pub fn in_epoch(
         app: &AppId,
         recipient: Arc<KeyVersion>,
@@ -206,7 +208,23 @@ impl Sealer {
         ephemeral: &crate::key::Ephemeral,
         sequence: u32,
     ) -> Result<Self, Error> {
-        let schedule = Schedule::with_ephemeral(app, &recipient, ephemeral)?;
+        let schedule = Schedule::with_ephemeral(app, &recipient, recipient.pair()?, ephemeral)?;
+        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
+        Ok(Self::with_keys(app, recipient, keys, encoding, context))
+    }
+
+    /// Creates a sealer with given random bytes, for test vectors only. A second use of the same bytes repeats nonces.
+    #[cfg(test)]
+    pub(crate) fn with_random(
+        app: &AppId,
+        recipient: Arc<KeyVersion>,
+        encoding: Encoding,
+        context: &[u8],
+        random: &[u8; crate::xaes::RANDOM_BYTES],
+        sequence: u32,
+    ) -> Result<Self, Error> {
+        let crate::KeyMaterial::Symmetric(key) = &recipient.material else { return Err(Error::Library) };
+        let schedule = Schedule::with_random(key, random)?;
         let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
@@ -220,7 +238,7 @@ impl Sealer {
     #[must_use]
     #[inline]
     pub fn sealed_bytes(&self, plaintext: usize) -> usize {
-        self.encoding.sealed_bytes(plaintext)
+        self.encoding.sealed_bytes(self.recipient.suite(), plaintext)
     }
 
     /// Returns the encoding of the envelopes.
@@ -306,13 +324,10 @@ impl Schedule {
     #[inline]
     fn write_header(&self, encoding: Encoding, out: &mut Vec<u8>) {
         match encoding {
-            Encoding::Text => {
-                out.extend_from_slice(TEXT_PREFIX);
-                out.extend_from_slice(&self.header_chars);
-            }
+            Encoding::Text => out.extend_from_slice(self.header_text.as_bytes()),
             Encoding::Binary => {
                 out.extend_from_slice(BINARY_PREFIX);
-                out.extend_from_slice(&self.header.0);
+                out.extend_from_slice(self.header.as_bytes());
             }
         }
     }

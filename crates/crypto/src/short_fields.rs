@@ -8,8 +8,8 @@ use base64::Engine as _;
 use sealwire_gcm_batch::{Aad, Message};
 use zeroize::Zeroize as _;
 
+use crate::context::Context;
 use crate::envelope::{BASE64, BODY_OVERHEAD, BODY_PREFIX_BYTES, base64_chars};
-use crate::hpke::Context;
 use crate::{Datatype, Encoding};
 
 /// Longest plaintext that is sealed in a batch. Longer ones are as fast alone.

@@ -3,16 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyPair, KeyState, KeyVersion, Opener, Sealer};
+use sealwire_crypto::{
+    self as crypto, AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Opener, Sealer, XaesKey, XaesSecret,
+};
 use sealwire_msgpack::write;
 use sealwire_payload::{Containers, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{MapId, Written};
 use sealwire_token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
-use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
+use sealwire_wire::{Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Suite, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
 use crate::operations::{MaskFields, OpenSpec, SealFields, ShowFields};
+use crate::suite;
 use sealwire_config::Limits;
 use sealwire_jobs::cost::{Costs, OperationKind, SliceBudget, WorkKind, thread_cpu};
 use sealwire_jobs::error::CallFailure;
@@ -55,10 +58,10 @@ fn measure() -> Result<Costs, CallFailure> {
     let keys = token_keys()?;
     // Made once: their many series take longer to make than most of this work.
     let metrics = Arc::new(Metrics::new());
-    let (r1, k1) = (Prices::on(Curve::R1, &metrics)?, Prices::on(Curve::K1, &metrics)?);
+    let suites = Suite::ALL.iter().map(|suite| Prices::of(*suite, &metrics)).collect::<Result<Vec<_>, _>>()?;
     let (tokens, mask) = (token_prices(&keys, &metrics)?, mask_price(&keys, &metrics)?);
     let model = |kind: OperationKind| {
-        let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
+        let Prices { seal, open } = suites[kind.suite as usize];
         CostModel::new(match kind.operation {
             WorkKind::MakeTokens => tokens[0],
             WorkKind::OpenExisting => tokens[1],
@@ -79,7 +82,7 @@ fn measure() -> Result<Costs, CallFailure> {
     Ok(Costs::new(model))
 }
 
-/// Measures sealing and opening on one curve.
+/// Measures sealing and opening of one suite.
 #[derive(Clone, Copy)]
 struct Prices {
     seal: Coefficients,
@@ -87,11 +90,12 @@ struct Prices {
 }
 
 impl Prices {
-    fn on(curve: Curve, metrics: &Arc<Metrics>) -> Result<Self, CallFailure> {
-        let keys = keys(curve)?;
+    fn of(suite: Suite, metrics: &Arc<Metrics>) -> Result<Self, CallFailure> {
+        let suite = suite::from_wire(suite);
+        let keys = keys(suite)?;
         let timed = |document: Vec<u8>| {
-            let (sealing, sealed) = best(|| task(&keys, curve, true), &document.into(), metrics)?;
-            let (opening, _) = best(|| task(&keys, curve, false), &sealed, metrics)?;
+            let (sealing, sealed) = best(|| task(&keys, suite, true), &document.into(), metrics)?;
+            let (opening, _) = best(|| task(&keys, suite, false), &sealed, metrics)?;
             Ok::<_, CallFailure>((sealing, opening))
         };
         let (empty, one) = (timed(document(0, 0))?, timed(document(1, SHORT))?);
@@ -101,22 +105,23 @@ impl Prices {
         let line = |with_key: f64, short: f64, long: f64| {
             let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
             let field = (short - with_key) / f64::from(FIELDS) - byte * SHORT as f64;
-            Coefficients { request: call, key_agreement: with_key - call, field, byte }
+            // Without an agreement the difference can be noise.
+            Coefficients { request: call, key_agreement: (with_key - call).max(0.0), field, byte }
         };
         Ok(Self { seal: line(empty.0, short.0, long.0), open: line(one.1, short.1, long.1) })
     }
 }
 
-fn keys(curve: Curve) -> Result<Arc<AppKeys>, CallFailure> {
-    let curve = match curve {
-        Curve::R1 => crypto::Curve::P256,
-        Curve::K1 => crypto::Curve::Secp256k1,
+fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, CallFailure> {
+    let make = || {
+        let app = AppId::new("calibration")?;
+        let material: KeyMaterial = match suite.curve() {
+            Some(curve) => KeyPair::generate(curve)?.into(),
+            None => XaesKey::derive(&app, &XaesSecret::generate()?)?.into(),
+        };
+        AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])
     };
-    let made = KeyPair::generate(curve).and_then(|pair| {
-        let version = KeyVersion::new(1, KeyState::Active, pair);
-        AppKeys::new(AppId::new("calibration")?, vec![version])
-    });
-    made.map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
+    make().map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
 fn document(fields: u32, bytes: usize) -> Vec<u8> {
@@ -131,7 +136,7 @@ fn document(fields: u32, bytes: usize) -> Vec<u8> {
 /// An operation to measure, and whether it takes containers as one field.
 type Task = (Containers, Box<dyn StartFields>);
 
-fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
+fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
     let keys = Arc::clone(keys);
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
@@ -142,12 +147,8 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
             Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown: Disclosure::clear() })))
         });
     }
-    let curve = match curve {
-        Curve::R1 => crypto::Curve::P256,
-        Curve::K1 => crypto::Curve::Secp256k1,
-    };
     start(Containers::Whole, move |context| {
-        let newest = keys.newest(curve).cloned().ok_or(CallFailure::NoKey)?;
+        let newest = keys.newest(suite).cloned().ok_or(CallFailure::NoKey)?;
         let sealer = Sealer::new(keys.app(), newest, crypto::KeyScope::Request, crypto::Encoding::Text, b"")
             .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
         let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
@@ -178,7 +179,7 @@ fn job((containers, start): Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (B
     let order = JobSpec {
         msgid: 0,
         method: Method::Encrypt.into(),
-        kind: OperationKind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
+        kind: OperationKind::of(Method::Encrypt, Suite::P256, KeyScope::Request),
         payload: payload.clone(),
         selection: Arc::new(Selection::everything()),
         containers,

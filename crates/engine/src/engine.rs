@@ -137,7 +137,7 @@ impl Engine {
             protocol: wire::PROTOCOL,
             generation: self.apps.generation(),
             methods: names(&mut self.methods().iter().map(wire::Method::name)),
-            curves: names(&mut wire::Curve::ALL.iter().map(|curve| curve.name())),
+            suites: names(&mut wire::Suite::ALL.iter().map(|suite| suite.name())),
             formats: names(&mut wire::Format::ALL.iter().map(|format| format.name())),
             encodings: names(&mut wire::Encoding::ALL.iter().map(|encoding| encoding.name())),
             key_scopes: names(&mut wire::KeyScope::ALL.iter().map(|scope| scope.name())),

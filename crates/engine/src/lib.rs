@@ -16,4 +16,5 @@ pub mod key_warmer;
 pub mod operation;
 pub mod operations;
 pub mod stores;
+mod suite;
 pub mod sweeper;

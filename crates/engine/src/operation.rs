@@ -14,7 +14,7 @@ use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
 use tokio::time::Instant;
 
 use crate::access::RequestTarget;
-use crate::apps::CachedApp;
+use crate::apps::{Apps, CachedApp};
 use crate::engine::{Engine, Located};
 use crate::frame_text::FrameText;
 use sealwire_config::Limits;
@@ -28,8 +28,8 @@ use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
 
 /// One data operation, decoded and not yet permitted. Its texts and payload are parts of the message.
 pub trait Operation: Send + Sync {
-    /// Returns the kind of its work, for the prediction of its cost.
-    fn kind(&self) -> OperationKind;
+    /// Returns the kind of its work for the app of this name, for the prediction of its cost.
+    fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
 
     /// Returns the largest number of fields that it can return, which hourly budgets count.
     fn fields_max(&self, size: MessageSize) -> u64 {

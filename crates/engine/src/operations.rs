@@ -14,7 +14,7 @@ mod tokens;
 
 use bytes::Bytes;
 use sealwire_schedule::WorkSize;
-use sealwire_wire::{Call, CallError, Curve, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, TokenMap};
+use sealwire_wire::{Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, Suite, TokenMap};
 
 use crate::frame_text::FrameText;
 use crate::operation::{Operation, RequestOptions};
@@ -106,8 +106,8 @@ impl Source<'_> {
 
 /// Predicts the kind and work size of a request of which only the beginning has arrived. `bytes_min`: its least length.
 pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
-    let (curve, scope) = (outlook.curve.unwrap_or_default(), outlook.key_scope.unwrap_or_default());
-    let kind = OperationKind::of(outlook.method, curve, scope);
+    let (suite, scope) = (outlook.suite.unwrap_or_default(), outlook.key_scope.unwrap_or_default());
+    let kind = OperationKind::of(outlook.method, suite, scope);
     let work_size = match outlook.whole {
         Some(whole) => kind.work_size(whole.leaves, whole.bytes),
         None => kind.work_size(0, bytes_min),
@@ -117,6 +117,6 @@ pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
 
 /// Predicts the kind and work size of a long message that is no request on data: it costs as much as reading it.
 pub fn preview_of_other(bytes: u64) -> (OperationKind, WorkSize) {
-    let kind = OperationKind::of(Method::Inspect, Curve::default(), KeyScope::default());
+    let kind = OperationKind::of(Method::Inspect, Suite::default(), KeyScope::default());
     (kind, kind.done(true, 0, 0, bytes))
 }

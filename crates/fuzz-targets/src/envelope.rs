@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, Envelope, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
-    looks_like_binary, looks_like_text,
+    AppId, AppKeys, Datatype, Encoding, Envelope, KeyMaterial, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+    Suite, XaesKey, XaesSecret, looks_like_binary, looks_like_text,
 };
 
 use crate::input::edited;
@@ -32,25 +32,28 @@ struct EnvelopeKeys {
 static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
     let app = AppId::new("shop").expect("a name");
     let vectors: Vec<_> = vectors(VECTORS).into_iter().filter(|vector| vector["expect"] == "open").collect();
-    let mut scalars: Vec<(Curve, String)> = Vec::new();
+    let mut materials: Vec<(Suite, String)> = Vec::new();
     let mut known = Vec::new();
     for vector in &vectors {
-        let curve = if text(vector, "curve") == "r1" { Curve::P256 } else { Curve::Secp256k1 };
-        let scalar = (curve, text(vector, "private_key").to_owned());
-        if !scalars.contains(&scalar) {
-            scalars.push(scalar);
+        let material = (Suite::from_name(text(vector, "suite")).expect("a suite"), text(vector, "key").to_owned());
+        if !materials.contains(&material) {
+            materials.push(material);
         }
         let (context, plaintext) = (unhex(text(vector, "context")), unhex(text(&vector["opens_to"], "plaintext")));
         known.push(Known { context, bytes: bytes_of(vector), plaintext });
     }
-    let versions = scalars.iter().zip(1..).map(|((curve, scalar), number)| {
-        KeyVersion::new(number, KeyState::Active, KeyPair::from_scalar(*curve, &key(scalar)).expect("a key"))
+    let versions = materials.iter().zip(1..).map(|((suite, bytes), number)| {
+        let material: KeyMaterial = match suite.curve() {
+            Some(curve) => KeyPair::from_scalar(curve, &key(bytes)).expect("a key").into(),
+            None => XaesKey::derive(&app, &XaesSecret::new(key(bytes).into())).expect("a key").into(),
+        };
+        KeyVersion::new(number, KeyState::Active, material)
     });
     let keys = Arc::new(AppKeys::new(app.clone(), versions.collect()).expect("keys"));
     let own = known.len();
-    for curve in Curve::ALL {
+    for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
-            let newest = Arc::clone(keys.newest(curve).expect("a key"));
+            let newest = Arc::clone(keys.newest(suite).expect("a key"));
             let mut sealer = Sealer::new(&app, newest, KeyScope::Request, encoding, b"row 7").expect("a sealer");
             let mut bytes = Vec::new();
             sealer.seal(Datatype::String, PLAINTEXT, &mut bytes).expect("an envelope");
@@ -82,7 +85,7 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
     assert!(text.is_none() || looks_like_text(bytes));
     assert!(binary.is_none() || looks_like_binary(bytes));
     for envelope in [text, binary].into_iter().flatten() {
-        assert_eq!(envelope.encoding.sealed_bytes(envelope.plaintext_bytes), bytes.len());
+        assert_eq!(envelope.encoding.sealed_bytes(envelope.suite, envelope.plaintext_bytes), bytes.len());
     }
     let known = WORLD.known.iter().find(|known| known.bytes == bytes && known.context == context);
     let text = opener.open_text(bytes).map(|opened| opened.plaintext.to_vec());
@@ -100,7 +103,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         let context = if text(&vector, "context").is_empty() { 0 } else { 2 };
         Seed::new(format!("vector-{at:03}"), &[context, 0, 0], bytes_of(&vector))
     });
-    let own = (0..4).flat_map(|own| {
+    let own = (0..6).flat_map(|own| {
         [
             Seed::new(format!("own-{own}"), &[1, own, 0], []),
             Seed::new(format!("changed-{own}"), &[1, own, 1, 0, 60, 1], []),
@@ -110,5 +113,17 @@ pub(crate) fn seeds() -> Vec<Seed> {
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    list([&b"sw1:"[..], b"SW", b"SW\x01\x01", b"sw1:AY", b"sw1:Aq", &[0, 0, 0, 0], b"AAAAAA", b"=", b"-_"])
+    list([
+        &b"sw1:"[..],
+        b"SW",
+        b"SW\x01\x01",
+        b"SW\x01\x03",
+        b"sw1:AY",
+        b"sw1:Aq",
+        b"sw1:A7",
+        &[0, 0, 0, 0],
+        b"AAAAAA",
+        b"=",
+        b"-_",
+    ])
 }

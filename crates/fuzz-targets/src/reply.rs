@@ -88,7 +88,7 @@ fn masked(document: &[u8]) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let key =
-        r#"{"id":"0123456789","curve":"r1","number":1,"state":"active","seals":true,"created_unix_s":1700000000}"#;
+        r#"{"id":"0123456789","suite":"p256","number":1,"state":"active","seals":true,"created_unix_s":1700000000}"#;
     let token_key = r#"{"number":1,"state":"active","created_unix_s":1700000000}"#;
     let app = format!(
         r#"{{"app":"shop","number":1,"state":"active","delete_unix_s":9,"settings":{{}},"format":"native","epoch_ms":60000,"keys":[{key}],"token_keys":[{token_key}]}}"#
@@ -100,9 +100,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("document", r#"{"payload":[["a","b"],["c"]],"generation":3,"errors":[{"path":"$[0][1]","code":"cannot_open","message":"x"}],"errors_omitted":1,"unmatched":[0,2]}"#.to_owned()),
         ("document-plain", r#"{"payload":{"card":"sw1:AYK"},"generation":3}"#.to_owned()),
         ("document-subjects", r#"{"payload":[[{"s":1,"value":"a"},{"s":2,"value":"b"}],["c"]]}"#.to_owned()),
-        ("inspection", r#"{"format":"native","version":1,"curve":"r1","key_id":"0123456789","datatype":"string","sequence":0,"encoding":"text","plaintext_bytes":16}"#.to_owned()),
-        ("inspection-evervault", r#"{"format":"evervault","tag":"QkTC","curve":"r1","datatype":"number","encoding":"text","plaintext_bytes":16,"debug":true}"#.to_owned()),
-        ("info", r#"{"version":"0.1.0","protocol":1,"instance":"e","generation":2,"methods":["info"],"limits":{"message_bytes_max":1},"principal":"cn:a","curves":["r1"],"uptime_ms":4}"#.to_owned()),
+        ("inspection", r#"{"format":"native","version":1,"suite":"p256","key_id":"0123456789","datatype":"string","sequence":0,"encoding":"text","plaintext_bytes":16}"#.to_owned()),
+        ("inspection-evervault", r#"{"format":"evervault","tag":"QkTC","suite":"p256","datatype":"number","encoding":"text","plaintext_bytes":16,"debug":true}"#.to_owned()),
+        ("info", r#"{"version":"0.1.0","protocol":1,"instance":"e","generation":2,"methods":["info"],"limits":{"message_bytes_max":1},"principal":"cn:a","suites":["p256"],"uptime_ms":4}"#.to_owned()),
         ("health", r#"{"status":"ok"}"#.to_owned()),
         ("tokens", format!(r#"{{"tokens":[{token}],"next":"abc","generation":1}}"#)),
         ("found", r#"{"token":"tok_1","generation":1,"found":true,"tokens":["tok_1",null]}"#.to_owned()),
@@ -168,9 +168,9 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         "native",
         "evervault",
         "version",
-        "curve",
-        "r1",
-        "k1",
+        "suite",
+        "p256",
+        "xaes",
         "key_id",
         "datatype",
         "string",

@@ -113,7 +113,7 @@ const REQUESTS: &[(&str, &str)] = &[
     ("encrypt", r#"{"app":"shop","payload":{"card":"4111111111111111","n":[1,-2,0.5,null,true]}}"#),
     (
         "encrypt",
-        r#"{"app":"shop","curve":"k1","key_scope":"message","encoding":"binary","context":"row 7","select":["$.card"],"unmatched":"report","on_error":"report","deadline_ms":500,"reason":"audit","payload":{"card":"4111"}}"#,
+        r#"{"app":"shop","suite":"xaes","key_scope":"message","encoding":"binary","context":"row 7","select":["$.card"],"unmatched":"report","on_error":"report","deadline_ms":500,"reason":"audit","payload":{"card":"4111"}}"#,
     ),
     ("encrypt", r#"{"payload":[1,[2,[3]]],"app":"shop","format":"evervault","role":"support"}"#),
     ("decrypt", r#"{"app":"shop","payload":"sw1:AYK","masks":[{"path":"$.card","mask":"partial(last=4)"}]}"#),
@@ -184,6 +184,6 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
     names.sort_unstable();
     names.dedup();
     let values =
-        ["r1", "k1", "message", "binary", "report", "keep", "refuse", "evervault", "$.a", "$[*]", "tok_", "sw1:"];
+        ["p256", "xaes", "message", "binary", "report", "keep", "refuse", "evervault", "$.a", "$[*]", "tok_", "sw1:"];
     packed_words(names.into_iter().chain(values))
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Control, KeyKind, Scope, Target};
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_store::{ControlStore, Snapshot, StoreError};
 use sealwire_store_embedded::FileStore;
 use zeroize::Zeroizing;
@@ -63,8 +63,8 @@ fn made() -> String {
         let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path)?);
         let control = Control::new(store, kek());
         let (shop, web) = (AppId::new("shop")?, AppId::new("web")?);
-        control.create(&shop, &[Curve::P256, Curve::Secp256k1]).await?;
-        control.create(&web, &[Curve::P256]).await?;
+        control.create(&shop, &Suite::ALL).await?;
+        control.create(&web, &[Suite::P256]).await?;
         control.rotate(&shop, KeyKind::Token).await?;
         let rules = CollectionRules {
             kind: CollectionKind::Deterministic,

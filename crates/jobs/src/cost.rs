@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use sealwire_schedule::{Cost, CostModel, WorkSize};
-use sealwire_wire::{Curve, KeyScope, Method, Methods};
+use sealwire_wire::{KeyScope, Method, Methods, Suite};
 
 /// Scalars of a request that are no fields of its document: message type, msgid, method and app.
 const HEAD_LEAVES: u64 = 4;
@@ -23,8 +23,8 @@ pub fn fields_max(leaves: u64) -> u64 {
 pub struct OperationKind {
     /// The work per field.
     pub operation: WorkKind,
-    /// The curve of the envelopes.
-    pub curve: Curve,
+    /// The suite of the envelopes that are written.
+    pub suite: Suite,
     scope: KeyScope,
 }
 
@@ -50,27 +50,27 @@ pub enum WorkKind {
 }
 
 impl OperationKind {
-    /// Those with curves and scopes.
-    const OF_ENVELOPES: usize = 18;
+    /// Those with suites and scopes.
+    const OF_ENVELOPES: usize = 27;
     const COUNT: usize = Self::OF_ENVELOPES + 5;
 
     /// Tokens are made.
-    const MAKE_TOKENS: Self = Self::without_curve(WorkKind::MakeTokens);
+    const MAKE_TOKENS: Self = Self::without_suite(WorkKind::MakeTokens);
     /// Tokens are hashed.
-    pub const HASH_TOKENS: Self = Self::without_curve(WorkKind::HashTokens);
+    pub const HASH_TOKENS: Self = Self::without_suite(WorkKind::HashTokens);
     /// Rows are opened.
-    pub const OPEN_ROWS: Self = Self::without_curve(WorkKind::OpenRows);
+    pub const OPEN_ROWS: Self = Self::without_suite(WorkKind::OpenRows);
     /// Fields are masked.
-    const MASK: Self = Self::without_curve(WorkKind::Mask);
+    const MASK: Self = Self::without_suite(WorkKind::Mask);
 
-    const fn without_curve(operation: WorkKind) -> Self {
-        Self { operation, curve: Curve::R1, scope: KeyScope::Epoch }
+    const fn without_suite(operation: WorkKind) -> Self {
+        Self { operation, suite: Suite::P256, scope: KeyScope::Epoch }
     }
 
     /// Kind of the work that follows the store's response.
     pub fn second_walk(self) -> Option<Self> {
         match self.operation {
-            WorkKind::MakeTokens => Some(Self::without_curve(WorkKind::OpenExisting)),
+            WorkKind::MakeTokens => Some(Self::without_suite(WorkKind::OpenExisting)),
             WorkKind::HashTokens => Some(Self::OPEN_ROWS),
             WorkKind::Seal
             | WorkKind::Open
@@ -81,16 +81,16 @@ impl OperationKind {
         }
     }
 
-    /// Returns the kind of work of a request. Methods that only read have no curve and no scope; their estimate assumes
+    /// Returns the kind of work of a request. Methods that only read have no suite and no scope; their estimate assumes
     /// one key per request, and the scheduler corrects it from measured slices.
-    pub fn of(method: Method, curve: Curve, scope: KeyScope) -> Self {
+    pub fn of(method: Method, suite: Suite, scope: KeyScope) -> Self {
         match method {
-            Method::Encrypt => Self { operation: WorkKind::Seal, curve, scope },
-            Method::Rewrap => Self { operation: WorkKind::Rewrap, curve, scope },
+            Method::Encrypt => Self { operation: WorkKind::Seal, suite, scope },
+            Method::Rewrap => Self { operation: WorkKind::Rewrap, suite, scope },
             Method::Tokenize => Self::MAKE_TOKENS,
             Method::Mask => Self::MASK,
             method if Methods::TOKENS.contains(method) => Self::HASH_TOKENS,
-            _ => Self { operation: WorkKind::Open, curve: Curve::R1, scope: KeyScope::Request },
+            _ => Self { operation: WorkKind::Open, suite: Suite::P256, scope: KeyScope::Request },
         }
     }
 
@@ -98,19 +98,19 @@ impl OperationKind {
         if let Some(at) = (self.operation as usize).checked_sub(WorkKind::MakeTokens as usize) {
             return Self::OF_ENVELOPES + at;
         }
-        (self.operation as usize * Curve::ALL.len() + self.curve as usize) * KeyScope::ALL.len() + self.scope as usize
+        (self.operation as usize * Suite::ALL.len() + self.suite as usize) * KeyScope::ALL.len() + self.scope as usize
     }
 
     fn all() -> impl Iterator<Item = Self> {
         let operations = [WorkKind::Seal, WorkKind::Open, WorkKind::Rewrap];
         let of_envelopes = operations.into_iter().flat_map(|operation| {
-            Curve::ALL.iter().flat_map(move |curve| {
-                KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
+            Suite::ALL.iter().flat_map(move |suite| {
+                KeyScope::ALL.iter().map(move |scope| Self { operation, suite: *suite, scope: *scope })
             })
         });
         let others =
             [WorkKind::MakeTokens, WorkKind::OpenExisting, WorkKind::HashTokens, WorkKind::OpenRows, WorkKind::Mask];
-        of_envelopes.chain(others.map(Self::without_curve))
+        of_envelopes.chain(others.map(Self::without_suite))
     }
 
     /// Returns the work size of a whole message from its scalars and bytes.
@@ -232,7 +232,7 @@ mod tests {
             (Method::Rewrap, KeyScope::Field, 97),
             (Method::Rewrap, KeyScope::Epoch, 1),
         ] {
-            let kind = OperationKind::of(method, Curve::R1, scope);
+            let kind = OperationKind::of(method, Suite::P256, scope);
             let work_size = kind.work_size(100, 2_000);
             assert_eq!(
                 work_size,
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_call_on_tokens_costs_both_of_its_walks() {
         let mut costs = costs();
-        let of = |method| OperationKind::of(method, Curve::K1, KeyScope::Field);
+        let of = |method| OperationKind::of(method, Suite::Xaes, KeyScope::Field);
         let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
         assert_eq!(
             (look, of(Method::TokensGet), look.second_walk()),
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_slice_is_as_much_as_its_budget_buys_and_at_least_a_field() {
         let (costs, slice) = (costs(), Cost::from_nanos(100_000));
-        let of = |scope| OperationKind::of(Method::Encrypt, Curve::K1, scope);
+        let of = |scope| OperationKind::of(Method::Encrypt, Suite::Xaes, scope);
         for (scope, begun, field_bytes, fields, agreements) in [
             (KeyScope::Request, true, 0, 500, 2),
             (KeyScope::Request, true, 600, 200, 2),

@@ -120,9 +120,17 @@ pub enum CallFailure {
     /// The token store failed. Details go to the log only.
     #[error("token store: {0}")]
     Store(StoreError),
-    /// The app has no active key on that curve.
-    #[error("the app has no active key on that curve")]
+    /// The app has no active key of that suite that may seal.
+    #[error("the app has no active key of that suite: its operator can make one with `sealwire apps rotate APP SUITE`")]
     NoKey,
+    /// The app's operator does not allow that suite. Another suite would be another promise.
+    #[error(
+        "suite \"{suite}\" is off for this app: its operator can allow it with `sealwire apps set APP --read-suites`"
+    )]
+    SuiteOff {
+        /// The suite that the request or the app named.
+        suite: &'static str,
+    },
     /// The app's operator has not allowed epoch scope. Another scope would be another promise, so there is no falling
     /// back.
     #[error(
@@ -171,9 +179,12 @@ impl CallFailure {
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
-            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::LongWithoutRole | Self::RoleMask(_) => {
-                ErrorCode::Forbidden
-            }
+            Self::NoEpoch
+            | Self::SuiteOff { .. }
+            | Self::AppDisabled
+            | Self::Denied(_)
+            | Self::LongWithoutRole
+            | Self::RoleMask(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
@@ -251,7 +262,8 @@ impl CallFailure {
             | Self::NoTokenKey
             | Self::NoTokens
             | Self::Exhausted
-            | Self::NoEpoch => plain(self.to_string()),
+            | Self::NoEpoch
+            | Self::SuiteOff { .. } => plain(self.to_string()),
         }
     }
 }

@@ -4,7 +4,7 @@ use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
 use sealwire_wire::{Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request};
 
-use crate::load::{Call, Curve, Method, Scope};
+use crate::load::{Call, Method, Scope, Suite};
 use crate::random::Random;
 
 /// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array header, the type and the
@@ -86,16 +86,17 @@ pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Met
     let collection = &*call.collection;
     match method {
         Method::Encrypt => {
-            let curve = match call.curve {
-                Curve::R1 => wire::Curve::R1,
-                Curve::K1 => wire::Curve::K1,
+            let suite = match call.suite {
+                Suite::P256 => wire::Suite::P256,
+                Suite::Secp256k1 => wire::Suite::Secp256k1,
+                Suite::Xaes => wire::Suite::Xaes,
             };
             let key_scope = match call.scope {
                 Scope::Request => wire::KeyScope::Request,
                 Scope::Field => wire::KeyScope::Field,
                 Scope::Epoch => wire::KeyScope::Epoch,
             };
-            let writing = Writing { curve, key_scope, ..Writing::default() };
+            let writing = Writing { suite: Some(suite), key_scope, ..Writing::default() };
             request::encrypt(out, msgid, &Encrypt { deadline_ms, writing, ..Encrypt::new(app, payload) });
         }
         Method::Decrypt => request::decrypt(out, msgid, &Decrypt { deadline_ms, ..Decrypt::new(app, payload) }),

@@ -100,14 +100,16 @@ impl Method {
     }
 }
 
-/// The curve used for sealing.
+/// The cipher suite of sealing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Curve {
-    /// P-256
-    R1,
-    /// secp256k1
-    K1,
+pub enum Suite {
+    /// HPKE to a P-256 key pair
+    P256,
+    /// HPKE to a secp256k1 key pair
+    Secp256k1,
+    /// XAES-256-GCM under a symmetric key
+    Xaes,
 }
 
 /// The scope of one ephemeral key.
@@ -135,8 +137,8 @@ pub struct Call {
     pub field_bytes: u32,
     /// Frequency relative to the other kinds.
     pub weight: f64,
-    /// The curve used for sealing.
-    pub curve: Curve,
+    /// The cipher suite of sealing.
+    pub suite: Suite,
     /// The scope of one ephemeral key.
     pub scope: Scope,
     /// The collection that stores tokens.
@@ -156,7 +158,7 @@ struct Entry {
     fields: Option<u32>,
     field_bytes: Option<u32>,
     weight: f64,
-    curve: Option<Curve>,
+    suite: Option<Suite>,
     scope: Option<Scope>,
     collection: Option<String>,
     deadline_ms: Option<u32>,
@@ -193,7 +195,7 @@ impl Entry {
             fields,
             field_bytes: self.field_bytes.unwrap_or(base.field_bytes),
             weight: self.weight,
-            curve: self.curve.unwrap_or(base.curve),
+            suite: self.suite.unwrap_or(base.suite),
             scope: self.scope.unwrap_or(base.scope),
             collection: self.collection.unwrap_or_else(|| base.collection.clone()),
             deadline_ms: self.deadline_ms.or(base.deadline_ms),
@@ -255,18 +257,19 @@ impl Load {
             [one] => format!("{} {} fields", one.method.name(), one.fields),
             _ => "mix".to_owned(),
         };
-        let curve = self.curves();
+        let suites = self.suites();
         match self.drive {
-            ArrivalRule::Open { per_s, .. } => format!("{what}, {curve}, {per_s} calls/s"),
-            ArrivalRule::Closed { callers } => format!("{what}, {curve}, {callers} callers"),
+            ArrivalRule::Open { per_s, .. } => format!("{what}, {suites}, {per_s} calls/s"),
+            ArrivalRule::Closed { callers } => format!("{what}, {suites}, {callers} callers"),
         }
     }
 
-    /// Returns the curves of the requests, joined by a plus sign.
-    pub fn curves(&self) -> String {
-        names(self.calls.iter().map(|call| match call.curve {
-            Curve::R1 => "r1",
-            Curve::K1 => "k1",
+    /// Returns the suites of the requests, joined by a plus sign.
+    pub fn suites(&self) -> String {
+        names(self.calls.iter().map(|call| match call.suite {
+            Suite::P256 => "p256",
+            Suite::Secp256k1 => "secp256k1",
+            Suite::Xaes => "xaes",
         }))
     }
 

@@ -140,8 +140,8 @@ pub struct EngineUsage {
     pub cores: Option<u32>,
     /// Kind of state store: `embedded`, `stateless` or `postgres`.
     pub state: Option<String>,
-    /// The curve of the requests: `r1`, `k1`, or both with a plus between.
-    pub curve: Option<String>,
+    /// The cipher suites of the requests: `p256`, `secp256k1`, `xaes`, or several with a plus between.
+    pub suites: Option<String>,
     /// The ephemeral key scope of the requests.
     pub scope: Option<String>,
 }

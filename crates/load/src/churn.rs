@@ -24,7 +24,7 @@ use sealwire_wire::{Info, request};
 use crate::ask::result;
 use crate::fault::Fault;
 use crate::histograms::Spread;
-use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Method, Scope};
+use crate::load::{ArrivalRule, Arrivals, Call, Load, Method, Scope, Suite};
 use crate::random::Random;
 use crate::results::{ChurnSecond, Run};
 use crate::table::time;
@@ -94,7 +94,7 @@ impl ChurnSettings {
             fields: self.fields,
             field_bytes: FIELD_BYTES,
             weight: 1.0,
-            curve: Curve::R1,
+            suite: Suite::P256,
             scope: Scope::Request,
             collection: String::new(),
             deadline_ms: None,

@@ -418,7 +418,7 @@ mod tests {
         let target = Target::of_folder(folder.path(), &listener.local_addr().unwrap().to_string());
         let load: Load = serde_json::from_value(serde_json::json!({
             "target": target, "app": "demo", "calls": [{
-                "name": "one", "method": "encrypt", "fields": 1, "field_bytes": 16, "weight": 1, "curve": "r1",
+                "name": "one", "method": "encrypt", "fields": 1, "field_bytes": 16, "weight": 1, "suite": "p256",
                 "scope": "request", "collection": "people", "deadline_ms": null, "cancel_after_ms": null
             }],
             "drive": drive, "connections": 2, "duration_s": 60.0, "warm_up_s": 0.0, "check": 0, "distinct": 1,

@@ -115,7 +115,7 @@ pub(crate) fn conditions(load: &Load, processes: u32, (tls, version): (&str, &st
             address: load.target.address.clone(),
             cores: same_machine.then_some(machine.cores),
             state: load.target.state.clone(),
-            curve: Some(load.curves()),
+            suites: Some(load.suites()),
             scope: Some(load.scopes()),
         },
         machine,
@@ -203,7 +203,7 @@ mod tests {
         let text = serde_json::json!({
             "target": {"address": "192.0.2.1:1", "server_name": "x", "state": null, "ca": "", "cert": "", "key": ""},
             "app": "demo", "calls": [{
-                "name": "one", "method": "encrypt", "fields": 30, "field_bytes": 16, "weight": 4, "curve": "k1",
+                "name": "one", "method": "encrypt", "fields": 30, "field_bytes": 16, "weight": 4, "suite": "secp256k1",
                 "scope": "request", "collection": "people", "deadline_ms": null, "cancel_after_ms": null
             }],
             "drive": drive, "connections": 1, "duration_s": 2.0, "warm_up_s": 0.0, "check": 0, "distinct": 1,

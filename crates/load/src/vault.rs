@@ -13,7 +13,7 @@ mod rows;
 
 use crate::fault::Fault;
 use crate::histograms::Spread;
-use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Scope};
+use crate::load::{ArrivalRule, Arrivals, Call, Load, Scope, Suite};
 use crate::progress::Live;
 use crate::response_checker::Window;
 use crate::results::{KillFigures, LatencyFigures, Phase, PhaseFigures, Run, VaultFigures};
@@ -81,7 +81,7 @@ impl VaultSettings {
             fields: 1,
             field_bytes: rows::VALUE_BYTES as u32,
             weight: kind.share() as f64,
-            curve: Curve::R1,
+            suite: Suite::P256,
             scope: Scope::Request,
             collection: self.collection.clone(),
             deadline_ms: None,

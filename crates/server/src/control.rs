@@ -202,7 +202,7 @@ impl ControlService {
                 Ok(Applied::at(found.generation))
             }
             Control::App(call) => {
-                let changed = control::change_app(state, *call).await?;
+                let changed = control::change_app(state, call.clone()).await?;
                 changed.encode(out);
                 tracing::info!(
                     %principal, %method, app = call.app, key = changed.key, generation = changed.generation,

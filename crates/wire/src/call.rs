@@ -20,7 +20,7 @@ use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
 use crate::method::{Method, Notification};
 use crate::params::{
-    Control, Curve, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Rewrap, Tokenize,
+    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Rewrap, Suite, Tokenize,
     TokensCall,
 };
 use document::document;
@@ -140,7 +140,7 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
 /// Previews the work of a document request from its beginning. Reads up to the payload, the end of the bytes, or an
 /// invalid param. The decoder will reject the invalid request later; the preview uses the params before it.
 pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
-    let mut outlook = Preview { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
+    let mut outlook = Preview { method, deadline_ms: None, suite: None, key_scope: None, format: None, whole: None };
     let _ = name(message)
         .and_then(|(_, reader)| Params::open(method, message, reader, None))
         .and_then(|mut params| preview(&mut params, &mut outlook));
@@ -154,7 +154,7 @@ fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallErr
         match param.name {
             "payload" => break,
             "deadline_ms" => outlook.deadline_ms = Some(params.deadline(param)?),
-            "curve" => outlook.curve = Some(params.name(param, Curve::from_name)?),
+            "suite" => outlook.suite = Some(params.name(param, Suite::from_name)?),
             "key_scope" => outlook.key_scope = Some(params.name(param, KeyScope::from_name)?),
             "format" => outlook.format = Some(params.name(param, Format::from_name)?),
             "select" => drop(params.paths(param)?),

@@ -4,7 +4,7 @@
 
 use crate::error::{Detail, ErrorCode, RpcError};
 use crate::method::{Method, Notification};
-use crate::params::{Curve, Format, KeyScope};
+use crate::params::{Format, KeyScope, Suite};
 
 /// The kind of a message, known before its body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub struct Preview {
     pub method: Method,
     /// Time the caller gives, in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// The curve of the sealing key.
-    pub curve: Option<Curve>,
+    /// The suite of the sealing key.
+    pub suite: Option<Suite>,
     /// How far one ephemeral key reaches.
     pub key_scope: Option<KeyScope>,
     /// The format written.

@@ -51,8 +51,8 @@ pub use limits::{
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
-    Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask,
-    MaskList, MaskRule, Masking, OnError, Param, Rewrap, RuleFields, Sweep, TokenLookupScope, TokenMap, Tokenize,
+    Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList,
+    MaskRule, Masking, OnError, Param, Rewrap, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, Tokenize,
     TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};

@@ -42,19 +42,21 @@ macro_rules! names {
 pub(crate) use names;
 
 names! {
-    /// The curve of the key agreement.
+    /// The cipher suite of envelopes, and of the key that seals and opens them.
     #[derive(Default)]
-    Curve {
-        /// P-256, secp256r1. The default.
+    Suite {
+        /// HPKE to a P-256 key pair. The default.
         #[default]
-        R1 = "r1",
-        /// secp256k1.
-        K1 = "k1",
+        P256 = "p256",
+        /// HPKE to a secp256k1 key pair.
+        Secp256k1 = "secp256k1",
+        /// XAES-256-GCM under a symmetric key.
+        Xaes = "xaes",
     }
 }
 
 names! {
-    /// How far one ephemeral key reaches.
+    /// How far one ephemeral key reaches; of [`Suite::Xaes`], one derived key.
     #[derive(Default)]
     KeyScope {
         /// All fields of the call. The default.
@@ -62,7 +64,8 @@ names! {
         Request = "request",
         /// One field.
         Field = "field",
-        /// All calls of the app's present epoch on that curve; only where its operator allows it.
+        /// All calls of the app's present epoch of that suite; only where its operator allows it, and not with
+        /// [`Suite::Xaes`].
         Epoch = "epoch",
     }
 }
@@ -163,8 +166,8 @@ pub struct DocumentCall<'a, W> {
 /// How envelopes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writing<'a> {
-    /// Which of the app's keys seals. Those that open are named by the envelopes.
-    pub curve: Curve,
+    /// Which of the app's keys seals; `None` is the app's. Those that open are named by the envelopes.
+    pub suite: Option<Suite>,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,
     /// The format; `None` is the app's.

@@ -9,8 +9,8 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notification};
 use crate::params::{
-    AppOperation, CollectionOperation, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope,
-    Format, Inspect, KeyScope, Mask, Masking, OnError, Page, PrincipalOperation, Rewrap, RoleOperation, Scope,
+    AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
+    Inspect, KeyScope, Mask, Masking, OnError, Page, PrincipalOperation, Rewrap, RoleOperation, Scope, Suite,
     TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
@@ -99,7 +99,7 @@ fn document<W>(
 }
 
 fn writing(map: &mut Map<'_>, writing: &Writing<'_>) {
-    map.name("curve", writing.curve, Curve::name);
+    map.optional_text("suite", writing.suite.map(Suite::name));
     map.name("key_scope", writing.key_scope, KeyScope::name);
     map.optional_text("format", writing.format.map(Format::name));
     map.optional_text("role", writing.role);
@@ -197,8 +197,8 @@ fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
     match *ask {
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => map.text("kind", kind.name()),
-        AppOperation::Import { curve, private_key, seals } => {
-            map.text("curve", curve.name());
+        AppOperation::Import { suite, private_key, seals } => {
+            map.text("suite", suite.name());
             map.text("private_key", private_key.0);
             map.flag("seals", seals.then_some(true));
         }
@@ -209,9 +209,13 @@ fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
             map.optional_text("key", key);
             map.number("delay_s", delay_s);
         }
-        AppOperation::Set { format, epoch_ms } => {
+        AppOperation::Set { format, epoch_ms, write_suite, ref read_suites } => {
             map.optional_text("format", format.map(Format::name));
             map.number("epoch_ms", epoch_ms.map(u64::from));
+            map.optional_text("write_suite", write_suite.map(Suite::name));
+            if let Some(suites) = read_suites {
+                map.texts("read_suites", &suites.iter().map(|suite| suite.name()).collect::<Vec<_>>());
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::at_end;
 use crate::map::Map;
-use crate::params::{Curve, Encoding, Format, names};
+use crate::params::{Encoding, Format, Suite, names};
 
 mod control;
 mod tokens;
@@ -46,8 +46,8 @@ pub struct Inspection {
     pub version: Option<u32>,
     /// An Evervault string's tag; empty for one without.
     pub tag: Option<String>,
-    /// The curve of its key.
-    pub curve: Curve,
+    /// The suite, or of an Evervault value that of its kind of key.
+    pub suite: Suite,
     /// The key's id in hexadecimal. Only native envelopes name their key.
     pub key_id: Option<String>,
     /// Its datatype.
@@ -69,7 +69,7 @@ impl Inspection {
         map.text("format", self.format.name());
         map.number("version", self.version.map(u64::from));
         map.optional_text("tag", self.tag.as_deref());
-        map.text("curve", self.curve.name());
+        map.text("suite", self.suite.name());
         map.optional_text("key_id", self.key_id.as_deref());
         map.text("datatype", self.datatype.name());
         map.number("sequence", self.sequence);
@@ -84,7 +84,7 @@ impl Inspection {
     /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this build's.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut format, mut version, mut tag, mut curve, mut key_id) = (None, None, None, None, None);
+        let (mut format, mut version, mut tag, mut suite, mut key_id) = (None, None, None, None, None);
         let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
         let mut debug = None;
         for _ in 0..reader.map_len()? {
@@ -92,7 +92,7 @@ impl Inspection {
                 "format" => format = Some(name(&mut reader, Format::from_name)?),
                 "version" => version = Some(reader.u32()?),
                 "tag" => tag = Some(reader.str_utf8()?.to_owned()),
-                "curve" => curve = Some(name(&mut reader, Curve::from_name)?),
+                "suite" => suite = Some(name(&mut reader, Suite::from_name)?),
                 "key_id" => key_id = Some(reader.str_utf8()?.to_owned()),
                 "datatype" => datatype = Some(name(&mut reader, ValueKind::from_name)?),
                 "sequence" => sequence = Some(reader.u64()?),
@@ -107,7 +107,7 @@ impl Inspection {
             format: format.ok_or(MISSING)?,
             version,
             tag,
-            curve: curve.ok_or(MISSING)?,
+            suite: suite.ok_or(MISSING)?,
             key_id,
             datatype: datatype.ok_or(MISSING)?,
             sequence,
@@ -131,8 +131,8 @@ pub struct Info {
     pub generation: u64,
     /// Methods it serves.
     pub methods: Vec<String>,
-    /// Curves it seals with.
-    pub curves: Vec<String>,
+    /// Cipher suites it knows.
+    pub suites: Vec<String>,
     /// Envelope formats it writes.
     pub formats: Vec<String>,
     /// Envelope encodings it writes.
@@ -153,7 +153,7 @@ impl Info {
         number(out, "generation", self.generation);
         let lists = [
             ("methods", &self.methods),
-            ("curves", &self.curves),
+            ("suites", &self.suites),
             ("formats", &self.formats),
             ("encodings", &self.encodings),
             ("key_scopes", &self.key_scopes),
@@ -182,7 +182,7 @@ impl Info {
                 "protocol" => info.protocol = reader.u32()?,
                 "generation" => info.generation = reader.u64()?,
                 "methods" => info.methods = list(&mut reader)?,
-                "curves" => info.curves = list(&mut reader)?,
+                "suites" => info.suites = list(&mut reader)?,
                 "formats" => info.formats = list(&mut reader)?,
                 "encodings" => info.encodings = list(&mut reader)?,
                 "key_scopes" => info.key_scopes = list(&mut reader)?,
@@ -314,13 +314,13 @@ mod tests {
 
     #[test]
     fn results_round_trip() {
-        for (datatype, curve) in ValueKind::ALL.iter().zip([Curve::R1, Curve::K1].into_iter().cycle()) {
+        for (datatype, suite) in ValueKind::ALL.iter().zip(Suite::ALL.iter().copied().cycle()) {
             let is_native = *datatype != ValueKind::Number;
             let inspection = Inspection {
                 format: if is_native { Format::Native } else { Format::Evervault },
                 version: is_native.then_some(1),
                 tag: (!is_native).then(|| "QkTC".to_owned()),
-                curve,
+                suite,
                 key_id: is_native.then(|| "0123456789".to_owned()),
                 datatype: *datatype,
                 sequence: is_native.then_some(u64::from(u32::MAX)),
@@ -343,7 +343,7 @@ mod tests {
             protocol: 1,
             generation: 9,
             methods: vec!["encrypt".to_owned()],
-            curves: vec!["r1".to_owned(), "k1".to_owned()],
+            suites: vec!["p256".to_owned(), "xaes".to_owned()],
             formats: vec!["native".to_owned()],
             encodings: vec![],
             key_scopes: vec!["request".to_owned()],
@@ -360,7 +360,7 @@ mod tests {
         assert!(Health::decode(&[0x80]).is_err());
         assert_eq!(Info::decode(b"\x81\xa4more\xc0"), Ok(Info::default()));
         assert!(Info::decode(b"\x81\xa4name\x01").is_err());
-        assert!(Inspection::decode(b"\x81\xa5curve\xa4p521").is_err());
+        assert!(Inspection::decode(b"\x81\xa5suite\xa4p521").is_err());
         assert!(Inspection::decode(b"\x81\xa5debug\x01").is_err());
     }
 }

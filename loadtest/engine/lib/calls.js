@@ -183,9 +183,9 @@ class Calls {
   }
 
   /** Fails the call unless the reply is a document that is what it should be. */
-  judge(reply, { holds, fields, fieldBytes, seed, curve, keyScope }, entry) {
+  judge(reply, { holds, fields, fieldBytes, seed, suite, keyScope }, entry) {
     if (!reply.payload) this.fail(entry, new Failure(wrongReply, 'the result is no document'));
-    const wrong = native.check(reply.payload, { holds, fields, fieldBytes, seed, curve, keyScope });
+    const wrong = native.check(reply.payload, { holds, fields, fieldBytes, seed, suite, keyScope });
     if (wrong) this.fail(entry, new Failure(wrongReply, wrong));
   }
 
@@ -201,8 +201,8 @@ class Calls {
 
   /** Encrypted documents to decrypt, made once for all virtual users. */
   documents(options, entry, pool) {
-    const { app, fields, fieldBytes, curve, keyScope, documents } = options;
-    return this.once(JSON.stringify([pool.to.port, app, fields, fieldBytes, curve, keyScope, documents]), async () => {
+    const { app, fields, fieldBytes, suite, keyScope, documents } = options;
+    return this.once(JSON.stringify([pool.to.port, app, fields, fieldBytes, suite, keyScope, documents]), async () => {
       const made = [];
       while (made.length < documents) {
         const connection = await this.lease(pool, entry);
@@ -256,8 +256,8 @@ function backOff({ retryAfterMs }) {
 
 const pick = (list) => list[randomInt(list.length)];
 
-function encryptFrame({ app, fields, fieldBytes, curve, keyScope, deadlineMs }, seed) {
-  return (msgid) => native.encrypt(msgid, { app, fields, fieldBytes, seed, curve, keyScope, deadlineMs });
+function encryptFrame({ app, fields, fieldBytes, suite, keyScope, deadlineMs }, seed) {
+  return (msgid) => native.encrypt(msgid, { app, fields, fieldBytes, seed, suite, keyScope, deadlineMs });
 }
 
 function decryptFrame({ app, deadlineMs }, payload) {

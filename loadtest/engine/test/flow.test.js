@@ -9,7 +9,7 @@ const read = (...steps) => {
 };
 
 test('what a flow says is read with its defaults', () => {
-  const { steps, classes } = read({ send: { numEncrypts: 150, curve: 'k1' } }, { think: 0.5 });
+  const { steps, classes } = read({ send: { numEncrypts: 150, suite: 'secp256k1' } }, { think: 0.5 });
   assert.deepEqual(steps[0].options, {
     name: undefined,
     app: 'demo',
@@ -19,7 +19,7 @@ test('what a flow says is read with its defaults', () => {
     expect: [],
     numEncrypts: 150,
     fieldBytes: 16,
-    curve: 'k1',
+    suite: 'secp256k1',
     keyScope: 'request',
     cancelAfterMs: undefined,
     fields: 150,
@@ -40,7 +40,7 @@ test('what is misspelt or out of range is refused by name', () => {
     [{ send: {}, count: 3 }, /has no key count/],
     [{ send: { numEncrypts: 0 } }, /numEncrypts must be a whole number from 1/],
     [{ send: { numEncrypts: '30' } }, /numEncrypts must be a whole number/],
-    [{ send: { curve: 'k2' } }, /curve must be one of r1, k1/],
+    [{ send: { suite: 'p521' } }, /suite must be one of p256, secp256k1, xaes/],
     [{ send: { keyScope: 'all' } }, /keyScope must be one of/],
     [{ send: { expect: 'overloaded' } }, /expect must be a list/],
     [{ send: { name: 'a.b' } }, /name must be letters/],

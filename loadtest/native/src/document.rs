@@ -10,8 +10,6 @@ use sealwire_msgpack::{Malformed, TokenReader, write};
 const BYTES_MAX: u64 = 64 << 20;
 /// Most fields, so that the number in each key has six digits.
 const FIELDS_MAX: u32 = 1_000_000;
-/// Characters of an envelope's header in text, after the prefix.
-const HEADER_CHARS: usize = 52;
 
 /// The expected payload of a response.
 #[napi(object)]
@@ -24,8 +22,8 @@ pub struct Expected {
     pub field_bytes: u32,
     /// The document's seed.
     pub seed: Option<u32>,
-    /// For envelopes: their curve, "r1" unless given.
-    pub curve: Option<String>,
+    /// For envelopes: their suite, "p256" unless given.
+    pub suite: Option<String>,
     /// For envelopes: "request" (the default) if they share a header, or "field" if each has its own.
     pub key_scope: Option<String>,
 }
@@ -73,10 +71,12 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
     let wrong = match expected.holds.as_str() {
         "values" => values(payload, expected)?,
         "envelopes" => {
-            let suite = match expected.curve.as_deref().unwrap_or("r1") {
-                "r1" => b'Q'..=b'f',
-                "k1" => b'g'..=b'v',
-                other => return Err(format!("curve: {other} is not in the contract")),
+            // The suite is in the second character of the header, beside bits of the key id.
+            let (is_of_suite, header): (fn(u8) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256") {
+                "p256" => (|char| matches!(char, b'Q'..=b'f'), 52),
+                "secp256k1" => (|char| matches!(char, b'g'..=b'v'), 52),
+                "xaes" => (|char| matches!(char, b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_'), 36),
+                other => return Err(format!("suite: {other} is not in the contract")),
             };
             let own = match expected.key_scope.as_deref().unwrap_or("request") {
                 "request" => Some(false),
@@ -85,8 +85,11 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
                 "epoch" => None,
                 other => return Err(format!("keyScope: {other} is not in the contract")),
             };
-            let chars = 56 + ((21 + expected.field_bytes as usize) * 4).div_ceil(3);
-            each(payload, expected.fields, |text, before| envelope(text, before, chars, suite.contains(&text[5]), own))
+            let chars = 4 + header + ((21 + expected.field_bytes as usize) * 4).div_ceil(3);
+            each(payload, expected.fields, |text, before| {
+                let shape = Shape { chars, header, is_of_suite: is_of_suite(text[5]), own };
+                envelope(text, before, &shape)
+            })
         }
         "tokens" => each(payload, expected.fields, |text, before| {
             let right = text.len() == 26 && text.starts_with(b"tok_") && before != Some(text);
@@ -102,21 +105,27 @@ fn values(payload: &[u8], expected: &Expected) -> Result<Result<(), String>, Str
     Ok(if made == payload { Ok(()) } else { Err("the document is not the one that was sent".into()) })
 }
 
-fn envelope(
-    text: &[u8],
-    before: Option<&[u8]>,
+/// How an envelope has to look.
+struct Shape {
+    /// Its length.
     chars: usize,
-    curve: bool,
+    /// Length of its header.
+    header: usize,
+    /// Whether its header names the suite asked for.
+    is_of_suite: bool,
+    /// Whether each field has a header of its own; `None` if either is right.
     own: Option<bool>,
-) -> Result<(), &'static str> {
-    if text.len() != chars || !text.starts_with(b"sw1:A") {
+}
+
+fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'static str> {
+    if !shape.is_of_suite {
+        return Err("is sealed with another suite");
+    }
+    if text.len() != shape.chars || !text.starts_with(b"sw1:A") {
         return Err("is no envelope of its size");
     }
-    if !curve {
-        return Err("is sealed on the other curve");
-    }
-    let header = |text: &[u8]| text.get(4..4 + HEADER_CHARS).map(<[u8]>::to_vec);
-    match (before, own) {
+    let header = |text: &[u8]| text.get(4..4 + shape.header).map(<[u8]>::to_vec);
+    match (before, shape.own) {
         (Some(before), _) if before == text => Err("is the envelope of the field before it"),
         (Some(before), Some(own)) if (header(before) != header(text)) != own => {
             Err("is not of the key scope asked for")

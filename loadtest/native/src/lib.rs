@@ -9,7 +9,7 @@ mod replies;
 use napi::bindgen_prelude::{Buffer, Error, Result, Status};
 use napi_derive::napi;
 use sealwire_wire as wire;
-use wire::{Curve, Encoding, Format, KeyScope, TokenLookupScope, TokenizeOptions, Writing};
+use wire::{Encoding, Format, KeyScope, Suite, TokenLookupScope, TokenizeOptions, Writing};
 
 pub use document::Expected;
 pub use replies::{Replies, Reply};
@@ -34,8 +34,8 @@ pub struct Call {
     pub context: Option<Buffer>,
     /// The request's deadline in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// For `encrypt`: "r1" or "k1".
-    pub curve: Option<String>,
+    /// For `encrypt`: "p256", "secp256k1" or "xaes"; the app's if absent.
+    pub suite: Option<String>,
     /// For `encrypt`: "request", "field" or "epoch".
     pub key_scope: Option<String>,
     /// For `encrypt`: "native", "evervault" or "evervault-bare".
@@ -69,7 +69,7 @@ pub struct Info {
 #[napi(catch_unwind)]
 pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
     let writing = Writing {
-        curve: named("curve", call.curve.as_deref(), Curve::from_name)?.unwrap_or_default(),
+        suite: named("suite", call.suite.as_deref(), Suite::from_name)?,
         key_scope: named("keyScope", call.key_scope.as_deref(), KeyScope::from_name)?.unwrap_or_default(),
         format: named("format", call.format.as_deref(), Format::from_name)?,
         encoding: named("encoding", call.encoding.as_deref(), Encoding::from_name)?.unwrap_or_default(),

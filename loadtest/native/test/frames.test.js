@@ -21,15 +21,15 @@ test('a call is the frame of the contract', () => {
     ],
     [
       'encrypt',
-      { app: 'demo', payload, curve: 'k1', keyScope: 'field', deadlineMs: 100 },
+      { app: 'demo', payload, suite: 'secp256k1', keyScope: 'field', deadlineMs: 100 },
       request(
         bytes(7),
         'encrypt',
         map(
           str('app'),
           str('demo'),
-          str('curve'),
-          str('k1'),
+          str('suite'),
+          str('secp256k1'),
           str('key_scope'),
           str('field'),
           str('deadline_ms'),
@@ -95,7 +95,7 @@ test('what makes no frame throws and says why', () => {
     [() => native.encrypt(1, { app: 'demo', payload, fields: 1 }), /either payload or fields/],
     [() => native.encrypt(1, { app: 'demo', payload: bytes(1, 1) }), /payload/],
     [() => native.encrypt(1, { app: 'demo', payload: bytes(0x92, 1) }), /payload/],
-    [() => native.encrypt(1, { app: 'demo', payload, curve: 'k2' }), /curve: k2/],
+    [() => native.encrypt(1, { app: 'demo', payload, suite: 'p521' }), /suite: p521/],
     [() => native.encrypt(1, { app: 'demo', payload, keyScope: 'all' }), /keyScope: all/],
     [() => native.tokenize(1, { app: 'demo', payload }), /collection/],
     [() => native.encrypt(1, { fields: 1 }), /app/],

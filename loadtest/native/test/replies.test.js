@@ -73,8 +73,9 @@ test('what breaks the contract throws', () => {
 });
 
 test('a document is checked field by field', () => {
-  const header = (curve, fill) => `sw1:A${curve}${fill.repeat(50)}`;
-  const envelope = (curve, fill, end) => `${header(curve, fill)}${'x'.repeat(49)}${end}`;
+  const header = (suite, fill) => `sw1:A${suite}${fill.repeat(50)}`;
+  const envelope = (suite, fill, end) => `${header(suite, fill)}${'x'.repeat(49)}${end}`;
+  const short = (end) => `sw1:A7${'h'.repeat(34)}${'x'.repeat(49)}${end}`;
   const document = (...texts) =>
     map(
       ...texts.flatMap((text, i) => [
@@ -88,8 +89,11 @@ test('a document is checked field by field', () => {
   const token = (end) => `tok_${'x'.repeat(21)}${end}`;
   const rows = [
     [good, two, null],
-    [good, { ...two, curve: 'k1' }, /other curve/],
-    [document(envelope('h', 'h', '1'), envelope('h', 'h', '2')), { ...two, curve: 'k1' }, null],
+    [good, { ...two, suite: 'secp256k1' }, /another suite/],
+    [good, { ...two, suite: 'xaes' }, /another suite/],
+    [document(envelope('h', 'h', '1'), envelope('h', 'h', '2')), { ...two, suite: 'secp256k1' }, null],
+    [document(short('1'), short('2')), { ...two, suite: 'xaes' }, null],
+    [document(short('1'), short('2')), { ...two, suite: 'xaes', keyScope: 'field' }, /key scope/],
     [good, { ...two, keyScope: 'field' }, /key scope/],
     [own, { ...two, keyScope: 'field' }, null],
     [own, two, /key scope/],
@@ -113,7 +117,7 @@ test('a document is checked field by field', () => {
     else assert.match(String(found), why, `row ${index}`);
   }
   assert.throws(() => native.check(good, { ...two, holds: 'things' }), /things/);
-  assert.throws(() => native.check(good, { ...two, curve: 'k2' }), /k2/);
+  assert.throws(() => native.check(good, { ...two, suite: 'p521' }), /p521/);
 });
 
 test('it loads in several worker threads, where Artillery runs engines', async () => {

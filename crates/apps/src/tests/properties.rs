@@ -12,7 +12,7 @@ const APPS: [&str; 3] = ["a", "b", "c"];
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Create,
-    Rotate(Curve),
+    Rotate(Suite),
     RotateToken,
     Import(u8),
     Disable(u8),
@@ -27,11 +27,11 @@ enum Change {
 }
 
 fn change() -> impl Strategy<Value = (&'static str, Change)> {
-    let curve = prop_oneof![Just(Curve::P256), Just(Curve::Secp256k1)];
+    let suite = prop::sample::select(&Suite::ALL[..]);
     let which = 0..6u8;
     let change = prop_oneof![
         4 => Just(Change::Create),
-        3 => curve.prop_map(Change::Rotate),
+        3 => suite.prop_map(Change::Rotate),
         1 => Just(Change::RotateToken),
         2 => (1..6u8).prop_map(Change::Import),
         1 => which.clone().prop_map(Change::Disable),
@@ -67,8 +67,8 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     let of_app = |made: Result<AppChange, StoreError>| made.map(|made| made.generation);
     let of_collection = |made: Result<CollectionChange, StoreError>| made.map(|made| made.generation);
     let made = match change {
-        Change::Create => of_app(control.create(&app, &[Curve::P256]).await),
-        Change::Rotate(curve) => of_app(control.rotate(&app, KeyKind::Pair(curve)).await),
+        Change::Create => of_app(control.create(&app, &[Suite::P256]).await),
+        Change::Rotate(suite) => of_app(control.rotate(&app, KeyKind::Suite(suite)).await),
         Change::RotateToken => of_app(control.rotate(&app, KeyKind::Token).await),
         Change::Import(scalar) => of_app(control.import(&app, pair(scalar), scalar % 2 == 0).await),
         Change::Disable(at) => of_app(control.disable(&app, key(at).await?).await),
@@ -101,7 +101,7 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
 struct History {
     /// Name of each app, by app number.
     apps: HashMap<u32, AppId>,
-    /// Key of each version, by app number, curve and version number.
+    /// Key of each version, by app number, suite and version number.
     versions: HashMap<(u32, &'static str, u32), KeyId>,
     /// Name of each collection, by app number and collection number.
     collections: HashMap<(u32, u32), CollectionName>,
@@ -128,7 +128,7 @@ impl History {
         for (app, served) in apps.iter().zip(&state.apps) {
             assert_eq!(self.apps.entry(app.number).or_insert_with(|| app.app.clone()), &app.app);
             for key in &app.keys {
-                let version = (app.number, key.curve.name(), key.number);
+                let version = (app.number, key.suite.name(), key.number);
                 assert_eq!(*self.versions.entry(version).or_insert(key.id), key.id, "a number is used twice");
             }
             let held = served.keys.versions().iter().map(|version| (version.id, version.number, version.state));

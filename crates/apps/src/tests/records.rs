@@ -18,10 +18,11 @@ async fn put(store: &MemoryStore, key: &str, record: &str) {
 #[tokio::test]
 async fn records_hold_no_secret_and_no_setting_that_is_the_default() {
     let (control, store) = fresh();
-    control.create(&app("shop"), &Curve::ALL).await.unwrap();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
     let text = text(&store, "app/shop").await;
     for version in keys(&control, "shop").await.versions() {
-        let scalar = version.pair.scalar().unwrap();
+        let Ok(pair) = version.pair() else { continue };
+        let scalar = pair.scalar().unwrap();
         let hex: String = scalar.expose().iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!text.contains(&hex) && !text.contains(&STANDARD.encode(scalar.expose())));
     }
@@ -33,7 +34,7 @@ async fn records_hold_no_secret_and_no_setting_that_is_the_default() {
 #[tokio::test]
 async fn what_is_damaged_is_refused_by_name() {
     let (control, store) = fresh();
-    control.create(&app("shop"), &[Curve::P256]).await.unwrap();
+    control.create(&app("shop"), &[Suite::P256, Suite::Xaes]).await.unwrap();
     let cards = CollectionName::new("cards").unwrap();
     let rules = CollectionRules {
         kind: CollectionKind::Random,
@@ -46,6 +47,7 @@ async fn what_is_damaged_is_refused_by_name() {
     let (good, collection) = (text(&store, "app/shop").await, text(&store, "collection/shop/cards").await);
     let id = &control.app(&app("shop")).await.unwrap().keys[0].id.to_string();
     let wrapped = |at: usize| good.split("\"wrapped\":\"").nth(at).unwrap().split('"').next().unwrap();
+    let check_of_xaes = good.split("\"public_key\":\"").nth(2).unwrap().split('"').next().unwrap();
     let check = async |key: &str, record: &str, expected: &str| {
         let before = text(&store, key).await;
         put(&store, key, record).await;
@@ -59,21 +61,26 @@ async fn what_is_damaged_is_refused_by_name() {
         (good.replace("\"format\":1", "\"format\":2"), "format 2 is not 1"),
         (good.replace("\"format\":1", "\"format\":2").replace("\"number\"", "\"new\""), "format 2 is not 1"),
         ("{\"format\":1}".into(), "neither live nor deleted"),
-        (good.replace("\"r1\"", "\"r9\""), "unknown curve"),
+        (good.replace("\"r1\"", "\"r9\""), "unknown suite"),
         (good.replace(id, "xyz"), "10 hexadecimal digits"),
         (good.replace(id, "+1+2+3+4+5"), "10 hexadecimal digits"),
         (good.replace(id, "0000000000"), "does not open"),
         (good.replace("\"number\":1,\"state\"", "\"number\":2,\"state\""), "does not open"),
         (good.replace(wrapped(1), "AAAA"), "does not open"),
         (good.replace(wrapped(2), "AAAA"), "does not open"),
-        (good.replace(wrapped(2), "!"), "not base64"),
         (good.replace(wrapped(2), wrapped(1)), "does not open"),
+        (good.replace(check_of_xaes, "AAAA"), "a key does not match its check"),
+        (good.replace(wrapped(3), "AAAA"), "does not open"),
+        (good.replace(wrapped(3), "!"), "not base64"),
+        (good.replace(wrapped(3), wrapped(1)), "does not open"),
         (good.replace("\"shop\"", "\"pohs\""), "the key is not its app's"),
         (good.replace("\"created_unix_s\"", "\"made\""), "unknown field"),
         (good.replace("\"keys\"", "\"settings\":{\"epoch_ms\":15001},\"keys\""), "an epoch lasts 1 to 15000 ms"),
         (good.replace("\"keys\"", "\"settings\":{\"epoch_ms\":-1},\"keys\""), "damaged"),
         (good.replace("\"keys\"", "\"settings\":{\"epoch_s\":1},\"keys\""), "unknown field"),
         (good.replace("\"keys\"", "\"settings\":{\"format\":\"pgp\"},\"keys\""), "unknown variant"),
+        (good.replace("\"keys\"", "\"settings\":{\"write_suite\":\"rot13\"},\"keys\""), "unknown suite"),
+        (good.replace("\"keys\"", "\"settings\":{\"read_suites\":[\"\"]},\"keys\""), "unknown suite"),
     ] {
         assert_ne!(record, good, "{expected}");
         check("app/shop", &record, expected).await;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use sealwire_client::{Curve, Format};
+use sealwire_client::{Format, Suite};
 use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
@@ -27,7 +27,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AppsCommand {
-    /// Create an app with a key on each curve and a key for its tokens
+    /// Create an app with a key of each suite and a key for its tokens
     Create {
         /// 1 to 64 letters, digits, dots, underscores or hyphens; the first is not a dot
         name: String,
@@ -38,11 +38,12 @@ enum AppsCommand {
     Rotate {
         /// The app
         name: String,
-        /// Rotate only the key on this curve [default: the key on each curve that the app has keys on]
-        #[arg(long, value_parser = curve)]
-        curve: Option<Curve>,
-        /// Rotate the key that seals the values of tokens instead of a key on a curve
-        #[arg(long, conflicts_with = "curve")]
+        /// Rotate only the key of this suite: p256, secp256k1 or xaes. Creates the first key of a suite that the app has
+        /// no key of [default: the key of each suite that the app has keys of]
+        #[arg(long, value_parser = suite)]
+        suite: Option<Suite>,
+        /// Rotate the key that seals the values of tokens instead of the key of a suite
+        #[arg(long, conflicts_with = "suite")]
         token: bool,
         #[command(flatten)]
         target: TargetArgs,
@@ -93,9 +94,9 @@ enum AppsCommand {
 struct ImportArgs {
     /// The app
     name: String,
-    /// r1 is P-256, k1 is secp256k1
-    #[arg(long, value_parser = curve)]
-    curve: Curve,
+    /// Suite of the key pair: p256 or secp256k1
+    #[arg(long, value_parser = suite_of_key_pairs)]
+    suite: Suite,
     /// The private key: PEM without a password (SEC 1 or PKCS #8), or its 32 bytes in hexadecimal or base64; `-` reads
     /// standard input. Other users must not be able to read the file
     #[arg(long, value_name = "FILE")]
@@ -109,10 +110,10 @@ struct ImportArgs {
 }
 
 /// The settings that `set` changes.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
-    /// Allow requests with key scope `epoch`, which share one ephemeral key per curve for this many milliseconds, 1 to
+    /// Allow requests with key scope `epoch`, which share one ephemeral key per suite for this many milliseconds, 1 to
     /// 15000. A request with few fields then takes a fraction of the CPU time, but a leaked ephemeral key exposes all
     /// fields sealed under it. 0 forbids such requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
@@ -120,6 +121,14 @@ struct SettingArgs {
     /// Format for requests that name no format: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
+    /// Suite for requests that name no suite: p256, secp256k1 or xaes. The app must have a key of it. All engines must
+    /// be new enough to know it
+    #[arg(long, value_parser = suite)]
+    write_suite: Option<Suite>,
+    /// Suites whose envelopes open and which requests may name, with commas between. Rewrap all data of a suite before
+    /// you leave it out
+    #[arg(long, value_name = "SUITES", value_parser = suite, value_delimiter = ',')]
+    read_suites: Option<Vec<Suite>>,
 }
 
 /// An app, or one of its keys.
@@ -143,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let change = target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
             print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::Rotate { name, curve, token, target } => rotate(name, *curve, *token, target),
+        AppsCommand::Rotate { name, suite, token, target } => rotate(name, *suite, *token, target),
         AppsCommand::Import(args) => import(args),
         AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
         AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
@@ -152,7 +161,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         AppsCommand::Restore(args) => args.change(|key| AppOperation::Restore { key }),
         AppsCommand::Set { name, settings, target } => {
-            let ask = AppOperation::Set { format: settings.format, epoch_ms: settings.epoch_ms };
+            let SettingArgs { epoch_ms, format, write_suite, read_suites } = settings.clone();
+            let ask = AppOperation::Set { format, epoch_ms, write_suite, read_suites };
             let change = target.run(async |control| control.change_app(name, ask).await)?;
             print(target.engine.json, change.app.as_slice())
         }
@@ -166,8 +176,13 @@ fn format(name: &str) -> Result<Format, String> {
     found.ok_or_else(|| "the format must be native or evervault".into())
 }
 
-fn curve(name: &str) -> Result<Curve, String> {
-    Curve::from_name(name).ok_or_else(|| "r1 is P-256, k1 is secp256k1".into())
+fn suite(name: &str) -> Result<Suite, String> {
+    Suite::from_name(name).ok_or_else(|| "the suites are p256, secp256k1 and xaes".into())
+}
+
+fn suite_of_key_pairs(name: &str) -> Result<Suite, String> {
+    let found = Suite::from_name(name).filter(|suite| *suite != Suite::Xaes);
+    found.ok_or_else(|| "the suites of key pairs are p256 and secp256k1".into())
 }
 
 fn key_id(id: &str) -> Result<String, String> {
@@ -176,13 +191,13 @@ fn key_id(id: &str) -> Result<String, String> {
     if is_valid { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
 }
 
-/// Rotates one kind of key, or the keys on each curve of the app. Prints the new keys.
-fn rotate(name: &str, curve: Option<Curve>, token: bool, target: &TargetArgs) -> Result<(), Failure> {
+/// Rotates one kind of key, or the key of each suite of the app. Prints the new keys.
+fn rotate(name: &str, suite: Option<Suite>, token: bool, target: &TargetArgs) -> Result<(), Failure> {
     let changes = target.run(async |control| {
-        let kinds = match (token, curve) {
+        let kinds = match (token, suite) {
             (true, _) => vec![RotateKind::Token],
-            (false, Some(curve)) => vec![rotate_kind(curve)],
-            (false, None) => curves(&control, name).await?.into_iter().map(rotate_kind).collect(),
+            (false, Some(suite)) => vec![rotate_kind(suite)],
+            (false, None) => suites(&control, name).await?.into_iter().map(rotate_kind).collect(),
         };
         let mut changes = Vec::new();
         for kind in kinds {
@@ -193,18 +208,19 @@ fn rotate(name: &str, curve: Option<Curve>, token: bool, target: &TargetArgs) ->
     print_keys(target.engine.json, &changes)
 }
 
-/// Returns the curves that an app has keys on.
-async fn curves(control: &ControlTarget, name: &str) -> Result<Vec<Curve>, Failure> {
+/// Returns the suites that an app has keys of.
+async fn suites(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
     let apps = control.apps().await?;
     let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
-    let has = |curve: &&Curve| app.keys.iter().any(|key| key.curve == curve.name());
-    Ok(Curve::ALL.iter().filter(has).copied().collect())
+    let has = |suite: &&Suite| app.keys.iter().any(|key| key.suite == suite.name());
+    Ok(Suite::ALL.iter().filter(has).copied().collect())
 }
 
-fn rotate_kind(curve: Curve) -> RotateKind {
-    match curve {
-        Curve::R1 => RotateKind::R1,
-        Curve::K1 => RotateKind::K1,
+fn rotate_kind(suite: Suite) -> RotateKind {
+    match suite {
+        Suite::P256 => RotateKind::P256,
+        Suite::Secp256k1 => RotateKind::Secp256k1,
+        Suite::Xaes => RotateKind::Xaes,
     }
 }
 
@@ -212,7 +228,7 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     let with_file_name = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;
     let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
-    let ask = AppOperation::Import { curve: args.curve, private_key: Secret(text), seals: args.seals };
+    let ask = AppOperation::Import { suite: args.suite, private_key: Secret(text), seals: args.seals };
     let change = args.target.run(async |control| control.change_app(&args.name, ask).await)?;
     print_keys(args.target.engine.json, &[change])
 }
@@ -268,27 +284,27 @@ fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
     })
 }
 
-/// Maximum number of active keys on a curve without a warning. Each active key that is tried in vain on an Evervault
+/// Maximum number of active key pairs of a suite without a warning. Each active key that is tried in vain on an Evervault
 /// value costs 0.25 ms.
 const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 
-/// Warns if a curve of the changed key has too many active keys, or no active key that seals. An Evervault value does
+/// Warns if the suite of the changed key has too many active key pairs, or no active key that seals. An Evervault value does
 /// not name its key, so all active keys may be tried.
 fn warn_about_active_keys(app: &App, changed_key: &str) {
     let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else { return };
-    let (app_name, curve) = (&app.app, &key.curve);
-    let on_curve = || app.keys.iter().filter(|other| other.curve == *curve && other.state == "active");
-    let active = on_curve().count();
-    if key.state == "active" && active > ACTIVE_KEYS_WITHOUT_WARNING {
+    let (app_name, suite) = (&app.app, &key.suite);
+    let of_suite = || app.keys.iter().filter(|other| other.suite == *suite && other.state == "active");
+    let active = of_suite().count();
+    if key.state == "active" && suite != Suite::Xaes.name() && active > ACTIVE_KEYS_WITHOUT_WARNING {
         eprintln!(
-            "{app_name} has {active} active keys on {curve}: each new ephemeral key in Evervault values may be tried \
+            "{app_name} has {active} active keys of suite {suite}: each new ephemeral key in Evervault values may be tried \
              with all of them; disable the keys that no data needs"
         );
     }
-    if key.state != "active" && !on_curve().any(|key| key.seals) {
+    if key.state != "active" && !of_suite().any(|key| key.seals) {
         eprintln!(
-            "{app_name} has no active key on {curve} now: requests to encrypt on {curve} fail with not_found until a \
-             key is created or enabled"
+            "{app_name} has no active key of suite {suite} now: requests to encrypt with {suite} fail with not_found \
+             until a key is created or enabled"
         );
     }
 }
@@ -314,16 +330,23 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         println!("{}", serde_json::to_string(apps)?);
         return Ok(());
     }
-    println!("{:<24} {:<10} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "FORMAT", "EPOCH_MS", "KEY OF", "VERSION", "KEY");
+    println!(
+        "{:<24} {:<10} {:<10} {:<8} {:<10} {:<8} {:<11} STATE",
+        "APP", "FORMAT", "WRITES", "EPOCH_MS", "KEY OF", "VERSION", "KEY"
+    );
     for app in apps {
         let app_state = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
         let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
-            let (name, format, epoch_ms) = (&app.app, &app.format, app.epoch_ms);
-            println!("{name:<24} {format:<10} {epoch_ms:<8} {key_of:<6} {version:<8} {id:<11} {state}{app_state}");
+            let App { app: name, format, write_suite, epoch_ms, .. } = app;
+            println!(
+                "{name:<24} {format:<10} {write_suite:<10} {epoch_ms:<8} {key_of:<10} {version:<8} {id:<11} \
+                 {state}{app_state}"
+            );
         };
         for key in &app.keys {
             let opens_only = if key.seals { "" } else { ", opens only" };
-            print_key(&key.curve, key.version, &key.id, &format!("{}{opens_only}", key.state));
+            let suite_off = if app.read_suites.contains(&key.suite) { "" } else { ", suite off" };
+            print_key(&key.suite, key.version, &key.id, &format!("{}{opens_only}{suite_off}", key.state));
         }
         for key in &app.token_keys {
             print_key("token", key.version, &token_key_id(key.version), &key.state);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
-    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
+    Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap, Suite,
     Unbound, Unmatched, Writing,
 };
 use sealwire_payload::{WalkLimits, json};
@@ -52,9 +52,9 @@ pub(super) struct Common {
 pub(super) struct EncryptArgs {
     #[command(flatten)]
     common: Common,
-    /// r1 is P-256, k1 is secp256k1
-    #[arg(long, value_enum, default_value = "r1")]
-    curve: CurveName,
+    /// Cipher suite [default: the app's]
+    #[arg(long, value_enum)]
+    suite: Option<SuiteName>,
     /// Scope of one ephemeral key: the document, one field, or all requests of the app's current epoch, which `sealwire
     /// apps set APP --epoch-ms N` allows
     #[arg(long, value_enum, default_value = "request")]
@@ -82,9 +82,9 @@ pub(super) struct DecryptArgs {
 pub(super) struct RewrapArgs {
     #[command(flatten)]
     common: Common,
-    /// Curve of the key to move to; r1 is P-256, k1 is secp256k1
-    #[arg(long, value_enum, default_value = "r1")]
-    curve: CurveName,
+    /// Cipher suite to move to [default: the app's]
+    #[arg(long, value_enum)]
+    suite: Option<SuiteName>,
     /// Format of the new envelopes
     #[arg(long, value_enum)]
     format: Option<FormatName>,
@@ -98,16 +98,18 @@ pub(super) struct RewrapArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum CurveName {
-    R1,
-    K1,
+enum SuiteName {
+    P256,
+    Secp256k1,
+    Xaes,
 }
 
-impl From<CurveName> for Curve {
-    fn from(name: CurveName) -> Self {
+impl From<SuiteName> for Suite {
+    fn from(name: SuiteName) -> Self {
         match name {
-            CurveName::R1 => Self::R1,
-            CurveName::K1 => Self::K1,
+            SuiteName::P256 => Self::P256,
+            SuiteName::Secp256k1 => Self::Secp256k1,
+            SuiteName::Xaes => Self::Xaes,
         }
     }
 }
@@ -150,7 +152,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             writing: Writing {
-                curve: args.curve.into(),
+                suite: args.suite.map(Suite::from),
                 key_scope,
                 format: args.format.map(Format::from),
                 role: args.role.as_deref(),
@@ -189,7 +191,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
             reason: common.reason.as_deref(),
             on_error,
             writing: Writing {
-                curve: args.curve.into(),
+                suite: args.suite.map(Suite::from),
                 format: args.format.map(Format::from),
                 unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
                 ..Writing::default()

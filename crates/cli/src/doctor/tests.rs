@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use rcgen::{CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_testkit::{Options, Postgres};
 use tempfile::TempDir;
 use time::OffsetDateTime;
@@ -335,7 +335,7 @@ async fn a_key_that_does_not_open_the_state_is_found() {
     let deployment = Deployment::new();
     let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
     let (control, stores) = open_control(&config).await.unwrap();
-    control.create(&AppId::new("shop").unwrap(), &[Curve::P256]).await.unwrap();
+    control.create(&AppId::new("shop").unwrap(), &[Suite::P256]).await.unwrap();
     stores.close().await;
     deployment.finds(Level::Good, "state", "1 apps are there, and their keys open").await;
     deployment.write("kek.key", &Kek::generate_hex().unwrap());

@@ -180,7 +180,13 @@ fn a_users_file_comes_back_identical() {
     for document in documents {
         let document = document.replace("LONG", &"x".repeat(100_000));
         dev.write("mine.json", &document);
-        for options in [&[][..], &["--curve", "k1"], &["--key-scope", "field"], &["--context", "row 7"]] {
+        for options in [
+            &[][..],
+            &["--suite", "xaes"],
+            &["--suite", "secp256k1"],
+            &["--key-scope", "field"],
+            &["--context", "row 7"],
+        ] {
             dev.ok(&[&["encrypt", "mine.json", "--output", "sealed.json"], options].concat());
             let context = if options.contains(&"--context") { options } else { &[] };
             let back = dev.ok(&[&["decrypt", "sealed.json"], context].concat());
@@ -216,7 +222,7 @@ fn selections_contexts_and_reports() {
 
     let envelope = value["card"].as_str().unwrap();
     let inspected: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", envelope, "--json"])).unwrap();
-    assert_eq!((&inspected["datatype"], &inspected["curve"]), (&"value".into(), &"r1".into()));
+    assert_eq!((&inspected["datatype"], &inspected["suite"]), (&"value".into(), &"p256".into()));
     assert!(dev.ok(&["health", "--json"]).contains("\"status\":\"ok\""));
     assert!(dev.ok(&["info"]).contains("encrypt decrypt rewrap"));
 }
@@ -285,13 +291,13 @@ fn certificates_are_made_and_never_overwritten() {
     refused(path, &["certs", "client", "../relay"], 1, "no slash");
 }
 
-/// Returns the keys of the app `demo` (id, curve, number and state) from the JSON output of `apps`.
+/// Returns the keys of the app `demo` (id, suite, number and state) from the JSON output of `apps`.
 fn keys(printed: &str) -> Vec<(String, String, u64, String)> {
     let apps: serde_json::Value = serde_json::from_str(printed).unwrap();
     let app = apps.as_array().unwrap().iter().find(|app| app["app"] == "demo").unwrap();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let key = |key: &serde_json::Value| {
-        (text(&key["id"]), text(&key["curve"]), key["version"].as_u64().unwrap(), text(&key["state"]))
+        (text(&key["id"]), text(&key["suite"]), key["version"].as_u64().unwrap(), text(&key["state"]))
     };
     app["keys"].as_array().unwrap().iter().map(key).collect()
 }
@@ -300,9 +306,9 @@ fn listed(dev: &Dev) -> Vec<(String, String, u64, String)> {
     keys(&dev.operate(&["apps", "list", "--json"]))
 }
 
-/// Returns the numbers of the keys on a curve, in order of creation.
-fn numbers(keys: &[(String, String, u64, String)], curve: &str) -> Vec<u64> {
-    keys.iter().filter(|key| key.1 == curve).map(|key| key.2).collect()
+/// Returns the numbers of the keys of a suite, in order of creation.
+fn numbers(keys: &[(String, String, u64, String)], suite: &str) -> Vec<u64> {
+    keys.iter().filter(|key| key.1 == suite).map(|key| key.2).collect()
 }
 
 /// Retries until `holds` returns true. An engine follows the store within a second.
@@ -323,30 +329,36 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
         let value: serde_json::Value = serde_json::from_str(sealed).unwrap();
         let said = dev.ok(&["inspect", value["card"].as_str().unwrap(), "--json"]);
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-        (said["key_id"].as_str().unwrap().to_owned(), said["curve"].as_str().unwrap().to_owned())
+        (said["key_id"].as_str().unwrap().to_owned(), said["suite"].as_str().unwrap().to_owned())
     };
     let old = seal();
     dev.write("old.json", &old);
     let before = listed(&dev);
     let made = keys(&dev.operate(&["apps", "rotate", "demo", "--json"]));
-    assert_eq!(made.iter().map(|key| (&*key.1, key.2)).collect::<Vec<_>>(), [("r1", 2), ("k1", 2)]);
+    assert_eq!(
+        made.iter().map(|key| (&*key.1, key.2)).collect::<Vec<_>>(),
+        [("p256", 2), ("secp256k1", 2), ("xaes", 2)]
+    );
     assert_eq!(listed(&dev), [&before[..], &made].concat());
-    let one = keys(&dev.operate(&["apps", "rotate", "demo", "--curve", "k1", "--json"]));
-    assert_eq!((one.len(), &*one[0].1, one[0].2), (1, "k1", 3));
+    let one = keys(&dev.operate(&["apps", "rotate", "demo", "--suite", "secp256k1", "--json"]));
+    assert_eq!((one.len(), &*one[0].1, one[0].2), (1, "secp256k1", 3));
     let (first, second, third) = (before[0].0.clone(), made[0].0.clone(), one[0].0.clone());
 
     // The engine seals with the new key and opens the old envelope.
     soon(|| key_of(&seal()).0 == second);
-    assert_eq!(key_of(&old), (first.clone(), "r1".into()));
+    assert_eq!(key_of(&old), (first.clone(), "p256".into()));
     assert!(dev.ok(&["decrypt", "old.json", "--compact"]).contains("4242"));
     let moved = dev.ok(&["rewrap", "old.json", "--compact"]);
-    assert_eq!(key_of(&moved), (second.clone(), "r1".into()));
+    assert_eq!(key_of(&moved), (second.clone(), "p256".into()));
     dev.write("moved.json", &moved);
-    soon(|| key_of(&dev.ok(&["rewrap", "old.json", "--curve", "k1", "--compact"])) == (third.clone(), "k1".into()));
+    soon(|| {
+        key_of(&dev.ok(&["rewrap", "old.json", "--suite", "secp256k1", "--compact"]))
+            == (third.clone(), "secp256k1".into())
+    });
 
     // The old key is disabled: its envelope does not open, and the rewrapped one does. Then the key is enabled again.
     let stopped = keys(&dev.operate(&["apps", "disable", "demo", &first, "--json"]));
-    assert_eq!(stopped, [(first.clone(), "r1".into(), 1, "disabled".into())]);
+    assert_eq!(stopped, [(first.clone(), "p256".into(), 1, "disabled".into())]);
     soon(|| !sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
     dev.refused(&["decrypt", "old.json"], "$.card does not open");
     dev.refused(&["rewrap", "old.json"], "$.card does not open");
@@ -355,19 +367,19 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     assert!(dev.operate(&["apps", "enable", "demo", &first]).contains("active"));
     soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
 
-    // Without an active key on the curve, encryption fails, and the operator is warned.
+    // Without an active key of the suite, encryption fails, and the operator is warned.
     dev.operate(&["apps", "disable", "demo", &first]);
     let last = sealwire(dev.path(), &dev.operators(&["apps", "disable", "demo", &second]));
     assert!(last.status.success());
-    assert!(String::from_utf8(last.stderr).unwrap().contains("no active key on r1"));
+    assert!(String::from_utf8(last.stderr).unwrap().contains("no active key of suite p256"));
     soon(|| !sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
-    dev.refused(&["encrypt", "mine.json"], "no active key on that curve");
-    dev.refused(&["rewrap", "old.json"], "no active key on that curve");
-    dev.operate(&["apps", "rotate", "demo", "--curve", "r1"]);
+    dev.refused(&["encrypt", "mine.json"], "no active key of that suite");
+    dev.refused(&["rewrap", "old.json"], "no active key of that suite");
+    dev.operate(&["apps", "rotate", "demo", "--suite", "p256"]);
     soon(|| sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
 
     dev.may_not(&["apps", "rotate", "nobody"], 1, "there is no app nobody");
-    dev.may_not(&["apps", "rotate", "demo", "--curve", "r9"], 2, "r1 is P-256");
+    dev.may_not(&["apps", "rotate", "demo", "--suite", "rot13"], 2, "the suites are p256");
     dev.may_not(&["apps", "disable", "demo", "0000000000"], 1, "has no key 0000000000");
     dev.may_not(&["apps", "disable", "demo", "first"], 2, "10 hexadecimal digits");
     dev.stop();
@@ -392,19 +404,19 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
     dev.write("theirs.json", &format!(r#"{{"n":"{R1}","t":"{K1}","p":"plain"}}"#));
     dev.refused(&["decrypt", "theirs.json"], "$.n does not open");
     dev.write("key.hex", SCALAR);
-    let import = ["apps", "import", "demo", "--curve", "r1", "--key-file", "key.hex"];
+    let import = ["apps", "import", "demo", "--suite", "p256", "--key-file", "key.hex"];
     std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o644)).unwrap();
     dev.may_not(&import, 1, "key.hex: others may read it (mode 644)");
     std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let made = keys(&dev.operate(&[&import[..], &["--json"]].concat()));
-    assert_eq!((&*made[0].1, made[0].2, &*made[0].3), ("r1", 2, "active"));
+    assert_eq!((&*made[0].1, made[0].2, &*made[0].3), ("p256", 2, "active"));
     dev.may_not(&import, 1, &format!("app demo has key {} already", made[0].0));
     let piped =
-        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--curve", "k1", "--key-file", "-"]), SCALAR);
+        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--suite", "secp256k1", "--key-file", "-"]), SCALAR);
     let shown = String::from_utf8(piped.stdout).unwrap();
     assert!(shown.contains("opens only") && !shown.contains("1111"), "{shown}");
     let wrong =
-        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--curve", "k1", "--key-file", "-"]), "2222");
+        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--suite", "secp256k1", "--key-file", "-"]), "2222");
     let says = String::from_utf8(wrong.stderr).unwrap();
     assert!(!wrong.status.success() && says.contains("not a private key of this curve") && !says.contains("2222"));
 
@@ -462,8 +474,8 @@ fn rotations_that_are_killed_lose_no_key() {
     let kills = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(8, |rounds| rounds.parse::<u32>().unwrap().min(100));
     let dev = Dev::start();
     dev.write("mine.json", r#"{"card":"4242"}"#);
-    for curve in ["r1", "k1"] {
-        dev.ok(&["encrypt", "mine.json", "--curve", curve, "--output", &format!("{curve}.json")]);
+    for suite in ["p256", "secp256k1"] {
+        dev.ok(&["encrypt", "mine.json", "--suite", suite, "--output", &format!("{suite}.json")]);
     }
     let rotate = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
@@ -497,13 +509,13 @@ fn rotations_that_are_killed_lose_no_key() {
     assert!(rotate().wait().unwrap().success());
     let after = listed(&dev);
     assert!((before.len() + 2..=before.len() + 3).contains(&after.len()));
-    for curve in ["r1", "k1"] {
-        let numbers = numbers(&after, curve);
+    for suite in ["p256", "secp256k1"] {
+        let numbers = numbers(&after, suite);
         assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
-        assert!(dev.ok(&["decrypt", &format!("{curve}.json"), "--compact"]).contains("4242"));
-        let newest = &after.iter().rfind(|key| key.1 == curve).unwrap().0;
+        assert!(dev.ok(&["decrypt", &format!("{suite}.json"), "--compact"]).contains("4242"));
+        let newest = &after.iter().rfind(|key| key.1 == suite).unwrap().0;
         soon(|| {
-            let sealed = dev.ok(&["encrypt", "mine.json", "--curve", curve, "--compact"]);
+            let sealed = dev.ok(&["encrypt", "mine.json", "--suite", suite, "--compact"]);
             let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
             dev.ok(&["inspect", value["card"].as_str().unwrap()]).contains(newest)
         });
@@ -531,8 +543,8 @@ fn rotations_of_several_processes_get_a_number_each() {
         assert!(child.wait().unwrap().success());
     }
     let keys = listed(&dev);
-    for curve in ["r1", "k1"] {
-        assert_eq!(numbers(&keys, curve), (1..=9).collect::<Vec<_>>());
+    for suite in ["p256", "secp256k1"] {
+        assert_eq!(numbers(&keys, suite), (1..=9).collect::<Vec<_>>());
     }
 }
 
@@ -544,13 +556,13 @@ fn more_than_four_active_keys_on_a_curve_are_warned_of() {
         let output = sealwire(dev.path(), &dev.operators(arguments));
         assert!(output.status.success(), "{arguments:?}");
         let said = String::from_utf8(output.stderr).unwrap();
-        ["r1", "k1"].map(|curve| said.contains(&format!("demo has 5 active keys on {curve}")))
+        ["p256", "secp256k1"].map(|suite| said.contains(&format!("demo has 5 active keys of suite {suite}")))
     };
     for _ in 2..=4 {
-        assert_eq!(warned(&["apps", "rotate", "demo", "--curve", "r1"]), [false, false]);
+        assert_eq!(warned(&["apps", "rotate", "demo", "--suite", "p256"]), [false, false]);
     }
     assert_eq!(warned(&["apps", "rotate", "demo"]), [true, false]);
-    let oldest = listed(&dev).into_iter().find(|key| key.1 == "r1").unwrap().0;
+    let oldest = listed(&dev).into_iter().find(|key| key.1 == "p256").unwrap().0;
     assert_eq!(warned(&["apps", "disable", "demo", &oldest]), [false, false]);
     assert_eq!(warned(&["apps", "enable", "demo", &oldest]), [true, false]);
 }
@@ -648,7 +660,7 @@ fn a_file_of_apps_is_written_by_an_engine_and_changed_without_one() {
     assert_eq!(in_file(&list), dev.operate(&list));
     let before = dev.operate(&list);
     in_file(&["apps", "create", "other"]);
-    in_file(&["apps", "rotate", "other", "--curve", "r1"]);
+    in_file(&["apps", "rotate", "other", "--suite", "p256"]);
     in_file(&["collections", "create", "other", "c", "--kind", "random"]);
     assert!(in_file(&list).contains("other") && in_file(&["collections", "list", "other"]).contains("random"));
     // Apps past their deletion time are removed with the next change.

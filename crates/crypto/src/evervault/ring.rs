@@ -11,12 +11,12 @@ use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey};
+use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey, Suite};
 
 /// Returns the active versions of `curve`, newest first.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     let is_active =
-        |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.pair.public().curve() == curve;
+        |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == Suite::from(curve);
     let mut versions: Vec<_> = keys.versions().iter().filter(is_active).cloned().collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.number));
     versions
@@ -204,7 +204,7 @@ impl Ring {
         let point = &mut self.points[place];
         let curve = point.ephemeral.curve();
         let (version, kdf) = attempt(scheme, point.versions.len(), turn).ok_or(CannotOpen)?;
-        let own = &self.versions[curve as usize][version].pair;
+        let own = self.versions[curve as usize][version].pair().map_err(|_| CannotOpen)?;
         let CachedKeys { derived, kept } = &mut point.versions[version];
         let key = match &kept[kdf as usize] {
             Some(key) => key,

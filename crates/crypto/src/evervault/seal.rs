@@ -124,7 +124,7 @@ impl Sealer {
     /// [`Error::Library`] when the random source or the crypto library fails.
     pub fn new(recipient: Arc<KeyVersion>, scope: KeyScope, form: &Form) -> Result<Self, Error> {
         let ephemeral = Ephemeral::new(recipient.agree_fresh()?);
-        Ok(Self::with_ephemeral(recipient, scope, form, ephemeral, ORIGIN))
+        Self::with_ephemeral(recipient, scope, form, ephemeral, ORIGIN)
     }
 
     /// Creates a sealer from fixed random inputs, for test vectors only. A second use repeats the IV.
@@ -136,9 +136,9 @@ impl Sealer {
         iv: [u8; NONCE_BYTES],
         origin: u8,
     ) -> Result<Self, Error> {
-        let x = ephemeral.agree(recipient.pair.public())?;
+        let x = ephemeral.agree(recipient.pair()?.public())?;
         let ephemeral = Ephemeral::new((*ephemeral.public().uncompressed(), x));
-        let mut sealer = Self::with_ephemeral(recipient, KeyScope::Request, form, ephemeral, origin);
+        let mut sealer = Self::with_ephemeral(recipient, KeyScope::Request, form, ephemeral, origin)?;
         sealer.ivs.fixed = Some(iv);
         Ok(sealer)
     }
@@ -149,8 +149,8 @@ impl Sealer {
         form: &Form,
         ephemeral: Ephemeral,
         origin: u8,
-    ) -> Self {
-        let tag = form.tag(recipient.pair.public().curve());
+    ) -> Result<Self, Error> {
+        let tag = form.tag(recipient.pair()?.public().curve());
         let (stamp, role) = match form {
             Form::Metadata { role, encrypted_at } => (
                 Some(MetadataStamp { origin, encrypted_at: *encrypted_at }),
@@ -161,7 +161,7 @@ impl Sealer {
         let (ivs, body) = (Ivs::new(), Vec::new());
         let mut sealer = Self { recipient, scope, tag, stamp, role, metadata: Vec::new(), ephemeral, ivs, body };
         sealer.write_metadata();
-        sealer
+        Ok(sealer)
     }
 
     fn write_metadata(&mut self) {
@@ -224,7 +224,7 @@ impl Sealer {
         }
         self.take_use()?;
         let iv = self.ivs.next()?;
-        let app = self.recipient.pair.public();
+        let app = self.recipient.pair()?.public();
         let Ephemeral { compressed, uncompressed, chars, derived, .. } = &mut self.ephemeral;
         self.body.clear();
         self.body.reserve(self.metadata.len() + text.len() + TAG_BYTES);
@@ -262,7 +262,7 @@ impl Sealer {
         self.take_use()?;
         let iv = self.ivs.next()?;
         let Ephemeral { compressed, uncompressed, derived, .. } = &mut self.ephemeral;
-        let app = self.recipient.pair.public();
+        let app = self.recipient.pair()?.public();
         let version = FileVersion::of(app.curve());
         let key = derived.key(version.scheme().kdf, app.curve(), uncompressed)?;
         let before = out.len();

@@ -60,7 +60,7 @@ impl FileOpener {
         let versions = active(keys, header.version.curve());
         let turns = (0..).map_while(|turn| attempt(header.version.scheme(), versions.len(), turn));
         let openers = turns.map(|(version, kdf)| {
-            let own = &versions[version].pair;
+            let own = versions[version].pair().map_err(|_| CannotOpen)?;
             let derived = Derived::new(own.agree(&ephemeral).map_err(|_| CannotOpen)?);
             let key = derived.key_bytes(kdf, ephemeral.curve(), ephemeral.uncompressed());
             Self::new(header, &key, header.version.aad(own.public().compressed()), legacy)
@@ -192,7 +192,7 @@ impl FileSealer {
         x: SharedX,
         iv: [u8; NONCE_BYTES],
     ) -> Result<(Self, [u8; FILE_HEADER_BYTES]), Error> {
-        let app = recipient.pair.public();
+        let app = recipient.pair()?.public();
         let version = FileVersion::of(app.curve());
         let key = Derived::new(x).key_bytes(version.scheme().kdf, app.curve(), ephemeral);
         let mut context = CipherCtx::new().map_err(|_| Error::Library)?;

@@ -1,4 +1,4 @@
-//! The crate's contract, for both curves, encodings and scopes.
+//! The crate's contract, for all suites, encodings and scopes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,11 +9,14 @@ use super::app;
 use crate::open_key_cache::HELD_MAX;
 use crate::{
     AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyId, KeyPair, KeyScope, KeyState,
-    KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer,
+    KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer, Suite,
 };
 
-fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding, context: &[u8]) -> Sealer {
-    Sealer::new(keys.app(), keys.newest(curve).unwrap().clone(), scope, encoding, context).unwrap()
+/// Bytes of an envelope that are of its header, whatever its suite and encoding.
+const OF_HEADER: usize = 30;
+
+fn sealer(keys: &AppKeys, suite: impl Into<Suite>, scope: KeyScope, encoding: Encoding, context: &[u8]) -> Sealer {
+    Sealer::new(keys.app(), keys.newest(suite).unwrap().clone(), scope, encoding, context).unwrap()
 }
 
 fn open(opener: &mut Opener, envelope: &[u8]) -> Result<(Datatype, Vec<u8>), CannotOpen> {
@@ -24,10 +27,10 @@ fn open(opener: &mut Opener, envelope: &[u8]) -> Result<(Datatype, Vec<u8>), Can
 #[test]
 fn what_is_sealed_opens_in_any_order() {
     let keys = app("shop");
-    for curve in Curve::ALL {
+    for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
             for scope in [KeyScope::Request, KeyScope::Field] {
-                let mut sealer = sealer(&keys, curve, scope, encoding, b"ctx");
+                let mut sealer = sealer(&keys, suite, scope, encoding, b"ctx");
                 let fields: Vec<Vec<u8>> = (0..20u8).map(|n| vec![b'a' + n; usize::from(n) * 7]).collect();
                 let sealed: Vec<Vec<u8>> = fields
                     .iter()
@@ -38,7 +41,7 @@ fn what_is_sealed_opens_in_any_order() {
                         out.split_off(6)
                     })
                     .collect();
-                let headers: HashSet<&[u8]> = sealed.iter().map(|envelope| &envelope[..42]).collect();
+                let headers: HashSet<&[u8]> = sealed.iter().map(|envelope| &envelope[..OF_HEADER]).collect();
                 assert_eq!(headers.len(), if scope == KeyScope::Field { 20 } else { 1 });
                 let mut opener = Opener::new(keys.clone(), b"ctx");
                 for (field, envelope) in fields.iter().zip(&sealed).rev() {
@@ -53,10 +56,10 @@ fn what_is_sealed_opens_in_any_order() {
 #[test]
 fn no_flipped_bit_opens() {
     let keys = app("shop");
-    for curve in Curve::ALL {
+    for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
             let mut envelope = Vec::new();
-            sealer(&keys, curve, KeyScope::Request, encoding, b"ctx")
+            sealer(&keys, suite, KeyScope::Request, encoding, b"ctx")
                 .seal(Datatype::String, b"4242424242424242", &mut envelope)
                 .unwrap();
             let mut opener = Opener::new(keys.clone(), b"ctx");
@@ -275,18 +278,43 @@ fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
     }
 }
 
+/// The header of each suite before the body of each other, and each suite's byte in the header of each other.
+#[test]
+fn suites_do_not_mix() {
+    let keys = app("shop");
+    let sealed = Suite::ALL.map(|suite| {
+        let mut out = Vec::new();
+        sealer(&keys, suite, KeyScope::Request, Encoding::Binary, b"")
+            .seal(Datatype::Binary, b"0123456789012345", &mut out)
+            .unwrap();
+        (suite, out)
+    });
+    let mut opener = Opener::new(keys, b"");
+    let body = |envelope: &[u8]| envelope.len() - 37;
+    for (suite, envelope) in &sealed {
+        assert!(open(&mut opener, envelope).is_ok());
+        for (other, from) in sealed.iter().filter(|(other, _)| other != suite) {
+            let mixed = [&envelope[..body(envelope)], &from[body(from)..]].concat();
+            assert_eq!(open(&mut opener, &mixed), Err(CannotOpen), "header of {suite:?}, body of {other:?}");
+            let mut renamed = envelope.clone();
+            renamed[3] = other.byte();
+            assert_eq!(open(&mut opener, &renamed), Err(CannotOpen), "{suite:?} as {other:?}");
+        }
+    }
+}
+
 #[test]
 fn inspect_reads_what_is_written() {
     let keys = app("shop");
-    for curve in Curve::ALL {
-        let mut sealer = sealer(&keys, curve, KeyScope::Request, Encoding::Text, b"");
+    for suite in Suite::ALL {
+        let mut sealer = sealer(&keys, suite, KeyScope::Request, Encoding::Text, b"");
         let mut text = Vec::new();
         sealer.seal(Datatype::String, b"first", &mut Vec::new()).unwrap();
         sealer.seal(Datatype::Value, &[0xc3], &mut text).unwrap();
         let envelope = Envelope::from_text(&text).unwrap();
-        assert_eq!((envelope.curve, envelope.key_id), (curve, keys.newest(curve).unwrap().id));
+        assert_eq!((envelope.suite, envelope.key_id), (suite, keys.newest(suite).unwrap().id));
         assert_eq!((envelope.datatype, envelope.sequence, envelope.plaintext_bytes), (Datatype::Value, 1, 1));
-        for not_one in [&text[..70], b"sw1:", b"", b"hello"] {
+        for not_one in [&text[..64], b"sw1:", b"", b"hello"] {
             assert_eq!(Envelope::from_text(not_one), None);
         }
     }
@@ -364,7 +392,7 @@ fn a_wrapped_key_opens_under_its_kek_and_record_only() {
 #[test]
 fn no_secret_is_printed() {
     let keys = app("shop");
-    let pair = &keys.newest(Curve::P256).unwrap().pair;
+    let pair = keys.newest(Curve::P256).unwrap().pair().unwrap();
     let scalar = pair.scalar().unwrap();
     let sealer = sealer(&keys, Curve::P256, KeyScope::Request, Encoding::Text, b"");
     let opener = Opener::new(keys.clone(), b"");
@@ -378,7 +406,9 @@ fn no_secret_is_printed() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_never_open_and_never_panic(bytes: Vec<u8>, keep in 0usize..120, at in 0usize..120) {
+    fn arbitrary_bytes_never_open_and_never_panic(
+        bytes: Vec<u8>, keep in 0usize..120, at in 0usize..120, suite in prop::sample::select(&Suite::ALL[..])
+    ) {
         let keys = app("shop");
         let mut opener = Opener::new(keys.clone(), b"");
         let mut text = b"sw1:".to_vec();
@@ -388,7 +418,7 @@ proptest! {
         prop_assert_eq!(opener.open_text(&text).err(), Some(CannotOpen));
         prop_assert_eq!(opener.open_binary(&bytes).err(), Some(CannotOpen));
         let mut envelope = Vec::new();
-        sealer(&keys, Curve::P256, KeyScope::Request, Encoding::Binary, b"")
+        sealer(&keys, suite, KeyScope::Request, Encoding::Binary, b"")
             .seal(Datatype::Binary, b"0123456789", &mut envelope).unwrap();
         let whole = envelope.clone();
         envelope.truncate(keep);

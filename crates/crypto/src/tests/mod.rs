@@ -8,15 +8,23 @@ mod rfc9180;
 mod short_fields;
 mod vectors;
 mod wycheproof;
+mod xaes;
 
 use std::sync::Arc;
 
-use crate::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion};
+use crate::{AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Suite, XaesKey, XaesSecret};
 
-/// An app with one active key version on each curve.
+/// An app with one active key version of each suite.
 fn app(name: &str) -> Arc<AppKeys> {
-    let versions = Curve::ALL.map(|curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap()));
-    Arc::new(AppKeys::new(AppId::new(name).unwrap(), versions.into()).unwrap())
+    let app = AppId::new(name).unwrap();
+    let versions = Suite::ALL.map(|suite| {
+        let material: KeyMaterial = match suite.curve() {
+            Some(curve) => KeyPair::generate(curve).unwrap().into(),
+            None => XaesKey::derive(&app, &XaesSecret::generate().unwrap()).unwrap().into(),
+        };
+        KeyVersion::new(1, KeyState::Active, material)
+    });
+    Arc::new(AppKeys::new(app, versions.into()).unwrap())
 }
 
 pub(crate) fn unhex(text: &str) -> Vec<u8> {

@@ -6,7 +6,8 @@ use sha3::Shake128;
 use sha3::digest::{ExtendableOutput, Update, XofReader};
 
 use super::{hex, unhex};
-use crate::hpke::{Context, ScheduleContext};
+use crate::context::Context;
+use crate::hpke::ScheduleContext;
 use crate::{Curve, KeyPair, PublicKey};
 
 #[derive(serde::Deserialize)]

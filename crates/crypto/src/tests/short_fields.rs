@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::app;
 use crate::key::Ephemeral;
-use crate::{
-    AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
-};
+use crate::{AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer, Suite};
 
 thread_local! {
     /// The time of the test's clock.
@@ -63,22 +61,30 @@ fn assert_all_open(keys: &Arc<AppKeys>, encoding: Encoding, context: &[u8], seal
 
 #[test]
 fn fields_sealed_together_are_those_sealed_alone() {
-    let recipient = Arc::new(KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap()));
-    let shop = crate::AppId::new("shop").unwrap();
-    for encoding in [Encoding::Text, Encoding::Binary] {
-        for context in [&b""[..], b"users", &[7; 100]] {
-            for slice in [1, 2, 31, 32, 33, 1_000] {
-                let ephemeral = Ephemeral::generate(Curve::P256).unwrap();
-                let sealer =
-                    || Sealer::with_ephemeral(&shop, Arc::clone(&recipient), encoding, context, &ephemeral, 5).unwrap();
-                let mut alone = sealer();
-                let expected = fields().into_iter().map(|(datatype, plaintext)| {
-                    let mut out = Vec::new();
-                    alone.seal(datatype, &plaintext, &mut out).unwrap();
-                    out
-                });
-                let sealed = seal_later(&mut sealer(), slice, |_| ());
-                assert!(sealed.into_iter().eq(expected), "{encoding:?}, slices of {slice}");
+    let keys = app("shop");
+    for suite in [Suite::P256, Suite::Xaes] {
+        let recipient = keys.newest(suite).unwrap();
+        for encoding in [Encoding::Text, Encoding::Binary] {
+            for context in [&b""[..], b"users", &[7; 100]] {
+                for slice in [1, 2, 31, 32, 33, 1_000] {
+                    let ephemeral = Ephemeral::generate(Curve::P256).unwrap();
+                    let sealer = || match suite {
+                        Suite::Xaes => {
+                            Sealer::with_random(keys.app(), Arc::clone(recipient), encoding, context, &[9; 20], 5)
+                        }
+                        _ => {
+                            Sealer::with_ephemeral(keys.app(), Arc::clone(recipient), encoding, context, &ephemeral, 5)
+                        }
+                    };
+                    let mut alone = sealer().unwrap();
+                    let expected = fields().into_iter().map(|(datatype, plaintext)| {
+                        let mut out = Vec::new();
+                        alone.seal(datatype, &plaintext, &mut out).unwrap();
+                        out
+                    });
+                    let sealed = seal_later(&mut sealer().unwrap(), slice, |_| ());
+                    assert!(sealed.into_iter().eq(expected), "{suite:?}, {encoding:?}, slices of {slice}");
+                }
             }
         }
     }

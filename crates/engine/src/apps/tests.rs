@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use sealwire_apps::{KeyKind, Settings, Target};
-use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
+use sealwire_crypto::{AppId, Encoding, EpochLifetime, Kek, Sealer, Suite};
 use sealwire_store::{Commit, ControlStore, MemoryStore, Snapshot};
 
 use super::*;
@@ -24,7 +24,7 @@ async fn serving(store: &MemoryStore) -> Apps {
 async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
     let store = MemoryStore::default();
     let control = control(&store);
-    control.create(&shop(), &Curve::ALL).await.unwrap();
+    control.create(&shop(), &Suite::ALL).await.unwrap();
     let apps = serving(&store).await;
     let find = || apps.find("shop").1.unwrap();
     let before = find();
@@ -36,7 +36,7 @@ async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
     assert_eq!((find().settings.epoch, apps.generation()), (epoch, 2));
     assert!(Arc::ptr_eq(&before.keys, &find().keys) && Arc::ptr_eq(&before.token_keys, &find().token_keys));
 
-    control.rotate(&shop(), KeyKind::Pair(Curve::P256)).await.unwrap();
+    control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
     apps.refresh().await.unwrap();
     assert_eq!(find().settings.epoch, epoch);
     assert!(!Arc::ptr_eq(&before.keys, &find().keys), "other keys are taken");
@@ -51,13 +51,13 @@ async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
 async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_late() {
     let store = MemoryStore::default();
     let control = control(&store);
-    let first = control.create(&shop(), &[Curve::P256]).await.unwrap().app.keys[0].id;
+    let first = control.create(&shop(), &[Suite::P256]).await.unwrap().app.keys[0].id;
     let lifetime = EpochLifetime::from_ms(15_000).unwrap();
     control.configure(&shop(), move |settings| settings.epoch = Some(lifetime)).await.unwrap();
     let apps = serving(&store).await;
     let begin = || {
         let keys = Arc::clone(&apps.find("shop").1.unwrap().keys);
-        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+        let newest = Arc::clone(keys.newest(Suite::P256).unwrap());
         Sealer::in_epoch(&shop(), newest, lifetime, Instant::now, Encoding::Text, b"").unwrap();
         keys
     };
@@ -80,7 +80,7 @@ async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_l
         let keys = begin();
         assert!(has_epoch(&keys));
         let changed = match change {
-            0 => control.rotate(&shop(), KeyKind::Pair(Curve::P256)).await,
+            0 => control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await,
             1 => control.disable(&shop(), Target::Key(first)).await,
             _ => control.disable(&shop(), Target::App).await,
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, CollectionRulesChange, Control, KeyKind, Target};
-use sealwire_crypto::{AppId, EpochLifetime, KeyPair};
+use sealwire_crypto::{AppId, EpochLifetime, KeyPair, Suite, SuiteSet};
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::control::{
     AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged, CollectionOperation, Collections, Kind,
@@ -13,6 +13,7 @@ use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
 
 use super::refusal::{bad, of};
 use super::views;
+use crate::suite;
 
 /// Entries on a page that names no limit.
 pub(crate) const PAGE_DEFAULT: u32 = 100;
@@ -69,17 +70,19 @@ pub(crate) fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) ->
 pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChanged, RpcError> {
     let app = &app_id(call.app)?;
     let changed = match call.ask {
-        AppOperation::Create => control.create(app, &sealwire_crypto::Curve::ALL).await,
+        AppOperation::Create => control.create(app, &Suite::ALL).await,
         AppOperation::Rotate { kind } => {
             let kind = match kind {
-                RotateKind::R1 => KeyKind::Pair(views::curve(wire::Curve::R1)),
-                RotateKind::K1 => KeyKind::Pair(views::curve(wire::Curve::K1)),
+                RotateKind::P256 => KeyKind::Suite(Suite::P256),
+                RotateKind::Secp256k1 => KeyKind::Suite(Suite::Secp256k1),
+                RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
                 RotateKind::Token => KeyKind::Token,
             };
             control.rotate(app, kind).await
         }
-        AppOperation::Import { curve, private_key, seals } => {
-            let pair = KeyPair::import(views::curve(curve), private_key.0.as_bytes());
+        AppOperation::Import { suite, private_key, seals } => {
+            let curve = suite::from_wire(suite).curve().ok_or_else(|| bad("suite must be one of key pairs"))?;
+            let pair = KeyPair::import(curve, private_key.0.as_bytes());
             control.import(app, pair.map_err(|error| bad(format!("private_key: {error}")))?, seals).await
         }
         AppOperation::Disable { key } => control.disable(app, target(key)?).await,
@@ -89,10 +92,13 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
             control.delete(app, target(key)?, delay).await
         }
         AppOperation::Restore { key } => control.restore(app, target(key)?).await,
-        AppOperation::Set { format, epoch_ms } => {
+        AppOperation::Set { format, epoch_ms, write_suite, read_suites } => {
+            let read_suites: Option<SuiteSet> = read_suites.map(|all| all.into_iter().map(suite::from_wire).collect());
             let format = format.and_then(|format| sealwire_apps::DefaultFormat::from_name(format.name()));
             let change = move |settings: &mut sealwire_apps::Settings| {
                 settings.format = format.unwrap_or(settings.format);
+                settings.write_suite = write_suite.map_or(settings.write_suite, suite::from_wire);
+                settings.read_suites = read_suites.unwrap_or(settings.read_suites);
                 if let Some(ms) = epoch_ms {
                     settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
                 }

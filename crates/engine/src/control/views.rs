@@ -1,7 +1,7 @@
 //! Converts the store's types to those of control responses.
 
 use sealwire_apps::{AppChange, AppState, AppSummary, CollectionSummary, KeySummary, Target, TokenKeySummary};
-use sealwire_crypto::{Curve, EpochLifetime, KeyState};
+use sealwire_crypto::{EpochLifetime, KeyState, Suite};
 use sealwire_store::Instance;
 use sealwire_token::Format;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
@@ -12,6 +12,8 @@ pub(super) fn app(app: AppSummary) -> wire::App {
         delete_unix_s: app.delete_unix_s,
         format: app.settings.format.name().into(),
         epoch_ms: app.settings.epoch.map_or(0, EpochLifetime::as_ms),
+        write_suite: app.settings.write_suite.name().into(),
+        read_suites: app.settings.read_suites.iter().map(|suite| Suite::name(suite).into()).collect(),
         keys: app.keys.iter().map(key).collect(),
         token_keys: app.token_keys.iter().map(token_key).collect(),
         app: app.app.as_str().into(),
@@ -74,7 +76,7 @@ pub fn instance(instance: Instance) -> wire::Instance {
 fn key(key: &KeySummary) -> wire::Key {
     wire::Key {
         id: key.id.to_string(),
-        curve: key.curve.name().into(),
+        suite: key.suite.name().into(),
         version: key.number,
         state: state(key.state == KeyState::Active, key.delete_unix_s),
         seals: key.seals,
@@ -98,11 +100,4 @@ fn state(active: bool, delete_unix_s: Option<u64>) -> String {
         (None, false) => "disabled",
     }
     .into()
-}
-
-pub(super) fn curve(curve: sealwire_wire::Curve) -> Curve {
-    match curve {
-        sealwire_wire::Curve::R1 => Curve::P256,
-        sealwire_wire::Curve::K1 => Curve::Secp256k1,
-    }
 }

@@ -7,8 +7,9 @@ use sealwire_crypto as crypto;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, OnError};
+use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Suite};
 
+use crate::apps::Apps;
 use crate::engine::Engine;
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_jobs::cancel_token::CancelToken;
@@ -31,8 +32,8 @@ impl Decrypt {
 }
 
 impl Operation for Decrypt {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Decrypt, Curve::default(), KeyScope::default())
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Decrypt, Suite::default(), KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_payload::Containers;
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, TokenLookupScope};
+use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenLookupScope};
 
+use crate::apps::Apps;
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -25,8 +26,8 @@ impl Detokenize {
 }
 
 impl Operation for Detokenize {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Detokenize, Curve::default(), KeyScope::default())
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Detokenize, Suite::default(), KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {

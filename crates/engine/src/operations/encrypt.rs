@@ -9,6 +9,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_wire::{DocumentCall, Format, Method, OnError, Writing};
 
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
+use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
@@ -37,8 +38,8 @@ impl Encrypt {
 }
 
 impl Operation for Encrypt {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Encrypt, self.options.curve, self.options.key_scope)
+    fn kind(&self, apps: &Apps, app: &str) -> OperationKind {
+        self.options.kind(Method::Encrypt, apps, app)
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
@@ -58,8 +59,8 @@ impl Operation for Encrypt {
 
 /// Returns the longest document with every leaf sealed.
 pub(super) fn sealed_bytes(format: Format, size: MessageSize) -> usize {
-    // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
-    let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
+    // Prefix, the longest header, body overhead and a MessagePack header; base64 takes a third more.
+    let per_leaf = crypto::Encoding::Text.sealed_bytes(crypto::Suite::P256, 0) + 8;
     let native = times(size.leaves, per_leaf).saturating_add(size.bytes / 3 * 4);
     document_bytes_in(format, native, size.leaves)
 }

@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
-use sealwire_wire::{self as wire, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
+use sealwire_wire::{Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
 
 use crate::engine::Engine;
 use crate::frame_text::FrameText;
 use crate::operation::part;
+use crate::suite;
 use sealwire_jobs::error::CallFailure;
 
 /// A request that is answered without a permission and admission. Never rejected for load.
@@ -72,19 +73,12 @@ fn inspect(envelope: Envelope<'_>) -> Option<Inspection> {
     }
 }
 
-fn curve(curve: crypto::Curve) -> wire::Curve {
-    match curve {
-        crypto::Curve::P256 => wire::Curve::R1,
-        crypto::Curve::Secp256k1 => wire::Curve::K1,
-    }
-}
-
 fn of_native(said: &crypto::Envelope) -> Inspection {
     Inspection {
         format: Format::Native,
         version: Some(1),
         tag: None,
-        curve: curve(said.curve),
+        suite: suite::to_wire(said.suite),
         key_id: Some(said.key_id.to_string()),
         datatype: match said.datatype {
             crypto::Datatype::String => ValueKind::String,
@@ -106,7 +100,7 @@ fn of_string(said: &evervault::Inspection) -> Inspection {
         format: Format::Evervault,
         version: None,
         tag: Some(said.tag.text().to_owned()),
-        curve: curve(said.curve),
+        suite: suite::to_wire(said.curve.into()),
         key_id: None,
         datatype: match said.datatype {
             evervault::Datatype::String => ValueKind::String,
@@ -125,7 +119,7 @@ fn of_file(said: &evervault::FileInspection) -> Inspection {
         format: Format::Evervault,
         version: Some(said.version as u32),
         tag: None,
-        curve: curve(said.version.curve()),
+        suite: suite::to_wire(said.version.curve().into()),
         key_id: None,
         datatype: ValueKind::Binary,
         sequence: None,

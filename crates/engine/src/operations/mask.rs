@@ -9,8 +9,9 @@ use bytes::Bytes;
 use sealwire_mask::{MaskingError, Masks, Value, redact};
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Selection, Transform, Walk};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Masking, Method};
+use sealwire_wire::{DocumentCall, KeyScope, Masking, Method, Suite};
 
+use crate::apps::Apps;
 use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
@@ -32,8 +33,8 @@ impl MaskDocument {
 }
 
 impl Operation for MaskDocument {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Mask, Curve::default(), KeyScope::default())
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Mask, Suite::default(), KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {

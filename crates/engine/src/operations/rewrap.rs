@@ -6,6 +6,7 @@ use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
 
 use super::decrypt::{OpenFields, OpenSpec};
 use super::sealing::{SealOptions, document_bytes_in, times};
+use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
@@ -32,8 +33,8 @@ impl Rewrap {
 }
 
 impl Operation for Rewrap {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Rewrap, self.options.curve, self.options.key_scope)
+    fn kind(&self, apps: &Apps, app: &str) -> OperationKind {
+        self.options.kind(Method::Rewrap, apps, app)
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
@@ -60,8 +61,9 @@ impl Operation for Rewrap {
 
 /// Returns the longest document with every envelope sealed again.
 pub(super) fn rewrapped_bytes(format: Format, size: MessageSize) -> usize {
-    // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
-    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, 4));
+    // The longest case, a binary envelope with the shortest header made text with the longest: a third more, and for each
+    // 16 characters of header, up to 2 bytes of rounding and 2 of the MessagePack header.
+    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, 20));
     document_bytes_in(format, native, size.leaves)
 }
 

@@ -1,4 +1,4 @@
-//! How `encrypt` and `rewrap` write values: format, curve, key scope and encoding.
+//! How `encrypt` and `rewrap` write values: format, suite, key scope and encoding.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -6,9 +6,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_apps::App;
 use sealwire_crypto::{self as crypto, AppKeys, EpochLifetime, KeyVersion, Sealer, evervault};
-use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
+use sealwire_wire::{Encoding, Format, KeyScope, Method, Suite, Unbound, Writing};
 
+use crate::apps::Apps;
 use crate::frame_text::FrameText;
+use crate::suite;
+use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_sealer::FieldSealer;
 
@@ -81,8 +84,9 @@ impl SealerSpec {
 
 /// How a request writes values.
 pub(super) struct SealOptions {
-    pub(super) curve: Curve,
-    pub(super) key_scope: KeyScope,
+    /// `None`: the app's.
+    suite: Option<Suite>,
+    key_scope: KeyScope,
     /// `None`: the app's format.
     pub(super) format: Option<Format>,
     pub(super) unbound: Unbound,
@@ -92,9 +96,9 @@ pub(super) struct SealOptions {
 
 impl SealOptions {
     pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
-        let Writing { curve, key_scope, format, role, encoding, unbound } = *writing;
+        let Writing { suite, key_scope, format, role, encoding, unbound } = *writing;
         let role = role.map(|role| FrameText::new(frame, role));
-        Self { curve, key_scope, format, role, encoding, unbound }
+        Self { suite, key_scope, format, role, encoding, unbound }
     }
 
     /// Returns the format that the request names, or else the app's.
@@ -105,22 +109,44 @@ impl SealOptions {
         })
     }
 
+    /// Returns the suite that the request names, or else the app's. In an Evervault format, the suite of the key pair.
+    fn suite_in(&self, app: &App, format: Format) -> Suite {
+        self.suite.unwrap_or_else(|| match format {
+            Format::Native => suite::to_wire(app.settings.write_suite),
+            Format::Evervault | Format::EvervaultBare => Suite::default(),
+        })
+    }
+
+    /// Returns the kind of work of a request for the app of this name.
+    pub(super) fn kind(&self, method: Method, apps: &Apps, app: &str) -> OperationKind {
+        let of_app = || apps.find(app).1.map(|app| self.suite_in(&app, self.format_in(&app)));
+        OperationKind::of(method, self.suite.or_else(of_app).unwrap_or_default(), self.key_scope)
+    }
+
     /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the format cannot do.
     pub(super) fn sealer(&self, app: &App, context: &Bytes, format: Format) -> Result<SealerSpec, CallFailure> {
-        let curve = match self.curve {
-            Curve::R1 => crypto::Curve::P256,
-            Curve::K1 => crypto::Curve::Secp256k1,
-        };
+        let suite = suite::from_wire(self.suite_in(app, format));
         let own = match self.key_scope {
             KeyScope::Request => Some(crypto::KeyScope::Request),
             KeyScope::Field => Some(crypto::KeyScope::Field),
             KeyScope::Epoch => None,
         };
-        let newest = || app.keys.newest(curve).cloned().ok_or(CallFailure::NoKey);
+        let newest = || app.keys.newest(suite).cloned().ok_or(CallFailure::NoKey);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
             let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
+            if suite == crypto::Suite::Xaes {
+                let rule = "must be \"p256\" or \"secp256k1\" in this format";
+                return Err(CallFailure::Param { name: "suite", rule });
+            }
             return Ok(SealerSpec::new(KeySource::Evervault(newest()?, scope, form)));
+        }
+        if !app.settings.read_suites.contains(suite) {
+            return Err(CallFailure::SuiteOff { suite: suite.name() });
+        }
+        if suite == crypto::Suite::Xaes && own.is_none() {
+            let rule = "must be \"request\" or \"field\" with suite \"xaes\"";
+            return Err(CallFailure::Param { name: "key_scope", rule });
         }
         let encoding = match self.encoding {
             Encoding::Text => crypto::Encoding::Text,
@@ -162,8 +188,11 @@ impl SealOptions {
     }
 }
 
-fn library_failed(_: crypto::Error) -> CallFailure {
-    CallFailure::Internal("the crypto library failed")
+fn library_failed(error: crypto::Error) -> CallFailure {
+    match error {
+        crypto::Error::KeyUsedUp => CallFailure::NoKey,
+        _ => CallFailure::Internal("the crypto library failed"),
+    }
 }
 
 /// Returns the longest document in `format`, if it has at most `native` bytes with native envelopes.
@@ -182,7 +211,9 @@ pub(super) fn times(leaves: u64, bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use sealwire_crypto::evervault::{Form, Role};
-    use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion};
+    use sealwire_crypto::{
+        AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Suite, XaesKey, XaesSecret,
+    };
     use sealwire_msgpack::TokenReader;
     use sealwire_wire::Format;
 
@@ -195,8 +226,12 @@ mod tests {
     use sealwire_jobs::field_sealer::FieldSealer;
 
     fn keys() -> Arc<AppKeys> {
-        let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());
-        Arc::new(AppKeys::new(AppId::new("shop").unwrap(), Curve::ALL.map(version).into()).unwrap())
+        let app = AppId::new("shop").unwrap();
+        let mut versions =
+            Vec::from(Curve::ALL.map(|curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap())));
+        let symmetric = XaesKey::derive(&app, &XaesSecret::generate().unwrap()).unwrap();
+        versions.push(KeyVersion::new(1, KeyState::Active, symmetric));
+        Arc::new(AppKeys::new(app, versions).unwrap())
     }
 
     fn evervault_sealer(keys: &AppKeys, curve: Curve, form: &Form) -> Box<evervault::Sealer> {
@@ -204,8 +239,8 @@ mod tests {
         Box::new(evervault::Sealer::new(newest, KeyScope::Request, form).unwrap())
     }
 
-    fn native_sealer(keys: &AppKeys, encoding: Encoding) -> Box<crypto::Sealer> {
-        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+    fn native_sealer(keys: &AppKeys, suite: Suite, encoding: Encoding) -> Box<crypto::Sealer> {
+        let newest = Arc::clone(keys.newest(suite).unwrap());
         crypto::Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").unwrap().into()
     }
 
@@ -241,7 +276,8 @@ mod tests {
         let evervault = |form| FieldSealer::Evervault(evervault_sealer(&keys, Curve::P256, form));
         let role = "r".repeat(20);
         let writers = [
-            (Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text)), false),
+            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)), false),
+            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)), false),
             (Format::Evervault, evervault(&with_metadata(Some(&role))), true),
             (Format::Evervault, evervault(&with_metadata(None)), false),
             (Format::EvervaultBare, evervault(&Form::Plain), false),
@@ -267,8 +303,10 @@ mod tests {
         let keys = keys();
         let longest = "r".repeat(80);
         let mut sources: Vec<(&str, FieldSealer)> = vec![
-            ("native text", FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
-            ("native binary", FieldSealer::Native(native_sealer(&keys, Encoding::Binary))),
+            ("p256 text", FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text))),
+            ("p256 binary", FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Binary))),
+            ("xaes text", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text))),
+            ("xaes binary", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Binary))),
         ];
         let evervault = |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
         for curve in Curve::ALL {
@@ -290,7 +328,7 @@ mod tests {
                 }
                 writer.complete(&mut sent);
                 let targets = [
-                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
+                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text))),
                     (Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
                     (Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
                     (Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_payload::Containers;
-use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, TokenizeOptions};
+use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenizeOptions};
 
+use crate::apps::Apps;
 use crate::frame_text::FrameText;
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
@@ -62,8 +63,8 @@ impl Tokenize {
 }
 
 impl Operation for Tokenize {
-    fn kind(&self) -> OperationKind {
-        OperationKind::of(Method::Tokenize, Curve::default(), KeyScope::default())
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        OperationKind::of(Method::Tokenize, Suite::default(), KeyScope::default())
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {

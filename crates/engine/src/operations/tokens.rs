@@ -14,6 +14,7 @@ use sealwire_wire::{Counted, Found, Token, TokensOperation};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use crate::apps::Apps;
 use crate::engine::Located;
 use crate::frame_text::FrameText;
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
@@ -112,7 +113,7 @@ impl Tokens {
 }
 
 impl Operation for Tokens {
-    fn kind(&self) -> OperationKind {
+    fn kind(&self, _: &Apps, _: &str) -> OperationKind {
         OperationKind::HASH_TOKENS
     }
 

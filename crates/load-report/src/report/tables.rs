@@ -238,7 +238,7 @@ const CONDITIONS: [Condition; 15] = [
     ("Address", |run| run.conditions.engine.address.clone()),
     ("Cores of the engine", |run| known(run.conditions.engine.cores.map(|cores| cores.to_string()))),
     ("State", |run| known(run.conditions.engine.state.clone())),
-    ("Curve", |run| known(run.conditions.engine.curve.clone())),
+    ("Suites", |run| known(run.conditions.engine.suites.clone())),
     ("Key scope", |run| known(run.conditions.engine.scope.clone())),
     ("TLS", |run| run.conditions.tls.clone()),
     ("Generator", |run| run.tool.clone()),

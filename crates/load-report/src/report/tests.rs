@@ -93,15 +93,15 @@ fn no_string_of_a_file_becomes_markup() {
 fn a_sweep_has_one_name_and_one_warning() {
     let at = |rate: &str, was_bottleneck: bool| {
         let mut run = run();
-        run["name"] = format!("encrypt 1 fields, r1, {rate} calls/s").into();
+        run["name"] = format!("encrypt 1 fields, p256, {rate} calls/s").into();
         run["generator"]["was_bottleneck"] = was_bottleneck.into();
         run
     };
     let runs = [at("10", true), at("15", false), at("20", true)];
     let page = page::page("Title", &[document("s.json", &sweep(&runs))]);
-    assert!(page.contains("<h3>encrypt 1 fields, r1</h3>"), "{page}");
+    assert!(page.contains("<h3>encrypt 1 fields, p256</h3>"), "{page}");
     assert_eq!(page.matches("The generator was the bottleneck").count(), 1);
-    assert!(page.contains("at 2 of 3 rates of “encrypt 1 fields, r1”"));
+    assert!(page.contains("at 2 of 3 rates of “encrypt 1 fields, p256”"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 
 use crate::fault::Fault;
-use crate::load::{ArrivalRule, Arrivals, Call, Curve, Load, Method, Scope};
+use crate::load::{ArrivalRule, Arrivals, Call, Load, Method, Scope, Suite};
 use crate::target::Connect;
 
 /// Options of a load.
@@ -20,16 +20,16 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Calls")]
     field_bytes: u32,
     /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an
-    /// array of {weight, name, method, fields, field_bytes, curve, scope, collection, deadline_ms, cancel_after_ms}, of
+    /// array of {weight, name, method, fields, field_bytes, suite, scope, collection, deadline_ms, cancel_after_ms}, of
     /// which all but weight may be left out
     #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
     mix: Option<String>,
     /// App whose keys seal the fields
     #[arg(long, value_name = "NAME", default_value = "demo", help_heading = "Calls")]
     app: String,
-    /// Curve used for sealing
-    #[arg(long, value_enum, default_value_t = Curve::R1, help_heading = "Calls")]
-    curve: Curve,
+    /// Cipher suite of sealing
+    #[arg(long, value_enum, default_value_t = Suite::P256, help_heading = "Calls")]
+    suite: Suite,
     /// Scope of one ephemeral key
     #[arg(long, value_enum, default_value_t = Scope::Request, help_heading = "Calls")]
     scope: Scope,
@@ -129,7 +129,7 @@ impl LoadArgs {
             fields,
             field_bytes: self.field_bytes,
             weight: 1.0,
-            curve: self.curve,
+            suite: self.suite,
             scope: self.scope,
             collection: self.collection.clone(),
             deadline_ms: self.deadline_ms,

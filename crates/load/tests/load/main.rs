@@ -69,7 +69,7 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
     let engine = EngineProgram::start();
     for (options, classes) in [
         ("--rate 100 --fields 3", 1),
-        ("--rate 100 --fields 3 --curve k1 --scope field --arrivals even", 1),
+        ("--rate 100 --fields 3 --suite secp256k1 --scope field --arrivals even", 1),
         ("--rate 200 --mix founding --check all", 3),
         ("--rate 50 --method decrypt --distinct 3", 1),
         ("--rate 50 --method tokenize --fields 5", 1),

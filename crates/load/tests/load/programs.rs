@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope};
 use sealwire_config::{AccessMode, Config, KekSource};
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_load::certs;
 use sealwire_load::results::{Figures, Run};
 use sealwire_server::server::{Server, open_control};
@@ -136,7 +136,7 @@ impl EngineProgram {
         let server = runtime.block_on(async {
             let (control, stores) = open_control(&config).await.unwrap();
             let app = AppId::new("demo").unwrap();
-            control.create(&app, &Curve::ALL).await.unwrap();
+            control.create(&app, &Suite::ALL).await.unwrap();
             for (name, kind) in [("people", CollectionKind::Random), (VAULT, CollectionKind::Deterministic)] {
                 let (format, scope) = (Format::Opaque, Scope::Collection);
                 let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s: None };

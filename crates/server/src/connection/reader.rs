@@ -166,7 +166,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let (failure, options) = match (self.ending.reason(), decoded) {
             (None, Ok(Decoded::Data(options, operation))) => {
-                let kind = operation.kind();
+                let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
                 let has_waited = false;
                 let request = Request { msgid, options, kind, size, arrived, since: arrived, has_waited, cancel };
                 match in_flight.or_else(|| self.permit_at_once()) {

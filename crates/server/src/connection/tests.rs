@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
 use sealwire_apps::Control;
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_store::{Commit, ControlStore, MemoryStore};
 use sealwire_wire::{Encrypt, Limits, Scan, Scanner, request};
 use tokio::time::{Instant, advance};
@@ -45,7 +45,7 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
     let kek = Kek::from_hex(&"5a".repeat(32)).unwrap();
     let key = sealwire_audit::AuditKey::new(kek.audit_secret());
     let control = Control::new(Arc::new(MemoryStore::default()), kek);
-    control.create(&AppId::new("shop").unwrap(), &Curve::ALL).await.unwrap();
+    control.create(&AppId::new("shop").unwrap(), &Suite::ALL).await.unwrap();
     let principal = Principal::from_text("relay").unwrap();
     let role = Role::new("relay", vec![Grant::from_text("encrypt apps=shop").unwrap()]).unwrap();
     let binding = Binding { principal: principal.clone(), roles: vec![RoleName::new("relay").unwrap()] };
@@ -94,7 +94,7 @@ fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, B
         panic!("no request on data")
     };
     let cancel = connection.cancel_tokens.issue(msgid).unwrap();
-    let (kind, size) = (operation.kind(), boundary.into());
+    let (kind, size) = (operation.kind(&connection.engine.apps, "shop"), boundary.into());
     (Request { msgid, options, kind, size, arrived, since: arrived, has_waited: false, cancel }, operation)
 }
 

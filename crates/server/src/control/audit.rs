@@ -81,7 +81,7 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         Control::Role(call) => {
             facts.push(("role", Change::Text(call.role)));
             if let RoleOperation::Set { grants } = &call.ask {
-                facts.push(("grants", Change::Texts(grants)));
+                facts.push(("grants", Change::Texts(grants[..].into())));
             }
         }
         Control::Principal(call) => {
@@ -114,8 +114,8 @@ fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
         // The key itself stays out.
-        AppOperation::Import { curve, private_key: _, seals } => {
-            facts.extend([("curve", Change::Text(curve.name())), ("seals", Change::Flag(*seals))]);
+        AppOperation::Import { suite, private_key: _, seals } => {
+            facts.extend([("suite", Change::Text(suite.name())), ("seals", Change::Flag(*seals))]);
         }
         AppOperation::Disable { key } | AppOperation::Enable { key } | AppOperation::Restore { key } => {
             facts.extend(text("key", *key))
@@ -124,9 +124,13 @@ fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)
             facts.extend(text("key", *key));
             facts.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
         }
-        AppOperation::Set { format, epoch_ms } => {
+        AppOperation::Set { format, epoch_ms, write_suite, read_suites } => {
             facts.extend(text("format", format.map(|format| format.name())));
             facts.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
+            facts.extend(text("write_suite", write_suite.map(|suite| suite.name())));
+            let names =
+                |suites: &Vec<sealwire_wire::Suite>| suites.iter().map(|suite| suite.name()).collect::<Vec<_>>();
+            facts.extend(read_suites.as_ref().map(|suites| ("read_suites", Change::Texts(names(suites).into()))));
         }
     }
 }

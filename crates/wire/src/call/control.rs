@@ -1,6 +1,6 @@
 //! The control methods.
 
-use super::reading::Params;
+use super::reading::{NAME_BYTES_MAX, Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{
     APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
@@ -8,8 +8,8 @@ use crate::limits::{
 };
 use crate::method::Method;
 use crate::params::{
-    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Curve, Format, Kind, Page,
-    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind, Page, Param,
+    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -20,7 +20,9 @@ struct ControlParams<'a> {
     page: Page<'a>,
     key: Option<&'a str>,
     rotate: Option<RotateKind>,
-    curve: Curve,
+    suite: Suite,
+    write_suite: Option<Suite>,
+    read_suites: Option<Vec<Suite>>,
     private_key: &'a str,
     seals: bool,
     delay_s: Option<u64>,
@@ -59,13 +61,18 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         }
         Method::AppsImport => {
             let private_key = Secret(said.private_key);
-            app(AppOperation::Import { curve: said.curve, private_key, seals: said.seals })
+            app(AppOperation::Import { suite: said.suite, private_key, seals: said.seals })
         }
         Method::AppsDisable => app(AppOperation::Disable { key }),
         Method::AppsEnable => app(AppOperation::Enable { key }),
         Method::AppsDelete => app(AppOperation::Delete { key, delay_s: said.delay_s }),
         Method::AppsRestore => app(AppOperation::Restore { key }),
-        Method::AppsSet => app(AppOperation::Set { format: said.format, epoch_ms: said.epoch_ms }),
+        Method::AppsSet => app(AppOperation::Set {
+            format: said.format,
+            epoch_ms: said.epoch_ms,
+            write_suite: said.write_suite,
+            read_suites: said.read_suites,
+        }),
         Method::CollectionsList => Control::Collections { app: app_name, page: said.page },
         Method::CollectionsCreate => collection(CollectionOperation::Create {
             kind: said.kind.ok_or(CallError::Missing { key: "kind" })?,
@@ -116,7 +123,9 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),
             ("key", _) => said.key = Some(params.text(param, APP_BYTES_MAX)?),
             ("kind", Method::AppsRotate) => said.rotate = Some(params.name(param, RotateKind::from_name)?),
-            ("curve", _) => said.curve = params.name(param, Curve::from_name)?,
+            ("suite", _) => said.suite = params.name(param, imported_suite)?,
+            ("write_suite", _) => said.write_suite = Some(params.name(param, Suite::from_name)?),
+            ("read_suites", _) => said.read_suites = Some(suites(param, params)?),
             ("private_key", _) => said.private_key = params.text(param, PRIVATE_KEY_BYTES_MAX)?,
             ("seals", _) => said.seals = params.flag(param)?,
             ("delay_s", _) => said.delay_s = Some(params.within(param, 0..=DELAY_S_MAX)?),
@@ -139,6 +148,19 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
         }
     }
     Ok(said)
+}
+
+/// A suite whose keys can be imported.
+fn imported_suite(name: &str) -> Option<Suite> {
+    Suite::from_name(name).filter(|suite| *suite != Suite::Xaes)
+}
+
+/// Reads suites, each at most once.
+fn suites<'a>(param: &'static Param, params: &mut Params<'a>) -> Result<Vec<Suite>, CallError> {
+    let names = params.texts(param, Suite::ALL.len(), NAME_BYTES_MAX)?;
+    let found: Option<Vec<_>> = names.iter().map(|name| Suite::from_name(name)).collect();
+    let once = |suites: &Vec<Suite>| suites.iter().enumerate().all(|(at, suite)| !suites[..at].contains(suite));
+    found.filter(once).ok_or(breaks(param))
 }
 
 /// A format that an app may write by default.

@@ -4,7 +4,7 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    Curve, DocumentCall, Encoding, Format, KeyScope, OnError, Param, TokenLookupScope, TokenizeOptions, Unbound,
+    DocumentCall, Encoding, Format, KeyScope, OnError, Param, Suite, TokenLookupScope, TokenizeOptions, Unbound,
     Unmatched, Writing,
 };
 
@@ -44,7 +44,7 @@ impl<'a> OwnParams<'a> for () {
 impl<'a> OwnParams<'a> for Writing<'a> {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         match param.name {
-            "curve" => self.curve = params.name(param, Curve::from_name)?,
+            "suite" => self.suite = Some(params.name(param, Suite::from_name)?),
             "key_scope" => self.key_scope = params.name(param, KeyScope::from_name)?,
             "format" => self.format = Some(params.name(param, Format::from_name)?),
             "role" => self.role = Some(params.role(param)?),

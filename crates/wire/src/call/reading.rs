@@ -12,7 +12,7 @@ use crate::method::Method;
 use crate::params::Param;
 
 /// No name of ours is longer, and no more of a peer's is repeated.
-const NAME_BYTES_MAX: usize = 64;
+pub(super) const NAME_BYTES_MAX: usize = 64;
 
 /// The params map while it is read, and which of its keys have been met.
 pub(super) struct Params<'a> {

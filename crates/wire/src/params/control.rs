@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::names;
 use crate::method::Method;
-use crate::params::{Curve, Format};
+use crate::params::{Format, Suite};
 
 names! {
     /// Kinds of token: equal values get equal tokens or not, and tokens lead back to values or not.
@@ -52,9 +52,11 @@ names! {
     /// Which of an app's keys is rotated.
     RotateKind {
         /// The key pair on P-256.
-        R1 = "r1",
+        P256 = "p256",
         /// The key pair on secp256k1.
-        K1 = "k1",
+        Secp256k1 = "secp256k1",
+        /// The symmetric key of `xaes`.
+        Xaes = "xaes",
         /// The key that seals the values of tokens.
         Token = "token",
     }
@@ -131,7 +133,7 @@ impl Control<'_> {
 }
 
 /// A change of one app.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppCall<'a> {
     /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
@@ -140,7 +142,7 @@ pub struct AppCall<'a> {
 }
 
 /// A change of an app. A `key` names one key version, `None` the whole app.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppOperation<'a> {
     /// It is made, with a key of each kind.
     Create,
@@ -151,8 +153,8 @@ pub enum AppOperation<'a> {
     },
     /// It gets a key pair that was made elsewhere.
     Import {
-        /// The key's curve.
-        curve: Curve,
+        /// The suite of the key pair: not [`Suite::Xaes`], whose keys are never imported.
+        suite: Suite,
         /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
         private_key: Secret<'a>,
         /// True if the key seals from then on; false if it only opens.
@@ -186,6 +188,10 @@ pub enum AppOperation<'a> {
         format: Option<Format>,
         /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to 15,000; 0 forbids them.
         epoch_ms: Option<u32>,
+        /// Suite for requests that name none.
+        write_suite: Option<Suite>,
+        /// Suites whose envelopes open, and which requests may name.
+        read_suites: Option<Vec<Suite>>,
     },
 }
 

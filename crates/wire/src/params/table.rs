@@ -31,7 +31,7 @@ const EXPIRY: &str = "1 to 3155760000";
 
 const APP: Param = param("app", "string", None, NAME);
 const COLLECTION: Param = param("collection", "string", None, NAME);
-const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
+const SUITE: Param = param("suite", "string", Some("the app's"), "\"p256\" or \"secp256k1\" or \"xaes\"");
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
 const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
@@ -123,12 +123,12 @@ const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
 
 const ENCRYPT: [Param; 15] = document(
     "every leaf",
-    &[CURVE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
+    &[SUITE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
 );
 const DECRYPT: [Param; 10] = document("every envelope", &[]);
 const REWRAP: [Param; 15] = document(
     "every envelope",
-    &[CURVE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
+    &[SUITE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
 );
 const TOKENIZE: [Param; 14] = document(
     "every leaf",
@@ -178,18 +178,21 @@ const TOKENS_PRUNE: [Param; 10] =
 const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];
 const APP_KEY: [Param; 2] = [APP, KEY];
-const APPS_ROTATE: [Param; 2] = [APP, param("kind", "string", None, "\"r1\" or \"k1\" or \"token\"")];
+const APPS_ROTATE: [Param; 2] =
+    [APP, param("kind", "string", None, "\"p256\" or \"secp256k1\" or \"xaes\" or \"token\"")];
 const APPS_IMPORT: [Param; 4] = [
     APP,
-    param("curve", "string", None, "\"r1\" or \"k1\""),
+    param("suite", "string", None, "\"p256\" or \"secp256k1\""),
     param("private_key", "string", None, "at most 65536 bytes"),
     param("seals", "boolean", Some("false"), "true or false"),
 ];
 const APPS_DELETE: [Param; 3] = [APP, KEY, param("delay_s", "integer", Some("604800"), "0 to 31536000")];
-const APPS_SET: [Param; 3] = [
+const APPS_SET: [Param; 5] = [
     APP,
     param("format", "string", Some("unchanged"), "\"native\" or \"evervault\""),
     param("epoch_ms", "integer", Some("unchanged"), "0 to 15000"),
+    param("write_suite", "string", Some("unchanged"), "\"p256\" or \"secp256k1\" or \"xaes\""),
+    param("read_suites", "array of strings", Some("unchanged"), "1 to 3 of \"p256\" or \"secp256k1\" or \"xaes\""),
 ];
 const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];
 const COLLECTIONS_CREATE: [Param; 9] = [

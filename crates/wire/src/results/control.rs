@@ -19,6 +19,10 @@ pub struct App {
     pub format: String,
     /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls are refused.
     pub epoch_ms: u32,
+    /// Suite for requests that name none.
+    pub write_suite: String,
+    /// Suites whose envelopes open, and which requests may name.
+    pub read_suites: Vec<String>,
     /// Its key versions, oldest first.
     pub keys: Vec<Key>,
     /// The versions of the key that seals the values of its tokens, oldest first.
@@ -30,9 +34,9 @@ pub struct App {
 pub struct Key {
     /// Names it in envelopes and in calls: 10 hexadecimal digits.
     pub id: String,
-    /// `r1` or `k1`.
-    pub curve: String,
-    /// Counts the app's versions on this curve from 1.
+    /// The suite: `p256`, `secp256k1` or `xaes`.
+    pub suite: String,
+    /// Counts the app's versions of this suite from 1.
     pub version: u32,
     /// `active`, `disabled` or `deleting`.
     pub state: String,

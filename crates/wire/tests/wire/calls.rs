@@ -62,7 +62,7 @@ fn every_key_is_read() {
         reason: Some("ticket 7: café"),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         writing: Writing {
-            curve: Curve::K1,
+            suite: Some(Suite::Secp256k1),
             key_scope: KeyScope::Field,
             format: Some(Format::Native),
             role: Some("card-number"),
@@ -80,7 +80,12 @@ fn every_key_is_read() {
         on_error: OnError::Report,
         deadline_ms: Some(1),
         min_generation: Some(7),
-        writing: Writing { curve: Curve::K1, encoding: Encoding::Binary, unbound: Unbound::Bind, ..Writing::default() },
+        writing: Writing {
+            suite: Some(Suite::Secp256k1),
+            encoding: Encoding::Binary,
+            unbound: Unbound::Bind,
+            ..Writing::default()
+        },
         ..Rewrap::new("shop", &[0xc3])
     };
     let mut bytes = Vec::new();
@@ -100,8 +105,8 @@ fn keys_and_shapes() {
     check("encrypt", &with(b"\xa6colour\x01"), Err("encrypt has no parameter \"colour\""));
     check("encrypt", &with(b"\xa4role\xa1r"), Ok(()));
     check("rewrap", &with(b"\xa4role\xa1r"), Err("rewrap has no parameter \"role\""));
-    check("decrypt", &with(b"\xa5curve\xa2r1"), Err("decrypt has no parameter \"curve\""));
-    check("rewrap", &with(b"\xa5curve\xa2r1"), Ok(()));
+    check("decrypt", &with(b"\xa5suite\xa4p256"), Err("decrypt has no parameter \"suite\""));
+    check("rewrap", &with(b"\xa5suite\xa4p256"), Ok(()));
     check("rewrap", &with(b"\xa9key_scope\xa5field"), Ok(()));
     check("decrypt", &with(b"\xa9key_scope\xa5field"), Err("decrypt has no parameter \"key_scope\""));
     check("info", &map(&[b"\xa1a\x01"]), Err("info has no parameter \"a\""));
@@ -188,8 +193,8 @@ fn types_and_rules() {
     check_each(b"\xa8on_error\xa6report", Ok(()));
     check_each(b"\xa8on_error\xa6Report", Err("on_error must be \"fail\" or \"report\""));
     check_each(b"\xa8on_error\x01", Err("on_error must be of type string"));
-    check("encrypt", &with(b"\xa5curve\xa2k1"), Ok(()));
-    check("encrypt", &with(b"\xa5curve\xa4p521"), Err("curve must be \"r1\" or \"k1\""));
+    check("encrypt", &with(b"\xa5suite\xa9secp256k1"), Ok(()));
+    check("encrypt", &with(b"\xa5suite\xa4p521"), Err("suite must be \"p256\" or \"secp256k1\" or \"xaes\""));
     check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Ok(()));
     let scopes = "key_scope must be \"request\" or \"field\" or \"epoch\"";
     check("encrypt", &with(b"\xa9key_scope\xa7forever"), Err(scopes));
@@ -222,9 +227,9 @@ fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
         "grants" => b"\x91\xa1g",
         "rules" => b"\x91\x82\xa4path\xa1$\xa4mask\xa6redact",
         "expires_s" => b"\xc0",
-        "kind" if method == Method::AppsRotate => b"\xa2r1",
+        "kind" if method == Method::AppsRotate => b"\xa4p256",
         "kind" => b"\xa6random",
-        "curve" => b"\xa2r1",
+        "suite" => b"\xa4p256",
         _ => b"\xa1a",
     };
     let required = method.params().iter().filter(|param| param.default.is_none() && param.name != key);
@@ -422,7 +427,12 @@ fn rules_of_the_control_methods() {
         check(method.name(), &with_required(method, key, &pair), expect);
     };
     one(Method::AppsRotate, "kind", b"\xa5token", Ok(()));
-    one(Method::AppsRotate, "kind", b"\xa6random", Err("kind must be \"r1\" or \"k1\" or \"token\""));
+    one(
+        Method::AppsRotate,
+        "kind",
+        b"\xa6random",
+        Err("kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"token\""),
+    );
     one(Method::AppsSet, "format", b"\xa9evervault", Ok(()));
     let format = Err("format must be \"native\" or \"evervault\"");
     one(Method::AppsSet, "format", b"\xaeevervault-bare", format);
@@ -432,7 +442,7 @@ fn rules_of_the_control_methods() {
     one(
         Method::CollectionsCreate,
         "kind",
-        b"\xa2r1",
+        b"\xa4p256",
         Err("kind must be \"random\" or \"deterministic\" or \"one_way\""),
     );
     one(Method::CollectionsCreate, "format", b"\xa4card", Ok(()));
@@ -451,7 +461,7 @@ fn rules_of_the_control_methods() {
 #[test]
 fn a_private_key_is_not_printed() {
     let private_key = control::Secret("s3cr3t");
-    let ask = control::AppOperation::Import { curve: Curve::K1, private_key, seals: true };
+    let ask = control::AppOperation::Import { suite: Suite::Secp256k1, private_key, seals: true };
     let call = control::Control::App(control::AppCall { app: "shop", ask });
     let mut bytes = Vec::new();
     request::control(&mut bytes, 7, &call);
@@ -493,7 +503,7 @@ fn no_value_of_a_call_appears_in_its_error() {
     for key in [
         "app",
         "select",
-        "curve",
+        "suite",
         "context",
         "on_error",
         "deadline_ms",
@@ -523,7 +533,7 @@ fn bytes_that_are_not_the_promised_message() {
         leaves: 0,
         payload: payload_by_skipping(message),
     };
-    let whole = message("encrypt", &with(b"\xa5curve\xa2k1"));
+    let whole = message("encrypt", &with(b"\xa5suite\xa9secp256k1"));
     let promised = boundary(&whole);
     assert!(Call::decode(&whole, &promised).is_ok());
     for end in 0..whole.len() {
@@ -534,7 +544,7 @@ fn bytes_that_are_not_the_promised_message() {
         Err(CallError::Malformed),
         "one value too many"
     );
-    let reserved = message("encrypt", &with(b"\xa5curve\xc1"));
+    let reserved = message("encrypt", &with(b"\xa5suite\xc1"));
     assert_eq!(Call::decode(&reserved, &boundary(&reserved)), Err(CallError::Malformed));
     let payload = promised.payload.unwrap();
     for (start, end) in [(0, 1), (payload.end, payload.start), (payload.start, usize::MAX), (usize::MAX, usize::MAX)] {
@@ -546,8 +556,8 @@ fn bytes_that_are_not_the_promised_message() {
 
 #[test]
 fn a_payload_in_any_place_is_the_same() {
-    let (app, payload, curve) = (b"\xa3app\xa1a", b"\xa7payload\x92\x01\x91\xa1x", b"\xa5curve\xa2k1");
-    let places: [[&[u8]; 3]; 3] = [[payload, app, curve], [app, payload, curve], [app, curve, payload]];
+    let (app, payload, suite) = (b"\xa3app\xa1a", b"\xa7payload\x92\x01\x91\xa1x", b"\xa5suite\xa9secp256k1");
+    let places: [[&[u8]; 3]; 3] = [[payload, app, suite], [app, payload, suite], [app, suite, payload]];
     let decoded = places.map(|params| message("encrypt", &map(&params)));
     let calls = decoded.each_ref().map(|bytes| decode(bytes));
     assert!(calls.iter().all(|call| *call == calls[0]));

@@ -80,7 +80,10 @@ fn enumerated_params_list_every_name() {
         assert!(!rules.is_empty() && rules.iter().all(|found| *found == rule), "{key}: {rules:?}");
     };
     let only = |method| Methods::of(&[method]);
-    check(Methods::ALL, "curve", of(Curve::ALL, Curve::name));
+    check(Methods::ALL.without(only(Method::AppsImport)), "suite", of(Suite::ALL, Suite::name));
+    check(only(Method::AppsImport), "suite", of(&[Suite::P256, Suite::Secp256k1], Suite::name));
+    check(Methods::ALL, "write_suite", of(Suite::ALL, Suite::name));
+    check(Methods::ALL, "read_suites", format!("1 to 3 of {}", of(Suite::ALL, Suite::name)));
     check(Methods::ALL, "key_scope", of(KeyScope::ALL, KeyScope::name));
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
@@ -222,7 +225,7 @@ fn results() {
         format: Format::Native,
         version: Some(1),
         tag: Some(String::new()),
-        curve: Curve::R1,
+        suite: Suite::P256,
         key_id: Some(String::new()),
         datatype: ValueKind::String,
         sequence: Some(0),
@@ -298,7 +301,7 @@ fn results_of_the_control_methods() {
     let (text, some) = (String::new, Some(String::new()));
     let key = Key {
         id: text(),
-        curve: text(),
+        suite: text(),
         version: 1,
         state: text(),
         seals: true,
@@ -312,6 +315,8 @@ fn results_of_the_control_methods() {
         delete_unix_s: Some(1),
         format: text(),
         epoch_ms: 0,
+        write_suite: text(),
+        read_suites: Vec::new(),
         keys: vec![key.clone()],
         token_keys: vec![token_key.clone()],
     };
@@ -408,8 +413,8 @@ fn what_a_bad_message_does() {
         ("unknown key in params", vec![params(b"\xa6colour\x01")]),
         ("key in params given twice", vec![params(b"\xa3app\xa1b")]),
         ("required key missing", vec![call(b"\x81\xa3app\xa1a")]),
-        ("value of another type", vec![params(b"\xa5curve\x01"), params(b"\xa6select\xc0")]),
-        ("string or key in params that is not UTF-8", vec![params(b"\xa5curve\xa1\xff"), params(b"\xa1\xff\x01")]),
+        ("value of another type", vec![params(b"\xa5suite\x01"), params(b"\xa6select\xc0")]),
+        ("string or key in params that is not UTF-8", vec![params(b"\xa5suite\xa1\xff"), params(b"\xa1\xff\x01")]),
         (
             "params not an array of one map",
             vec![call(&[0x01]), b"\x94\x00\x07\xa7encrypt\x80".to_vec(), b"\x94\x00\x07\xa7encrypt\xc0".to_vec()],
@@ -418,9 +423,9 @@ fn what_a_bad_message_does() {
         ("nested 10,000 deep", vec![deep]),
         ("array that claims 10 million values", vec![many]),
         ("message of 65 MiB", vec![long]),
-        ("string that claims 4 GiB", vec![params(b"\xa5curve\xdb\xff\xff\xff\xff")]),
+        ("string that claims 4 GiB", vec![params(b"\xa5suite\xdb\xff\xff\xff\xff")]),
         ("array that claims 4 billion values", vec![params(b"\xa6select\xdd\xff\xff\xff\xff")]),
-        ("marker 0xc1 inside params", vec![params(b"\xa5curve\xc1")]),
+        ("marker 0xc1 inside params", vec![params(b"\xa5suite\xc1")]),
         ("marker 0xc1 at the start", vec![vec![0xc1]]),
         ("not an array", vec![vec![0x80], vec![0x01], b"GET / HTTP/1.1".to_vec()]),
         ("array of another length than 3 or 4", vec![vec![0x90], vec![0x92], vec![0x95]]),

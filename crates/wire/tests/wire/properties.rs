@@ -277,7 +277,7 @@ proptest! {
         app in "[A-Za-z0-9._-]{1,64}",
         payload in value(),
         select in paths(),
-        (curve, key_scope, encoding, on_error) in (0..2_usize, 0..3_usize, 0..2_usize, 0..2_usize),
+        (suite, key_scope, encoding, on_error) in (0..4_usize, 0..3_usize, 0..2_usize, 0..2_usize),
         context in vec(any::<u8>(), 0..100),
         deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
         min_generation in prop::option::of(any::<u64>()),
@@ -297,7 +297,7 @@ proptest! {
             reason: role.as_deref(),
             traceparent: role.as_deref(),
             writing: Writing {
-                curve: Curve::ALL[curve],
+                suite: Suite::ALL.get(suite).copied(),
                 key_scope: KeyScope::ALL[key_scope],
                 format: format.map(|format| Format::ALL[format]),
                 role: role.as_deref(),
@@ -337,7 +337,7 @@ proptest! {
             context: &context,
             on_error: sent.on_error,
             deadline_ms,
-            writing: Writing { curve: if report { Curve::K1 } else { Curve::R1 }, unbound: Unbound::ALL[usize::from(report)], ..Writing::default() },
+            writing: Writing { suite: report.then_some(Suite::Secp256k1), unbound: Unbound::ALL[usize::from(report)], ..Writing::default() },
             ..Rewrap::new("a", &payload)
         };
         bytes.clear();
@@ -452,12 +452,17 @@ proptest! {
         let apps = [
             AppOperation::Create,
             AppOperation::Rotate { kind: RotateKind::ALL[kind] },
-            AppOperation::Import { curve: Curve::ALL[scope], private_key: Secret(&private_key), seals },
+            AppOperation::Import { suite: Suite::ALL[scope], private_key: Secret(&private_key), seals },
             AppOperation::Disable { key },
             AppOperation::Enable { key },
             AppOperation::Delete { key, delay_s },
             AppOperation::Restore { key },
-            AppOperation::Set { format: seals.then_some(Format::Evervault), epoch_ms },
+            AppOperation::Set {
+                format: seals.then_some(Format::Evervault),
+                epoch_ms,
+                write_suite: Suite::ALL.get(format).copied(),
+                read_suites: set[0].then(|| Suite::ALL[kind..].to_vec()),
+            },
         ];
         let kind = Kind::ALL[kind];
         let create = CollectionOperation::Create {

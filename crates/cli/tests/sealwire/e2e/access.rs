@@ -13,8 +13,8 @@ use sealwire_client::control::{
     PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
-    Masking, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
+    Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
+    Masking, Pem, Rewrap, RpcError, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
 };
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
@@ -126,15 +126,17 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::TokensPrune => tokens(TokensOperation::Prune(Sweep::default())),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
         Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
-        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::R1 })),
+        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::P256 })),
         Operation::AppsImport => {
-            Call::Control(app(AppOperation::Import { curve: Curve::R1, private_key: Secret("no key"), seals: false }))
+            Call::Control(app(AppOperation::Import { suite: Suite::P256, private_key: Secret("no key"), seals: false }))
         }
         Operation::AppsDisable => Call::Control(app(AppOperation::Disable { key })),
         Operation::AppsEnable => Call::Control(app(AppOperation::Enable { key })),
         Operation::AppsDelete => Call::Control(app(AppOperation::Delete { key, delay_s: None })),
         Operation::AppsRestore => Call::Control(app(AppOperation::Restore { key })),
-        Operation::AppsSet => Call::Control(app(AppOperation::Set { format: None, epoch_ms: None })),
+        Operation::AppsSet => {
+            Call::Control(app(AppOperation::Set { format: None, epoch_ms: None, write_suite: None, read_suites: None }))
+        }
         Operation::AppsExport => Call::Control(Control::Export(Page::default())),
         Operation::CollectionsList => Call::Control(Control::Collections { app: APP, page: Page::default() }),
         Operation::CollectionsCreate => {

@@ -13,8 +13,8 @@ use sealwire_client::control::{
     AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Curve, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem,
-    Rewrap, Tokenize,
+    Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem, Rewrap,
+    Suite, Tokenize,
 };
 use sealwire_config::{Config, ControlListen, KekSource};
 use sealwire_crypto::Kek;
@@ -240,12 +240,17 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         let scalar = format!("{:064x}", 0x5eed_cafe_u64);
         chief.change_app(app(AppOperation::Create)).await.unwrap();
         assert_eq!(code(chief.change_app(app(AppOperation::Create)).await), ErrorCode::Conflict);
-        chief.change_app(app(AppOperation::Rotate { kind: RotateKind::K1 })).await.unwrap();
-        let import = AppOperation::Import { curve: Curve::R1, private_key: Secret(&scalar), seals: false };
+        chief.change_app(app(AppOperation::Rotate { kind: RotateKind::Secp256k1 })).await.unwrap();
+        let import = AppOperation::Import { suite: Suite::P256, private_key: Secret(&scalar), seals: false };
         let imported = chief.change_app(app(import)).await.unwrap().key.unwrap();
         chief.change_app(app(AppOperation::Disable { key: Some(&imported) })).await.unwrap();
         chief
-            .change_app(app(AppOperation::Set { format: Some(Format::Evervault), epoch_ms: Some(500) }))
+            .change_app(app(AppOperation::Set {
+                format: Some(Format::Evervault),
+                epoch_ms: Some(500),
+                write_suite: Some(Suite::Xaes),
+                read_suites: Some(vec![Suite::P256, Suite::Secp256k1, Suite::Xaes]),
+            }))
             .await
             .unwrap();
         chief.change_app(app(AppOperation::Delete { key: None, delay_s: Some(60) })).await.unwrap();
@@ -270,16 +275,24 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
                 "operator",
                 "apps.rotate",
                 "ok",
-                change(serde_json::json!({"kind": "k1", "key": calls[2].change.as_ref().unwrap()["key"]})),
+                change(serde_json::json!({"kind": "secp256k1", "key": calls[2].change.as_ref().unwrap()["key"]})),
             ),
             (
                 "operator",
                 "apps.import",
                 "ok",
-                change(serde_json::json!({"curve": "r1", "seals": false, "key": imported})),
+                change(serde_json::json!({"suite": "p256", "seals": false, "key": imported})),
             ),
             ("operator", "apps.disable", "ok", change(serde_json::json!({"key": imported}))),
-            ("operator", "apps.set", "ok", change(serde_json::json!({"format": "evervault", "epoch_ms": 500}))),
+            (
+                "operator",
+                "apps.set",
+                "ok",
+                change(serde_json::json!({
+                    "format": "evervault", "epoch_ms": 500, "write_suite": "xaes",
+                    "read_suites": ["p256", "secp256k1", "xaes"],
+                })),
+            ),
             ("operator", "apps.delete", "ok", change(serde_json::json!({"delay_s": 60}))),
             ("operator", "apps.list", "ok", None),
             ("operator", "instances.list", "ok", None),

@@ -72,8 +72,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>, ExpectedReply)> {
         ("app empty", encrypt(b"\x82\xa3app\xa0\xa7payload\x01"), Answered(BadRequest)),
         ("app a path", encrypt(b"\x82\xa3app\xa9../../etc\xa7payload\x01"), Answered(BadRequest)),
         ("app not UTF-8", encrypt(b"\x82\xa3app\xa2\xc3\x28\xa7payload\x01"), Answered(BadRequest)),
-        ("curve unknown", with(b"\xa5curve\xa2r9"), Answered(BadRequest)),
-        ("curve nil", with(b"\xa5curve\xc0"), Answered(BadRequest)),
+        ("suite unknown", with(b"\xa5suite\xa2r9"), Answered(BadRequest)),
+        ("suite nil", with(b"\xa5suite\xc0"), Answered(BadRequest)),
         ("context nil", with(b"\xa7context\xc0"), Answered(BadRequest)),
         ("context a number", with(b"\xa7context\x01"), Answered(BadRequest)),
         ("select empty", with(b"\xa6select\x90"), Answered(BadRequest)),
@@ -172,7 +172,7 @@ fn an_answer_names_what_is_wrong_and_no_value() {
         for (bytes, named) in [
             (with(b"\xa5speed\x01"), "speed"),
             (with(b"\xa3app\xa4shop"), "app"),
-            (with(b"\xa5curve\xa6secret"), "curve"),
+            (with(b"\xa5suite\xa6secret"), "suite"),
             (encrypt(b"\x81\xa3app\xa4shop"), "payload"),
             (with(b"\xabdeadline_ms\x00"), "deadline_ms"),
         ] {

@@ -8,7 +8,7 @@ use sealwire_client::control::{
     AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret,
     TokenFormat,
 };
-use sealwire_client::{Client, ClientConfig, Curve, Decrypt, Encrypt, Error, ErrorCode, Format, Pem};
+use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite};
 use sealwire_config::ControlListen;
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use tokio::time::{Instant, sleep, timeout};
@@ -73,8 +73,8 @@ fn an_app_is_made_served_stopped_and_brought_back() {
 
         let made = operator.change_app(app("new", AppOperation::Create)).await.unwrap();
         let shown = made.app.clone().unwrap();
-        let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.curve, key.version, &*key.state, key.seals)).collect();
-        assert_eq!(keys, [("r1", 1, "active", true), ("k1", 1, "active", true)]);
+        let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.suite, key.version, &*key.state, key.seals)).collect();
+        assert_eq!(keys, [("p256", 1, "active", true), ("secp256k1", 1, "active", true), ("xaes", 1, "active", true)]);
         assert_eq!((shown.token_keys.len(), shown.epoch_ms, &*shown.format), (1, 0, "native"));
         // The change is served here as soon as the response has arrived, under the response's generation.
         let sealed = relay.encrypt(Encrypt { min_generation: Some(made.generation), ..Encrypt::new("new", &payload) });
@@ -111,8 +111,8 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             assert_eq!(open().await.unwrap().payload, payload);
         }
 
-        let kinds = [RotateKind::R1, RotateKind::K1, RotateKind::Token];
-        for (kind, key) in kinds.into_iter().zip([None, None, Some("token-2")]) {
+        let kinds = [RotateKind::P256, RotateKind::Secp256k1, RotateKind::Xaes, RotateKind::Token];
+        for (kind, key) in kinds.into_iter().zip([None, None, None, Some("token-2")]) {
             let rotated = operator.change_app(app("new", AppOperation::Rotate { kind })).await.unwrap();
             assert!(rotated.key.is_some() && (key.is_none() || rotated.key.as_deref() == key));
         }
@@ -122,18 +122,30 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         assert_eq!(versions, [(1, "disabled"), (2, "active")]);
 
         let private_key = Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppOperation::Import { curve: Curve::K1, private_key, seals: false };
-        let imported = operator.change_app(app("new", import)).await.unwrap();
+        let import = AppOperation::Import { suite: Suite::Secp256k1, private_key, seals: false };
+        let imported = operator.change_app(app("new", import.clone())).await.unwrap();
         let keys = imported.app.unwrap().keys;
         assert!(keys.iter().any(|key| Some(&key.id) == imported.key.as_ref() && !key.seals));
         assert_eq!(code(operator.change_app(app("new", import)).await), ErrorCode::Conflict);
 
-        let set = AppOperation::Set { format: Some(Format::Evervault), epoch_ms: Some(500) };
+        let set = AppOperation::Set {
+            format: Some(Format::Evervault),
+            epoch_ms: Some(500),
+            write_suite: Some(Suite::Xaes),
+            read_suites: None,
+        };
         let set = operator.change_app(app("new", set)).await.unwrap().app.unwrap();
-        assert_eq!((&*set.format, set.epoch_ms), ("evervault", 500));
-        let half = AppOperation::Set { format: None, epoch_ms: Some(0) };
+        assert_eq!((&*set.format, set.epoch_ms, &*set.write_suite), ("evervault", 500, "xaes"));
+        assert_eq!(set.read_suites, ["p256", "secp256k1", "xaes"]);
+        let half = AppOperation::Set {
+            format: None,
+            epoch_ms: Some(0),
+            write_suite: None,
+            read_suites: Some(vec![Suite::Xaes]),
+        };
         let half = operator.change_app(app("new", half)).await.unwrap().app.unwrap();
-        assert_eq!((&*half.format, half.epoch_ms), ("evervault", 0));
+        assert_eq!((&*half.format, half.epoch_ms, &*half.write_suite), ("evervault", 0, "xaes"));
+        assert_eq!(half.read_suites, ["xaes"]);
 
         for (method, code, times) in [("apps.create", "ok", 1.0), ("apps.import", "conflict", 1.0)] {
             let series = format!("sealwire_requests_total{{method=\"{method}\",code=\"{code}\"}}");
@@ -201,15 +213,15 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         for (name, ask, says) in [
             (APP, AppOperation::Create, ErrorCode::Conflict),
             (".dot", AppOperation::Create, ErrorCode::BadRequest),
-            ("nobody", AppOperation::Rotate { kind: RotateKind::R1 }, ErrorCode::NotFound),
+            ("nobody", AppOperation::Rotate { kind: RotateKind::P256 }, ErrorCode::NotFound),
             ("nobody", AppOperation::Disable { key: None }, ErrorCode::NotFound),
             (APP, AppOperation::Disable { key }, ErrorCode::NotFound),
             (APP, AppOperation::Disable { key: Some("token-9") }, ErrorCode::NotFound),
             (APP, AppOperation::Enable { key: Some("first") }, ErrorCode::BadRequest),
             (APP, AppOperation::Delete { key: Some("token-1"), delay_s: None }, ErrorCode::BadRequest),
-            (APP, AppOperation::Import { curve: Curve::R1, private_key, seals: false }, ErrorCode::BadRequest),
+            (APP, AppOperation::Import { suite: Suite::P256, private_key, seals: false }, ErrorCode::BadRequest),
         ] {
-            let error = rpc_error(operator.change_app(app(name, ask)).await);
+            let error = rpc_error(operator.change_app(app(name, ask.clone())).await);
             assert_eq!(error.code, says, "{name} {ask:?}: {error}");
             assert!(!error.message.contains("s3cr3t") && error.retry_after_ms.is_none(), "{error}");
         }

@@ -8,7 +8,7 @@ use sealwire_apps::KeyKind;
 use sealwire_client::{Client, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{Token, TokenReader};
-use sealwire_wire::{Curve, Document, Encrypt, ErrorCode, KeyScope, Writing};
+use sealwire_wire::{Document, Encrypt, ErrorCode, KeyScope, Suite, Writing};
 use tokio::time::{Instant, sleep};
 
 use crate::e2e::harness::{APP, Dice, Harness, fields, rpc_error, run};
@@ -81,21 +81,21 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
                 break (all, request, rewrapped);
             }
             harness
-                .change(async |control, app| control.rotate(app, KeyKind::Pair(crypto::Curve::P256)).await.unwrap())
+                .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256)).await.unwrap())
                 .await;
         };
         assert!(all.iter().map(|(_, number)| *number).eq(0..9));
         assert!(all.iter().all(|(key, _)| *key == all[0].0));
-        let mut on_k1 = call(KeyScope::Epoch, &document, b"");
-        on_k1.writing.curve = Curve::K1;
-        let k1 = sealed(&one, on_k1).await;
+        let mut on_secp256k1 = call(KeyScope::Epoch, &document, b"");
+        on_secp256k1.writing.suite = Some(Suite::Secp256k1);
+        let secp256k1 = sealed(&one, on_secp256k1).await;
         let request = places(&request).remove(0).0;
         let mut keys =
-            HashSet::from([all[0].0.clone(), k1[0].0.clone(), request, places(&rewrapped.payload)[0].0.clone()]);
+            HashSet::from([all[0].0.clone(), secp256k1[0].0.clone(), request, places(&rewrapped.payload)[0].0.clone()]);
         assert_eq!(keys.len(), 4);
 
         harness
-            .change(async |control, app| control.rotate(app, KeyKind::Pair(crypto::Curve::P256)).await.unwrap())
+            .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256)).await.unwrap())
             .await;
         assert!(keys.insert(sealed(&one, call(KeyScope::Epoch, &document, b"")).await.remove(0).0), "rotated");
         harness.set_epoch(100).await;

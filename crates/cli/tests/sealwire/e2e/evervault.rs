@@ -7,7 +7,7 @@ use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_wire::{
-    Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
+    Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Suite, Unbound, Writing,
 };
 
 use crate::e2e::harness::{APP, Harness, import, rpc_error, run, shop};
@@ -303,14 +303,14 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
         let client = harness.client().await;
         let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
         let cases = [
-            (Curve::R1, Format::Evervault, "QkTC"),
-            (Curve::K1, Format::Evervault, "S0lS"),
-            (Curve::R1, Format::EvervaultBare, "Tk9D"),
-            (Curve::K1, Format::EvervaultBare, "RFVC"),
+            (Suite::P256, Format::Evervault, "QkTC"),
+            (Suite::Secp256k1, Format::Evervault, "S0lS"),
+            (Suite::P256, Format::EvervaultBare, "Tk9D"),
+            (Suite::Secp256k1, Format::EvervaultBare, "RFVC"),
         ];
-        for (curve, format, tag) in cases {
+        for (suite, format, tag) in cases {
             for key_scope in [KeyScopeName::Request, KeyScopeName::Field] {
-                let writing = Writing { curve, format: Some(format), key_scope, ..Writing::default() };
+                let writing = Writing { suite: Some(suite), format: Some(format), key_scope, ..Writing::default() };
                 let call = Encrypt { writing, ..Encrypt::new(APP, &[]) };
                 let document = array(&sent);
                 let sealed = client.encrypt(Encrypt { payload: &document, ..call.clone() }).await.unwrap().payload;
@@ -435,8 +435,8 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
         let client = harness.client().await;
         let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
         let document = array(&sent);
-        for curve in Curve::ALL {
-            let writing = Writing { curve: *curve, format: Some(Format::Evervault), ..Writing::default() };
+        for suite in [Suite::P256, Suite::Secp256k1] {
+            let writing = Writing { suite: Some(suite), format: Some(Format::Evervault), ..Writing::default() };
             let theirs = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await.unwrap().payload;
             // A value without a context does not open under one, unless the request binds it to that context.
             let call = Rewrap { context: b"row 7", on_error: OnError::Report, ..Rewrap::new(APP, &theirs) };
@@ -572,11 +572,11 @@ fn inspect_says_what_a_string_says() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let said = async |envelope| client.inspect(Inspect { envelope }).await;
-        let evervault = |tag: Option<&str>, version, curve, datatype, encoding, plaintext_bytes| Inspection {
+        let evervault = |tag: Option<&str>, version, suite, datatype, encoding, plaintext_bytes| Inspection {
             format: Format::Evervault,
             version,
             tag: tag.map(str::to_owned),
-            curve,
+            suite,
             key_id: None,
             datatype,
             sequence: None,
@@ -593,14 +593,17 @@ fn inspect_says_what_a_string_says() {
         );
         let (text, number, boolean) = (ValueKind::String, ValueKind::Number, ValueKind::Boolean);
         for (envelope, expected) in [
-            (Envelope::Text(r1), evervault(Some("QkTC"), None, Curve::R1, number, Encoding::Text, 32)),
-            (Envelope::Text(k1), evervault(Some("RFVC"), None, Curve::K1, text, Encoding::Text, 5)),
-            (Envelope::Text(&untagged), evervault(Some(""), None, Curve::K1, text, Encoding::Text, 5)),
+            (Envelope::Text(r1), evervault(Some("QkTC"), None, Suite::P256, number, Encoding::Text, 32)),
+            (Envelope::Text(k1), evervault(Some("RFVC"), None, Suite::Secp256k1, text, Encoding::Text, 5)),
+            (Envelope::Text(&untagged), evervault(Some(""), None, Suite::Secp256k1, text, Encoding::Text, 5)),
             (
                 Envelope::Text(&debug),
-                Inspection { debug: Some(true), ..evervault(Some(""), None, Curve::K1, boolean, Encoding::Text, 5) },
+                Inspection {
+                    debug: Some(true),
+                    ..evervault(Some(""), None, Suite::Secp256k1, boolean, Encoding::Text, 5)
+                },
             ),
-            (Envelope::Binary(&file), evervault(None, Some(3), Curve::R1, ValueKind::Binary, Encoding::Binary, 5)),
+            (Envelope::Binary(&file), evervault(None, Some(3), Suite::P256, ValueKind::Binary, Encoding::Binary, 5)),
         ] {
             assert_eq!(said(envelope).await.unwrap(), expected, "{envelope:?}");
         }

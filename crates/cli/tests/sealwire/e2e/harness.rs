@@ -8,7 +8,7 @@ use std::time::Duration;
 use sealwire_apps::{CollectionName, CollectionRules, Control, Settings};
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
 use sealwire_config::{AccessMode, Config, KekSource, Mode};
-use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair, Suite};
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::stores::{self, Stores};
@@ -131,7 +131,7 @@ impl Harness {
             _folder: folder,
         };
         let (control, stores) = open_control(&harness.config).await.unwrap();
-        control.create(&shop(), &Curve::ALL).await.unwrap();
+        control.create(&shop(), &Suite::ALL).await.unwrap();
         prepare(&control).await;
         stores.close().await;
         let server = Server::start(&harness.config).await.unwrap();
@@ -150,13 +150,13 @@ impl Harness {
 
     /// Creates an app, without waiting until the engine serves it.
     pub(crate) async fn create_app(&self, name: &str) {
-        self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
+        self.control().await.create(&AppId::new(name).unwrap(), &Suite::ALL).await.unwrap();
     }
 
     /// Creates an app and waits until the engine serves it.
     pub(crate) async fn serve_app(&self, name: &str) {
         let app = AppId::new(name).unwrap();
-        self.change(async |control, _| control.create(&app, &Curve::ALL).await.unwrap()).await;
+        self.change(async |control, _| control.create(&app, &Suite::ALL).await.unwrap()).await;
     }
 
     /// Changes the app, and waits until the engine serves the change.

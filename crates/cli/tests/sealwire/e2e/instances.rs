@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_apps::Target;
 use sealwire_client::{Client, ClientConfig, Endpoint};
 use sealwire_config::{Config, Mode};
-use sealwire_crypto::{AppId, Curve};
+use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_store::StoreError;
 use sealwire_testkit::Postgres;
@@ -65,7 +65,7 @@ fn what_one_engine_changes_all_come_to_serve() {
         let control = servers[0].engine().apps.control();
         assert_eq!(control.instances().await.unwrap().len(), 3);
         let late = AppId::new("late").unwrap();
-        control.create(&late, &Curve::ALL).await.unwrap();
+        control.create(&late, &Suite::ALL).await.unwrap();
         for client in &clients {
             let made = async || client.encrypt(Encrypt::new("late", DOCUMENT)).await.is_ok();
             until("an app is served", made).await;
@@ -82,7 +82,7 @@ fn what_one_engine_changes_all_come_to_serve() {
         control.delete(&late, Target::App, Duration::ZERO).await.unwrap();
         let end = Instant::now() + HANG;
         let mut conflicts = 0;
-        while let Err(refused) = control.create(&late, &Curve::ALL).await {
+        while let Err(refused) = control.create(&late, &Suite::ALL).await {
             match refused {
                 StoreError::Exists { .. } => {}
                 StoreError::Conflict { .. } => conflicts += 1,

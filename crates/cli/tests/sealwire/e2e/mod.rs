@@ -29,6 +29,7 @@ mod reload;
 mod retry;
 mod rewrap;
 mod state;
+mod suites;
 mod text_errors;
 mod tls;
 mod tokens;

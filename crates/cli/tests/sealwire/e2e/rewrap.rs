@@ -6,22 +6,22 @@ use sealwire_apps::{KeyKind, KeySummary, Target};
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
+use sealwire_wire::{Decrypt, Encoding, Encrypt, ErrorCode, OnError, Suite, Writing};
 
 use crate::e2e::documents::{contains, samples, value};
 use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
 
-async fn rotate(harness: &Harness, curve: crypto::Curve) -> KeySummary {
-    *harness.change(async |control, app| control.rotate(app, KeyKind::Pair(curve)).await.unwrap()).await.key().unwrap()
+async fn rotate(harness: &Harness, suite: crypto::Suite) -> KeySummary {
+    *harness.change(async |control, app| control.rotate(app, KeyKind::Suite(suite)).await.unwrap()).await.key().unwrap()
 }
 
 async fn disable(harness: &Harness, key: KeyId) {
     harness.change(async |control, app| control.disable(app, Target::Key(key)).await.unwrap()).await;
 }
 
-async fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
+async fn first_key(harness: &Harness, suite: crypto::Suite) -> KeyId {
     let app = harness.control().await.app(&shop()).await.unwrap();
-    app.keys.iter().find(|key| key.curve == curve).unwrap().id
+    app.keys.iter().find(|key| key.suite == suite).unwrap().id
 }
 
 /// Returns the metadata of every envelope in a document, in order.
@@ -53,9 +53,9 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
-        let old_key = first_key(&harness, crypto::Curve::P256).await;
+        let old_key = first_key(&harness, crypto::Suite::P256).await;
         let old = client.encrypt(Encrypt::new(APP, &document)).await.unwrap();
-        let made = rotate(&harness, crypto::Curve::P256).await;
+        let made = rotate(&harness, crypto::Suite::P256).await;
         assert_eq!(made.number, 2);
 
         let new = client.encrypt(Encrypt::new(APP, &document)).await.unwrap();
@@ -97,7 +97,10 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
         assert_eq!(code(client.rewrap(Rewrap::new(APP, &moved.payload)).await), ErrorCode::NotFound);
         assert_eq!(code(client.encrypt(Encrypt::new(APP, &document)).await), ErrorCode::NotFound);
         client
-            .rewrap(Rewrap { writing: Writing { curve: Curve::K1, ..Writing::default() }, ..Rewrap::new(APP, &[0xc0]) })
+            .rewrap(Rewrap {
+                writing: Writing { suite: Some(Suite::Secp256k1), ..Writing::default() },
+                ..Rewrap::new(APP, &[0xc0])
+            })
             .await
             .unwrap();
         harness.settles().await;
@@ -105,28 +108,28 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
 }
 
 #[test]
-fn every_document_moves_between_curves_and_encodings() {
+fn every_document_moves_between_suites_and_encodings() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let ways = || Curve::ALL.iter().flat_map(|curve| Encoding::ALL.iter().map(move |encoding| (*curve, *encoding)));
+        let ways = || Suite::ALL.iter().flat_map(|suite| Encoding::ALL.iter().map(move |encoding| (*suite, *encoding)));
         for (name, document) in samples() {
-            for (curve, encoding) in ways() {
+            for (suite, encoding) in ways() {
                 let context = b"cards/number/17";
-                let writing = Writing { curve, encoding, ..Writing::default() };
+                let writing = Writing { suite: Some(suite), encoding, ..Writing::default() };
                 let call = Encrypt { writing, context, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let before = inspections(&client, &sealed).await;
-                for (curve, encoding) in ways() {
-                    let writing = Writing { curve, encoding, ..Writing::default() };
+                for (suite, encoding) in ways() {
+                    let writing = Writing { suite: Some(suite), encoding, ..Writing::default() };
                     let call = Rewrap { writing, context, ..Rewrap::new(APP, &sealed) };
                     let moved = client.rewrap(call).await.unwrap();
                     let after = inspections(&client, &moved.payload).await;
                     assert_eq!(after.len(), before.len(), "{name}");
                     for (sequence, (before, after)) in before.iter().zip(&after).enumerate() {
-                        assert_eq!((after.curve, after.encoding), (curve, encoding), "{name}");
+                        assert_eq!((after.suite, after.encoding), (suite, encoding), "{name}");
                         assert_eq!((after.datatype, after.plaintext_bytes), (before.datatype, before.plaintext_bytes));
-                        assert_eq!(after.sequence, Some(sequence as u64), "one ephemeral key for the call");
+                        assert_eq!(after.sequence, Some(sequence as u64), "one header for the call");
                     }
                     assert!(!contains(&moved.payload, b"marker"), "{name}: plaintext in the reply");
                     let call = Decrypt { context, ..Decrypt::new(APP, &moved.payload) };
@@ -174,7 +177,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
         let (_, document) = samples().swap_remove(1);
         let call = Encrypt { select: Some(vec!["$.card", "$.users[*].ssn"]), ..Encrypt::new(APP, &document) };
         let sealed = client.encrypt(call).await.unwrap().payload;
-        let made = rotate(&harness, crypto::Curve::P256).await.id.to_string();
+        let made = rotate(&harness, crypto::Suite::P256).await.id.to_string();
         for (select, moved) in [
             (None, [true, true, true]),
             (Some(vec!["$"]), [true, true, true]),
@@ -233,7 +236,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
         };
         // Anybody with the public key can seal invalid data. Such data must not get a fresh envelope.
         let keys = harness.control().await.load().await.unwrap().apps.remove(0).keys;
-        let newest = Arc::clone(keys.newest(crypto::Curve::P256).unwrap());
+        let newest = Arc::clone(keys.newest(crypto::Suite::P256).unwrap());
         let mut sealer =
             crypto::Sealer::new(keys.app(), newest, KeyScope::Request, crypto::Encoding::Binary, b"row 1").unwrap();
         let mut forged = Vec::new();

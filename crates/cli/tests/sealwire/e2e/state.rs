@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sealwire_apps::{KeyKind, Target};
 use sealwire_client::{Client, Document};
-use sealwire_crypto::{AppId, Curve};
+use sealwire_crypto::{AppId, Suite};
 use sealwire_server::server::Server;
 use sealwire_store::StoreError;
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
@@ -69,7 +69,7 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         harness.change(async |control, app| control.delete(app, Target::App, Duration::ZERO).await.unwrap()).await;
         let control = harness.control().await;
         let end = Instant::now() + HANG;
-        while control.create(&shop(), &Curve::ALL).await.is_err() {
+        while control.create(&shop(), &Suite::ALL).await.is_err() {
             assert!(Instant::now() < end, "nobody removes it");
             sleep(Duration::from_millis(20)).await;
         }
@@ -134,7 +134,7 @@ fn a_demanded_generation_is_looked_for_at_once() {
         let control = harness.control().await;
         // The change is made as by another process, right after the engine's poll and long before the next, a second
         // later.
-        let rotated = control.rotate(&shop(), KeyKind::Pair(Curve::P256)).await.unwrap();
+        let rotated = control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
         let fence = || Encrypt { min_generation: Some(rotated.generation), ..Encrypt::new(APP, DOCUMENT) };
         let begun = Instant::now();
         let sealed = loop {
@@ -195,7 +195,7 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
     run(async {
         let mut harness = Harness::start().await;
         let sealed = seal(&harness.client().await).await.payload;
-        harness.change(async |control, app| control.rotate(app, KeyKind::Pair(Curve::P256)).await.unwrap()).await;
+        harness.change(async |control, app| control.rotate(app, KeyKind::Suite(Suite::P256)).await.unwrap()).await;
         let first = harness.take_server();
         // Only one process can use the folder. A second one gets an error that names the first, which continues.
         let second = Server::start(&harness.config).await;

@@ -366,7 +366,8 @@ fn one_text_of_a_point_on_two_curves_is_two_keys() {
     // The writer knows the private half on one curve at most, so these are made from the app's side.
     let strings = [Tag::Qktc, Tag::S0ls].map(|tag| {
         let ephemeral = PublicKey::from_sec1(tag.curve(), &point).unwrap();
-        let pair = &newest(&keys, tag.curve()).pair;
+        let newest = newest(&keys, tag.curve());
+        let pair = newest.pair().unwrap();
         let derived = Derived::new(pair.agree(&ephemeral).unwrap());
         let key = AeadKey::new(&derived.key_bytes(tag.kdf(), tag.curve(), ephemeral.uncompressed())).unwrap();
         let aad = Aad::new(tag, Datatype::String, &point, pair.public().compressed());

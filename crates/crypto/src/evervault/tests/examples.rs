@@ -101,7 +101,7 @@ fn files_open_and_are_made_again() {
         assert_eq!(hex(&out), hex(&file));
         assert_eq!(sealer.sealed_file_bytes(5), file.len());
 
-        let x = ephemeral.agree(recipient.pair.public()).unwrap();
+        let x = ephemeral.agree(recipient.pair().unwrap().public()).unwrap();
         let (mut sealer, header) =
             FileSealer::with_ephemeral(&recipient, ephemeral.public().uncompressed(), x, IV).unwrap();
         let mut content = *b"hello";

@@ -6,7 +6,7 @@ use super::*;
 use crate::frame::Scan;
 use crate::limits::Limits;
 use crate::method::Method;
-use crate::params::{Curve, Format, KeyScope};
+use crate::params::{Format, KeyScope, Suite};
 
 /// `[0, 7, "encrypt", [{..}]]` of the pairs given as bytes.
 fn call(pairs: &[&[u8]]) -> Vec<u8> {
@@ -181,23 +181,23 @@ fn params_are_told_as_they_are_seen() {
         let message = call(pairs);
         let seen = &message[..message.len() - cut];
         let outlook = after(&mut Scanner::for_requests(Limits::default()), seen).unwrap();
-        (outlook.deadline_ms, outlook.curve, outlook.key_scope, outlook.format)
+        (outlook.deadline_ms, outlook.suite, outlook.key_scope, outlook.format)
     };
-    let (curve, scope) = (&b"\xa5curve\xa2k1"[..], &b"\xa9key_scope\xa5field"[..]);
+    let (suite, scope) = (&b"\xa5suite\xa9secp256k1"[..], &b"\xa9key_scope\xa5field"[..]);
     let (format, deadline) = (&b"\xa6format\xa9evervault"[..], &b"\xabdeadline_ms\xcd\x01\x00"[..]);
     let (app, body) = (&b"\xa3app\xa1a"[..], &b"\xa7payload\x92\x01\x01"[..]);
-    let (k1, field, evervault) = (Some(Curve::K1), Some(KeyScope::Field), Some(Format::Evervault));
-    assert_eq!(told(&[app, curve, scope, format, deadline, body], 1), (Some(256), k1, field, evervault));
-    assert_eq!(told(&[deadline, app, scope, body, curve], 4), (Some(256), None, field, None), "one behind the payload");
-    assert_eq!(told(&[app, curve, deadline, body], body.len() + 1), (None, k1, None, None), "one that is cut");
+    let (secp256k1, field, evervault) = (Some(Suite::Secp256k1), Some(KeyScope::Field), Some(Format::Evervault));
+    assert_eq!(told(&[app, suite, scope, format, deadline, body], 1), (Some(256), secp256k1, field, evervault));
+    assert_eq!(told(&[deadline, app, scope, body, suite], 4), (Some(256), None, field, None), "one behind the payload");
+    assert_eq!(told(&[app, suite, deadline, body], body.len() + 1), (None, secp256k1, None, None), "one that is cut");
     let passed: [&[u8]; 4] =
         [b"\xa6select\x92\xa1$\xa2$a", b"\xa7context\xc4\x01x", b"\xaemin_generation\x05", b"\xa4role\xa1r"];
     for other in passed {
-        assert_eq!(told(&[other, curve, body], 1), (None, k1, None, None), "{other:02x?}");
+        assert_eq!(told(&[other, suite, body], 1), (None, secp256k1, None, None), "{other:02x?}");
     }
     // The preview ends at a param that the decoder will reject.
     let odd: [&[u8]; 8] = [
-        b"\xa5curve\xa2k1",
+        b"\xa5suite\xa9secp256k1",
         b"\xa6colour\x01",
         b"\x01\x01",
         b"\xa9key_scope\xa1x",
@@ -207,7 +207,7 @@ fn params_are_told_as_they_are_seen() {
         b"\xa6format\xc0",
     ];
     for odd in odd {
-        assert_eq!(told(&[curve, odd, deadline, body], 1), (None, k1, None, None), "{odd:02x?}");
+        assert_eq!(told(&[suite, odd, deadline, body], 1), (None, secp256k1, None, None), "{odd:02x?}");
     }
 }
 

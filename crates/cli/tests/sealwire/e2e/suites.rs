@@ -1,0 +1,141 @@
+//! Tests of the cipher suites that an app writes and reads, by its operator's settings and by requests.
+
+use sealwire_apps::{KeyKind, Settings, Target};
+use sealwire_client::{Client, Envelope, Inspect, Rewrap};
+use sealwire_crypto as crypto;
+use sealwire_msgpack::{TokenReader, write};
+use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, Suite, Writing};
+
+use crate::e2e::documents::value;
+use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
+
+/// Sets the suite that the app writes and the suites that it reads.
+async fn set(harness: &Harness, write_suite: crypto::Suite, read: &[crypto::Suite]) {
+    let read_suites = read.iter().copied().collect();
+    let change = move |settings: &mut Settings| *settings = Settings { write_suite, read_suites, ..*settings };
+    harness.change(async |control, app| control.configure(app, change).await.unwrap()).await;
+}
+
+fn with(suite: Suite) -> Writing<'static> {
+    Writing { suite: Some(suite), ..Writing::default() }
+}
+
+async fn encrypted(client: &Client, writing: Writing<'_>, document: &[u8]) -> Vec<u8> {
+    client.encrypt(Encrypt { writing, ..Encrypt::new(APP, document) }).await.unwrap().payload.to_vec()
+}
+
+/// Returns a document that is one string, as text.
+fn text(document: &[u8]) -> String {
+    TokenReader::new(document).str_utf8().unwrap().to_owned()
+}
+
+async fn suite_of(client: &Client, document: &[u8]) -> Suite {
+    client.inspect(Inspect { envelope: Envelope::Text(&text(document)) }).await.unwrap().suite
+}
+
+#[test]
+fn the_operator_decides_what_is_written_and_a_request_can_choose() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = value(|out| write::str(out, "sixteen bytes ok"));
+        let of_default = encrypted(&client, Writing::default(), &document).await;
+        assert_eq!((suite_of(&client, &of_default).await, text(&of_default).len()), (Suite::P256, 106));
+        set(&harness, crypto::Suite::Xaes, &crypto::Suite::ALL).await;
+        let of_app = encrypted(&client, Writing::default(), &document).await;
+        assert_eq!((suite_of(&client, &of_app).await, text(&of_app).len()), (Suite::Xaes, 90));
+        for suite in Suite::ALL {
+            let chosen = encrypted(&client, with(*suite), &document).await;
+            assert_eq!(suite_of(&client, &chosen).await, *suite);
+            assert_eq!(client.decrypt(Decrypt::new(APP, &chosen)).await.unwrap().payload, document);
+            let moved = client.rewrap(Rewrap::new(APP, &chosen)).await.unwrap().payload;
+            assert_eq!(suite_of(&client, &moved).await, Suite::Xaes, "a rewrap writes the app's suite");
+        }
+        assert_eq!(client.decrypt(Decrypt::new(APP, &of_default)).await.unwrap().payload, document);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = value(|out| write::str(out, "value"));
+        let [p256, _, xaes] = [Suite::P256, Suite::Secp256k1, Suite::Xaes];
+        let (old, new) =
+            (encrypted(&client, with(p256), &document).await, encrypted(&client, with(xaes), &document).await);
+        set(&harness, crypto::Suite::Xaes, &[crypto::Suite::Xaes]).await;
+        let opens = async |sealed: &[u8]| client.decrypt(Decrypt::new(APP, sealed)).await;
+        assert_eq!(opens(&new).await.unwrap().payload, document);
+        let refused = rpc_error(opens(&old).await);
+        assert_eq!(refused.code, ErrorCode::CannotOpen);
+        let mut altered = new.clone();
+        *altered.last_mut().unwrap() ^= 1;
+        assert_eq!(rpc_error(opens(&altered).await), refused, "and says no more than of an altered value");
+        assert_eq!(code(client.rewrap(Rewrap::new(APP, &old)).await), ErrorCode::CannotOpen);
+        for suite in [p256, Suite::Secp256k1] {
+            let call = Encrypt { writing: with(suite), ..Encrypt::new(APP, &document) };
+            let error = rpc_error(client.encrypt(call).await);
+            assert_eq!(error.code, ErrorCode::Forbidden);
+            assert!(error.message.contains(suite.name()), "{error}");
+        }
+        // The Evervault formats have no suites.
+        let writing = Writing { format: Some(Format::Evervault), ..Writing::default() };
+        let evervault = encrypted(&client, writing, &document).await;
+        assert_eq!(opens(&evervault).await.unwrap().payload, document);
+
+        set(&harness, crypto::Suite::Xaes, &[crypto::Suite::P256, crypto::Suite::Xaes]).await;
+        let moved = client.rewrap(Rewrap::new(APP, &old)).await.unwrap().payload;
+        assert_eq!(suite_of(&client, &moved).await, xaes);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn xaes_has_no_epoch_and_no_evervault_format() {
+    run(async {
+        let harness = Harness::start().await;
+        harness.set_epoch(15_000).await;
+        let client = harness.client().await;
+        for (writing, param) in [
+            (Writing { key_scope: KeyScope::Epoch, ..with(Suite::Xaes) }, "key_scope"),
+            (Writing { format: Some(Format::Evervault), ..with(Suite::Xaes) }, "suite"),
+            (Writing { format: Some(Format::EvervaultBare), ..with(Suite::Xaes) }, "suite"),
+        ] {
+            let error = rpc_error(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &[0xc3]) }).await);
+            assert_eq!(error.code, ErrorCode::BadRequest);
+            assert!(error.message.contains(param), "{error}");
+        }
+        harness.settles().await;
+    });
+}
+
+/// A page of a database: each row was encrypted by another request, before and after rotations.
+#[test]
+fn rows_of_many_requests_and_suites_open_together() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let (mut rows, mut expected) = (Vec::new(), Vec::new());
+        write::array_len(&mut rows, 120);
+        write::array_len(&mut expected, 120);
+        for row in 0..120_usize {
+            if row % 40 == 20 {
+                let kind = KeyKind::Suite(crypto::Suite::Xaes);
+                harness.change(async |control, app| control.rotate(app, kind).await.unwrap()).await;
+            }
+            let document = value(|out| write::str(out, &format!("row {row}")));
+            expected.extend_from_slice(&document);
+            let suite = if row % 10 == 0 { Suite::P256 } else { Suite::Xaes };
+            rows.extend_from_slice(&encrypted(&client, with(suite), &document).await);
+        }
+        assert_eq!(client.decrypt(Decrypt::new(APP, &rows)).await.unwrap().payload, expected);
+        // A disabled version opens nothing, and the others still do.
+        let app = harness.control().await.app(&shop()).await.unwrap();
+        let first = app.keys.iter().find(|key| key.suite == crypto::Suite::Xaes).unwrap().id;
+        harness.change(async |control, app| control.disable(app, Target::Key(first)).await.unwrap()).await;
+        assert_eq!(code(client.decrypt(Decrypt::new(APP, &rows)).await), ErrorCode::CannotOpen);
+        harness.settles().await;
+    });
+}

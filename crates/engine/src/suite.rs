@@ -1,0 +1,22 @@
+//! Converts cipher suites between the wire and the crypto crate.
+
+use sealwire_crypto::Suite;
+use sealwire_wire as wire;
+
+/// Returns the suite that a request names.
+pub(crate) fn from_wire(suite: wire::Suite) -> Suite {
+    match suite {
+        wire::Suite::P256 => Suite::P256,
+        wire::Suite::Secp256k1 => Suite::Secp256k1,
+        wire::Suite::Xaes => Suite::Xaes,
+    }
+}
+
+/// Returns the suite for a response.
+pub(crate) fn to_wire(suite: Suite) -> wire::Suite {
+    match suite {
+        Suite::P256 => wire::Suite::P256,
+        Suite::Secp256k1 => wire::Suite::Secp256k1,
+        Suite::Xaes => wire::Suite::Xaes,
+    }
+}
