@@ -118,10 +118,13 @@ struct Shape {
 }
 
 fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'static str> {
+    if !text.starts_with(b"sw1:A") {
+        return Err("is no envelope");
+    }
     if !shape.is_of_suite {
         return Err("is sealed with another suite");
     }
-    if text.len() != shape.chars || !text.starts_with(b"sw1:A") {
+    if text.len() != shape.chars {
         return Err("is no envelope of its size");
     }
     let header = |text: &[u8]| text.get(4..4 + shape.header).map(<[u8]>::to_vec);

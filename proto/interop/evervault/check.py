@@ -43,6 +43,9 @@ DOCUMENT = {
 }
 PYTHON_ONLY = {"big": [2**64 - 1, -(2**63), 2**64, 10**30], "specials": [float("inf"), 1e16], "empty": ""}
 
+# A curve of Evervault, and the suite whose key pairs are on it.
+SUITES = {"r1": "p256", "k1": "secp256k1"}
+
 
 class KeyServer(http.server.BaseHTTPRequestHandler):
     """Answers the one request the clients make: the app's public keys."""
@@ -253,7 +256,7 @@ class Server:
             said += self.child.stdout.readline()
         port, control = re.search(r"listens on 127\.0\.0\.1:(\d+).* on 127\.0\.0\.1:(\d+)", said).groups()
         for curve in ev.CURVES:
-            add = [program, "apps", "import", "demo", "--curve", curve, "--seals", "--key-file", "-"]
+            add = [program, "apps", "import", "demo", "--suite", SUITES[curve], "--seals", "--key-file", "-"]
             add += ["--folder", folder, "--connect", f"127.0.0.1:{control}"]
             subprocess.run(add, input=scalar.hex(), text=True, check=True, stdout=subprocess.DEVNULL)
         self.connection = connect(folder, "127.0.0.1", int(port))
@@ -290,7 +293,7 @@ def check_server(server, check, scalar):
     for curve in ("r1", "k1"):
         for format, role in (("evervault", None), ("evervault", "card-number"), ("evervault-bare", None)):
             plain = [value for value in values if not (role and isinstance(value, bytes))]
-            options = {"curve": curve, "format": format, **({"role": role} if role else {})}
+            options = {"suite": SUITES[curve], "format": format, **({"role": role} if role else {})}
             for value, theirs in zip(plain, server.call("encrypt", plain, **options)["payload"]):
                 if isinstance(value, bytes):
                     assert ev.open_file(scalar, False, theirs) == (value, None)
