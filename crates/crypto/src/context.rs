@@ -12,24 +12,33 @@ use crate::{CannotOpen, Error};
 /// sequence number.
 pub(crate) struct Context {
     key: AeadKey,
-    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy behind.
-    key_bytes: Box<Zeroizing<[u8; KEY_BYTES]>>,
+    /// The bytes of `key`, for `batch_key`. In a place of their own, so that a move leaves no copy behind. `None`: the
+    /// context only opens.
+    key_bytes: Option<Box<Zeroizing<[u8; KEY_BYTES]>>>,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
     /// The same key for batches of messages, from the first batch on.
     batch_key: OnceLock<Box<BatchKey>>,
 }
 
 impl Context {
+    /// Creates a context that seals and opens.
     pub(crate) fn new(
         key: Box<Zeroizing<[u8; KEY_BYTES]>>,
         base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
     ) -> Result<Self, Error> {
-        Ok(Self { key: AeadKey::new(&key)?, key_bytes: key, base_nonce, batch_key: OnceLock::new() })
+        let opening = Self::opening(&key, base_nonce)?;
+        Ok(Self { key_bytes: Some(key), ..opening })
+    }
+
+    /// Creates a context that only opens.
+    pub(crate) fn opening(key: &[u8; KEY_BYTES], base_nonce: Zeroizing<[u8; NONCE_BYTES]>) -> Result<Self, Error> {
+        Ok(Self { key: AeadKey::new(key)?, key_bytes: None, base_nonce, batch_key: OnceLock::new() })
     }
 
     /// Returns the key for batches of messages, with the nonces of [`Self::nonce`].
     pub(crate) fn batch_key(&self) -> &BatchKey {
-        self.batch_key.get_or_init(|| Box::new(BatchKey::new(&self.key_bytes)))
+        let key = || self.key_bytes.as_ref().expect("a context that seals");
+        self.batch_key.get_or_init(|| Box::new(BatchKey::new(key())))
     }
 
     /// Returns the nonce of a field (RFC 9180, section 5.2, `ComputeNonce`).

@@ -127,6 +127,13 @@ pub(crate) struct HeaderText {
 }
 
 impl HeaderText {
+    /// Copies the text of a header, with its prefix.
+    pub(crate) fn new(text: &[u8]) -> Self {
+        let mut bytes = [0; HEADER_TEXT_BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text);
+        Self { length: text.len(), bytes }
+    }
+
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]

@@ -64,7 +64,7 @@ impl Schedule {
 
     /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
     pub(crate) fn with_random(key: &XaesKey, random: &[u8; RANDOM_BYTES]) -> Result<Self, Error> {
-        Ok(Self::new(key.context(random)?, Header::of_random(key.id(), random)))
+        Ok(Self::new(key.sealing_context(random)?, Header::of_random(key.id(), random)))
     }
 
     fn derive(

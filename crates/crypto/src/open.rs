@@ -11,7 +11,7 @@ use crate::aead::{TAG_BYTES, room};
 use crate::context::Context;
 use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, HeaderText};
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppKeys, CannotOpen, Datatype, Error, KeyMaterial, OpenedSchedules, PublicKey, Suite};
+use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, PublicKey, Suite};
 
 /// An opened field.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,8 +32,11 @@ pub struct Opener {
     kept: Option<Arc<OpenedSchedules>>,
     schedules: Vec<Slot>,
     by_header: HashMap<Header, usize>,
-    /// The last header and the index of its schedule. In a document made by one request, every header is the same.
+    /// The last header. In a document made by one request, every header is the same.
     last: Option<LastHeader>,
+    /// The context of the last header of [`Suite::Xaes`]. Not among `schedules`, because another derivation costs less
+    /// than to find a held one.
+    derived: Option<Context>,
     /// Number of Diffie-Hellmans made.
     agreements: usize,
     body: Zeroizing<Vec<u8>>,
@@ -42,7 +45,16 @@ pub struct Opener {
 struct LastHeader {
     header: Header,
     text: HeaderText,
-    schedule: usize,
+    place: ContextPlace,
+}
+
+/// The place of a header's context.
+#[derive(Clone, Copy)]
+enum ContextPlace {
+    /// An index of [`Opener::schedules`].
+    Held(usize),
+    /// [`Opener::derived`].
+    Derived,
 }
 
 /// One key schedule of this request.
@@ -65,6 +77,7 @@ impl Opener {
             schedules: Vec::new(),
             by_header: HashMap::new(),
             last: None,
+            derived: None,
             agreements: 0,
             body: Zeroizing::new(Vec::new()),
         }
@@ -121,17 +134,18 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_text(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let last = self.last.as_ref().and_then(|last| Some((last.schedule, text.strip_prefix(last.text.as_bytes())?)));
-        let (schedule, body) = match last {
+        let last = self.last.as_ref().and_then(|last| Some((last.place, text.strip_prefix(last.text.as_bytes())?)));
+        let (place, body) = match last {
             Some(last) => last,
             None => {
                 let (header, body) = Header::split_text(text).ok_or(CannotOpen)?;
-                (self.schedule(header)?, body)
+                let text = HeaderText::new(&text[..text.len() - body.len()]);
+                (self.place(header, text)?, body)
             }
         };
         room(&mut self.body, body.len());
         let bytes = BASE64.decode_slice(body, &mut self.body).map_err(|_| CannotOpen)?;
-        self.open_body(schedule, bytes)
+        self.open_body(place, bytes)
     }
 
     /// Opens a binary envelope.
@@ -141,17 +155,17 @@ impl Opener {
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
         let (header, body) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
-        let schedule = match &self.last {
-            Some(last) if last.header == header => last.schedule,
-            _ => self.schedule(header)?,
+        let place = match &self.last {
+            Some(last) if last.header == header => last.place,
+            _ => self.place(header, header.text())?,
         };
         room(&mut self.body, body.len());
         self.body[..body.len()].copy_from_slice(body);
-        self.open_body(schedule, body.len())
+        self.open_body(place, body.len())
     }
 
     #[inline]
-    fn open_body(&mut self, schedule: usize, bytes: usize) -> Result<Opened<'_>, CannotOpen> {
+    fn open_body(&mut self, place: ContextPlace, bytes: usize) -> Result<Opened<'_>, CannotOpen> {
         if bytes < BODY_OVERHEAD {
             return Err(CannotOpen);
         }
@@ -160,52 +174,67 @@ impl Opener {
         let sequence = u32::from_be_bytes(*prefix.last_chunk().ok_or(CannotOpen)?);
         debug_assert!(sealed.len() >= TAG_BYTES);
         self.aad[0] = datatype as u8;
-        let slot = &mut self.schedules[schedule];
-        let plaintext = &*slot.context.open(sequence, &self.aad, sealed)?;
-        if !slot.is_kept {
-            slot.is_kept = true;
-            if let Some(kept) = &self.kept {
-                let schedule = Schedule::Envelope(Arc::clone(&slot.context));
-                kept.keep(self.keys.app(), Name::Envelope(slot.header), schedule);
+        let plaintext = match place {
+            ContextPlace::Derived => {
+                let context = self.derived.as_ref().ok_or(CannotOpen)?;
+                &*context.open(sequence, &self.aad, sealed)?
             }
-        }
+            ContextPlace::Held(schedule) => {
+                let slot = &mut self.schedules[schedule];
+                let plaintext = &*slot.context.open(sequence, &self.aad, sealed)?;
+                if !slot.is_kept {
+                    slot.is_kept = true;
+                    if let Some(kept) = &self.kept {
+                        let schedule = Schedule::Envelope(Arc::clone(&slot.context));
+                        kept.keep(self.keys.app(), Name::Envelope(slot.header), schedule);
+                    }
+                }
+                plaintext
+            }
+        };
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
             return Err(CannotOpen);
         }
         Ok(Opened { datatype, plaintext })
     }
 
-    /// Returns the index of a header's schedule. The schedule is derived at the header's first field.
-    fn schedule(&mut self, header: Header) -> Result<usize, CannotOpen> {
-        let schedule = match self.by_header.get(&header) {
-            Some(schedule) => *schedule,
-            None => self.derive(header)?,
+    /// Returns the place of a header's context, which is derived at the header's first field.
+    fn place(&mut self, header: Header, text: HeaderText) -> Result<ContextPlace, CannotOpen> {
+        let place = if header.suite() == Suite::Xaes {
+            self.derive(header)?;
+            ContextPlace::Derived
+        } else {
+            let held = self.by_header.get(&header).copied();
+            ContextPlace::Held(held.map_or_else(|| self.agree(header), Ok)?)
         };
-        self.last = Some(LastHeader { header, text: header.text(), schedule });
-        Ok(schedule)
+        self.last = Some(LastHeader { header, text, place });
+        Ok(place)
     }
 
-    fn derive(&mut self, header: Header) -> Result<usize, CannotOpen> {
+    /// Derives the context of a header of [`Suite::Xaes`].
+    fn derive(&mut self, header: Header) -> Result<(), CannotOpen> {
+        // Whatever `last` says, a failure leaves no context for it.
+        self.last = None;
+        let version = self.keys.reader(Suite::Xaes, header.key_id()).ok_or(CannotOpen)?;
+        let KeyMaterial::Symmetric(key) = &version.material else { return Err(CannotOpen) };
+        self.derived = Some(key.opening_context(header.random()).map_err(|_| CannotOpen)?);
+        Ok(())
+    }
+
+    /// Makes the context of a header of another suite, by one Diffie-Hellman unless it is kept. Returns its index.
+    fn agree(&mut self, header: Header) -> Result<usize, CannotOpen> {
         let app = self.keys.app();
         // Looks up the key before the cache, because a disabled version must open nothing.
         let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
-        let slot = match (&version.material, header.suite().curve()) {
-            (KeyMaterial::Symmetric(key), _) => {
-                // Another derivation costs no more than the cache of other requests.
-                let context = key.context(header.random()).map_err(|_| CannotOpen)?;
-                Slot { context: Arc::new(context), header, is_kept: true }
+        let slot = match self.kept_schedule(header) {
+            Some(slot) => slot,
+            None => {
+                self.agreements += 1;
+                let (curve, pair) = header.suite().curve().zip(version.pair().ok()).ok_or(CannotOpen)?;
+                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                let context = version.with_context(app, curve, |context| Context::recipient(pair, &ephemeral, context));
+                Slot { context: Arc::new(context.map_err(|_| CannotOpen)?), header, is_kept: false }
             }
-            (KeyMaterial::Pair(pair), Some(curve)) => match self.kept_schedule(header) {
-                Some(slot) => slot,
-                None => {
-                    self.agreements += 1;
-                    let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                    let context =
-                        version.with_context(app, curve, |context| Context::recipient(pair, &ephemeral, context));
-                    Slot { context: Arc::new(context.map_err(|_: Error| CannotOpen)?), header, is_kept: false }
-                }
-            },
-            (KeyMaterial::Pair(_), None) => return Err(CannotOpen),
         };
         if self.schedules.len() == HELD_MAX {
             self.schedules.clear();

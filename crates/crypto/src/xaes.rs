@@ -120,25 +120,37 @@ impl XaesKey {
         &self.check
     }
 
-    /// Derives the AES-256-GCM key of a header and the start of its nonces.
-    pub(crate) fn context(&self, random: &[u8; RANDOM_BYTES]) -> Result<Context, Error> {
-        let (selector, prefix) = random.split_at(SELECTOR_BYTES);
-        let mut nonce = Zeroizing::new([0; NONCE_BYTES]);
-        nonce[..prefix.len()].copy_from_slice(prefix);
-        Context::new(self.derived_key(selector)?, nonce)
+    /// Derives the AES-256-GCM key of a header and the start of its nonces, to seal.
+    pub(crate) fn sealing_context(&self, random: &[u8; RANDOM_BYTES]) -> Result<Context, Error> {
+        let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
+        let nonce = self.derive_into(random, &mut key)?;
+        Context::new(key, nonce)
     }
 
-    /// Returns `Kx`: CMAC of two blocks, which differ in their counter.
-    fn derived_key(&self, selector: &[u8]) -> Result<Box<Zeroizing<[u8; KEY_BYTES]>>, Error> {
-        let mut blocks = Box::new(Zeroizing::new([0; KEY_BYTES]));
-        for (block, counter) in blocks.chunks_exact_mut(BLOCK_BYTES).zip(1..) {
+    /// Derives the AES-256-GCM key of a header and the start of its nonces, to open.
+    pub(crate) fn opening_context(&self, random: &[u8; RANDOM_BYTES]) -> Result<Context, Error> {
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        let nonce = self.derive_into(random, &mut key)?;
+        Context::opening(&key, nonce)
+    }
+
+    /// Derives `Kx` into the zeros `key`: CMAC of two blocks, which differ in their counter. Returns the base nonce.
+    fn derive_into(
+        &self,
+        random: &[u8; RANDOM_BYTES],
+        key: &mut [u8; KEY_BYTES],
+    ) -> Result<Zeroizing<[u8; NONCE_BYTES]>, Error> {
+        let (selector, prefix) = random.split_at(SELECTOR_BYTES);
+        for (block, counter) in key.chunks_exact_mut(BLOCK_BYTES).zip(1..) {
             block[1] = counter;
             block[2] = b'X';
             block[BLOCK_BYTES - SELECTOR_BYTES..].copy_from_slice(selector);
             block.iter_mut().zip(self.subkey.iter()).for_each(|(byte, key)| *byte ^= key);
         }
-        self.cipher.less_safe_encrypt(&mut blocks[..], EncryptionContext::None).map_err(|_| Error::Library)?;
-        Ok(blocks)
+        self.cipher.less_safe_encrypt(key, EncryptionContext::None).map_err(|_| Error::Library)?;
+        let mut nonce = Zeroizing::new([0; NONCE_BYTES]);
+        nonce[..prefix.len()].copy_from_slice(prefix);
+        Ok(nonce)
     }
 }
 

@@ -19,7 +19,7 @@ fn seal(key: &[u8; 32], nonce: &[u8; 24], aad: &[u8], plaintext: &[u8]) -> Vec<u
     let (random, sequence) = nonce.split_first_chunk().unwrap();
     let mut data = plaintext.to_vec();
     let sequence = u32::from_be_bytes(sequence.try_into().unwrap());
-    key.context(random).unwrap().seal(sequence, aad, &mut data, 0).unwrap();
+    key.sealing_context(random).unwrap().seal(sequence, aad, &mut data, 0).unwrap();
     data
 }
 
