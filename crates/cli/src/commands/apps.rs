@@ -123,7 +123,7 @@ struct SettingArgs {
     format: Option<Format>,
     /// Suite for requests that name no suite: p256, secp256k1 or xaes. The app must have a key of it. All engines must
     /// be new enough to know it
-    #[arg(long, value_parser = suite)]
+    #[arg(long, value_name = "SUITE", value_parser = suite)]
     write_suite: Option<Suite>,
     /// Suites whose envelopes open and which requests may name, with commas between. Rewrap all data of a suite before
     /// you leave it out
