@@ -2,7 +2,7 @@
 
 use sealwire_crypto::Kek;
 
-use super::record::{Contents, app_key, collection_key};
+use super::record::{Contents, SIGNING_KEY, SigningKeyEntry, app_key, collection_key};
 use super::{State, keys};
 use sealwire_store::{Snapshot, StoreError};
 
@@ -11,12 +11,13 @@ use sealwire_store::{Snapshot, StoreError};
 /// # Errors
 /// [`StoreError::Damaged`].
 pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
-    let Contents { generation, apps, collections, access } = Contents::read(snapshot)?;
+    let Contents { generation, apps, collections, signing_key, access } = Contents::read(snapshot)?;
     let apps = apps.into_iter().map(|(app, entry)| (app_key(&app), entry.into_bytes()));
     let collections = collections.into_iter().flat_map(|(app, all)| {
         all.into_iter().map(move |(name, entry)| (collection_key(&app, &name), entry.into_bytes()))
     });
-    Ok(Snapshot { generation, records: apps.chain(collections).chain(access).collect() })
+    let signing_key = signing_key.map(|record| (SIGNING_KEY.into(), SigningKeyEntry::Live(record).into_bytes()));
+    Ok(Snapshot { generation, records: apps.chain(collections).chain(signing_key).chain(access).collect() })
 }
 
 /// Parses all records and unwraps their keys.

@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{AppId, AppKeys, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Suite, XaesKey, XaesSecret};
+use sealwire_crypto::{
+    AppId, AppKeys, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Origin, SigningKey, Suite, VerifyingKey, XaesKey,
+    XaesSecret,
+};
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
 use super::model::{App, State};
 use super::record::{
-    AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged, suite_name,
+    AppRecord, Contents, Entry, KeyRecord, SIGNING_KEY, SigningKeyRecord, StateName, TokenKeyRecord, app_key, base64,
+    damaged, suite_name,
 };
 use super::{first_removal, unix_s};
 use sealwire_store::StoreError;
@@ -20,7 +24,8 @@ pub(super) fn unwrap_state(kek: &Kek, contents: &Contents) -> Result<State, Stor
     let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
     let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
     let (removal_unix_s, access) = (first_removal(contents), contents.access.clone());
-    Ok(State { generation: contents.generation, apps, removal_unix_s, access })
+    let signing_key = contents.signing_key.as_ref().map(|record| unwrap_signing_key(kek, record)).transpose()?;
+    Ok(State { generation: contents.generation, apps, removal_unix_s, signing_key: signing_key.map(Arc::new), access })
 }
 
 fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -> Result<App, StoreError> {
@@ -45,7 +50,7 @@ fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -
 fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, StoreError> {
     let store_key = app_key(app);
     let summary = record.summary(&store_key)?;
-    let context = key_context(app, summary.suite, summary.number, summary.id);
+    let context = key_context(app, summary.suite, summary.number, summary.id, summary.origin);
     let wrapped = base64(&store_key, &record.wrapped)?;
     let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
     let material: KeyMaterial = match summary.suite.curve() {
@@ -61,7 +66,8 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
             key.into()
         }
     };
-    let version = KeyVersion::new(summary.number, summary.state, material).sealing(summary.seals);
+    let version = KeyVersion::new(summary.number, summary.state, material);
+    let version = version.sealing(summary.seals).of_origin(summary.origin);
     if version.id == summary.id { Ok(version) } else { Err(damaged(&store_key, "a key does not match its id".into())) }
 }
 
@@ -75,6 +81,26 @@ fn unwrap_token_key(
     let secret = kek.unwrap_secret(&wrapped, &token_key_context(app, number, record.number));
     let secret = secret.map_err(|_| StoreError::WrongKek { app: app.clone() })?;
     Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret: TokenSecret::new(secret) })
+}
+
+fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey, StoreError> {
+    let bytes = base64(SIGNING_KEY, &record.public_key)?.try_into();
+    let public = VerifyingKey::from_bytes(bytes.map_err(|_| damaged(SIGNING_KEY, "not 32 bytes".into()))?);
+    let unwrapped = kek.unwrap_signing_key(&base64(SIGNING_KEY, &record.wrapped)?, &public);
+    let key = unwrapped.map_err(|_| damaged(SIGNING_KEY, "it is wrapped under another key-encryption key".into()))?;
+    if *key.verifying_key() == public {
+        Ok(key)
+    } else {
+        Err(damaged(SIGNING_KEY, "the key does not match its public half".into()))
+    }
+}
+
+/// Returns the record of a fresh signing key.
+pub(super) fn new_signing_key(kek: &Kek) -> Result<SigningKeyRecord, StoreError> {
+    let key = SigningKey::generate()?;
+    let wrapped = STANDARD.encode(kek.wrap_signing_key(&key)?);
+    let public_key = STANDARD.encode(key.verifying_key().as_bytes());
+    Ok(SigningKeyRecord { public_key, created_unix_s: unix_s(), wrapped })
 }
 
 /// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
@@ -98,10 +124,16 @@ pub(super) fn check_kek_for_all(kek: &Kek, contents: &Contents) -> Result<(), St
 impl AppRecord {
     /// Generates a key and adds it as the next version of `suite`. Retries if the app already has the key id, because an
     /// app with duplicate ids could not be loaded.
-    pub(super) fn add_generated_key(&mut self, kek: &Kek, app: &AppId, suite: Suite) -> Result<KeyId, StoreError> {
+    pub(super) fn add_generated_key(
+        &mut self,
+        kek: &Kek,
+        app: &AppId,
+        suite: Suite,
+        origin: Origin,
+    ) -> Result<KeyId, StoreError> {
         loop {
             let added = match suite.curve() {
-                Some(curve) => self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true),
+                Some(curve) => self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true, origin),
                 None => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
             };
             // The probability that the id is taken is 2^-40 per existing key.
@@ -119,19 +151,21 @@ impl AppRecord {
         app: &AppId,
         pair: &KeyPair,
         seals: bool,
+        origin: Origin,
     ) -> Result<KeyId, StoreError> {
         let (suite, id) = (pair.public().curve().into(), KeyId::of(pair.public()));
         let number = self.next_number(app, suite, id)?;
-        let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, suite, number, id))?;
-        self.push_key(suite, number, id, seals, pair.public().compressed(), &wrapped);
+        let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, suite, number, id, origin))?;
+        let key = self.push_key(suite, number, id, pair.public().compressed(), &wrapped);
+        (key.opens_only, key.outside) = (!seals, origin == Origin::Outside);
         Ok(id)
     }
 
     fn add_symmetric_key(&mut self, kek: &Kek, app: &AppId, secret: &XaesSecret) -> Result<KeyId, StoreError> {
         let key = XaesKey::derive(app, secret)?;
         let number = self.next_number(app, Suite::Xaes, key.id())?;
-        let wrapped = kek.wrap_xaes(secret, &key_context(app, Suite::Xaes, number, key.id()))?;
-        self.push_key(Suite::Xaes, number, key.id(), true, key.check(), &wrapped);
+        let wrapped = kek.wrap_xaes(secret, &key_context(app, Suite::Xaes, number, key.id(), Origin::Inside))?;
+        self.push_key(Suite::Xaes, number, key.id(), key.check(), &wrapped);
         Ok(key.id())
     }
 
@@ -150,18 +184,23 @@ impl AppRecord {
         Ok(*highest)
     }
 
-    fn push_key(&mut self, suite: Suite, number: u32, id: KeyId, seals: bool, public: &[u8], wrapped: &[u8]) {
-        self.keys.push(KeyRecord {
+    /// Appends the record of a key that seals, of origin inside.
+    fn push_key(&mut self, suite: Suite, number: u32, id: KeyId, public: &[u8], wrapped: &[u8]) -> &mut KeyRecord {
+        let record = KeyRecord {
             id: id.to_string(),
             suite: suite_name(suite).into(),
             number,
             state: StateName::Active,
-            opens_only: !seals,
+            opens_only: false,
+            outside: false,
             created_unix_s: unix_s(),
             delete_unix_s: None,
             public_key: STANDARD.encode(public),
             wrapped: STANDARD.encode(wrapped),
-        });
+        };
+        self.keys.push(record);
+        let last = self.keys.len() - 1;
+        &mut self.keys[last]
     }
 
     /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the last has the
@@ -177,11 +216,15 @@ impl AppRecord {
     }
 }
 
-/// Returns the context to which a wrapped key is bound: its app, suite, number and id. The context is public. The app's
-/// name contains no zero byte, so the encoding is unambiguous.
-fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId) -> Vec<u8> {
-    [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, suite.byte()], &number.to_be_bytes(), id.as_bytes()]
-        .concat()
+/// Returns the context to which a wrapped key is bound: its app, suite, number, id and origin. The context is public. The
+/// app's name contains no zero byte, so the encoding is unambiguous.
+fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId, origin: Origin) -> Vec<u8> {
+    let origin: &[u8] = match origin {
+        Origin::Inside => b"", // The contexts are older than origins.
+        Origin::Outside => b"outside",
+    };
+    let app = [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, suite.byte()]].concat();
+    [&app[..], &number.to_be_bytes(), id.as_bytes(), origin].concat()
 }
 
 /// Returns the context to which a wrapped token key is bound: its app, the app's number and its own number. A token key

@@ -19,7 +19,7 @@ mod record;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Suite};
+use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Origin, Suite};
 
 pub use maps::{MapState, MapStates};
 pub use model::{
@@ -27,7 +27,10 @@ pub use model::{
     CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary, Scope, Settings,
     State, Target, TokenKeySummary,
 };
-use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
+use record::{
+    AppEntry, AppRecord, AppTombstone, Contents, Entry, SIGNING_KEY, SigningKeyEntry, StateName, app_key,
+    collection_key, damaged,
+};
 
 use sealwire_store::{Commit, ControlStore, Instance, LIVE_AGE_MAX, StoreError, part_of};
 
@@ -37,6 +40,8 @@ pub const POLL: Duration = Duration::from_secs(30);
 /// Default time for which a deleted app or key can be restored.
 pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
 
+/// Suites of which an app can publish public keys.
+const PUBLISHED_SUITES: [Suite; 1] = [Suite::P256];
 /// Maximum number of attempts for a change when other changes are committed first. One of the concurrent changes
 /// succeeds each time.
 const TRIES_MAX: u32 = 64;
@@ -141,7 +146,7 @@ impl Control {
             let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
             let mut record = AppRecord::new(&app, number);
             for suite in &suites {
-                record.add_generated_key(&kek, &app, *suite)?;
+                record.add_generated_key(&kek, &app, *suite, Origin::Inside)?;
             }
             record.add_token_key(&kek, &app)?;
             RecordEdit::app(&app, record, Target::App)
@@ -155,10 +160,18 @@ impl Control {
     ///
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal; [`StoreError::WrongKek`] if
-    /// the other keys of the app are wrapped under another KEK.
+    /// the other keys of the app are wrapped under another KEK; [`StoreError::Invalid`] if the suite of
+    /// [`KeyKind::Outside`] has no public keys that are published.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
+        if let KeyKind::Outside(suite) = kind {
+            if !PUBLISHED_SUITES.contains(&suite) {
+                return Err(StoreError::Invalid(format!("no public keys of suite {} are published", suite.name())));
+            }
+            self.create_signing_key(app).await?;
+        }
         self.add(app, move |kek, app, record| match kind {
-            KeyKind::Suite(suite) => record.add_generated_key(kek, app, suite).map(Target::Key),
+            KeyKind::Suite(suite) => record.add_generated_key(kek, app, suite, Origin::Inside).map(Target::Key),
+            KeyKind::Outside(suite) => record.add_generated_key(kek, app, suite, Origin::Outside).map(Target::Key),
             KeyKind::Token => record.add_token_key(kek, app).map(Target::TokenKey),
         })
         .await
@@ -170,7 +183,24 @@ impl Control {
     /// # Errors
     /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
     pub async fn import(&self, app: &AppId, pair: KeyPair, seals: bool) -> Result<AppChange, StoreError> {
-        self.add(app, move |kek, app, record| record.add_key_pair(kek, app, &pair, seals).map(Target::Key)).await
+        self.add(app, move |kek, app, record| {
+            record.add_key_pair(kek, app, &pair, seals, Origin::Inside).map(Target::Key)
+        })
+        .await
+    }
+
+    /// Creates the key that signs published public keys, if there is none. The KEK must be that of the app's keys.
+    async fn create_signing_key(&self, app: &AppId) -> Result<(), StoreError> {
+        let (app, kek) = (app.clone(), Arc::clone(&self.kek));
+        let create = move |contents: &Contents| {
+            if contents.signing_key.is_some() {
+                return Ok(None);
+            }
+            keys::check_kek(&kek, &app, contents.staying(&app)?)?;
+            let record = SigningKeyEntry::Live(keys::new_signing_key(&kek)?).into_bytes();
+            Ok(Some(RecordEdit { key: SIGNING_KEY.into(), record: Some(record), made: () }))
+        };
+        self.try_change(create).await.map(drop)
     }
 
     /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The
@@ -403,7 +433,9 @@ fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<
         return Err(StoreError::Invalid(format!("read_suites must have the write_suite {}", suite.name())));
     }
     let keys = record.summary(app)?.keys;
-    let seals = |key: &KeySummary| key.suite == suite && key.seals && key.state == KeyState::Active;
+    let seals = |key: &KeySummary| {
+        key.suite == suite && key.seals && key.origin == Origin::Inside && key.state == KeyState::Active
+    };
     if suite != Suite::default() && !keys.iter().any(seals) {
         let name = suite.name();
         return Err(StoreError::Invalid(format!("app {app} has no active {name} key; rotate {name} first")));

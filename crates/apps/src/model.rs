@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, EpochLifetime, KeyId, KeyState, Suite, SuiteSet};
+use sealwire_crypto::{AppId, AppKeys, EpochLifetime, KeyId, KeyState, Origin, SigningKey, Suite, SuiteSet};
 use sealwire_token::TokenKeys;
 
 use sealwire_store::{MapId, StoreError};
@@ -19,6 +19,8 @@ pub struct State {
     pub apps: Vec<App>,
     /// Time of the next removal by [`Control::maintain`](crate::Control::maintain), in seconds since 1970-01-01 UTC.
     pub removal_unix_s: Option<u64>,
+    /// The key that signs published public keys. `None` before the first app publishes one.
+    pub signing_key: Option<Arc<SigningKey>>,
     /// Unparsed records under `role/` and `access/`, by key. The access crate interprets them.
     pub access: BTreeMap<String, Vec<u8>>,
 }
@@ -276,6 +278,8 @@ pub struct KeySummary {
     pub state: KeyState,
     /// True if the version can seal and open; false if it can only open.
     pub seals: bool,
+    /// Who seals to the version.
+    pub origin: Origin,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
     /// Time of the removal, seconds since 1970-01-01 UTC. `None`: no removal is scheduled.
@@ -307,8 +311,10 @@ pub struct CollectionSummary {
 /// Identifies one of an app's keys, regardless of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// The key of this suite.
+    /// The key of this suite, which engines seal under.
     Suite(Suite),
+    /// The key pair of this suite whose public key is published.
+    Outside(Suite),
     /// The token key.
     Token,
 }

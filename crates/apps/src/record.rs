@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{AppId, EpochLifetime, KeyId, KeyState, Suite, SuiteSet};
+use sealwire_crypto::{AppId, EpochLifetime, KeyId, KeyState, Origin, Suite, SuiteSet};
 use sealwire_token::CardEnds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,9 @@ pub(super) struct KeyRecord {
     /// True if the key was imported only to open, and never seals.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) opens_only: bool,
+    /// True if the public key is published, and others seal to it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) outside: bool,
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
@@ -192,6 +195,18 @@ pub(super) struct CollectionTombstone {
     pub(super) generation: u64,
 }
 
+/// The record of the key that signs published public keys.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SigningKeyRecord {
+    /// The public half, base64.
+    pub(super) public_key: String,
+    pub(super) created_unix_s: u64,
+    /// The seed wrapped under the KEK, base64.
+    pub(super) wrapped: String,
+}
+
+pub(super) type SigningKeyEntry = Entry<SigningKeyRecord, ()>;
 pub(super) type AppEntry = Entry<AppRecord, AppTombstone>;
 pub(super) type CollectionEntry = Entry<CollectionRecord, CollectionTombstone>;
 
@@ -226,9 +241,13 @@ pub(super) struct Contents {
     pub(super) generation: u64,
     pub(super) apps: BTreeMap<AppId, AppEntry>,
     pub(super) collections: BTreeMap<AppId, BTreeMap<CollectionName, CollectionEntry>>,
+    pub(super) signing_key: Option<SigningKeyRecord>,
     /// Unparsed records about access, by key. The access crate interprets them.
     pub(super) access: BTreeMap<String, Vec<u8>>,
 }
+
+/// Key of the [`SigningKeyRecord`].
+pub(super) const SIGNING_KEY: &str = "signing-key";
 
 pub(super) fn app_key(app: &AppId) -> String {
     format!("app/{app}")
@@ -258,6 +277,7 @@ impl Contents {
                     let name = CollectionName::new(name).map_err(|error| damaged(key, error.to_string()))?;
                     contents.collections.entry(app_id(key, app)?).or_default().insert(name, entry);
                 }
+                [SIGNING_KEY] => contents.signing_key = SigningKeyEntry::read(key, record)?.live().cloned(),
                 ["role" | "access", ..] => {
                     contents.access.insert(key.clone(), record.clone());
                 }
@@ -407,8 +427,9 @@ impl KeyRecord {
         let suite = named_suite(key, &self.suite)?;
         let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;
         let state = if self.delete_unix_s.is_some() { KeyState::Disabled } else { self.state.into() };
-        let Self { number, opens_only, created_unix_s, delete_unix_s, .. } = *self;
-        Ok(KeySummary { id, suite, number, state, seals: !opens_only, created_unix_s, delete_unix_s })
+        let Self { number, opens_only, outside, created_unix_s, delete_unix_s, .. } = *self;
+        let origin = if outside { Origin::Outside } else { Origin::Inside };
+        Ok(KeySummary { id, suite, number, state, seals: !opens_only, origin, created_unix_s, delete_unix_s })
     }
 
     pub(super) fn is(&self, key: KeyId) -> bool {

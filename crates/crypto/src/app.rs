@@ -110,13 +110,31 @@ pub enum KeyState {
     Disabled,
 }
 
-/// The secret part of a key version.
+/// Who seals to a key version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Engines alone, which never publish the public key.
+    #[default]
+    Inside,
+    /// Whoever has the published public key.
+    Outside,
+}
+
+/// The key of a key version.
 #[derive(Debug)]
 pub enum KeyMaterial {
     /// A key pair, for the HPKE suites and the Evervault formats.
     Pair(KeyPair),
     /// A symmetric key, for [`Suite::Xaes`].
     Symmetric(XaesKey),
+    /// A public key alone, for those who only seal.
+    Public(PublicKey),
+}
+
+impl From<PublicKey> for KeyMaterial {
+    fn from(key: PublicKey) -> Self {
+        Self::Public(key)
+    }
 }
 
 impl From<KeyPair> for KeyMaterial {
@@ -142,6 +160,8 @@ pub struct KeyVersion {
     pub state: KeyState,
     /// True if this version can seal. A version that was imported only to open existing envelopes cannot.
     pub seals: bool,
+    /// Who seals to this version.
+    pub origin: Origin,
     pub(crate) material: KeyMaterial,
     pub(crate) precomputed: Precomputed,
 }
@@ -154,8 +174,10 @@ impl KeyVersion {
         let id = match &material {
             KeyMaterial::Pair(pair) => KeyId::of(pair.public()),
             KeyMaterial::Symmetric(key) => key.id(),
+            KeyMaterial::Public(key) => KeyId::of(key),
         };
-        Self { id, number, state, seals: true, material, precomputed: Precomputed::default() }
+        let (seals, origin) = (true, Origin::Inside);
+        Self { id, number, state, seals, origin, material, precomputed: Precomputed::default() }
     }
 
     /// Returns the suite of the envelopes that this version seals and opens.
@@ -164,16 +186,29 @@ impl KeyVersion {
         match &self.material {
             KeyMaterial::Pair(pair) => pair.public().curve().into(),
             KeyMaterial::Symmetric(_) => Suite::Xaes,
+            KeyMaterial::Public(key) => key.curve().into(),
         }
     }
 
     /// Returns the key pair.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is a symmetric key.
+    /// [`Error::NoKeyPair`] if the version is a symmetric key or has no private key.
     pub fn pair(&self) -> Result<&KeyPair, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair),
+            KeyMaterial::Symmetric(_) | KeyMaterial::Public(_) => Err(Error::NoKeyPair),
+        }
+    }
+
+    /// Returns the public key.
+    ///
+    /// # Errors
+    /// [`Error::NoKeyPair`] if the version is a symmetric key.
+    pub fn public(&self) -> Result<&PublicKey, Error> {
+        match &self.material {
+            KeyMaterial::Pair(pair) => Ok(pair.public()),
+            KeyMaterial::Public(key) => Ok(key),
             KeyMaterial::Symmetric(_) => Err(Error::NoKeyPair),
         }
     }
@@ -182,6 +217,12 @@ impl KeyVersion {
     #[must_use]
     pub fn sealing(self, seals: bool) -> Self {
         Self { seals, ..self }
+    }
+
+    /// Returns this version as one that those of `origin` seal to.
+    #[must_use]
+    pub fn of_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
     }
 }
 
@@ -231,18 +272,30 @@ impl AppKeys {
     /// material of one is valid for the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals)).collect::<Vec<_>>();
+        let facts = |keys: &Self| {
+            keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals, v.origin)).collect::<Vec<_>>()
+        };
         self.app == other.app && self.reads == other.reads && facts(self) == facts(other)
     }
 
-    /// Returns the version that seals under a suite: the newest active version that is allowed to seal. A curve means the
-    /// suite of its key pairs.
+    /// Returns the version that engines seal under a suite: the newest active version that is allowed to seal. A curve
+    /// means the suite of its key pairs.
     #[must_use]
     pub fn newest(&self, suite: impl Into<Suite>) -> Option<&Arc<KeyVersion>> {
-        let suite = suite.into();
+        self.newest_of(suite.into(), Origin::Inside)
+    }
+
+    /// Returns the version under a suite whose public key is published.
+    #[must_use]
+    pub fn newest_outside(&self, suite: Suite) -> Option<&Arc<KeyVersion>> {
+        self.newest_of(suite, Origin::Outside)
+    }
+
+    fn newest_of(&self, suite: Suite, origin: Origin) -> Option<&Arc<KeyVersion>> {
         self.versions
             .iter()
-            .filter(|version| version.state == KeyState::Active && version.seals && version.suite() == suite)
+            .filter(|version| version.state == KeyState::Active && version.seals)
+            .filter(|version| version.origin == origin && version.suite() == suite)
             .max_by_key(|version| version.number)
     }
 

@@ -22,6 +22,9 @@ pub enum Error {
     /// An app name must be 1 to 64 of `A-Z a-z 0-9 . _ -`. This is a bug of the client.
     #[error("an app name is 1 to 64 letters, digits, dots, underscores or hyphens")]
     InvalidAppId,
+    /// A signature is not of the key, the label and the message.
+    #[error("the signature does not match")]
+    InvalidSignature,
     /// A key id must be 10 hexadecimal digits. This is a bug of the client.
     #[error("a key id is 10 hexadecimal digits")]
     InvalidKeyId,

@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, Scalar, XaesSecret};
+use crate::{Error, Scalar, SigningKey, VerifyingKey, XaesSecret};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -18,6 +18,10 @@ const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
 /// Prefix of the additional data of a token secret, so that a wrapped scalar never unwraps as a token secret. No app
 /// name begins with `/`.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
+
+/// The additional data of the signing key's seed. It begins with `/` like the label above, so that no other key unwraps
+/// as a seed.
+const SIGNING_LABEL: &[u8] = b"/signing-key/1/";
 
 /// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
 /// One KEK may wrap 2^32 of them. The record's public fields are authenticated as additional data, so a wrapped key
@@ -116,6 +120,23 @@ impl Kek {
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
     pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
         self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat())
+    }
+
+    /// Wraps the seed of a signing key. The result unwraps as nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_signing_key(&self, key: &SigningKey) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(key.seed(), &[SIGNING_LABEL, key.verifying_key().as_bytes()].concat())
+    }
+
+    /// Unwraps a signing key that [`Kek::wrap_signing_key`] wrapped.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, `public` or any byte differs.
+    pub fn unwrap_signing_key(&self, wrapped: &[u8], public: &VerifyingKey) -> Result<SigningKey, Error> {
+        let seed = self.unwrap_bytes(wrapped, &[SIGNING_LABEL, public.as_bytes()].concat())?;
+        SigningKey::from_seed(seed)
     }
 
     fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {

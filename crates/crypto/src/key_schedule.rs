@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::envelope::{Header, HeaderText};
 use crate::key::{Ephemeral, SharedX};
 use crate::xaes::RANDOM_BYTES;
-use crate::{AppId, Error, KeyMaterial, KeyPair, KeyVersion, Suite, XaesKey};
+use crate::{AppId, Error, KeyMaterial, KeyVersion, Suite, XaesKey};
 
 /// The key and nonces of the fields under one header, and the header. An ephemeral private key is already dropped.
 pub(crate) struct Schedule {
@@ -39,27 +39,18 @@ impl Schedule {
     /// Computes a fresh schedule. For a key pair that is one key generation and one Diffie-Hellman, by the table if there
     /// is one.
     pub(crate) fn make(app: &AppId, version: &KeyVersion) -> Result<Self, Error> {
-        match &version.material {
-            KeyMaterial::Pair(pair) => {
-                Self::with_ephemeral(app, version, pair, &Ephemeral::generate(pair.public().curve())?)
-            }
-            KeyMaterial::Symmetric(key) => {
-                let mut random = [0; RANDOM_BYTES];
-                aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Library)?;
-                Self::with_random(key, &random)
-            }
+        if let KeyMaterial::Symmetric(key) = &version.material {
+            let mut random = [0; RANDOM_BYTES];
+            aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Library)?;
+            return Self::with_random(key, &random);
         }
+        Self::with_ephemeral(app, version, &Ephemeral::generate(version.public()?.curve())?)
     }
 
     /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
-    pub(crate) fn with_ephemeral(
-        app: &AppId,
-        recipient: &KeyVersion,
-        pair: &KeyPair,
-        ephemeral: &Ephemeral,
-    ) -> Result<Self, Error> {
-        let shared = recipient.agree(pair, ephemeral)?;
-        Self::derive(app, recipient, pair, ephemeral.public(), &shared)
+    pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
+        let shared = recipient.agree(ephemeral)?;
+        Self::derive(app, recipient, ephemeral.public(), &shared)
     }
 
     /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
@@ -67,14 +58,8 @@ impl Schedule {
         Ok(Self::new(key.sealing_context(random)?, Header::of_random(key.id(), random)))
     }
 
-    fn derive(
-        app: &AppId,
-        recipient: &KeyVersion,
-        pair: &KeyPair,
-        enc: &[u8; 65],
-        shared: &SharedX,
-    ) -> Result<Self, Error> {
-        let public = pair.public();
+    fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
+        let public = recipient.public()?;
         let context = recipient.with_context(app, public.curve(), |context| {
             Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
         })?;

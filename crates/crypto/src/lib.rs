@@ -28,10 +28,11 @@ mod open_key_cache;
 mod precomputed;
 mod seal;
 mod short_fields;
+mod signature;
 mod suite;
 mod xaes;
 
-pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion};
+pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion, Origin};
 pub use curve::Curve;
 pub use envelope::{Datatype, Encoding, Envelope, looks_like_binary, looks_like_text};
 pub use epoch::{Clock, EpochLifetime};
@@ -41,6 +42,7 @@ pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use open_key_cache::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
+pub use signature::{SIGNATURE_BYTES, SigningKey, VerifyingKey};
 pub use suite::{Suite, SuiteSet};
 pub use xaes::{XaesKey, XaesSecret};
 

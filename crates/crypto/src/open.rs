@@ -11,21 +11,24 @@ use crate::aead::{TAG_BYTES, room};
 use crate::context::Context;
 use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, HeaderText};
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, PublicKey, Suite};
+use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
 
 /// An opened field.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
     /// The type of the plaintext.
     pub datatype: Datatype,
-    /// The plaintext; valid UTF-8 when the datatype is a string. Anyone who holds the app's public key can have written
-    /// the plaintext. Trust it no more than the document that contained it.
+    /// Who can have sealed it. Of [`Origin::Inside`], whoever has the key of the engine or can write to its state.
+    pub origin: Origin,
+    /// The plaintext; valid UTF-8 when the datatype is a string. Trust it no more than the document that contained it.
     pub plaintext: &'a [u8],
 }
 
 /// Opens fields under one context. Fields of one ephemeral key share one Diffie-Hellman.
 pub struct Opener {
     keys: Arc<AppKeys>,
+    /// Whether what was sealed outside opens.
+    opens_outside: bool,
     /// The additional data: the datatype, then the client's context.
     aad: Vec<u8>,
     /// The cache of schedules that earlier requests opened, if enabled.
@@ -61,6 +64,7 @@ enum ContextPlace {
 struct Slot {
     context: Arc<Context>,
     header: Header,
+    origin: Origin,
     /// True if the schedule is in [`Opener::kept`] or must not be added there.
     is_kept: bool,
 }
@@ -72,6 +76,7 @@ impl Opener {
         let aad = [&[Datatype::Value as u8], context].concat();
         Self {
             keys,
+            opens_outside: true,
             aad,
             kept: None,
             schedules: Vec::new(),
@@ -81,6 +86,12 @@ impl Opener {
             agreements: 0,
             body: Zeroizing::new(Vec::new()),
         }
+    }
+
+    /// Makes the opener refuse what was sealed outside.
+    #[must_use]
+    pub fn inside_only(self, inside_only: bool) -> Self {
+        Self { opens_outside: !inside_only, ..self }
     }
 
     /// Makes the opener use and extend the cache of schedules that other requests opened.
@@ -115,11 +126,9 @@ impl Opener {
         if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
-        if self.keys.reader(header.suite(), header.key_id()).is_none() {
-            return true;
-        }
+        let Ok(version) = self.reader(header) else { return true };
         // A full table would be emptied, and with it what is there for other fields.
-        match self.kept_schedule(header) {
+        match self.kept_schedule(header, version.origin) {
             Some(slot) if self.schedules.len() < HELD_MAX => {
                 self.hold(slot);
                 true
@@ -174,10 +183,11 @@ impl Opener {
         let sequence = u32::from_be_bytes(*prefix.last_chunk().ok_or(CannotOpen)?);
         debug_assert!(sealed.len() >= TAG_BYTES);
         self.aad[0] = datatype as u8;
-        let plaintext = match place {
+        let (plaintext, origin) = match place {
             ContextPlace::Derived => {
                 let context = self.derived.as_ref().ok_or(CannotOpen)?;
-                &*context.open(sequence, &self.aad, sealed)?
+                // Symmetric keys never leave the engine.
+                (&*context.open(sequence, &self.aad, sealed)?, Origin::Inside)
             }
             ContextPlace::Held(schedule) => {
                 let slot = &mut self.schedules[schedule];
@@ -189,13 +199,13 @@ impl Opener {
                         kept.keep(self.keys.app(), Name::Envelope(slot.header), schedule);
                     }
                 }
-                plaintext
+                (plaintext, slot.origin)
             }
         };
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
             return Err(CannotOpen);
         }
-        Ok(Opened { datatype, plaintext })
+        Ok(Opened { datatype, origin, plaintext })
     }
 
     /// Returns the place of a header's context, which is derived at the header's first field.
@@ -215,7 +225,7 @@ impl Opener {
     fn derive(&mut self, header: Header) -> Result<(), CannotOpen> {
         // Whatever `last` says, a failure leaves no context for it.
         self.last = None;
-        let version = self.keys.reader(Suite::Xaes, header.key_id()).ok_or(CannotOpen)?;
+        let version = self.reader(header)?;
         let KeyMaterial::Symmetric(key) = &version.material else { return Err(CannotOpen) };
         self.derived = Some(key.opening_context(header.random()).map_err(|_| CannotOpen)?);
         Ok(())
@@ -225,15 +235,16 @@ impl Opener {
     fn agree(&mut self, header: Header) -> Result<usize, CannotOpen> {
         let app = self.keys.app();
         // Looks up the key before the cache, because a disabled version must open nothing.
-        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
-        let slot = match self.kept_schedule(header) {
+        let version = Arc::clone(self.reader(header)?);
+        let origin = version.origin;
+        let slot = match self.kept_schedule(header, origin) {
             Some(slot) => slot,
             None => {
                 self.agreements += 1;
                 let (curve, pair) = header.suite().curve().zip(version.pair().ok()).ok_or(CannotOpen)?;
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
                 let context = version.with_context(app, curve, |context| Context::recipient(pair, &ephemeral, context));
-                Slot { context: Arc::new(context.map_err(|_| CannotOpen)?), header, is_kept: false }
+                Slot { context: Arc::new(context.map_err(|_| CannotOpen)?), header, origin, is_kept: false }
             }
         };
         if self.schedules.len() == HELD_MAX {
@@ -244,10 +255,16 @@ impl Opener {
         Ok(self.hold(slot))
     }
 
-    /// Returns a schedule that an earlier request opened.
-    fn kept_schedule(&self, header: Header) -> Option<Slot> {
+    /// Returns the key version that opens a header.
+    fn reader(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
+        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
+        if self.opens_outside || version.origin == Origin::Inside { Ok(version) } else { Err(CannotOpen) }
+    }
+
+    /// Returns a schedule that an earlier request opened under a version of this origin.
+    fn kept_schedule(&self, header: Header, origin: Origin) -> Option<Slot> {
         match self.kept.as_ref()?.get(self.keys.app(), Name::Envelope(header))? {
-            Schedule::Envelope(context) => Some(Slot { context, header, is_kept: true }),
+            Schedule::Envelope(context) => Some(Slot { context, header, origin, is_kept: true }),
             _ => None,
         }
     }

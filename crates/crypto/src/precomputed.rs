@@ -20,7 +20,7 @@ use crate::hpke::ScheduleContext;
 use crate::key::{Ephemeral, SharedX};
 use crate::key_schedule::Schedule;
 use crate::mutex::lock;
-use crate::{AppId, Curve, Error, KeyPair, KeyVersion, Suite};
+use crate::{AppId, Curve, Error, KeyVersion, Suite};
 
 /// Precomputed material of one key version, and the key of its epoch.
 #[derive(Default)]
@@ -65,10 +65,10 @@ impl KeyVersion {
     /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed point and the shared
     /// x coordinate. The private half is dropped.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
-        let pair = self.pair()?;
+        let curve = self.public()?.curve();
         self.precomputed.count_use();
-        let ephemeral = Ephemeral::generate(pair.public().curve())?;
-        Ok((*ephemeral.public(), self.agree(pair, &ephemeral)?))
+        let ephemeral = Ephemeral::generate(curve)?;
+        Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
     /// Calls `derive` with the common part of all schedules of the app under this key pair of `curve`. The first call
@@ -80,11 +80,11 @@ impl KeyVersion {
         if of == app { derive(context) } else { derive(&make()) }
     }
 
-    /// Computes a Diffie-Hellman of this version's `pair` with an ephemeral key, by table if there is one.
-    pub(crate) fn agree(&self, pair: &KeyPair, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
+    /// Computes a Diffie-Hellman of this version's public key with an ephemeral key, by table if there is one.
+    pub(crate) fn agree(&self, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
         match self.precomputed.table() {
             Some(table) => ephemeral.agree_by(&table),
-            None => ephemeral.agree(pair.public()),
+            None => ephemeral.agree(self.public()?),
         }
     }
 
@@ -97,7 +97,7 @@ impl KeyVersion {
         if self.suite() != Suite::P256 || self.precomputed.table().is_some() {
             return Ok(false);
         }
-        let table = FixedBase::new(self.pair()?.public().uncompressed()).map_err(|_| Error::Library)?;
+        let table = FixedBase::new(self.public()?.uncompressed()).map_err(|_| Error::Library)?;
         *lock(&self.precomputed.table) = Some(Arc::new(table));
         Ok(true)
     }

@@ -208,7 +208,7 @@ impl Sealer {
         ephemeral: &crate::key::Ephemeral,
         sequence: u32,
     ) -> Result<Self, Error> {
-        let schedule = Schedule::with_ephemeral(app, &recipient, recipient.pair()?, ephemeral)?;
+        let schedule = Schedule::with_ephemeral(app, &recipient, ephemeral)?;
         let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }

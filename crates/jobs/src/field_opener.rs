@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, OpenedValue};
 use sealwire_crypto::{
-    self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text,
+    self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin, looks_like_binary, looks_like_text,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
@@ -22,6 +22,9 @@ use crate::field_errors::FieldProblem;
 pub struct OpenedField<'a> {
     /// Type of the plaintext.
     pub datatype: Datatype,
+    /// Who can have sealed it. An Evervault value opens under a key of the engine's alone, but does not tell who else had
+    /// its public key.
+    pub origin: Origin,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
     /// Metadata of an Evervault string.
@@ -127,8 +130,8 @@ impl FieldOpener {
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }
-        let crypto::Opened { datatype, plaintext } = opened;
-        Ok(Some(OpenedField { datatype, plaintext, said: None, role: None, role_is_open: true }))
+        let crypto::Opened { datatype, origin, plaintext } = opened;
+        Ok(Some(OpenedField { datatype, origin, plaintext, said: None, role: None, role_is_open: true }))
     }
 }
 
@@ -210,7 +213,8 @@ impl Evervault {
             }
         };
         let evervault::Opened { role, datatype: said, text, .. } = opened;
-        Ok(OpenedField { datatype, plaintext, said: Some((said, text)), role, role_is_open: rules.opens(role) })
+        let (said, role_is_open) = (Some((said, text)), rules.opens(role));
+        Ok(OpenedField { datatype, origin: Origin::Inside, plaintext, said, role, role_is_open })
     }
 
     fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
@@ -218,7 +222,7 @@ impl Evervault {
         let Self { opener: Some(opener), rules, .. } = self else { return Err(FieldProblem::CannotOpen) };
         let OpenedFile { content, role } = opener.open_file(file)?;
         let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
-        Ok(OpenedField { datatype, plaintext: content, said: None, role, role_is_open })
+        Ok(OpenedField { datatype, origin: Origin::Inside, plaintext: content, said: None, role, role_is_open })
     }
 
     #[inline]

@@ -100,6 +100,46 @@ async fn what_is_damaged_is_refused_by_name() {
     }
 }
 
+#[tokio::test]
+async fn the_origin_and_the_signer_of_public_keys_cannot_be_rewritten() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &[Suite::P256]).await.unwrap();
+    control.rotate(&app("shop"), KeyKind::Outside(Suite::P256)).await.unwrap();
+    let (apps, signer) = (text(&store, "app/shop").await, text(&store, SIGNING_KEY).await);
+    let public = STANDARD.encode(control.load().await.unwrap().signing_key.unwrap().verifying_key().as_bytes());
+    let other = keys::new_signing_key(&Kek::from_hex(KEK).unwrap()).unwrap();
+    let of_other_kek = keys::new_signing_key(&Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap()).unwrap();
+    let (inside_first, outside) = ("\"state\":\"active\",\"created", "\"outside\":true,");
+    let wrapped = signer.split("\"wrapped\":\"").nth(1).unwrap().split('"').next().unwrap();
+    for (key, record, expected) in [
+        // What others seal to would be sealed to by the engine, and the other way round.
+        ("app/shop", apps.replace(outside, ""), "does not open"),
+        (
+            "app/shop",
+            apps.replacen(inside_first, &inside_first.replace("\"created", "\"outside\":true,\"created"), 1),
+            "does not open",
+        ),
+        (SIGNING_KEY, signer.replace(&public, &other.public_key), "wrapped under another key-encryption key"),
+        (SIGNING_KEY, signer.replace(wrapped, &other.wrapped), "wrapped under another key-encryption key"),
+        (SIGNING_KEY, signer.replace(wrapped, "AAAA"), "wrapped under another key-encryption key"),
+        (SIGNING_KEY, signer.replace(&public, "AAAA"), "not 32 bytes"),
+        (SIGNING_KEY, signer.replace("\"wrapped\"", "\"seed\""), "signing-key: damaged"),
+        (
+            SIGNING_KEY,
+            String::from_utf8(SigningKeyEntry::Live(of_other_kek).into_bytes()).unwrap(),
+            "wrapped under another key-encryption key",
+        ),
+    ] {
+        let before = text(&store, key).await;
+        assert_ne!(record, before, "{expected}");
+        put(&store, key, &record).await;
+        let error = control.load().await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        put(&store, key, &before).await;
+        control.load().await.unwrap();
+    }
+}
+
 #[test]
 fn a_key_of_another_program_is_refused() {
     for key in ["", "app", "app/", "app/a/b", "app/.a", "collection/shop", "collection/shop/", "policy/x", "\n"] {

@@ -11,13 +11,14 @@ use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey, Suite};
+use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
 
-/// Returns the active versions of `curve`, newest first.
+/// Returns the active versions of `curve`, newest first. Values sealed outside are native envelopes.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     let is_active =
         |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == Suite::from(curve);
-    let mut versions: Vec<_> = keys.versions().iter().filter(is_active).cloned().collect();
+    let is_inside = |version: &&Arc<KeyVersion>| version.origin == Origin::Inside;
+    let mut versions: Vec<_> = keys.versions().iter().filter(is_active).filter(is_inside).cloned().collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.number));
     versions
 }

@@ -4,6 +4,7 @@
 mod assembly;
 mod contract;
 mod epochs;
+mod outside;
 mod rfc9180;
 mod short_fields;
 mod vectors;

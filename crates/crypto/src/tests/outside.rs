@@ -1,0 +1,133 @@
+//! Keys that others seal to, and signatures of what is published.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::{hex, unhex};
+use crate::evervault::{self, Form};
+use crate::{
+    AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Error, Kek, KeyPair, KeyScope, KeyState, KeyVersion,
+    OpenedSchedules, Opener, Origin, PublicKey, Sealer, SigningKey, Suite, VerifyingKey,
+};
+
+/// An app with a key pair of each origin, and the public key of the outside one.
+fn app_and_public_key() -> (Arc<AppKeys>, PublicKey) {
+    let outside = KeyPair::generate(Curve::P256).unwrap();
+    let public = outside.public().clone();
+    let versions = vec![
+        KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap()),
+        KeyVersion::new(2, KeyState::Active, outside).of_origin(Origin::Outside),
+    ];
+    (Arc::new(AppKeys::new(AppId::new("shop").unwrap(), versions).unwrap()), public)
+}
+
+fn seal(app: &AppId, version: &Arc<KeyVersion>, context: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut sealer = Sealer::new(app, Arc::clone(version), KeyScope::Request, Encoding::Text, context).unwrap();
+    sealer.seal(Datatype::String, b"a value", &mut out).unwrap();
+    out
+}
+
+#[test]
+fn what_is_sealed_to_a_public_key_opens_and_tells_its_origin() {
+    let (keys, public) = app_and_public_key();
+    let client = Arc::new(KeyVersion::new(1, KeyState::Active, public));
+    let outside = seal(keys.app(), &client, b"row");
+    let inside = seal(keys.app(), keys.newest(Suite::P256).unwrap(), b"row");
+    let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
+    // The second pass takes its schedules from the cache.
+    for _ in 0..2 {
+        let mut opener = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));
+        for (envelope, origin) in [(&outside, Origin::Outside), (&inside, Origin::Inside)] {
+            let opened = opener.open_text(envelope).unwrap();
+            assert_eq!((opened.plaintext, opened.origin), (&b"a value"[..], origin));
+        }
+        let mut strict = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache))).inside_only(true);
+        assert!(strict.has_schedule_of_text(&outside), "it fails without a Diffie-Hellman");
+        assert_eq!(strict.open_text(&outside), Err(CannotOpen));
+        assert!(strict.open_text(&inside).is_ok());
+    }
+}
+
+#[test]
+fn a_key_of_one_origin_is_never_used_as_one_of_the_other() {
+    let (keys, _) = app_and_public_key();
+    let [inside, outside] = keys.versions() else { panic!("two versions") };
+    assert_eq!(keys.newest(Suite::P256).unwrap().id, inside.id, "engines never seal to a published key");
+    assert_eq!(keys.newest_outside(Suite::P256).unwrap().id, outside.id);
+    assert!(keys.newest_outside(Suite::Secp256k1).is_none() && keys.newest_outside(Suite::Xaes).is_none());
+    // The same key pair with the other origin is another set of keys, whose precomputed material is not taken over.
+    let app = keys.app().clone();
+    let again = |origin| {
+        let pair = KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap();
+        AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, pair).of_origin(origin)]).unwrap()
+    };
+    assert!(!again(Origin::Inside).is_same(&again(Origin::Outside)));
+    // Evervault strings name no key. Whoever has the published key can make one.
+    let mut text = Vec::new();
+    let mut sealer = evervault::Sealer::new(Arc::clone(outside), KeyScope::Request, &Form::Plain).unwrap();
+    sealer.seal(evervault::Datatype::String, "a value", &mut text).unwrap();
+    let mut opener = evervault::Opener::new(&keys, evervault::Legacy::Refused);
+    assert!(opener.open(&text).is_err());
+}
+
+#[test]
+fn a_public_key_opens_nothing_and_binds_its_app() {
+    let (keys, public) = app_and_public_key();
+    let client = || KeyVersion::new(1, KeyState::Active, public.clone());
+    assert_eq!(client().pair().unwrap_err(), Error::NoKeyPair);
+    let sealed = seal(keys.app(), &Arc::new(client()), b"row");
+    let public_only = Arc::new(AppKeys::new(keys.app().clone(), vec![client()]).unwrap());
+    assert_eq!(Opener::new(public_only, b"row").open_text(&sealed), Err(CannotOpen));
+    let foreign = seal(&AppId::new("other").unwrap(), &Arc::new(client()), b"row");
+    assert_eq!(Opener::new(Arc::clone(&keys), b"row").open_text(&foreign), Err(CannotOpen));
+    assert_eq!(Opener::new(keys, b"column").open_text(&sealed), Err(CannotOpen));
+}
+
+#[test]
+fn a_signature_holds_for_its_key_label_and_message_alone() {
+    // RFC 8032, section 7.1, test 1.
+    let seed = unhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60");
+    let key = SigningKey::from_seed(Zeroizing::new(seed.try_into().unwrap())).unwrap();
+    let public = *key.verifying_key();
+    assert_eq!(hex(public.as_bytes()), "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
+    let signature = key.sign("label/1", b"message");
+    assert_eq!(public.verify("label/1", b"message", &signature), Ok(()));
+    let other = *SigningKey::generate().unwrap().verifying_key();
+    let flipped = |at: usize| {
+        let mut signature = signature;
+        signature[at] ^= 1;
+        signature.to_vec()
+    };
+    let refused: [(VerifyingKey, &str, &[u8], Vec<u8>); 9] = [
+        (other, "label/1", b"message", signature.into()),
+        (VerifyingKey::from_bytes([0; 32]), "label/1", b"message", signature.into()),
+        (public, "label/2", b"message", signature.into()),
+        (public, "label", b"/1message", signature.into()),
+        (public, "label/1", b"messages", signature.into()),
+        (public, "label/1", b"message", flipped(0)),
+        (public, "label/1", b"message", flipped(63)),
+        (public, "label/1", b"message", signature[..63].into()),
+        (public, "label/1", b"message", Vec::new()),
+    ];
+    for (key, label, message, signature) in refused {
+        assert_eq!(key.verify(label, message, &signature), Err(Error::InvalidSignature), "{key:?} {label}");
+    }
+}
+
+#[test]
+fn a_wrapped_signing_key_unwraps_for_its_public_key_alone() {
+    let kek = Kek::new(&Zeroizing::new([9; 32])).unwrap();
+    let key = SigningKey::generate().unwrap();
+    let wrapped = kek.wrap_signing_key(&key).unwrap();
+    let unwrapped = kek.unwrap_signing_key(&wrapped, key.verifying_key()).unwrap();
+    assert_eq!(unwrapped.sign("l", b"m"), key.sign("l", b"m"));
+    let other = SigningKey::generate().unwrap();
+    assert_eq!(kek.unwrap_signing_key(&wrapped, other.verifying_key()).unwrap_err(), Error::Unwrap);
+    assert_eq!(kek.unwrap(&wrapped, b"").unwrap_err(), Error::Unwrap);
+    assert_eq!(kek.unwrap_secret(&wrapped, key.verifying_key().as_bytes()).unwrap_err(), Error::Unwrap);
+    let debug = format!("{key:?}");
+    assert!(!debug.contains(&hex(key.seed())) && debug.contains(&hex(key.verifying_key().as_bytes())));
+}
