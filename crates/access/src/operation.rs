@@ -125,6 +125,8 @@ operations! {
     PrincipalsRevoke = "principals.revoke" Control All,
     /// Reports the permissions of a principal.
     PrincipalsCheck = "principals.check" Control All,
+    /// Returns the public keys to which others seal for an app.
+    AppsPublicKeys = "apps.public_keys" Control App,
 }
 
 impl Operation {

@@ -22,6 +22,7 @@ mod instances;
 mod mask;
 mod operator;
 mod principals;
+mod public_keys;
 mod roles;
 mod serve;
 mod store;
@@ -62,6 +63,11 @@ enum Command {
     Decrypt(documents::DecryptArgs),
     /// Move the envelopes of a JSON file to the app's newest key, without revealing their values
     Rewrap(documents::RewrapArgs),
+    /// Encrypt the fields of a JSON file without an engine, to a public key that an app publishes. Only the engine opens
+    /// them
+    Seal(documents::SealArgs),
+    /// Fetch the public keys of an app, to encrypt with `seal` or any HPKE library
+    PublicKeys(public_keys::Args),
     /// Replace the fields of a JSON file by tokens, and keep their values
     Tokenize(tokenize::TokenizeArgs),
     /// Replace the tokens in a JSON file by their values
@@ -109,6 +115,8 @@ pub fn run() -> ExitCode {
         Command::Encrypt(args) => documents::encrypt(&args),
         Command::Decrypt(args) => documents::decrypt(&args),
         Command::Rewrap(args) => documents::rewrap(&args),
+        Command::Seal(args) => documents::seal(&args),
+        Command::PublicKeys(args) => public_keys::run(&args),
         Command::Inspect(args) => calls::inspect(&args),
         Command::Health(args) => calls::health(&args),
         Command::Info(args) => calls::info(&args),

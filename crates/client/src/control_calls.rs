@@ -5,9 +5,12 @@
 
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Control, Instances,
-    Page, PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
+    Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records, RoleCall, RoleChanged,
+    Roles,
 };
 use sealwire_wire::{Malformed, request};
+
+use sealwire_public_keys as public_keys;
 
 use crate::client::Client;
 use crate::error::Error;
@@ -100,6 +103,19 @@ impl Client {
     /// As above.
     pub async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Error> {
         self.control(Control::Check(call), Course::default(), Checked::decode).await
+    }
+
+    /// Returns the public keys to which others seal for an app. Check them with
+    /// [`Signed::verify`](public_keys::Signed::verify). Both listeners answer it.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn public_keys(&self, call: PublicKeysCall<'_>) -> Result<public_keys::Signed, Error> {
+        let PublicKeys { keys, signature, signer, .. } =
+            self.control(Control::PublicKeys(call), Course::default(), PublicKeys::decode).await?;
+        let malformed =
+            |_| Malformed::Expected { expected: "a signature and its key in base64", found: "another text" };
+        public_keys::Signed::from_base64(keys, &signature, &signer).map_err(malformed).map_err(Error::Protocol)
     }
 
     async fn control<T>(

@@ -28,9 +28,12 @@ mod tests;
 pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
+/// Public keys of apps, and sealing to them without an engine.
+pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
     Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
     FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
-    MaskRule, Masking, OnError, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep, Token, TokenLookupScope,
-    TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
+    MaskRule, Masking, OnError, Outside, Reading, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep, Token,
+    TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind,
+    Writing, control,
 };

@@ -7,7 +7,7 @@
 //! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
 //! first loads, so that no name is used again that some instance may still serve as something else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -15,8 +15,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{Permit, Role};
 use sealwire_apps::{App, AppState, Control, Scope, State};
-use sealwire_crypto::{AppKeys, OpenedSchedules};
+use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite};
+use sealwire_public_keys as public_keys;
 use sealwire_store::{Instance, StoreError};
+use sealwire_wire::control::PublicKeys;
 use tokio::sync::Notify;
 
 use sealwire_jobs::error::CallFailure;
@@ -32,6 +34,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 const ASKED_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two reads while the store cannot be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a signed text of public keys is given again, so that asking for it costs no signature.
+const SIGNED_AGE_MAX_S: u64 = 3_600;
 
 /// Every app with its keys, settings and collections.
 pub struct Apps {
@@ -62,9 +67,33 @@ pub struct CachedApp {
     app: App,
     collections: HashMap<Box<str>, Arc<Collection>>,
     masks: RoleMasks,
+    /// Signs its public keys.
+    signer: Option<Arc<SigningKey>>,
+    /// Its public keys as they were signed last, and when, in seconds since 1970-01-01 UTC.
+    signed: Mutex<Option<(u64, PublicKeys)>>,
 }
 
 impl CachedApp {
+    /// Its public keys, signed. `generation`: the one that it is from.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoPublicKey`].
+    pub(crate) fn public_keys(&self, generation: u64, now_unix_s: u64) -> Result<PublicKeys, CallFailure> {
+        let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |at: u64| now_unix_s.checked_sub(at).is_some_and(|age| age < SIGNED_AGE_MAX_S);
+        if let Some((_, keys)) = signed.as_ref().filter(|(at, _)| is_fresh(*at)) {
+            return Ok(keys.clone());
+        }
+        let signer = self.signer.as_deref().ok_or(CallFailure::NoPublicKey)?;
+        let fresh = public_keys::publish(&self.app.keys, signer, generation, now_unix_s);
+        let fresh = fresh.ok_or(CallFailure::NoPublicKey)?;
+        let (signature, signer) = fresh.to_base64();
+        let keys = PublicKeys { keys: fresh.keys, signature, signer, generation };
+        *signed = Some((now_unix_s, keys.clone()));
+        Ok(keys)
+    }
+
     /// How the permit of a call lets its values be given.
     ///
     /// # Errors
@@ -88,8 +117,8 @@ impl Deref for CachedApp {
     }
 }
 
-impl From<App> for CachedApp {
-    fn from(app: App) -> Self {
+impl CachedApp {
+    fn new(app: App, signer: Option<Arc<SigningKey>>) -> Self {
         let collection = |found: &sealwire_apps::Collection| Collection {
             keys: Arc::clone(&app.token_keys),
             map: app.map(found),
@@ -101,7 +130,7 @@ impl From<App> for CachedApp {
         let collections = app.collections.iter();
         let collections =
             collections.map(|(name, found)| (name.as_str().into(), Arc::new(collection(found)))).collect();
-        Self { app, collections, masks: RoleMasks::default() }
+        Self { app, collections, masks: RoleMasks::default(), signer, signed: Mutex::default() }
     }
 }
 
@@ -111,6 +140,8 @@ struct AppTable {
     apps: HashMap<Box<str>, Arc<CachedApp>>,
     removal_unix_s: Option<u64>,
     roles: Roles,
+    /// The keys that are published.
+    outside: HashSet<(Suite, KeyId)>,
 }
 
 impl Apps {
@@ -167,6 +198,11 @@ impl Apps {
     pub fn find(&self, name: &str) -> (u64, Option<Arc<CachedApp>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
+    }
+
+    /// Returns true if the key is one that an app publishes.
+    pub(crate) fn is_outside(&self, suite: Suite, key: KeyId) -> bool {
+        self.table().outside.contains(&(suite, key))
     }
 
     /// The roles there are, and the generation this is true of.
@@ -379,11 +415,14 @@ impl AppTable {
                     app.token_keys = Arc::clone(&old.token_keys);
                 }
             }
-            (name, Arc::new(CachedApp::from(app)))
+            (name, Arc::new(CachedApp::new(app, state.signing_key.clone())))
         };
+        let versions = state.apps.iter().flat_map(|app| app.keys.versions());
+        let outside = versions.filter(|version| version.origin == Origin::Outside);
+        let outside = outside.map(|version| (version.suite(), version.id)).collect();
         let apps = state.apps.into_iter().map(serve).collect();
         let roles = Arc::new(roles(&state.access));
-        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s, roles }
+        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s, roles, outside }
     }
 }
 

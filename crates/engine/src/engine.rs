@@ -1,7 +1,7 @@
 //! State that all connections share, and what it knows of apps and collections.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::Permit;
 use sealwire_apps::AppState;
@@ -114,6 +114,21 @@ impl Engine {
             AppState::Active => Ok((have, app)),
             AppState::Disabled => Err(CallFailure::AppDisabled),
         }
+    }
+
+    /// The public keys of the app that is permitted, signed.
+    ///
+    /// # Errors
+    ///
+    /// No such app, no such key, or an older generation than demanded.
+    pub fn public_keys(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<wire::control::PublicKeys, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        app.public_keys(generation, now.as_secs())
     }
 
     /// The methods it serves. Any other does not exist here.

@@ -101,6 +101,8 @@ pub enum Plan {
     Document(DocumentPlan),
     /// Requests to the token store, without a document.
     Store(Box<dyn StorePlan>),
+    /// No work is left: this is the result.
+    Done(Vec<u8>),
 }
 
 /// Requests to the token store, resolved against the apps.

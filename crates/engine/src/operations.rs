@@ -7,6 +7,7 @@ mod detokenize;
 mod encrypt;
 mod immediate;
 mod mask;
+mod public_keys;
 mod rewrap;
 mod sealing;
 mod tokenize;
@@ -14,6 +15,7 @@ mod tokens;
 
 use bytes::Bytes;
 use sealwire_schedule::WorkSize;
+use sealwire_wire::control::{Control, PublicKeysCall};
 use sealwire_wire::{Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, Suite, TokenMap};
 
 use crate::frame_text::FrameText;
@@ -24,7 +26,7 @@ pub use decrypt::{OpenFields, OpenSpec, ShowFields};
 pub use encrypt::SealFields;
 pub use immediate::Immediate;
 pub use mask::MaskFields;
-pub use rewrap::RewrapFields;
+pub use rewrap::{OutsideSealer, RewrapFields};
 
 /// A decoded message.
 pub enum Decoded {
@@ -59,7 +61,10 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
         Call::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
         Call::Info => return Ok(Decoded::Immediate(Immediate::Info)),
         Call::Health => return Ok(Decoded::Immediate(Immediate::Health)),
-        // The scan knows no control method on a data listener.
+        Call::Control(Control::PublicKeys(call)) => {
+            (request.options_of_public_keys(&call), Box::new(public_keys::PublicKeys))
+        }
+        // The scan knows no other control method on a data listener.
         Call::Control(_) => return Err(CallError::Malformed),
     };
     Ok(Decoded::Data(options, operation))
@@ -67,7 +72,7 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
 
 /// Returns true if the method needs an in-flight permit and admission. Other methods cost no more than reading them.
 pub fn needs_admission(method: Method) -> bool {
-    method.takes_document() || Methods::TOKENS.contains(method)
+    method.takes_document() || Methods::TOKENS.contains(method) || method == Method::AppsPublicKeys
 }
 
 /// The message that a request is decoded from.
@@ -100,6 +105,19 @@ impl Source<'_> {
             traceparent: map.traceparent.map(text),
             deadline_ms: map.deadline_ms,
             min_generation: map.min_generation,
+        }
+    }
+
+    fn options_of_public_keys(&self, call: &PublicKeysCall<'_>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(call.app),
+            collection: None,
+            reason: call.reason.map(text),
+            traceparent: None,
+            deadline_ms: None,
+            min_generation: call.min_generation,
         }
     }
 }

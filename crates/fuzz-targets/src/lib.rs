@@ -23,6 +23,7 @@ mod metadata;
 mod number;
 mod pem;
 mod principal;
+mod public_keys;
 mod reply;
 mod scan;
 mod seed;
@@ -76,6 +77,7 @@ targets!(
     number,
     pem,
     principal,
+    public_keys,
     reply,
     scan,
     state,

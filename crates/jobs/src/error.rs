@@ -123,6 +123,9 @@ pub enum CallFailure {
     /// The app has no active key of that suite that may seal.
     #[error("the app has no active key of that suite: its operator can make one with `sealwire apps rotate APP SUITE`")]
     NoKey,
+    /// Others cannot seal for the app.
+    #[error("the app publishes no key: its operator can make one with `sealwire apps rotate APP --outside`")]
+    NoPublicKey,
     /// The app's operator does not allow that suite. Another suite would be another promise.
     #[error(
         "suite \"{suite}\" is off for this app: its operator can allow it with `sealwire apps set APP --read-suites`"
@@ -178,7 +181,9 @@ impl CallFailure {
             Self::Unmatched { .. } => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
-            Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
+            Self::NoApp | Self::NoKey | Self::NoPublicKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => {
+                ErrorCode::NotFound
+            }
             Self::NoEpoch
             | Self::SuiteOff { .. }
             | Self::AppDisabled
@@ -258,6 +263,7 @@ impl CallFailure {
             | Self::NoApp
             | Self::AppDisabled
             | Self::NoKey
+            | Self::NoPublicKey
             | Self::NoCollection
             | Self::NoTokenKey
             | Self::NoTokens

@@ -201,6 +201,11 @@ impl ControlService {
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
+            Control::PublicKeys(call) => {
+                let found = self.engine.public_keys(permit, call.min_generation).map_err(|failure| failure.answer())?;
+                found.encode(out);
+                Ok(Applied::at(found.generation))
+            }
             Control::App(call) => {
                 let changed = control::change_app(state, call.clone()).await?;
                 changed.encode(out);

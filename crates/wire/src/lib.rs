@@ -28,11 +28,11 @@ mod trace;
 pub mod control {
     pub use crate::params::{
         AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-        PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+        PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key,
-        Principal, PrincipalChanged, Principals, Record, Records, Role, RoleChanged, Roles, TokenKey,
+        Principal, PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, TokenKey,
     };
 }
 
@@ -52,8 +52,8 @@ pub use limits::{
 pub use method::{Method, Methods, Notification};
 pub use params::{
     Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList,
-    MaskRule, Masking, OnError, Param, Rewrap, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, Tokenize,
-    TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
+    MaskRule, Masking, OnError, Outside, Param, Reading, Rewrap, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap,
+    Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};
 pub use scan::Scanner;

@@ -1,7 +1,7 @@
 //! The methods and notifications that exist, and sets of them.
 //!
-//! Two listeners share this wire: one takes the data methods, the other the control methods, and both answer `info` and
-//! `health`. To a scanner a method that its listener does not serve does not exist.
+//! Two listeners share this wire: one takes the data methods, the other the control methods, and both answer
+//! `apps.public_keys`, `info` and `health`. To a scanner a method that its listener does not serve does not exist.
 
 use std::fmt;
 
@@ -97,6 +97,8 @@ methods! {
     PrincipalsRevoke = "principals.revoke",
     /// Says whether a principal may do something, and by which role.
     PrincipalsCheck = "principals.check",
+    /// Gives the public keys to which others seal for an app, signed.
+    AppsPublicKeys = "apps.public_keys",
     /// Says what this server is and what it accepts.
     Info = "info",
     /// Answers while the server serves.
@@ -164,11 +166,14 @@ impl Methods {
         Method::PrincipalsGrant,
         Method::PrincipalsRevoke,
         Method::PrincipalsCheck,
+        Method::AppsPublicKeys,
         Method::Info,
         Method::Health,
     ]);
+    /// The methods of both listeners.
+    const BOTH: Self = Self::of(&[Method::AppsPublicKeys, Method::Info, Method::Health]);
     /// The methods of the data listener of an engine with a token store.
-    pub const DATA: Self = Self(Self::ALL.without(Self::CONTROL).0 | Self::of(&[Method::Info, Method::Health]).0);
+    pub const DATA: Self = Self(Self::ALL.without(Self::CONTROL).0 | Self::BOTH.0);
 
     /// The set of these.
     pub const fn of(methods: &[Method]) -> Self {

@@ -10,7 +10,7 @@ mod tokens;
 
 pub use control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use table::Param;
@@ -132,9 +132,23 @@ names! {
     }
 }
 
-/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`TokenizeOptions`]
-/// of tokens, [`TokenLookupScope`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that
-/// are only read.
+names! {
+    /// Handling of a value that was sealed outside: to a published key, which anybody can have.
+    #[derive(Default)]
+    Outside {
+        /// It opens; `rewrap` seals it to the newest published key, so that it still tells where it is from. The default.
+        #[default]
+        Accept = "accept",
+        /// It does not open. Nor does an Evervault value, which does not tell who sealed it.
+        Refuse = "refuse",
+        /// `rewrap` alone: it opens, and is sealed as a value of the engine's from then on.
+        Adopt = "adopt",
+    }
+}
+
+/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Reading`] of
+/// envelopes, [`TokenizeOptions`] of tokens, [`TokenLookupScope`] which collection tokens are looked up, or [`Masking`] by
+/// which rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
     /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64 bytes.
@@ -159,7 +173,7 @@ pub struct DocumentCall<'a, W> {
     /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces puts its own
     /// beneath. One that is not valid is as good as none.
     pub traceparent: Option<&'a str>,
-    /// Parameters of the values that the method writes.
+    /// Parameters of the method's own.
     pub writing: W,
 }
 
@@ -178,12 +192,21 @@ pub struct Writing<'a> {
     pub encoding: Encoding,
     /// Handling of values without a context, in a `rewrap` that names one.
     pub unbound: Unbound,
+    /// Handling of values that were sealed outside, in a `rewrap`.
+    pub outside: Outside,
+}
+
+/// Which envelopes are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Handling of values that were sealed outside: [`Outside::Accept`] or [`Outside::Refuse`].
+    pub outside: Outside,
 }
 
 /// The params of `encrypt`.
 pub type Encrypt<'a> = DocumentCall<'a, Writing<'a>>;
 /// The params of `decrypt`.
-pub type Decrypt<'a> = DocumentCall<'a, ()>;
+pub type Decrypt<'a> = DocumentCall<'a, Reading>;
 /// The params of `rewrap`.
 pub type Rewrap<'a> = DocumentCall<'a, Writing<'a>>;
 /// The params of `tokenize`.

@@ -10,7 +10,7 @@ use crate::map::Map;
 use crate::method::{Method, Notification};
 use crate::params::{
     AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
-    Inspect, KeyScope, Mask, Masking, OnError, Page, PrincipalOperation, Rewrap, RoleOperation, Scope, Suite,
+    Inspect, KeyScope, Mask, Masking, OnError, Outside, Page, PrincipalOperation, Rewrap, RoleOperation, Scope, Suite,
     TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
@@ -21,7 +21,7 @@ pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
 
 /// Appends a `decrypt` request. `call.payload` must be one MessagePack value.
 pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
-    document(out, msgid, Method::Decrypt, call, |_| ());
+    document(out, msgid, Method::Decrypt, call, |map| map.name("outside", call.writing.outside, Outside::name));
 }
 
 /// Appends a `rewrap` request. `call.payload` must be one MessagePack value.
@@ -105,6 +105,7 @@ fn writing(map: &mut Map<'_>, writing: &Writing<'_>) {
     map.optional_text("role", writing.role);
     map.name("encoding", writing.encoding, Encoding::name);
     map.name("unbound", writing.unbound, Unbound::name);
+    map.name("outside", writing.outside, Outside::name);
 }
 
 /// Appends a request of one of the methods on tokens without a document. A value must be one MessagePack value.
@@ -188,6 +189,11 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             map.text("operation", call.operation);
             map.optional_text("app", call.app);
             map.optional_text("collection", call.collection);
+            map.optional_text("reason", call.reason);
+        }
+        Control::PublicKeys(call) => {
+            map.text("app", call.app);
+            map.number("min_generation", call.min_generation);
             map.optional_text("reason", call.reason);
         }
     }

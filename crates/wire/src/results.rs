@@ -15,7 +15,7 @@ mod tokens;
 
 pub use control::{
     App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key, Principal,
-    PrincipalChanged, Principals, Record, Records, Role, RoleChanged, Roles, TokenKey,
+    PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, TokenKey,
 };
 pub use tokens::{Counted, Found, Token, Tokens};
 
@@ -37,7 +37,7 @@ names! {
     }
 }
 
-/// The result of `inspect`. All of it is written in the clear in the envelope; none of it has been authenticated.
+/// The result of `inspect`. Nothing of it has been authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The envelope's format. [`Format::Evervault`] for every Evervault string and file.
@@ -50,6 +50,9 @@ pub struct Inspection {
     pub suite: Suite,
     /// The key's id in hexadecimal. Only native envelopes name their key.
     pub key_id: Option<String>,
+    /// True if the key is one of a served app, whose public key is published, so that anybody can have sealed it. The
+    /// server knows this; all else stands in the envelope.
+    pub outside: bool,
     /// Its datatype.
     pub datatype: ValueKind,
     /// Its place under its ephemeral key. Only native envelopes have one.
@@ -71,6 +74,7 @@ impl Inspection {
         map.optional_text("tag", self.tag.as_deref());
         map.text("suite", self.suite.name());
         map.optional_text("key_id", self.key_id.as_deref());
+        map.flag("outside", self.outside.then_some(true));
         map.text("datatype", self.datatype.name());
         map.number("sequence", self.sequence);
         map.text("encoding", self.encoding.name());
@@ -86,7 +90,7 @@ impl Inspection {
         let mut reader = TokenReader::new(result);
         let (mut format, mut version, mut tag, mut suite, mut key_id) = (None, None, None, None, None);
         let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
-        let mut debug = None;
+        let (mut debug, mut outside) = (None, false);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "format" => format = Some(name(&mut reader, Format::from_name)?),
@@ -94,6 +98,7 @@ impl Inspection {
                 "tag" => tag = Some(reader.str_utf8()?.to_owned()),
                 "suite" => suite = Some(name(&mut reader, Suite::from_name)?),
                 "key_id" => key_id = Some(reader.str_utf8()?.to_owned()),
+                "outside" => outside = flag(&mut reader)?,
                 "datatype" => datatype = Some(name(&mut reader, ValueKind::from_name)?),
                 "sequence" => sequence = Some(reader.u64()?),
                 "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
@@ -109,6 +114,7 @@ impl Inspection {
             tag,
             suite: suite.ok_or(MISSING)?,
             key_id,
+            outside,
             datatype: datatype.ok_or(MISSING)?,
             sequence,
             encoding: encoding.ok_or(MISSING)?,
@@ -322,6 +328,7 @@ mod tests {
                 tag: (!is_native).then(|| "QkTC".to_owned()),
                 suite,
                 key_id: is_native.then(|| "0123456789".to_owned()),
+                outside: is_native && *datatype == ValueKind::String,
                 datatype: *datatype,
                 sequence: is_native.then_some(u64::from(u32::MAX)),
                 encoding: Encoding::Binary,

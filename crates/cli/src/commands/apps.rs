@@ -10,7 +10,7 @@ use sealwire_client::{Format, Suite};
 use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
-use sealwire_wire::control::{App, AppChanged, AppOperation, RotateKind, Secret};
+use sealwire_wire::control::{App, AppChanged, AppOperation, Key, RotateKind, Secret};
 use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
@@ -45,8 +45,19 @@ enum AppsCommand {
         /// Rotate the key that seals the values of tokens instead of the key of a suite
         #[arg(long, conflicts_with = "suite")]
         token: bool,
+        /// Create the app's next key pair to which others seal: its public key is published, see `public-keys`. Engines
+        /// do not seal to it. All engines must be new enough to know such keys
+        #[arg(long, conflicts_with_all = ["suite", "token"])]
+        outside: bool,
         #[command(flatten)]
         target: TargetArgs,
+    },
+    /// Show the signed public keys to which others seal for an app, and the key that signed, which clients compare
+    PublicKeys {
+        /// The app
+        name: String,
+        #[command(flatten)]
+        engine: EngineArgs,
     },
     /// Import a key that was created elsewhere, to open data that was encrypted to it
     Import(ImportArgs),
@@ -152,7 +163,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let change = target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
             print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::Rotate { name, suite, token, target } => rotate(name, *suite, *token, target),
+        AppsCommand::Rotate { name, outside: true, target, .. } => rotate(name, &[RotateKind::P256Outside], target),
+        AppsCommand::Rotate { name, token: true, target, .. } => rotate(name, &[RotateKind::Token], target),
+        AppsCommand::Rotate { name, suite: Some(suite), target, .. } => rotate(name, &[rotate_kind(*suite)], target),
+        AppsCommand::Rotate { name, target, .. } => rotate(name, &[], target),
+        AppsCommand::PublicKeys { name, engine } => super::public_keys::run_as_operator(name, engine),
         AppsCommand::Import(args) => import(args),
         AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
         AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
@@ -191,13 +206,12 @@ fn key_id(id: &str) -> Result<String, String> {
     if is_valid { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
 }
 
-/// Rotates one kind of key, or the key of each suite of the app. Prints the new keys.
-fn rotate(name: &str, suite: Option<Suite>, token: bool, target: &TargetArgs) -> Result<(), Failure> {
+/// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new keys.
+fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
     let changes = target.run(async |control| {
-        let kinds = match (token, suite) {
-            (true, _) => vec![RotateKind::Token],
-            (false, Some(suite)) => vec![rotate_kind(suite)],
-            (false, None) => suites(&control, name).await?.into_iter().map(rotate_kind).collect(),
+        let kinds = match kinds {
+            [] => suites(&control, name).await?.into_iter().map(rotate_kind).collect(),
+            kinds => kinds.to_vec(),
         };
         let mut changes = Vec::new();
         for kind in kinds {
@@ -212,7 +226,7 @@ fn rotate(name: &str, suite: Option<Suite>, token: bool, target: &TargetArgs) ->
 async fn suites(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
     let apps = control.apps().await?;
     let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
-    let has = |suite: &&Suite| app.keys.iter().any(|key| key.suite == suite.name());
+    let has = |suite: &&Suite| app.keys.iter().any(|key| key.suite == suite.name() && !key.outside);
     Ok(Suite::ALL.iter().filter(has).copied().collect())
 }
 
@@ -293,8 +307,15 @@ const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 fn warn_about_active_keys(app: &App, changed_key: &str) {
     let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else { return };
     let (app_name, suite) = (&app.app, &key.suite);
-    let of_suite = || app.keys.iter().filter(|other| other.suite == *suite && other.state == "active");
+    let is_alike = |other: &&Key| other.suite == *suite && other.outside == key.outside;
+    let of_suite = || app.keys.iter().filter(is_alike).filter(|other| other.state == "active");
     let active = of_suite().count();
+    if key.outside {
+        if of_suite().next().is_none() {
+            eprintln!("{app_name} publishes no key now: `apps rotate {app_name} --outside` creates one");
+        }
+        return;
+    }
     if key.state == "active" && suite != Suite::Xaes.name() && active > ACTIVE_KEYS_WITHOUT_WARNING {
         eprintln!(
             "{app_name} has {active} active keys of suite {suite}: each new ephemeral key in Evervault values may be tried \
@@ -344,7 +365,11 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
             );
         };
         for key in &app.keys {
-            let opens_only = if key.seals { "" } else { ", opens only" };
+            let opens_only = match key {
+                Key { outside: true, .. } => ", outside",
+                Key { seals: false, .. } => ", opens only",
+                _ => "",
+            };
             let suite_off = if app.read_suites.contains(&key.suite) { "" } else { ", suite off" };
             print_key(&key.suite, key.version, &key.id, &format!("{}{opens_only}{suite_off}", key.state));
         }

@@ -39,6 +39,7 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
         "tag": said.tag,
         "suite": said.suite.name(),
         "key_id": said.key_id,
+        "outside": said.outside.then_some(true),
         "datatype": said.datatype.name(),
         "sequence": said.sequence,
         "encoding": said.encoding.name(),

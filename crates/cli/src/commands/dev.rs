@@ -88,7 +88,7 @@ async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client
 }
 
 /// Permissions of the client's role.
-const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.* apps=*";
+const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.*,apps.public_keys apps=*";
 
 /// Creates the app, its collections and the client's role over the engine's control listener. Existing ones are kept.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {

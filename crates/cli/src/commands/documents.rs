@@ -1,4 +1,4 @@
-//! `encrypt`, `decrypt` and `rewrap`: read a JSON file and write a JSON file.
+//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
@@ -7,27 +7,26 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_client::public_keys::{SealOptions, Sealed};
 use sealwire_client::{
-    Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap, Suite,
-    Unbound, Unmatched, Writing,
+    Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Outside, Reading,
+    Rewrap, Suite, Unbound, Unmatched, Writing,
 };
 use sealwire_payload::{WalkLimits, json};
 
 use super::connect::ConnectArgs;
+use super::public_keys::PublicKeysArgs;
 use super::{Failure, dev_folder};
 
-/// Arguments of every document command.
+/// The files of a document command, and which fields it changes.
 #[derive(Debug, clap::Args)]
-pub(super) struct Common {
+pub(super) struct FileArgs {
     /// JSON file; `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write here instead of standard output; appears only when complete
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// App whose keys to use
-    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
-    pub(super) app: String,
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
     select: Vec<String>,
@@ -36,13 +35,23 @@ pub(super) struct Common {
     allow_unmatched: bool,
     /// Context to bind the fields to, such as `customers.card.17`; decryption needs the same context
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub(super) context: String,
-    /// Reason, for the audit trail; a role may require it
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
+    context: String,
     /// Write one line instead of indented text
     #[arg(long)]
     compact: bool,
+}
+
+/// Arguments of every document command that an engine carries out.
+#[derive(Debug, clap::Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    pub(super) file: FileArgs,
+    /// App whose keys to use
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
+    pub(super) app: String,
+    /// Reason, for the audit trail; a role may require it
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
     #[command(flatten)]
     pub(super) connect: ConnectArgs,
 }
@@ -75,6 +84,9 @@ pub(super) struct DecryptArgs {
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
+    /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault value
+    #[arg(long)]
+    refuse_outside: bool,
 }
 
 /// Arguments of `rewrap`.
@@ -92,9 +104,22 @@ pub(super) struct RewrapArgs {
     /// one-time import: whoever can write the file can have put any value of the app there
     #[arg(long)]
     bind_unbound: bool,
+    /// What to do with values that others sealed to a published key: accept seals them to the newest published key, adopt
+    /// like all other values, and refuse does not open them
+    #[arg(long, value_enum, default_value = "accept")]
+    outside: OutsideName,
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
+}
+
+/// Arguments of `seal`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SealArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    public_keys: PublicKeysArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -110,6 +135,23 @@ impl From<SuiteName> for Suite {
             SuiteName::P256 => Self::P256,
             SuiteName::Secp256k1 => Self::Secp256k1,
             SuiteName::Xaes => Self::Xaes,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutsideName {
+    Accept,
+    Refuse,
+    Adopt,
+}
+
+impl From<OutsideName> for Outside {
+    fn from(name: OutsideName) -> Self {
+        match name {
+            OutsideName::Accept => Self::Accept,
+            OutsideName::Refuse => Self::Refuse,
+            OutsideName::Adopt => Self::Adopt,
         }
     }
 }
@@ -149,7 +191,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         let call = Encrypt {
             select: common.select(),
             unmatched: common.unmatched(),
-            context: common.context.as_bytes(),
+            context: common.context(),
             reason: common.reason.as_deref(),
             writing: Writing {
                 suite: args.suite.map(Suite::from),
@@ -171,9 +213,10 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         let call = Decrypt {
             select: common.select(),
             unmatched: common.unmatched(),
-            context: common.context.as_bytes(),
+            context: common.context(),
             reason: common.reason.as_deref(),
             on_error,
+            writing: Reading { outside: if args.refuse_outside { Outside::Refuse } else { Outside::Accept } },
             ..Decrypt::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.decrypt(call).await?)
@@ -187,13 +230,14 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         let call = Rewrap {
             select: common.select(),
             unmatched: common.unmatched(),
-            context: common.context.as_bytes(),
+            context: common.context(),
             reason: common.reason.as_deref(),
             on_error,
             writing: Writing {
                 suite: args.suite.map(Suite::from),
                 format: args.format.map(Format::from),
                 unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
+                outside: args.outside.into(),
                 ..Writing::default()
             },
             ..Rewrap::new(&common.app, payload)
@@ -202,9 +246,49 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     })
 }
 
+/// Seals without an engine.
+pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
+    let SealArgs { file, public_keys } = args;
+    let keys = public_keys.load()?;
+    file.convert("sealing", |payload| {
+        let select = file.select();
+        let options =
+            SealOptions { select: select.as_deref(), context: file.context.as_bytes(), ..SealOptions::default() };
+        let Sealed { document, unmatched } = keys.seal(payload, &options)?;
+        if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
+            return Err(file.no_match(file.path(*position).unwrap_or_default()));
+        }
+        let (payload, generation) = (document.into(), keys.generation());
+        Ok(Document { payload, generation, errors: Vec::new(), errors_omitted: 0, unmatched })
+    })
+}
+
 impl Common {
-    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
     pub(super) fn unmatched(&self) -> Unmatched {
+        self.file.unmatched()
+    }
+
+    pub(super) fn select(&self) -> Option<Vec<&str>> {
+        self.file.select()
+    }
+
+    pub(super) fn context(&self) -> &[u8] {
+        self.file.context.as_bytes()
+    }
+
+    pub(super) fn convert(
+        &self,
+        doing: &str,
+        call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
+    ) -> Result<(), Failure> {
+        let explained = |failure| self.file.explained(failure);
+        self.file.convert(doing, |payload| self.connect.run(call(payload)).map_err(explained))
+    }
+}
+
+impl FileArgs {
+    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
+    fn unmatched(&self) -> Unmatched {
         if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }
     }
 
@@ -215,7 +299,7 @@ impl Common {
     pub(super) fn convert(
         &self,
         doing: &str,
-        call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
+        call: impl FnOnce(&[u8]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
         let progress = DocumentProgress::new();
         progress.say("reading");
@@ -223,7 +307,7 @@ impl Common {
         let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
         let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
         progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
-        let document = self.connect.run(call(&payload)).map_err(|failure| self.explained(failure))?;
+        let document = call(&payload)?;
         progress.say("writing");
         let mut converted = Vec::new();
         json::from_msgpack(&document.payload, &mut converted, !self.compact, limits)?;
@@ -243,11 +327,16 @@ impl Common {
         match position {
             Some(DetailValue::Number(position)) => {
                 let path = u32::try_from(*position).ok().and_then(|position| self.path(position)).unwrap_or_default();
-                let hint = "correct it, or go on without with --allow-unmatched";
-                format!("--select {path} matches nothing in {}: {hint}", self.file.display()).into()
+                self.no_match(path)
             }
             _ => explained(failure),
         }
+    }
+
+    /// Returns the error for a path that matches nothing.
+    fn no_match(&self, path: &str) -> Failure {
+        let hint = "correct it, or go on without with --allow-unmatched";
+        format!("--select {path} matches nothing in {}: {hint}", self.file.display()).into()
     }
 
     fn path(&self, position: u32) -> Option<&str> {

@@ -49,7 +49,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
         let call = Tokenize {
             select: common.select(),
             unmatched: common.unmatched(),
-            context: common.context.as_bytes(),
+            context: common.context(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),
             writing,
@@ -65,7 +65,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
         let call = Detokenize {
             select: common.select(),
             unmatched: common.unmatched(),
-            context: common.context.as_bytes(),
+            context: common.context(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),
             writing: TokenLookupScope { collection: &args.collection },

@@ -385,6 +385,64 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     dev.stop();
 }
 
+#[test]
+fn a_file_is_sealed_without_an_engine_and_opens_in_it() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242","open":"o"}"#);
+    dev.refused(&["public-keys"], "apps rotate APP --outside");
+    let key = keys(&dev.operate(&["apps", "rotate", "demo", "--outside", "--json"])).remove(0);
+    assert_eq!((&*key.1, key.2), ("p256", 2));
+    assert!(dev.operate(&["apps", "list"]).contains("active, outside"));
+    soon(|| sealwire(dev.path(), &dev.arguments(&["public-keys"])).status.success());
+    let shown = dev.operate(&["apps", "public-keys", "demo"]);
+    let field = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let signer = field("signer");
+    assert_eq!((field("app"), field("key")), ("demo".into(), key.0.clone()));
+    assert_eq!(dev.ok(&["public-keys", "--signer", &signer]), shown);
+    dev.write("keys.json", &dev.ok(&["public-keys", "--signer", &signer, "--json"]));
+
+    // No engine is asked from here on.
+    let seal = |more: &[&str]| {
+        let arguments = ["seal", "mine.json", "--public-keys", "keys.json", "--compact"];
+        sealwire(dev.path(), &[&arguments[..], more].concat())
+    };
+    let refused = |more: &[&str], why: &str| {
+        let output = seal(more);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty() && text.contains(why), "{text}");
+    };
+    let sealed = seal(&["--signer", &signer, "--select", "$.card", "--context", "row 1"]);
+    let sealed = String::from_utf8(sealed.stdout).unwrap();
+    assert!(sealed.contains(r#""open":"o""#) && !sealed.contains("4242"));
+    dev.write("sealed.json", &sealed);
+    assert!(dev.ok(&["decrypt", "sealed.json", "--context", "row 1", "--compact"]).contains("4242"));
+    let card = sealed.split('"').nth(3).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", card, "--json"])).unwrap();
+    assert_eq!((said["key_id"].as_str(), said["outside"].as_bool()), (Some(&*key.0), Some(true)));
+    let strict = ["decrypt", "sealed.json", "--context", "row 1", "--refuse-outside"];
+    dev.refused(&strict, "$.card does not open");
+    let rewrap = ["rewrap", "sealed.json", "--context", "row 1", "--compact", "--outside"];
+    dev.refused(&[&rewrap[..], &["refuse"]].concat(), "$.card does not open");
+    dev.write("sealed.json", &dev.ok(&[&rewrap[..], &["accept"]].concat()));
+    dev.refused(&strict, "$.card does not open");
+    dev.write("sealed.json", &dev.ok(&[&rewrap[..], &["adopt"]].concat()));
+    assert!(dev.ok(&strict).contains("4242"));
+
+    let other = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    refused(&["--signer", other], "not that of the pinned signer");
+    refused(&["--signer", "AAAA"], "32 bytes in base64");
+    refused(&["--signer", &signer, "--app", "shop"], "the keys are those of app demo");
+    refused(&["--signer", &signer, "--min-generation", "1000000"], "older than generation 1000000");
+    refused(&["--signer", &signer, "--select", "$.crad"], "matches nothing");
+    dev.refused(&["public-keys", "--signer", other], "not that of the pinned signer");
+    let text = std::fs::read_to_string(dev.path().join("keys.json")).unwrap();
+    dev.write("keys.json", &text.replace("demo", "shop"));
+    refused(&["--signer", &signer], "not that of the pinned signer");
+    dev.write("keys.json", "{}");
+    refused(&["--signer", &signer], "`sealwire public-keys --json` prints what it should be");
+    dev.stop();
+}
+
 /// Runs a command with `input` on its standard input.
 fn fed(folder: &Path, arguments: &[&str], input: &str) -> Output {
     let mut child = spawn(folder, arguments);

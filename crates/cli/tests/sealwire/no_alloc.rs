@@ -12,7 +12,7 @@ use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
-use sealwire_engine::operations::{OpenFields, RewrapFields, SealFields, ShowFields};
+use sealwire_engine::operations::{OpenFields, OutsideSealer, RewrapFields, SealFields, ShowFields};
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
@@ -103,7 +103,11 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
             let seal = sealing(sealer(&keys, 1, read));
             let (sealed, own) = walk(&plain, Containers::Whole, seal);
             let (_, shared) = walk(&plain, Containers::Whole, sealing(sharing(&keys, read)));
-            let rewrap = RewrapFields { open: opening(&keys), writer: sealer(&keys, 2, written) };
+            let rewrap = RewrapFields {
+                open: opening(&keys),
+                writer: sealer(&keys, 2, written),
+                outside: OutsideSealer::default(),
+            };
             let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
             let (opened, open) = walk(&moved, Containers::Descend, showing(&keys));
             assert!(opened == plain && moved != sealed);

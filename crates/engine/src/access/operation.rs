@@ -6,7 +6,8 @@ use sealwire_access::{AuthorizationRequest, Operation};
 use sealwire_wire::Method;
 use sealwire_wire::control::Control;
 
-/// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens.
+/// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens, except whether a key id
+/// is that of a published key.
 static OPERATIONS: LazyLock<[Option<Operation>; Method::ALL.len()]> =
     LazyLock::new(|| Method::ALL.map(|method| Operation::from_name(method.name())));
 
@@ -28,7 +29,12 @@ pub struct RequestTarget<'a> {
 impl<'a> RequestTarget<'a> {
     /// Returns what a control call names.
     pub fn by_control(call: &Control<'a>) -> Self {
+        let mut reason = None;
         let (app, collection) = match call {
+            Control::PublicKeys(call) => {
+                reason = call.reason;
+                (Some(call.app), None)
+            }
             Control::App(call) => (Some(call.app), None),
             Control::Collections { app, .. } => (Some(*app), None),
             Control::Collection(call) => (Some(call.app), Some(call.collection)),
@@ -42,7 +48,7 @@ impl<'a> RequestTarget<'a> {
             | Control::Principal(_)
             | Control::Check(_) => (None, None),
         };
-        Self { app, collection, reason: None }
+        Self { app, collection, reason }
     }
 
     /// Returns the permission that a request of `method` needs. `None`: none.
@@ -71,6 +77,12 @@ mod tests {
             assert_eq!(operation(method).is_none(), free.contains(&method), "{method}");
             if let Some(operation) = operation(method) {
                 assert_eq!(Operations::CONTROL.contains(operation), Methods::CONTROL.contains(method), "{method}");
+                let is_of_both = method == Method::AppsPublicKeys;
+                assert_eq!(
+                    Operations::DATA.contains(operation) || is_of_both,
+                    Methods::DATA.contains(method),
+                    "{method}"
+                );
                 assert_eq!(operation.name(), method.name());
                 methods += 1;
             }

@@ -76,6 +76,7 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
                 RotateKind::P256 => KeyKind::Suite(Suite::P256),
                 RotateKind::Secp256k1 => KeyKind::Suite(Suite::Secp256k1),
                 RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
+                RotateKind::P256Outside => KeyKind::Outside(Suite::P256),
                 RotateKind::Token => KeyKind::Token,
             };
             control.rotate(app, kind).await

@@ -1,7 +1,7 @@
 //! Converts the store's types to those of control responses.
 
 use sealwire_apps::{AppChange, AppState, AppSummary, CollectionSummary, KeySummary, Target, TokenKeySummary};
-use sealwire_crypto::{EpochLifetime, KeyState, Suite};
+use sealwire_crypto::{EpochLifetime, KeyState, Origin, Suite};
 use sealwire_store::Instance;
 use sealwire_token::Format;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
@@ -80,6 +80,7 @@ fn key(key: &KeySummary) -> wire::Key {
         version: key.number,
         state: state(key.state == KeyState::Active, key.delete_unix_s),
         seals: key.seals,
+        outside: key.origin == Origin::Outside,
         created_unix_s: key.created_unix_s,
         delete_unix_s: key.delete_unix_s,
     }

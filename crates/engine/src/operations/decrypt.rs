@@ -7,7 +7,7 @@ use sealwire_crypto as crypto;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
-use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Suite};
+use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, Suite};
 
 use crate::apps::Apps;
 use crate::engine::Engine;
@@ -23,11 +23,12 @@ use sealwire_jobs::masks::disclosure::Disclosure;
 /// A decoded `decrypt`.
 pub(super) struct Decrypt {
     document: RequestDocument,
+    reading: Reading,
 }
 
 impl Decrypt {
-    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, ()>) -> Self {
-        Self { document: RequestDocument::new(frame, call) }
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Reading>) -> Self {
+        Self { document: RequestDocument::new(frame, call), reading: call.writing }
     }
 }
 
@@ -41,7 +42,8 @@ impl Operation for Decrypt {
         let shown = app.shown(context.permit)?;
         let (mask, growth) = (shown.mask().cloned(), shown.growth(context.fields_max(), context.size.bytes));
         // A value that its format binds to no context does not open for a request that names one.
-        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, !self.document.context.is_empty());
+        let (native_only, outside) = (!self.document.context.is_empty(), self.reading.outside);
+        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, outside);
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
@@ -84,12 +86,14 @@ impl OpenSpec {
         keys: &Arc<crypto::AppKeys>,
         document: &RequestDocument,
         native_only: bool,
+        outside: Outside,
     ) -> Self {
-        let cache = engine.apps.opened();
+        let (cache, inside_only) = (engine.apps.opened(), outside == Outside::Refuse);
         let native = crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
+        let native = native.inside_only(inside_only);
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .keeping(cache.cloned())
-            .refusing(native_only);
+            .refusing(native_only || inside_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
         Self { reader: Box::new(reader), on_error: document.on_error }
     }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::{Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
 
+use crate::apps::Apps;
 use crate::engine::Engine;
 use crate::frame_text::FrameText;
 use crate::operation::part;
@@ -53,14 +54,16 @@ impl Immediate {
             Self::InspectBinary(bytes) => Envelope::Binary(bytes),
         };
         engine.audit.ready()?;
-        let inspection = inspect(envelope).ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
+        let inspection = inspect(envelope, &engine.apps);
+        let inspection = inspection.ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
         inspection.encode(&mut out);
         Ok(out)
     }
 }
 
 /// `None`: it is none of them.
-fn inspect(envelope: Envelope<'_>) -> Option<Inspection> {
+fn inspect(envelope: Envelope<'_>, apps: &Apps) -> Option<Inspection> {
+    let of_native = |said: &crypto::Envelope| of_native(said, apps.is_outside(said.suite, said.key_id));
     match envelope {
         Envelope::Text(text) => {
             let native = crypto::Envelope::from_text(text.as_bytes()).map(|said| of_native(&said));
@@ -73,13 +76,14 @@ fn inspect(envelope: Envelope<'_>) -> Option<Inspection> {
     }
 }
 
-fn of_native(said: &crypto::Envelope) -> Inspection {
+fn of_native(said: &crypto::Envelope, outside: bool) -> Inspection {
     Inspection {
         format: Format::Native,
         version: Some(1),
         tag: None,
         suite: suite::to_wire(said.suite),
         key_id: Some(said.key_id.to_string()),
+        outside,
         datatype: match said.datatype {
             crypto::Datatype::String => ValueKind::String,
             crypto::Datatype::Binary => ValueKind::Binary,
@@ -102,6 +106,7 @@ fn of_string(said: &evervault::Inspection) -> Inspection {
         tag: Some(said.tag.text().to_owned()),
         suite: suite::to_wire(said.curve.into()),
         key_id: None,
+        outside: false,
         datatype: match said.datatype {
             evervault::Datatype::String => ValueKind::String,
             evervault::Datatype::Number => ValueKind::Number,
@@ -121,6 +126,7 @@ fn of_file(said: &evervault::FileInspection) -> Inspection {
         tag: None,
         suite: suite::to_wire(said.version.curve().into()),
         key_id: None,
+        outside: false,
         datatype: ValueKind::Binary,
         sequence: None,
         encoding: Encoding::Binary,

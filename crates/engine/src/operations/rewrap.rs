@@ -1,17 +1,20 @@
 //! `rewrap`: opens envelopes and seals their values again to the newest key.
 
+use std::fmt;
+
 use bytes::Bytes;
+use sealwire_crypto::Origin;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
-use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
+use sealwire_wire::{DocumentCall, Format, Method, Outside, Unbound, Writing};
 
 use super::decrypt::{OpenFields, OpenSpec};
-use super::sealing::{SealOptions, document_bytes_in, times};
+use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use sealwire_jobs::field_opener::FieldOpener;
 use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
@@ -45,13 +48,20 @@ impl Operation for Rewrap {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
-        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only);
+        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, self.options.outside);
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let outside = match self.options.outside {
+            Outside::Accept | Outside::Refuse => {
+                OutsideSealer::Keep(self.options.outside_sealer(&app, &self.document.context).map(Box::new))
+            }
+            Outside::Adopt => OutsideSealer::Adopt,
+        };
         let plan = self.document.plan(
             Containers::Descend,
             generation,
             Box::new(move |context: FieldContext| {
-                Ok(Fields::Document(Box::new(RewrapFields { open: open.start(context), writer: sealer.make()? })))
+                let (open, writer) = (open.start(context), sealer.make()?);
+                Ok(Fields::Document(Box::new(RewrapFields { open, writer, outside })))
             }),
         )?;
         let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);
@@ -75,6 +85,48 @@ pub struct RewrapFields {
     pub open: OpenFields,
     /// Seals values under the request's new ephemeral key.
     pub writer: FieldSealer,
+    /// Seals what was sealed outside.
+    pub outside: OutsideSealer,
+}
+
+/// How what was sealed outside is sealed again.
+#[derive(Default)]
+pub enum OutsideSealer {
+    /// Like all other values.
+    #[default]
+    Adopt,
+    /// To the app's newest published key. The sealer is made for the first such value.
+    Keep(Option<Box<SealerSpec>>),
+    /// To that key.
+    Ready(FieldSealer),
+}
+
+impl OutsideSealer {
+    /// Returns the sealer of a value, if it is another than that of the request.
+    fn of(&mut self, origin: Origin) -> Result<Option<&mut FieldSealer>, FieldFault> {
+        if origin == Origin::Inside {
+            return Ok(None);
+        }
+        if let Self::Keep(spec) = self {
+            // Without a published key nothing that was sealed outside opens.
+            let spec = spec.take().ok_or(FieldProblem::CannotOpen)?;
+            *self = Self::Ready(spec.make().map_err(|_| FieldFault::Library)?);
+        }
+        match self {
+            Self::Ready(sealer) => Ok(Some(sealer)),
+            Self::Adopt | Self::Keep(_) => Ok(None),
+        }
+    }
+}
+
+impl fmt::Debug for OutsideSealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Adopt => "Adopt",
+            Self::Keep(_) => "Keep",
+            Self::Ready(_) => "Ready",
+        })
+    }
 }
 
 impl Transform for RewrapFields {
@@ -83,7 +135,7 @@ impl Transform for RewrapFields {
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
         let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
-        self.writer.rewrite(&found, out)?;
+        self.outside.of(found.origin)?.unwrap_or(&mut self.writer).rewrite(&found, out)?;
         Ok(Outcome::Replaced)
     }
 
@@ -98,6 +150,9 @@ impl Transform for RewrapFields {
 
     fn complete(&mut self, out: &mut [u8]) {
         self.writer.complete(out);
+        if let OutsideSealer::Ready(sealer) = &mut self.outside {
+            sealer.complete(out);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_apps::App;
 use sealwire_crypto::{self as crypto, AppKeys, EpochLifetime, KeyVersion, Sealer, evervault};
-use sealwire_wire::{Encoding, Format, KeyScope, Method, Suite, Unbound, Writing};
+use sealwire_wire::{Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing};
 
 use crate::apps::Apps;
 use crate::frame_text::FrameText;
@@ -20,7 +20,7 @@ use sealwire_jobs::field_sealer::FieldSealer;
 const EVERVAULT_EXTRA: usize = 128;
 
 /// The sealer of a request, before it is made.
-pub(super) struct SealerSpec {
+pub struct SealerSpec {
     source: KeySource,
     /// Made with a key that was there.
     ready: Option<Sealer>,
@@ -90,15 +90,16 @@ pub(super) struct SealOptions {
     /// `None`: the app's format.
     pub(super) format: Option<Format>,
     pub(super) unbound: Unbound,
+    pub(super) outside: Outside,
     role: Option<FrameText>,
     encoding: Encoding,
 }
 
 impl SealOptions {
     pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
-        let Writing { suite, key_scope, format, role, encoding, unbound } = *writing;
+        let Writing { suite, key_scope, format, role, encoding, unbound, outside } = *writing;
         let role = role.map(|role| FrameText::new(frame, role));
-        Self { suite, key_scope, format, role, encoding, unbound }
+        Self { suite, key_scope, format, role, encoding, unbound, outside }
     }
 
     /// Returns the format that the request names, or else the app's.
@@ -148,15 +149,30 @@ impl SealOptions {
             let rule = "must be \"request\" or \"field\" with suite \"xaes\"";
             return Err(CallFailure::Param { name: "key_scope", rule });
         }
-        let encoding = match self.encoding {
-            Encoding::Text => crypto::Encoding::Text,
-            Encoding::Binary => crypto::Encoding::Binary,
-        };
-        let spec = AppKeySpec { keys: Arc::clone(&app.keys), version: newest()?, encoding, context: context.clone() };
+        let spec = self.spec(app, newest()?, context);
         Ok(SealerSpec::new(match own {
             Some(scope) => KeySource::Own(spec, scope),
             None => KeySource::Epoch(spec, app.settings.epoch.ok_or(CallFailure::NoEpoch)?),
         }))
+    }
+
+    /// Returns the sealer of values that were sealed outside, so that they stay such. `None` if the app publishes no key,
+    /// and none such opens.
+    pub(super) fn outside_sealer(&self, app: &App, context: &Bytes) -> Option<SealerSpec> {
+        let version = crypto::Suite::ALL.into_iter().find_map(|suite| app.keys.newest_outside(suite))?;
+        let scope = match self.key_scope {
+            KeyScope::Request | KeyScope::Epoch => crypto::KeyScope::Request,
+            KeyScope::Field => crypto::KeyScope::Field,
+        };
+        Some(SealerSpec::new(KeySource::Own(self.spec(app, Arc::clone(version), context), scope)))
+    }
+
+    fn spec(&self, app: &App, version: Arc<KeyVersion>, context: &Bytes) -> AppKeySpec {
+        let encoding = match self.encoding {
+            Encoding::Text => crypto::Encoding::Text,
+            Encoding::Binary => crypto::Encoding::Binary,
+        };
+        AppKeySpec { keys: Arc::clone(&app.keys), version, encoding, context: context.clone() }
     }
 
     /// Returns the form of the Evervault strings to write; `None` for native envelopes.

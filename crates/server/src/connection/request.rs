@@ -34,6 +34,9 @@ use sealwire_jobs::tokens::store_io::Resumed;
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use sealwire_telemetry::traces::Traced;
 
+/// Bytes of a response before its result at most.
+const REPLY_HEAD_BYTES: usize = 16;
+
 /// A decoded request whose message is complete.
 pub(super) struct Request {
     pub(super) msgid: u32,
@@ -76,6 +79,8 @@ pub(super) enum Task {
     Document(Box<Job>, oneshot::Receiver<Finished>),
     /// Requests to the token store.
     Store(Box<dyn StorePlan>),
+    /// None: this is the result.
+    Done(Vec<u8>),
     /// The permissions of its principal have to be looked up first.
     Unauthorized(Box<dyn Operation>),
 }
@@ -158,6 +163,7 @@ fn plan(
             }
             Ok(Task::Store(plan))
         }
+        Plan::Done(result) => Ok(Task::Done(result)),
         Plan::Document(plan) => {
             let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
             if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
@@ -283,6 +289,12 @@ async fn run(
             Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
             Task::Document(job, finished) => {
                 run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
+            }
+            Task::Done(result) => {
+                let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
+                reply::begin(&mut out, request.msgid);
+                out.extend_from_slice(&result);
+                Ok(out)
             }
             Task::Store(plan) => {
                 let mut out = Vec::new();

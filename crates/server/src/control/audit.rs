@@ -100,7 +100,8 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         | Control::Collections { .. }
         | Control::Instances
         | Control::Roles(_)
-        | Control::Principals(_) => (),
+        | Control::Principals(_)
+        | Control::PublicKeys(_) => (),
     }
     if let Some(made) = made.filter(|_| facts.iter().all(|(name, _)| *name != "key")) {
         facts.push(("key", Change::Text(made)));

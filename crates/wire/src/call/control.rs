@@ -9,7 +9,8 @@ use crate::limits::{
 use crate::method::Method;
 use crate::params::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind, Page, Param,
-    PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
+    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, Suite,
+    TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -40,6 +41,7 @@ struct ControlParams<'a> {
     principal: &'a str,
     operation: &'a str,
     reason: Option<&'a str>,
+    min_generation: Option<u64>,
 }
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
@@ -99,6 +101,11 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             collection: said.collection,
             reason: said.reason,
         }),
+        Method::AppsPublicKeys => Control::PublicKeys(PublicKeysCall {
+            app: app_name,
+            min_generation: said.min_generation,
+            reason: said.reason,
+        }),
         // Not control methods: the caller has dealt with them.
         _ => return Err(CallError::UnknownMethod { method: method.name().to_owned() }),
     })
@@ -116,6 +123,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("principal", _) => said.principal = params.principal(param)?,
             ("operation", _) => said.operation = params.text(param, APP_BYTES_MAX)?,
             ("reason", _) => said.reason = Some(params.reason(param)?),
+            ("min_generation", _) => said.min_generation = Some(params.integer(param)?),
             ("after", Method::AppsExport | Method::PrincipalsList) => {
                 said.page.after = Some(params.text(param, LONG_CURSOR_BYTES_MAX)?);
             }

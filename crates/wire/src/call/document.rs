@@ -4,8 +4,8 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    DocumentCall, Encoding, Format, KeyScope, OnError, Param, Suite, TokenLookupScope, TokenizeOptions, Unbound,
-    Unmatched, Writing,
+    DocumentCall, Encoding, Format, KeyScope, OnError, Outside, Param, Reading, Suite, TokenLookupScope,
+    TokenizeOptions, Unbound, Unmatched, Writing,
 };
 
 /// The params of any method on a document. The method's table has refused what is not its own.
@@ -35,9 +35,15 @@ pub(super) trait OwnParams<'a>: Default {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError>;
 }
 
-impl<'a> OwnParams<'a> for () {
+impl<'a> OwnParams<'a> for Reading {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
-        Err(params.unknown(param.name.as_bytes()))
+        // Nothing is written, so nothing can be adopted.
+        let of_reading = |name: &str| Outside::from_name(name).filter(|outside| *outside != Outside::Adopt);
+        match param.name {
+            "outside" => self.outside = params.name(param, of_reading)?,
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+        Ok(())
     }
 }
 
@@ -49,6 +55,7 @@ impl<'a> OwnParams<'a> for Writing<'a> {
             "format" => self.format = Some(params.name(param, Format::from_name)?),
             "role" => self.role = Some(params.role(param)?),
             "unbound" => self.unbound = params.name(param, Unbound::from_name)?,
+            "outside" => self.outside = params.name(param, Outside::from_name)?,
             "encoding" => self.encoding = params.name(param, Encoding::from_name)?,
             other => return Err(params.unknown(other.as_bytes())),
         }

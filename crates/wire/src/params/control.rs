@@ -57,6 +57,8 @@ names! {
         Secp256k1 = "secp256k1",
         /// The symmetric key of `xaes`.
         Xaes = "xaes",
+        /// The key pair on P-256 whose public key `apps.public_keys` gives to others.
+        P256Outside = "p256-outside",
         /// The key that seals the values of tokens.
         Token = "token",
     }
@@ -111,6 +113,8 @@ pub enum Control<'a> {
     Principal(PrincipalCall<'a>),
     /// `principals.check`.
     Check(CheckCall<'a>),
+    /// `apps.public_keys`, which the data listener answers as well.
+    PublicKeys(PublicKeysCall<'a>),
 }
 
 impl Control<'_> {
@@ -128,8 +132,20 @@ impl Control<'_> {
             Self::Principals(_) => Method::PrincipalsList,
             Self::Principal(call) => call.ask.method(),
             Self::Check(_) => Method::PrincipalsCheck,
+            Self::PublicKeys(_) => Method::AppsPublicKeys,
         }
     }
+}
+
+/// The params of `apps.public_keys`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublicKeysCall<'a> {
+    /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// Refuse with `conflict` if the server's generation is older.
+    pub min_generation: Option<u64>,
+    /// Why the call is made: 1 to 256 bytes without control characters. A role may demand it.
+    pub reason: Option<&'a str>,
 }
 
 /// A change of one app.

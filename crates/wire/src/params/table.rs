@@ -125,10 +125,18 @@ const ENCRYPT: [Param; 15] = document(
     "every leaf",
     &[SUITE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
 );
-const DECRYPT: [Param; 10] = document("every envelope", &[]);
-const REWRAP: [Param; 15] = document(
+const DECRYPT: [Param; 11] =
+    document("every envelope", &[param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\"")]);
+const REWRAP: [Param; 16] = document(
     "every envelope",
-    &[SUITE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
+    &[
+        SUITE,
+        KEY_SCOPE,
+        FORMAT,
+        ENCODING,
+        param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\""),
+        param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\" or \"adopt\""),
+    ],
 );
 const TOKENIZE: [Param; 14] = document(
     "every leaf",
@@ -179,7 +187,8 @@ const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];
 const APP_KEY: [Param; 2] = [APP, KEY];
 const APPS_ROTATE: [Param; 2] =
-    [APP, param("kind", "string", None, "\"p256\" or \"secp256k1\" or \"xaes\" or \"token\"")];
+    [APP, param("kind", "string", None, "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-outside\" or \"token\"")];
+const APPS_PUBLIC_KEYS: [Param; 3] = [APP, MIN_GENERATION, REASON];
 const APPS_IMPORT: [Param; 4] = [
     APP,
     param("suite", "string", None, "\"p256\" or \"secp256k1\""),
@@ -253,6 +262,7 @@ impl Method {
             Self::PrincipalsCheck => &PRINCIPALS_CHECK,
             Self::AppsCreate => &APP_ONLY,
             Self::AppsRotate => &APPS_ROTATE,
+            Self::AppsPublicKeys => &APPS_PUBLIC_KEYS,
             Self::AppsImport => &APPS_IMPORT,
             Self::AppsDisable | Self::AppsEnable | Self::AppsRestore => &APP_KEY,
             Self::AppsDelete => &APPS_DELETE,

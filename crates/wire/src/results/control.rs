@@ -42,6 +42,9 @@ pub struct Key {
     pub state: String,
     /// True if it can seal; false if it only opens.
     pub seals: bool,
+    /// True if its public key is published, so that others seal to it and engines do not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside: bool,
     /// When it was made, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
     /// When it will be removed.
@@ -82,6 +85,19 @@ pub struct AppChanged {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The generation of the change.
+    pub generation: u64,
+}
+
+/// The result of `apps.public_keys`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicKeys {
+    /// The keys: JSON, to be checked as these bytes.
+    pub keys: String,
+    /// The signature of the text, base64.
+    pub signature: String,
+    /// The Ed25519 public key that signed it, base64. Compare it with one that came another way.
+    pub signer: String,
+    /// The generation that the keys are from.
     pub generation: u64,
 }
 
@@ -272,6 +288,7 @@ maps!(
     Instances,
     PrincipalChanged,
     Principals,
+    PublicKeys,
     Records,
     RoleChanged,
     Roles

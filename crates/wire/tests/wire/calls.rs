@@ -431,8 +431,12 @@ fn rules_of_the_control_methods() {
         Method::AppsRotate,
         "kind",
         b"\xa6random",
-        Err("kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"token\""),
+        Err("kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-outside\" or \"token\""),
     );
+    one(Method::Rewrap, "outside", b"\xa5adopt", Ok(()));
+    let outside = Err("outside must be \"accept\" or \"refuse\"");
+    one(Method::Decrypt, "outside", b"\xa6refuse", Ok(()));
+    one(Method::Decrypt, "outside", b"\xa5adopt", outside);
     one(Method::AppsSet, "format", b"\xa9evervault", Ok(()));
     let format = Err("format must be \"native\" or \"evervault\"");
     one(Method::AppsSet, "format", b"\xaeevervault-bare", format);

@@ -33,7 +33,7 @@ fn methods_and_notifications() {
     assert_eq!(column(&table("Methods", "method"), 0), names(Methods::DATA));
     assert_eq!(column(&table("Control", "control method"), 0), names(Methods::CONTROL));
     assert!(names(Methods::TOKENS).iter().all(|name| name.contains("token")));
-    let both = [Method::Info, Method::Health];
+    let both = [Method::AppsPublicKeys, Method::Info, Method::Health];
     assert!(Method::ALL.into_iter().all(|method| {
         Methods::DATA.contains(method) != Methods::CONTROL.contains(method) || both.contains(&method)
     }));
@@ -51,8 +51,8 @@ fn params() {
             .iter()
             .map(|param| [param.name, param.types, param.default.unwrap_or("required"), param.rule])
             .collect();
-        let takes_options =
-            Methods::DATA.contains(method) && ![Method::Inspect, Method::Info, Method::Health].contains(&method);
+        let without = [Method::Inspect, Method::AppsPublicKeys, Method::Info, Method::Health];
+        let takes_options = Methods::DATA.contains(method) && !without.contains(&method);
         if takes_options {
             let own = expect.len().checked_sub(options.len()).unwrap_or_else(|| panic!("{method} takes no options"));
             assert_eq!(options, expect.split_off(own), "{method}");
@@ -88,6 +88,8 @@ fn enumerated_params_list_every_name() {
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
     check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
+    check(only(Method::Decrypt), "outside", of(&[Outside::Accept, Outside::Refuse], Outside::name));
+    check(only(Method::Rewrap), "outside", of(Outside::ALL, Outside::name));
     check(Methods::ALL, "unmatched", of(Unmatched::ALL, Unmatched::name));
     check(Methods::ALL, "unknown", of(UnknownFields::ALL, UnknownFields::name));
     check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
@@ -227,6 +229,7 @@ fn results() {
         tag: Some(String::new()),
         suite: Suite::P256,
         key_id: Some(String::new()),
+        outside: true,
         datatype: ValueKind::String,
         sequence: Some(0),
         encoding: Encoding::Text,
@@ -305,6 +308,7 @@ fn results_of_the_control_methods() {
         version: 1,
         state: text(),
         seals: true,
+        outside: true,
         created_unix_s: 1,
         delete_unix_s: Some(2),
     };
@@ -327,6 +331,8 @@ fn results_of_the_control_methods() {
     let token_key = rmp_serde::to_vec_named(&token_key).unwrap();
     assert_eq!(column(&table("Apps result", "of a token key"), 0), keys(&token_key));
     check!("App change result", AppChanged { app: Some(app), key: some.clone(), generation: 1 }, AppChanged);
+    let signed = PublicKeys { keys: text(), signature: text(), signer: text(), generation: 1 };
+    check!("Public keys result", signed, PublicKeys);
     let collection = Collection {
         app: text(),
         collection: text(),

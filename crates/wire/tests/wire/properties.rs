@@ -327,6 +327,7 @@ proptest! {
             context: &context,
             on_error: if report { OnError::Report } else { OnError::Fail },
             deadline_ms,
+            writing: Reading { outside: Outside::ALL[usize::from(report)] },
             ..Decrypt::new("a", &payload)
         };
         let mut bytes = Vec::new();
@@ -337,7 +338,7 @@ proptest! {
             context: &context,
             on_error: sent.on_error,
             deadline_ms,
-            writing: Writing { suite: report.then_some(Suite::Secp256k1), unbound: Unbound::ALL[usize::from(report)], ..Writing::default() },
+            writing: Writing { suite: report.then_some(Suite::Secp256k1), unbound: Unbound::ALL[usize::from(report)], outside: Outside::ALL[2 * usize::from(report)], ..Writing::default() },
             ..Rewrap::new("a", &payload)
         };
         bytes.clear();
@@ -451,7 +452,7 @@ proptest! {
         let page = Page { after: after.as_deref(), limit };
         let apps = [
             AppOperation::Create,
-            AppOperation::Rotate { kind: RotateKind::ALL[kind] },
+            AppOperation::Rotate { kind: RotateKind::ALL[format] },
             AppOperation::Import { suite: Suite::ALL[scope], private_key: Secret(&private_key), seals },
             AppOperation::Disable { key },
             AppOperation::Enable { key },
@@ -483,7 +484,8 @@ proptest! {
                 .map(|ask| Control::Principal(PrincipalCall { principal: &collection, ask })))
             .chain([Control::Check(CheckCall {
                 principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), reason: Some("why"),
-            })]);
+            })])
+            .chain([Control::PublicKeys(PublicKeysCall { app, min_generation: delay_s, reason: key.map(|_| "why") })]);
         let mut bytes = Vec::new();
         let mut methods = 0;
         for sent in calls {

@@ -10,7 +10,7 @@ use sealwire_access::{
 };
 use sealwire_client::control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
@@ -162,6 +162,9 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::PrincipalsList => Call::Control(Control::Principals(Page::default())),
         Operation::PrincipalsGrant => Call::Control(principal(PrincipalOperation::Grant { role: "administrator" })),
         Operation::PrincipalsRevoke => Call::Control(principal(PrincipalOperation::Revoke { role: None })),
+        Operation::AppsPublicKeys => {
+            Call::Control(Control::PublicKeys(PublicKeysCall { app: APP, min_generation: None, reason: None }))
+        }
         Operation::PrincipalsCheck => {
             Call::Control(Control::Check(CheckCall { principal: FULL, operation: "encrypt", ..CheckCall::default() }))
         }
@@ -179,6 +182,8 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
     match operation {
         Operation::AppsCreate => Some(ErrorCode::Conflict),
         Operation::AppsImport => Some(ErrorCode::BadRequest),
+        // The app publishes no key.
+        Operation::AppsPublicKeys => Some(ErrorCode::NotFound),
         // The collection is created by a later row.
         operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
         _ => None,

@@ -578,6 +578,7 @@ fn inspect_says_what_a_string_says() {
             tag: tag.map(str::to_owned),
             suite,
             key_id: None,
+            outside: false,
             datatype,
             sequence: None,
             encoding,

@@ -22,6 +22,7 @@ mod instances;
 mod large;
 mod limits;
 mod masks;
+mod outside;
 mod overload;
 mod pipelining;
 mod raw;

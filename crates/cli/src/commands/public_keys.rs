@@ -1,0 +1,125 @@
+//! `public-keys` and `apps public-keys`: fetch the public keys of an app, for those who seal without an engine. The files
+//! that they write are what `seal` reads.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sealwire_client::Client;
+use sealwire_client::control::PublicKeysCall;
+use sealwire_client::public_keys::{Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::connect::ConnectArgs;
+use super::documents::explained;
+use super::operator::{EngineArgs, unix_s};
+use super::{Failure, dev_folder};
+
+/// Arguments of `public-keys`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The app
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
+    app: String,
+    /// Check that this key signed: 32 bytes in base64, which an operator reads with `sealwire apps public-keys APP`
+    #[arg(long, value_name = "KEY", value_parser = signer)]
+    signer: Option<VerifyingKey>,
+    /// Reason, for the audit trail; a role may require it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print JSON; `sealwire seal` reads it from a file
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Public keys in a file, and how they are checked.
+#[derive(Debug, clap::Args)]
+pub(super) struct PublicKeysArgs {
+    /// File with the output of `sealwire public-keys --json`
+    #[arg(long, value_name = "FILE")]
+    public_keys: PathBuf,
+    /// Key that must have signed them: 32 bytes in base64. Take it from the engine's operator, not from where the file is
+    /// from
+    #[arg(long, value_name = "KEY", value_parser = signer)]
+    signer: VerifyingKey,
+    /// App whose keys they must be
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
+    app: String,
+    /// Refuse keys of an older generation: that of the newest file so far
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_generation: u64,
+}
+
+/// The output with `--json`, and the file.
+#[derive(Serialize, Deserialize)]
+struct SignedFile {
+    keys: String,
+    signature: String,
+    signer: String,
+}
+
+fn signer(text: &str) -> Result<VerifyingKey, String> {
+    signer_from_base64(text).map_err(|error| error.to_string())
+}
+
+/// Fetches the keys as a client of the data listener.
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let fetched =
+        args.connect.run(async { fetch(&args.connect.client().await?, &args.app, args.reason.as_deref()).await });
+    print(&args.app, &fetched.map_err(explained)?, args.signer.as_ref(), args.json)
+}
+
+/// Fetches the keys as an operator.
+pub(super) fn run_as_operator(app: &str, engine: &EngineArgs) -> Result<(), Failure> {
+    let signed = engine.run(async |client| fetch(&client, app, None).await)?;
+    print(app, &signed, None, engine.json)
+}
+
+async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signed, Failure> {
+    Ok(client.public_keys(PublicKeysCall { app, min_generation: None, reason }).await?)
+}
+
+/// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they name.
+fn print(app: &str, signed: &Signed, signer: Option<&VerifyingKey>, as_json: bool) -> Result<(), Failure> {
+    let signer = signer.unwrap_or(&signed.signer);
+    let keys = signed.verify(&Expected { signer, app, min_generation: 0, now_unix_s: unix_s()? })?;
+    let (signature, signer) = signed.to_base64();
+    if as_json {
+        println!("{}", serde_json::to_string(&SignedFile { keys: signed.keys.clone(), signature, signer })?);
+        return Ok(());
+    }
+    let expires = OffsetDateTime::from_unix_timestamp(i64::try_from(keys.expires_unix_s())?)?.format(&Rfc3339)?;
+    for (name, value) in [
+        ("app", keys.app().to_owned()),
+        ("key", keys.key_id().to_string()),
+        ("generation", keys.generation().to_string()),
+        ("expires", expires),
+        ("signer", signer),
+    ] {
+        println!("{name:<12}{value}");
+    }
+    Ok(())
+}
+
+impl PublicKeysArgs {
+    /// Reads the file and checks it.
+    pub(super) fn load(&self) -> Result<PublicKeys, Failure> {
+        let in_file = |error: &dyn std::fmt::Display| -> Failure {
+            let hint = "`sealwire public-keys --json` prints what it should be";
+            format!("{}: {error}; {hint}", self.public_keys.display()).into()
+        };
+        let text = fs::read_to_string(&self.public_keys).map_err(|error| in_file(&error))?;
+        let SignedFile { keys, signature, signer } = serde_json::from_str(&text).map_err(|error| in_file(&error))?;
+        let expected = Expected {
+            signer: &self.signer,
+            app: &self.app,
+            min_generation: self.min_generation,
+            now_unix_s: unix_s()?,
+        };
+        let signed = Signed::from_base64(keys, &signature, &signer).map_err(|error| in_file(&error))?;
+        signed.verify(&expected).map_err(|error| in_file(&error))
+    }
+}

@@ -1,0 +1,20 @@
+//! Public keys that an app publishes, so that others seal for it without an engine.
+//!
+//! An engine signs a text with [`publish`]. A client checks it with [`Signed::verify`] and seals documents with
+//! [`PublicKeys::seal`]: the same walk and the same envelopes as those of an engine. `proto/README.md` ("Public keys
+//! result") describes the text, and `proto/envelope.md` ("Sealing outside") how to seal with any HPKE library.
+
+mod error;
+pub mod fuzzing;
+mod seal;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{KeysError, SealError};
+pub use seal::{SealOptions, Sealed};
+pub use text::{Expected, LIFETIME, PublicKeys, Signed, TEXT_BYTES_MAX, publish, signer_from_base64};
+
+/// What callers of this crate need of the crypto crate.
+pub use sealwire_crypto::{Encoding, KeyScope, VerifyingKey};

@@ -1,0 +1,244 @@
+//! The signed text of an app's public keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sealwire_crypto::{
+    AppId, AppKeys, Curve, KeyId, KeyState, KeyVersion, PublicKey, SIGNATURE_BYTES, SigningKey, Suite, VerifyingKey,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::KeysError;
+
+/// How long a text holds.
+pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Length of a text at most. One with a key of each suite has about 500 bytes.
+pub const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// Label of the signatures.
+const LABEL: &str = "sealwire/keys/1";
+const VERSION: u32 = 1;
+
+/// Suites that are published, the preferred one first.
+const PUBLISHED: [Suite; 1] = [Suite::P256];
+
+/// HPKE algorithms of [`Suite::P256`] (RFC 9180, section 7): DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM.
+const P256_ALGORITHMS: (u16, u16, u16) = (0x0010, 0x0001, 0x0002);
+
+/// A text with its signature, as `apps.public_keys` returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The text: JSON. Every byte counts.
+    pub keys: String,
+    /// Ed25519 over the text.
+    pub signature: [u8; SIGNATURE_BYTES],
+    /// The key that signed.
+    pub signer: VerifyingKey,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    app: String,
+    generation: u64,
+    issued_unix_s: u64,
+    expires_unix_s: u64,
+    keys: Vec<KeyText>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeyText {
+    suite: String,
+    key_id: String,
+    /// Base64.
+    public_key: String,
+    kem: u16,
+    kdf: u16,
+    aead: u16,
+    /// The HPKE `info`, which is ASCII.
+    info: String,
+}
+
+/// Returns the signed text of an app's newest published keys. `None` if it has none.
+#[must_use]
+pub fn publish(keys: &AppKeys, signer: &SigningKey, generation: u64, now_unix_s: u64) -> Option<Signed> {
+    let app = keys.app().as_str();
+    let newest = PUBLISHED.into_iter().filter_map(|suite| keys.newest_outside(suite));
+    let keys: Vec<_> = newest.filter_map(|version| KeyText::of(app, version)).collect();
+    if keys.is_empty() {
+        return None;
+    }
+    let text = Text {
+        version: VERSION,
+        app: app.into(),
+        generation,
+        issued_unix_s: now_unix_s,
+        expires_unix_s: now_unix_s.saturating_add(LIFETIME.as_secs()),
+        keys,
+    };
+    let keys = serde_json::to_string(&text).ok()?;
+    let signature = signer.sign(LABEL, keys.as_bytes());
+    Some(Signed { keys, signature, signer: *signer.verifying_key() })
+}
+
+impl KeyText {
+    fn of(app: &str, version: &KeyVersion) -> Option<Self> {
+        let (kem, kdf, aead) = P256_ALGORITHMS;
+        Some(Self {
+            suite: version.suite().name().into(),
+            key_id: version.id.to_string(),
+            public_key: STANDARD.encode(version.public().ok()?.uncompressed()),
+            kem,
+            kdf,
+            aead,
+            info: format!("sealwire/1{app}"),
+        })
+    }
+}
+
+/// What a client knows of the keys that it asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// The signer, which came over a path that the client trusts.
+    pub signer: &'a VerifyingKey,
+    /// The app.
+    pub app: &'a str,
+    /// The least generation: that of the newest text that the client has seen, or 0.
+    pub min_generation: u64,
+    /// The time, in seconds since 1970-01-01 UTC.
+    pub now_unix_s: u64,
+}
+
+/// The public keys of an app, checked.
+#[derive(Clone, Debug)]
+pub struct PublicKeys {
+    pub(crate) app: AppId,
+    generation: u64,
+    expires_unix_s: u64,
+    /// The preferred suite first. At least one.
+    versions: Vec<Arc<KeyVersion>>,
+}
+
+impl Signed {
+    /// Takes the strings of a response. Nothing of them is trusted yet.
+    ///
+    /// # Errors
+    /// [`KeysError::Malformed`].
+    pub fn from_base64(keys: String, signature: &str, signer: &str) -> Result<Self, KeysError> {
+        let signature = STANDARD.decode(signature).ok().and_then(|bytes| bytes.try_into().ok());
+        let signature = signature.ok_or_else(|| malformed("the signature is not 64 bytes in base64"))?;
+        Ok(Self { keys, signature, signer: signer_from_base64(signer)? })
+    }
+
+    /// Returns the signature and the signer as strings of a response.
+    #[must_use]
+    pub fn to_base64(&self) -> (String, String) {
+        (STANDARD.encode(self.signature), STANDARD.encode(self.signer.as_bytes()))
+    }
+
+    /// Checks the signature with the expected signer, whatever signer the response names, then what the text says.
+    ///
+    /// # Errors
+    /// [`KeysError`].
+    pub fn verify(&self, expected: &Expected<'_>) -> Result<PublicKeys, KeysError> {
+        // Nothing of an unsigned text is parsed.
+        if self.keys.len() > TEXT_BYTES_MAX {
+            return Err(malformed("it is too long"));
+        }
+        let verified = expected.signer.verify(LABEL, self.keys.as_bytes(), &self.signature);
+        verified.map_err(|_| KeysError::Signature)?;
+        let keys = PublicKeys::parse(&self.keys)?;
+        if keys.app.as_str() != expected.app {
+            return Err(KeysError::OtherApp(keys.app.as_str().into()));
+        }
+        if keys.generation < expected.min_generation {
+            return Err(KeysError::Old { have: keys.generation, least: expected.min_generation });
+        }
+        match expected.now_unix_s.checked_sub(keys.expires_unix_s) {
+            Some(seconds) => Err(KeysError::Expired { seconds }),
+            None => Ok(keys),
+        }
+    }
+}
+
+/// Parses a signer that came over a path that the client trusts: 32 bytes in base64.
+///
+/// # Errors
+/// [`KeysError::Malformed`].
+pub fn signer_from_base64(text: &str) -> Result<VerifyingKey, KeysError> {
+    let bytes = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.map(VerifyingKey::from_bytes).ok_or_else(|| malformed("the signer is not 32 bytes in base64"))
+}
+
+impl PublicKeys {
+    /// Parses a text whose signature is checked.
+    pub(crate) fn parse(text: &str) -> Result<Self, KeysError> {
+        /// What every version of the text has.
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let Versioned { version } = serde_json::from_str(text).map_err(malformed)?;
+        if version != VERSION {
+            return Err(KeysError::Version(version));
+        }
+        let text: Text = serde_json::from_str(text).map_err(malformed)?;
+        let app = AppId::new(&text.app).map_err(malformed)?;
+        let mut versions = Vec::new();
+        for suite in PUBLISHED {
+            for key in text.keys.iter().filter(|key| key.suite == suite.name()) {
+                versions.push(Arc::new(key.version(suite.curve().ok_or(KeysError::NoKey)?)?));
+            }
+        }
+        if versions.is_empty() {
+            return Err(KeysError::NoKey);
+        }
+        let Text { generation, expires_unix_s, .. } = text;
+        Ok(Self { app, generation, expires_unix_s, versions })
+    }
+
+    /// Returns the app.
+    #[must_use]
+    pub fn app(&self) -> &str {
+        self.app.as_str()
+    }
+
+    /// Returns the generation of the text. Store it, and ask for no older text from then on.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns when the text expires, in seconds since 1970-01-01 UTC.
+    #[must_use]
+    pub fn expires_unix_s(&self) -> u64 {
+        self.expires_unix_s
+    }
+
+    /// Returns the key that documents are sealed to.
+    pub(crate) fn recipient(&self) -> &Arc<KeyVersion> {
+        &self.versions[0]
+    }
+
+    /// Returns the id of the key that documents are sealed to.
+    #[must_use]
+    pub fn key_id(&self) -> KeyId {
+        self.recipient().id
+    }
+}
+
+impl KeyText {
+    fn version(&self, curve: Curve) -> Result<KeyVersion, KeysError> {
+        let bytes = STANDARD.decode(&self.public_key).map_err(malformed)?;
+        let key = PublicKey::from_sec1(curve, &bytes).map_err(malformed)?;
+        let id: KeyId = self.key_id.parse().map_err(malformed)?;
+        let version = KeyVersion::new(1, KeyState::Active, key);
+        if version.id == id { Ok(version) } else { Err(KeysError::KeyId(id)) }
+    }
+}
+
+fn malformed(error: impl std::fmt::Display) -> KeysError {
+    KeysError::Malformed(error.to_string())
+}

@@ -1,0 +1,3 @@
+module sealwire-outside
+
+go 1.26
