@@ -10,6 +10,7 @@ use sealwire_wire::control::{
 };
 use sealwire_wire::{Malformed, request};
 
+#[cfg(feature = "public-keys")]
 use sealwire_public_keys as public_keys;
 
 use crate::client::Client;
@@ -105,14 +106,22 @@ impl Client {
         self.control(Control::Check(call), Course::default(), Checked::decode).await
     }
 
-    /// Returns the public keys to which others seal for an app. Check them with
-    /// [`Signed::verify`](public_keys::Signed::verify). Both listeners answer it.
+    /// Returns the public keys to which others seal for an app, as they came. Both listeners answer it.
     ///
     /// # Errors
     /// As above.
-    pub async fn public_keys(&self, call: PublicKeysCall<'_>) -> Result<public_keys::Signed, Error> {
-        let PublicKeys { keys, signature, signer, .. } =
-            self.control(Control::PublicKeys(call), Course::default(), PublicKeys::decode).await?;
+    pub async fn public_keys(&self, call: PublicKeysCall<'_>) -> Result<PublicKeys, Error> {
+        self.control(Control::PublicKeys(call), Course::default(), PublicKeys::decode).await
+    }
+
+    /// Returns the public keys to which others seal for an app. Check them with
+    /// [`Signed::verify`](public_keys::Signed::verify).
+    ///
+    /// # Errors
+    /// As above.
+    #[cfg(feature = "public-keys")]
+    pub async fn signed_public_keys(&self, call: PublicKeysCall<'_>) -> Result<public_keys::Signed, Error> {
+        let PublicKeys { keys, signature, signer, .. } = self.public_keys(call).await?;
         let malformed =
             |_| Malformed::Expected { expected: "a signature and its key in base64", found: "another text" };
         public_keys::Signed::from_base64(keys, &signature, &signer).map_err(malformed).map_err(Error::Protocol)

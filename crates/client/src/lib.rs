@@ -29,6 +29,7 @@ pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 /// Public keys of apps, and sealing to them without an engine.
+#[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
     Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,

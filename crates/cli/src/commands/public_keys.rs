@@ -79,7 +79,7 @@ pub(super) fn run_as_operator(app: &str, engine: &EngineArgs) -> Result<(), Fail
 }
 
 async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signed, Failure> {
-    Ok(client.public_keys(PublicKeysCall { app, min_generation: None, reason }).await?)
+    Ok(client.signed_public_keys(PublicKeysCall { app, min_generation: None, reason }).await?)
 }
 
 /// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they name.

@@ -25,7 +25,7 @@ async fn publish(harness: &Harness) -> KeyId {
 async fn fetch(harness: &Harness, client: &Client) -> PublicKeys {
     let signing_key = harness.control().await.load().await.unwrap().signing_key.unwrap();
     let expected = Expected { signer: signing_key.verifying_key(), app: APP, min_generation: 0, now_unix_s: 0 };
-    client.public_keys(CALL).await.unwrap().verify(&expected).unwrap()
+    client.signed_public_keys(CALL).await.unwrap().verify(&expected).unwrap()
 }
 
 async fn key_of(client: &Client, document: &[u8]) -> (String, bool) {
@@ -41,10 +41,10 @@ fn those_who_may_get_the_keys_on_either_listener() {
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let client = connect(&harness, harness.address, NOBODY).await;
         let relay = connect(&harness, harness.address, FULL).await;
-        let refused = rpc_error(client.public_keys(CALL).await);
+        let refused = rpc_error(client.signed_public_keys(CALL).await);
         assert_eq!(refused.code, ErrorCode::Forbidden);
         for full in [&operator, &relay] {
-            let refused = rpc_error(full.public_keys(CALL).await);
+            let refused = rpc_error(full.signed_public_keys(CALL).await);
             assert_eq!(refused.code, ErrorCode::NotFound);
             assert!(refused.message.contains("apps rotate APP --outside"), "{refused}");
         }
@@ -52,11 +52,11 @@ fn those_who_may_get_the_keys_on_either_listener() {
         // Neither a role on other operations nor one on another app is enough.
         for (role, grant) in [("data", "encrypt apps=shop"), ("elsewhere2", "apps.public_keys apps=other")] {
             grant_role(&operator, NOBODY, role, &[grant]).await;
-            assert_eq!(code(client.public_keys(CALL).await), ErrorCode::Forbidden, "{grant}");
+            assert_eq!(code(client.signed_public_keys(CALL).await), ErrorCode::Forbidden, "{grant}");
         }
         grant_role(&operator, NOBODY, "seals", &["apps.public_keys apps=shop"]).await;
         let [by_client, by_relay, by_operator] =
-            [&client, &relay, &operator].map(async |of| of.public_keys(CALL).await.unwrap());
+            [&client, &relay, &operator].map(async |of| of.signed_public_keys(CALL).await.unwrap());
         let (by_client, by_relay, by_operator) = (by_client.await, by_relay.await, by_operator.await);
         assert_eq!((&by_client, &by_relay), (&by_operator, &by_operator), "a text is signed once an hour");
         assert_eq!(fetch(&harness, &client).await.key_id(), first);
@@ -70,14 +70,14 @@ fn those_who_may_get_the_keys_on_either_listener() {
         // A generation that is still to come.
         let ahead = PublicKeysCall { min_generation: Some(keys.generation() + 1), ..CALL };
         for of in [&client, &operator] {
-            assert_eq!(code(of.public_keys(ahead).await), ErrorCode::Conflict);
+            assert_eq!(code(of.signed_public_keys(ahead).await), ErrorCode::Conflict);
         }
         let nobody = PublicKeysCall { app: "nobody", ..CALL };
-        assert_eq!(code(relay.public_keys(nobody).await), ErrorCode::NotFound);
+        assert_eq!(code(relay.signed_public_keys(nobody).await), ErrorCode::NotFound);
         for key in [first, second] {
             harness.change(async |control, app| control.disable(app, Target::Key(key)).await.unwrap()).await;
         }
-        assert_eq!(code(relay.public_keys(CALL).await), ErrorCode::NotFound);
+        assert_eq!(code(relay.signed_public_keys(CALL).await), ErrorCode::NotFound);
         harness.settles().await;
     });
 }
@@ -215,13 +215,13 @@ fn a_client_refuses_keys_that_it_does_not_trust() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         publish(&harness).await;
-        let signed = client.public_keys(CALL).await.unwrap();
+        let signed = client.signed_public_keys(CALL).await.unwrap();
         let other = *sealwire_crypto::SigningKey::generate().unwrap().verifying_key();
         let expected = Expected { signer: &other, app: APP, min_generation: 0, now_unix_s: 0 };
         assert!(matches!(signed.verify(&expected), Err(KeysError::Signature)));
         let late = Expected { signer: &signed.signer, now_unix_s: u64::MAX, ..expected };
         assert!(matches!(signed.verify(&late), Err(KeysError::Expired { .. })));
-        let missing = client.public_keys(PublicKeysCall { app: "nobody", ..CALL }).await;
+        let missing = client.signed_public_keys(PublicKeysCall { app: "nobody", ..CALL }).await;
         assert!(matches!(missing, Err(Error::Rpc(error)) if error.code == ErrorCode::NotFound));
     });
 }
