@@ -81,7 +81,7 @@ pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
 /// Encodes a `decrypt` request.
 #[napi(catch_unwind)]
 pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
-    frame(&call, (), |out, call| wire::request::decrypt(out, msgid, call))
+    frame(&call, wire::Reading::default(), |out, call| wire::request::decrypt(out, msgid, call))
 }
 
 /// Encodes a `tokenize` request.
