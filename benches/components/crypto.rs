@@ -82,7 +82,7 @@ fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
             });
         };
         first("text", &|| sealer(keys, suite, KeyScope::Request, Encoding::Text));
-        if suite.curve().is_some() {
+        if suite != Suite::Xaes {
             first("epoch_text", &|| sharing(keys, suite));
         }
     }

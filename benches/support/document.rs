@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Suite, XaesKey, XaesSecret};
+use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_msgpack::write;
 
 /// The app that documents are sealed for.
@@ -41,15 +41,7 @@ pub fn document(fields: usize) -> Vec<u8> {
 #[must_use]
 pub fn app_keys() -> Arc<AppKeys> {
     let app = AppId::new(APP).expect("a good name");
-    let versions = Suite::ALL.map(|suite| {
-        let material: KeyMaterial = match suite.curve() {
-            Some(curve) => KeyPair::generate(curve).expect("makes a key").into(),
-            None => {
-                let secret = XaesSecret::generate().expect("makes a secret");
-                XaesKey::derive(&app, &secret).expect("derives a key").into()
-            }
-        };
-        KeyVersion::new(1, KeyState::Active, material)
-    });
+    let versions = Suite::ALL
+        .map(|suite| KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, suite).expect("makes a key")));
     Arc::new(AppKeys::new(app, versions.into()).expect("ids differ"))
 }

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, mlkem
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.cmac import CMAC
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 # suite -> (suite byte, curve, HPKE KEM id); `xaes` has a secret instead of a key pair
 SUITES = {"p256": (1, ec.SECP256R1(), 0x0010), "secp256k1": (2, ec.SECP256K1(), 0x0016)}
 XAES = 3
+HYBRID, HYBRID_KEM, ENC = 4, 0x0050, 1088 + 65
 
 
 class Refused(Exception):
@@ -35,7 +36,10 @@ def _expand(suite, prk, label, info, length):
 def _schedule(kem_id, dh, enc, recipient, info):
     kem = b"KEM" + kem_id.to_bytes(2, "big")
     prk = _extract(kem, b"", b"eae_prk", dh)
-    shared = _expand(kem, prk, b"shared_secret", enc + recipient, 32)
+    return _key_schedule(kem_id, _expand(kem, prk, b"shared_secret", enc + recipient, 32), info)
+
+
+def _key_schedule(kem_id, shared, info):
     suite = b"HPKE" + kem_id.to_bytes(2, "big") + b"\x00\x01" + b"\x00\x02"
     context = b"\x00" + _extract(suite, b"", b"psk_id_hash", b"") + _extract(suite, b"", b"info_hash", info)
     secret = _extract(suite, shared, b"secret", b"")
@@ -62,6 +66,49 @@ def _xaes_key(secret, app, nonce):
         mac.update(bytes([0, counter]) + b"X\x00" + nonce[:12])
         key += mac.finalize()
     return key
+
+
+class HybridKey:
+    """A key of MLKEM768-P256, expanded from its seed as draft-ietf-hpke-pq has it."""
+
+    def __init__(self, seed):
+        stream = hashlib.shake_256(seed).digest(64 + 32 * 8)
+        self.ml_kem = mlkem.MLKEM768PrivateKey.from_seed_bytes(stream[:64])
+        for start in range(64, len(stream), 32):
+            try:
+                self.ec = private_key("p256", stream[start : start + 32])
+                break
+            except ValueError:
+                pass  # not below the order
+        self.point = _point(self.ec.public_key(), PublicFormat.UncompressedPoint)
+        self.public = self.ml_kem.public_key().public_bytes_raw() + self.point
+        self.id = hashlib.sha256(b"sealwire/key-id/1" + bytes([HYBRID]) + self.public).digest()[:5]
+
+    def combine(self, of_ml_kem, dh, ephemeral):
+        return hashlib.sha3_256(of_ml_kem + dh + ephemeral + self.point + b"MLKEM768-P256").digest()
+
+    def encapsulate(self):
+        ephemeral = ec.generate_private_key(ec.SECP256R1())
+        point = _point(ephemeral.public_key(), PublicFormat.UncompressedPoint)
+        of_ml_kem, ciphertext = self.ml_kem.public_key().encapsulate()
+        return self.combine(of_ml_kem, ephemeral.exchange(ec.ECDH(), self.ec.public_key()), point), ciphertext + point
+
+    def decapsulate(self, enc):
+        ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), enc[1088:])
+        dh = self.ec.exchange(ec.ECDH(), ephemeral)
+        return self.combine(self.ml_kem.decapsulate(enc[:1088]), dh, enc[1088:])
+
+
+def _header_id(key, enc):
+    return hashlib.sha256(b"sealwire/header/1" + bytes([HYBRID]) + key.id + enc).digest()[:20]
+
+
+def seal_hybrid(key, app, context, datatype, plaintext, encoding, sequence=0):
+    shared, enc = key.encapsulate()
+    aes, base = _key_schedule(HYBRID_KEM, shared, b"sealwire/1" + app.encode())
+    sealed = AESGCM(aes).encrypt(_nonce(base, sequence), plaintext, bytes([datatype]) + context)
+    header = bytes([HYBRID]) + key.id + _header_id(key, enc) + b"\x01" + enc + b"\x00\x00"
+    return _envelope(encoding, header, bytes([datatype]) + sequence.to_bytes(4, "big") + sealed)
 
 
 def private_key(suite, scalar):
@@ -118,14 +165,15 @@ def _bytes(encoding, envelope):
 
 
 def open(suite, key, app, context, encoding, envelope):
-    """`key` is a private key, for `xaes` the secret. Gives (datatype, plaintext) or raises Refused."""
+    """`key` is a private key, for `xaes` the secret, else a HybridKey. Gives (datatype, plaintext) or raises Refused."""
     try:
         data = _bytes(encoding, envelope)
-        header = 27 if suite == "xaes" else 39
+        header = {"xaes": 27, "p256-mlkem768": 27 + ENC + 2}.get(suite, 39)
         if len(data) < header + 21 or data[header] > 2:
             raise Refused
         datatype, sequence = data[header], data[header + 1 : header + 5]
-        aead, nonce = (_open_xaes if suite == "xaes" else _open_hpke)(suite, key, app, data, sequence)
+        opener = {"xaes": _open_xaes, "p256-mlkem768": _open_hybrid}.get(suite, _open_hpke)
+        aead, nonce = opener(suite, key, app, data, sequence)
         plaintext = aead.decrypt(nonce, data[header + 5 :], bytes([datatype]) + context)
         if datatype == 0:
             plaintext.decode()
@@ -139,6 +187,15 @@ def _open_xaes(_, secret, app, data, sequence):
         raise Refused
     nonce = data[6:26] + sequence
     return AESGCM(_xaes_key(secret, app, nonce)), nonce[12:]
+
+
+def _open_hybrid(_, key, app, data, sequence):
+    enc = data[27 : 27 + ENC]
+    expected = bytes([HYBRID]) + key.id + _header_id(key, enc) + b"\x01" + enc + b"\x00\x00"
+    if data[: 27 + ENC + 2] != expected:
+        raise Refused
+    aes, base = _key_schedule(HYBRID_KEM, key.decapsulate(enc), b"sealwire/1" + app.encode())
+    return AESGCM(aes), _nonce(base, int.from_bytes(sequence, "big"))
 
 
 def _open_hpke(suite, recipient, app, data, sequence):

@@ -167,7 +167,9 @@ fn sealer(keys: &AppKeys, call: &Encrypt<'_>) -> Result<Sealer, RpcError> {
     let suite = match call.writing.suite.unwrap_or_default() {
         Suite::P256 => crypto::Suite::P256,
         Suite::Secp256k1 => crypto::Suite::Secp256k1,
-        Suite::Xaes => return Err(RpcError::new(ErrorCode::BadRequest, "this server has no symmetric keys")),
+        Suite::Xaes | Suite::P256MlKem768 => {
+            return Err(RpcError::new(ErrorCode::BadRequest, "this server has only key pairs"));
+        }
     };
     let scope = match call.writing.key_scope {
         KeyScope::Request => crypto::KeyScope::Request,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{
-    AppId, AppKeys, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Origin, SigningKey, Suite, VerifyingKey, XaesKey,
-    XaesSecret,
+    AppId, AppKeys, Curve, HybridKey, HybridSeed, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Origin, SigningKey,
+    Suite, VerifyingKey, XaesKey, XaesSecret,
 };
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
@@ -53,12 +53,17 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
     let context = key_context(app, summary.suite, summary.number, summary.id, summary.origin);
     let wrapped = base64(&store_key, &record.wrapped)?;
     let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
-    let material: KeyMaterial = match summary.suite.curve() {
-        Some(curve) => {
-            let scalar = kek.unwrap(&wrapped, &context).map_err(wrong_kek)?;
-            KeyPair::from_scalar(curve, scalar.expose())?.into()
+    let pair = |curve| {
+        let scalar = kek.unwrap(&wrapped, &context).map_err(wrong_kek)?;
+        Ok::<_, StoreError>(KeyPair::from_scalar(curve, scalar.expose())?.into())
+    };
+    let material: KeyMaterial = match summary.suite {
+        Suite::P256 => pair(Curve::P256)?,
+        Suite::Secp256k1 => pair(Curve::Secp256k1)?,
+        Suite::P256MlKem768 => {
+            HybridKey::stored(kek.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?, summary.id).into()
         }
-        None => {
+        Suite::Xaes => {
             let key = XaesKey::derive(app, &kek.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?)?;
             if record.public_key != STANDARD.encode(key.check()) {
                 return Err(damaged(&store_key, "a key does not match its check".into()));
@@ -132,9 +137,12 @@ impl AppRecord {
         origin: Origin,
     ) -> Result<KeyId, StoreError> {
         loop {
-            let added = match suite.curve() {
-                Some(curve) => self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true, origin),
-                None => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
+            let mut pair = |curve| self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true, origin);
+            let added = match suite {
+                Suite::P256 => pair(Curve::P256),
+                Suite::Secp256k1 => pair(Curve::Secp256k1),
+                Suite::Xaes => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
+                Suite::P256MlKem768 => self.add_hybrid_key(kek, app, &HybridKey::from_seed(HybridSeed::generate()?)?),
             };
             // The probability that the id is taken is 2^-40 per existing key.
             match added {
@@ -166,6 +174,14 @@ impl AppRecord {
         let number = self.next_number(app, Suite::Xaes, key.id())?;
         let wrapped = kek.wrap_xaes(secret, &key_context(app, Suite::Xaes, number, key.id(), Origin::Inside))?;
         self.push_key(Suite::Xaes, number, key.id(), key.check(), &wrapped);
+        Ok(key.id())
+    }
+
+    fn add_hybrid_key(&mut self, kek: &Kek, app: &AppId, key: &HybridKey) -> Result<KeyId, StoreError> {
+        let number = self.next_number(app, Suite::P256MlKem768, key.id())?;
+        let context = key_context(app, Suite::P256MlKem768, number, key.id(), Origin::Inside);
+        let wrapped = kek.wrap_hybrid(key.seed(), &context)?;
+        self.push_key(Suite::P256MlKem768, number, key.id(), b"", &wrapped);
         Ok(key.id())
     }
 

@@ -141,7 +141,8 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The public key, SEC 1 compressed, or the check of a symmetric key, base64. Identifies the key without the KEK.
+    /// The public key, SEC 1 compressed, or the check of a symmetric key, base64; empty of a hybrid key. Identifies the key
+    /// without the KEK.
     pub(super) public_key: String,
     /// The private scalar or the secret of a symmetric key, wrapped under the KEK, base64.
     pub(super) wrapped: String,
@@ -414,6 +415,7 @@ pub(super) fn suite_name(suite: Suite) -> &'static str {
         Suite::P256 => "r1",
         Suite::Secp256k1 => "k1",
         Suite::Xaes => "xaes",
+        Suite::P256MlKem768 => "p256-mlkem768",
     }
 }
 

@@ -12,8 +12,7 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, Datatype, Encoding, KeyMaterial, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
-    XaesKey, XaesSecret,
+    AppId, AppKeys, Datatype, Encoding, KeyMaterial, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
 };
 use sealwire_token::{NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 use serde_json::{Value, json};
@@ -35,10 +34,7 @@ fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
     let suite = Suite::from_name(text("suite")?).ok_or("suite")?;
     let app = AppId::new(text("app")?)?;
     let key: [u8; 32] = unhex(text("key")?)?.try_into().map_err(|_| "key")?;
-    let material: KeyMaterial = match suite.curve() {
-        Some(curve) => KeyPair::from_scalar(curve, &key)?.into(),
-        None => XaesKey::derive(&app, &XaesSecret::new(key.into()))?.into(),
-    };
+    let material = KeyMaterial::from_secret(&app, suite, key.into())?;
     let keys = Arc::new(AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])?);
     let context = unhex(text("context")?)?;
     let encoding = if text("encoding")? == "text" { Encoding::Text } else { Encoding::Binary };

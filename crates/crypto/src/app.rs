@@ -5,9 +5,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
 
 use crate::precomputed::Precomputed;
-use crate::{Error, KeyPair, PublicKey, Suite, SuiteSet, XaesKey};
+use crate::{Curve, Error, HybridKey, HybridSeed, KeyPair, PublicKey, Suite, SuiteSet, XaesKey, XaesSecret};
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,8 +128,45 @@ pub enum KeyMaterial {
     Pair(KeyPair),
     /// A symmetric key, for [`Suite::Xaes`].
     Symmetric(XaesKey),
+    /// A key of two KEMs, for [`Suite::P256MlKem768`].
+    Hybrid(HybridKey),
     /// A public key alone, for those who only seal.
     Public(PublicKey),
+}
+
+impl KeyMaterial {
+    /// Generates a key of a suite from the system's random source.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source or the library fails.
+    pub fn generate(app: &AppId, suite: Suite) -> Result<Self, Error> {
+        Ok(match suite {
+            Suite::P256 => KeyPair::generate(Curve::P256)?.into(),
+            Suite::Secp256k1 => KeyPair::generate(Curve::Secp256k1)?.into(),
+            Suite::Xaes => XaesKey::derive(app, &XaesSecret::generate()?)?.into(),
+            Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::generate()?)?.into(),
+        })
+    }
+
+    /// Makes the key of a suite from its 32 bytes: the scalar of a key pair, the secret of a symmetric key, or the seed of a
+    /// hybrid key.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPrivateKey`] if the bytes are no scalar; [`Error::Library`].
+    pub fn from_secret(app: &AppId, suite: Suite, secret: Zeroizing<[u8; 32]>) -> Result<Self, Error> {
+        Ok(match suite {
+            Suite::P256 => KeyPair::from_scalar(Curve::P256, &secret)?.into(),
+            Suite::Secp256k1 => KeyPair::from_scalar(Curve::Secp256k1, &secret)?.into(),
+            Suite::Xaes => XaesKey::derive(app, &XaesSecret::new(secret))?.into(),
+            Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::new(secret))?.into(),
+        })
+    }
+}
+
+impl From<HybridKey> for KeyMaterial {
+    fn from(key: HybridKey) -> Self {
+        Self::Hybrid(key)
+    }
 }
 
 impl From<PublicKey> for KeyMaterial {
@@ -174,6 +212,7 @@ impl KeyVersion {
         let id = match &material {
             KeyMaterial::Pair(pair) => KeyId::of(pair.public()),
             KeyMaterial::Symmetric(key) => key.id(),
+            KeyMaterial::Hybrid(key) => key.id(),
             KeyMaterial::Public(key) => KeyId::of(key),
         };
         let (seals, origin) = (true, Origin::Inside);
@@ -186,6 +225,7 @@ impl KeyVersion {
         match &self.material {
             KeyMaterial::Pair(pair) => pair.public().curve().into(),
             KeyMaterial::Symmetric(_) => Suite::Xaes,
+            KeyMaterial::Hybrid(_) => Suite::P256MlKem768,
             KeyMaterial::Public(key) => key.curve().into(),
         }
     }
@@ -193,22 +233,23 @@ impl KeyVersion {
     /// Returns the key pair.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is a symmetric key or has no private key.
+    /// [`Error::NoKeyPair`] if the version is no key pair on a curve, or has no private key.
     pub fn pair(&self) -> Result<&KeyPair, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair),
-            KeyMaterial::Symmetric(_) | KeyMaterial::Public(_) => Err(Error::NoKeyPair),
+            KeyMaterial::Symmetric(_) | KeyMaterial::Hybrid(_) | KeyMaterial::Public(_) => Err(Error::NoKeyPair),
         }
     }
 
-    /// Returns the public key.
+    /// Returns the public key; of [`Suite::P256MlKem768`], its part on P-256.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is a symmetric key.
+    /// [`Error::NoKeyPair`] if the version is a symmetric key; the errors of [`HybridKey::public`].
     pub fn public(&self) -> Result<&PublicKey, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair.public()),
             KeyMaterial::Public(key) => Ok(key),
+            KeyMaterial::Hybrid(key) => key.point(),
             KeyMaterial::Symmetric(_) => Err(Error::NoKeyPair),
         }
     }

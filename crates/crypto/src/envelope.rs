@@ -4,18 +4,22 @@
 //! text:   "sw1:" base64url( header | body )        binary: 53 57 01 | header | body
 //! header: suite 1 | key id 5 | ephemeral public key, compressed 33        suites 01 and 02
 //!         suite 1 | key id 5 | random 20 | 00                             suite 03
+//!         suite 1 | key id 5 | header id 20 | 01 | enc 1153 | 00 00       suite 04
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
 //! All fields that a request seals under one key share the same header. A header has a multiple of 3 bytes, so header
-//! and body are encoded separately, and the header only once.
+//! and body are encoded separately, and the header only once. Of suite 04, [`Header`] is the part before `enc`, which its id
+//! stands for.
 
 use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::NO_PAD;
 use base64::engine::simd::Simd;
+use sha2::{Digest as _, Sha256};
 
 use crate::aead::TAG_BYTES;
+use crate::hybrid::ENC_BYTES;
 use crate::xaes::RANDOM_BYTES;
 use crate::{Curve, KeyId, Suite};
 
@@ -28,6 +32,13 @@ pub(crate) const BINARY_PREFIX: &[u8; 3] = &[0x53, 0x57, 0x01];
 /// Bytes of the longest header.
 pub(crate) const HEADER_BYTES_MAX: usize = 39;
 const HEADER_TEXT_BYTES_MAX: usize = TEXT_PREFIX.len() + HEADER_BYTES_MAX / 3 * 4;
+/// Bytes of the id that stands for an encapsulation in a header.
+const HEADER_ID_BYTES: usize = 20;
+const HEADER_ID_LABEL: &[u8] = b"sealwire/header/1";
+/// The last byte of a header of [`Suite::P256MlKem768`]: the encapsulation follows.
+const INLINE: u8 = 1;
+/// Bytes of an encapsulation in an envelope: `enc`, then zeros up to a multiple of 3.
+pub(crate) const ENCAPSULATION_BYTES: usize = ENC_BYTES.next_multiple_of(3);
 /// Length of the fields before the ciphertext: datatype and sequence.
 pub(crate) const BODY_PREFIX_BYTES: usize = 5;
 /// Bytes that a body adds to its plaintext.
@@ -45,14 +56,18 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes. No suite's envelope is longer than
-    /// that of [`Suite::P256`].
+    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(self, suite: Suite, plaintext: usize) -> usize {
         match self {
-            Self::Text => TEXT_PREFIX.len() + suite.header_bytes() / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext),
-            Self::Binary => BINARY_PREFIX.len() + suite.header_bytes() + BODY_OVERHEAD + plaintext,
+            Self::Text => {
+                let header = suite.header_bytes() + suite.encapsulation_bytes();
+                TEXT_PREFIX.len() + header / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext)
+            }
+            Self::Binary => {
+                BINARY_PREFIX.len() + suite.header_bytes() + suite.encapsulation_bytes() + BODY_OVERHEAD + plaintext
+            }
         }
     }
 }
@@ -64,6 +79,16 @@ impl Suite {
         match self {
             Self::P256 | Self::Secp256k1 => HEADER_BYTES_MAX,
             Self::Xaes => 1 + 5 + RANDOM_BYTES + 1,
+            Self::P256MlKem768 => 1 + 5 + HEADER_ID_BYTES + 1,
+        }
+    }
+
+    /// Returns the number of bytes between header and body.
+    #[inline]
+    fn encapsulation_bytes(self) -> usize {
+        match self {
+            Self::P256 | Self::Secp256k1 | Self::Xaes => 0,
+            Self::P256MlKem768 => ENCAPSULATION_BYTES,
         }
     }
 }
@@ -119,6 +144,38 @@ pub(crate) struct Header {
     bytes: [u8; HEADER_BYTES_MAX],
 }
 
+/// The parts of an envelope behind its prefix.
+pub(crate) struct Parts<'a> {
+    pub(crate) header: Header,
+    /// What [`Header::checked_enc`] takes, in the encoding of the envelope. Empty of all suites but
+    /// [`Suite::P256MlKem768`].
+    pub(crate) encapsulation: &'a [u8],
+    /// In the encoding of the envelope.
+    pub(crate) body: &'a [u8],
+}
+
+/// What stands between header and body, in both encodings.
+pub(crate) struct Encapsulation {
+    bytes: Box<[u8; ENCAPSULATION_BYTES]>,
+    text: Box<[u8; ENCAPSULATION_BYTES / 3 * 4]>,
+}
+
+impl Encapsulation {
+    pub(crate) fn new(enc: &[u8; ENC_BYTES]) -> Self {
+        let (mut bytes, mut text) = (Box::new([0; ENCAPSULATION_BYTES]), Box::new([0; ENCAPSULATION_BYTES / 3 * 4]));
+        bytes[..ENC_BYTES].copy_from_slice(enc);
+        BASE64.encode_slice(&bytes[..], &mut text[..]).expect("the room is that of its text");
+        Self { bytes, text }
+    }
+
+    pub(crate) fn as_bytes(&self, encoding: Encoding) -> &[u8] {
+        match encoding {
+            Encoding::Text => &self.text[..],
+            Encoding::Binary => &self.bytes[..],
+        }
+    }
+}
+
 /// The text of a header, with the prefix of text envelopes.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderText {
@@ -156,6 +213,28 @@ impl Header {
         header
     }
 
+    /// Builds the header of an encapsulation.
+    pub(crate) fn of_encapsulation(key: KeyId, enc: &[u8; ENC_BYTES]) -> Self {
+        let mut header = Self::new(Suite::P256MlKem768, key);
+        let id = header.id_of(enc);
+        header.bytes[6..][..HEADER_ID_BYTES].copy_from_slice(&id);
+        header.bytes[6 + HEADER_ID_BYTES] = INLINE;
+        header
+    }
+
+    /// Returns the id of an encapsulation under this header's suite and key.
+    fn id_of(&self, enc: &[u8; ENC_BYTES]) -> [u8; HEADER_ID_BYTES] {
+        let digest = Sha256::new().chain_update(HEADER_ID_LABEL).chain_update(&self.bytes[..6]).chain_update(enc);
+        *digest.finalize().first_chunk().expect("a digest has 32 bytes")
+    }
+
+    /// Returns the `enc` of the bytes that follow this header, if they are what its id stands for.
+    pub(crate) fn checked_enc<'a>(&self, encapsulation: &'a [u8]) -> Option<&'a [u8; ENC_BYTES]> {
+        let (enc, zeros) = encapsulation.split_first_chunk()?;
+        let is_whole = zeros.len() == ENCAPSULATION_BYTES - ENC_BYTES && zeros.iter().all(|byte| *byte == 0);
+        (is_whole && self.bytes[6..][..HEADER_ID_BYTES] == self.id_of(enc)).then_some(enc)
+    }
+
     fn new(suite: Suite, key: KeyId) -> Self {
         let mut bytes = [0; HEADER_BYTES_MAX];
         bytes[0] = suite.byte();
@@ -163,31 +242,45 @@ impl Header {
         Self { suite, bytes }
     }
 
-    /// Splits an envelope without its prefix into header and body. Returns `None` if the envelope is too short, the suite
-    /// is unknown, or a reserved byte is not zero.
+    /// Parses the bytes of a header. Returns `None` if the suite is unknown, or the last byte is not that of its suite.
     #[inline]
-    pub(crate) fn split(envelope: &[u8]) -> Option<(Self, &[u8])> {
-        let suite = Suite::from_byte(*envelope.first()?)?;
-        let (header, body) = envelope.split_at_checked(suite.header_bytes())?;
-        if suite == Suite::Xaes && header.last() != Some(&0) {
+    fn parse(suite: Suite, header: &[u8]) -> Option<Self> {
+        let last = match suite {
+            Suite::P256 | Suite::Secp256k1 => None,
+            Suite::Xaes => Some(&0),
+            Suite::P256MlKem768 => Some(&INLINE),
+        };
+        if last.is_some() && header.last() != last {
             return None;
         }
         let mut bytes = [0; HEADER_BYTES_MAX];
         bytes[..header.len()].copy_from_slice(header);
-        Some((Self { suite, bytes }, body))
+        Some(Self { suite, bytes })
     }
 
-    /// Splits a text envelope into header and the text of its body, as [`Self::split`] does.
+    /// Splits an envelope without its prefix. Returns `None` if the envelope is too short, the suite is unknown, or a
+    /// reserved byte is wrong. An encapsulation is not checked.
     #[inline]
-    pub(crate) fn split_text(envelope: &[u8]) -> Option<(Self, &[u8])> {
+    pub(crate) fn split(envelope: &[u8]) -> Option<Parts<'_>> {
+        let suite = Suite::from_byte(*envelope.first()?)?;
+        let (header, rest) = envelope.split_at_checked(suite.header_bytes())?;
+        let (encapsulation, body) = rest.split_at_checked(suite.encapsulation_bytes())?;
+        Some(Parts { header: Self::parse(suite, header)?, encapsulation, body })
+    }
+
+    /// Splits a text envelope, as [`Self::split`] does. Encapsulation and body are text.
+    #[inline]
+    pub(crate) fn split_text(envelope: &[u8]) -> Option<Parts<'_>> {
         let text = envelope.strip_prefix(TEXT_PREFIX)?;
         // The suite is in the first two characters, and decides how long the header is.
         let mut bytes = [0; HEADER_BYTES_MAX];
         BASE64.decode_slice(text.get(..4)?, &mut bytes).ok()?;
-        let length = Suite::from_byte(bytes[0])?.header_bytes();
-        let (header, body) = text.split_at_checked(length / 3 * 4)?;
+        let suite = Suite::from_byte(bytes[0])?;
+        let length = suite.header_bytes();
+        let (header, rest) = text.split_at_checked(length / 3 * 4)?;
         BASE64.decode_slice(header, &mut bytes).ok()?;
-        Some((Self::split(&bytes[..length])?.0, body))
+        let (encapsulation, body) = rest.split_at_checked(suite.encapsulation_bytes() / 3 * 4)?;
+        Some(Parts { header: Self::parse(suite, &bytes[..length])?, encapsulation, body })
     }
 
     #[inline]
@@ -256,7 +349,7 @@ impl Envelope {
     }
 
     fn parse(encoding: Encoding, bytes: &[u8]) -> Option<Self> {
-        let (header, body) = Header::split(bytes)?;
+        let Parts { header, body, .. } = Header::split(bytes)?;
         let plaintext_bytes = body.len().checked_sub(BODY_OVERHEAD)?;
         let (datatype, rest) = body.split_first()?;
         Some(Self {

@@ -103,7 +103,7 @@ impl KeyVersion {
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
     /// new epoch. A symmetric key has no epochs, because its schedules cost little.
     pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
-        self.pair()?;
+        self.public()?;
         let mut present = lock(&self.precomputed.epoch);
         if let Some(epoch) = present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)) {
             return Ok(Arc::clone(epoch));

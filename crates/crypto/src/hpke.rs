@@ -33,8 +33,8 @@ type Prk = Hkdf<Sha256>;
 pub(crate) struct ScheduleContext([u8; 65]);
 
 impl ScheduleContext {
-    pub(crate) fn new(curve: Curve, info: &[&[u8]]) -> Self {
-        let suite = SuiteId::hpke(curve);
+    pub(crate) fn new(kem_id: u16, info: &[&[u8]]) -> Self {
+        let suite = SuiteId::hpke(kem_id);
         let (psk_id_hash, _) = suite.extract(None, b"psk_id_hash", &[]);
         let (info_hash, _) = suite.extract(None, b"info_hash", info);
         let mut bytes = [MODE_BASE; 65];
@@ -64,12 +64,12 @@ impl Context {
         recipient: &[u8; 65],
         context: &ScheduleContext,
     ) -> Result<Self, Error> {
-        Self::key_schedule(curve, &extract_and_expand(curve, dh, enc, recipient), context)
+        Self::key_schedule(curve.kem_id(), &extract_and_expand(curve, dh, enc, recipient), context)
     }
 
     /// Section 5.1, `KeySchedule` in base mode, with an empty `psk`.
-    fn key_schedule(curve: Curve, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
-        let suite = SuiteId::hpke(curve);
+    pub(crate) fn key_schedule(kem_id: u16, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
+        let suite = SuiteId::hpke(kem_id);
         let (_, secret) = suite.extract(Some(shared), b"secret", &[]);
         let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
         suite.expand(&secret, b"key", &[&context.0], &mut key[..]);
@@ -102,10 +102,10 @@ impl SuiteId {
         Self { id, len: 5 }
     }
 
-    fn hpke(curve: Curve) -> Self {
+    fn hpke(kem_id: u16) -> Self {
         let mut id = [0; 10];
         id[..4].copy_from_slice(b"HPKE");
-        id[4..6].copy_from_slice(&curve.kem_id().to_be_bytes());
+        id[4..6].copy_from_slice(&kem_id.to_be_bytes());
         id[6..8].copy_from_slice(&KDF_HKDF_SHA256.to_be_bytes());
         id[8..].copy_from_slice(&AEAD_AES_256_GCM.to_be_bytes());
         Self { id, len: 10 }

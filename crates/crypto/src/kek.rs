@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, Scalar, SigningKey, VerifyingKey, XaesSecret};
+use crate::{Error, HybridSeed, Scalar, SigningKey, VerifyingKey, XaesSecret};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -137,6 +137,22 @@ impl Kek {
     pub fn unwrap_signing_key(&self, wrapped: &[u8], public: &VerifyingKey) -> Result<SigningKey, Error> {
         let seed = self.unwrap_bytes(wrapped, &[SIGNING_LABEL, public.as_bytes()].concat())?;
         SigningKey::from_seed(seed)
+    }
+
+    /// Wraps the seed of a hybrid key. `bound` says what it belongs to and is needed again to unwrap.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_hybrid(&self, seed: &HybridSeed, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(seed.expose(), bound)
+    }
+
+    /// Unwraps a seed that [`Kek::wrap_hybrid`] wrapped.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
+    pub fn unwrap_hybrid(&self, wrapped: &[u8], bound: &[u8]) -> Result<HybridSeed, Error> {
+        self.unwrap_bytes(wrapped, bound).map(HybridSeed::new)
     }
 
     fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {

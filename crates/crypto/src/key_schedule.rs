@@ -1,16 +1,19 @@
 //! The key of one header: the HPKE key schedule of an ephemeral key, or a key that [`Suite::Xaes`] derives.
 
 use crate::context::Context;
-use crate::envelope::{Header, HeaderText};
+use crate::envelope::{Encapsulation, Header, HeaderText};
+use crate::hybrid::{self, ENC_BYTES, SharedSecret};
 use crate::key::{Ephemeral, SharedX};
 use crate::xaes::RANDOM_BYTES;
-use crate::{AppId, Error, KeyMaterial, KeyVersion, Suite, XaesKey};
+use crate::{AppId, Error, HybridKey, KeyMaterial, KeyVersion, Suite, XaesKey};
 
 /// The key and nonces of the fields under one header, and the header. An ephemeral private key is already dropped.
 pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
     pub(crate) header_text: HeaderText,
+    /// What follows the header of [`Suite::P256MlKem768`].
+    pub(crate) encapsulation: Option<Encapsulation>,
 }
 
 impl Schedule {
@@ -50,7 +53,10 @@ impl Schedule {
     /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
     pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
         let shared = recipient.agree(ephemeral)?;
-        Self::derive(app, recipient, ephemeral.public(), &shared)
+        match &recipient.material {
+            KeyMaterial::Hybrid(key) => Self::encapsulate(app, recipient, key, ephemeral, &shared),
+            _ => Self::derive(app, recipient, ephemeral.public(), &shared),
+        }
     }
 
     /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
@@ -60,13 +66,37 @@ impl Schedule {
 
     fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
         let public = recipient.public()?;
-        let context = recipient.with_context(app, public.curve(), |context| {
+        let context = recipient.with_context(app, public.curve().kem_id(), |context| {
             Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
         })?;
         Ok(Self::new(context, Header::of_ephemeral(public.curve(), recipient.id, enc)))
     }
 
+    fn encapsulate(
+        app: &AppId,
+        recipient: &KeyVersion,
+        key: &HybridKey,
+        ephemeral: &Ephemeral,
+        shared: &SharedX,
+    ) -> Result<Self, Error> {
+        let (secret, enc) = key.encapsulate(ephemeral, shared)?;
+        Self::of_encapsulation(app, recipient, &secret, &enc)
+    }
+
+    /// Computes the schedule of a shared secret. A second schedule of the same secret would repeat nonces.
+    pub(crate) fn of_encapsulation(
+        app: &AppId,
+        recipient: &KeyVersion,
+        secret: &SharedSecret,
+        enc: &[u8; ENC_BYTES],
+    ) -> Result<Self, Error> {
+        let context = recipient
+            .with_context(app, hybrid::KEM_ID, |context| Context::key_schedule(hybrid::KEM_ID, secret, context))?;
+        let schedule = Self::new(context, Header::of_encapsulation(recipient.id, enc));
+        Ok(Self { encapsulation: Some(Encapsulation::new(enc)), ..schedule })
+    }
+
     fn new(context: Context, header: Header) -> Self {
-        Self { context, header, header_text: header.text() }
+        Self { context, header, header_text: header.text(), encapsulation: None }
     }
 }

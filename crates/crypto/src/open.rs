@@ -9,7 +9,11 @@ use zeroize::Zeroizing;
 
 use crate::aead::{TAG_BYTES, room};
 use crate::context::Context;
-use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, HeaderText};
+use crate::envelope::{
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Header, HeaderText, Parts,
+};
+use crate::hpke::ScheduleContext;
+use crate::hybrid::{self, ENC_BYTES};
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
 use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
 
@@ -113,13 +117,13 @@ impl Opener {
     /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
     /// other requests.
     pub fn has_schedule_of_text(&mut self, text: &[u8]) -> bool {
-        Header::split_text(text).is_none_or(|(header, _)| self.has_schedule(header))
+        Header::split_text(text).is_none_or(|parts| self.has_schedule(parts.header))
     }
 
     /// Does the same for a binary envelope.
     pub fn has_schedule_of_binary(&mut self, bytes: &[u8]) -> bool {
-        let header = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split);
-        header.is_none_or(|(header, _)| self.has_schedule(header))
+        let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split);
+        parts.is_none_or(|parts| self.has_schedule(parts.header))
     }
 
     fn has_schedule(&mut self, header: Header) -> bool {
@@ -147,9 +151,15 @@ impl Opener {
         let (place, body) = match last {
             Some(last) => last,
             None => {
-                let (header, body) = Header::split_text(text).ok_or(CannotOpen)?;
-                let text = HeaderText::new(&text[..text.len() - body.len()]);
-                (self.place(header, text)?, body)
+                let Parts { header, encapsulation, body } = Header::split_text(text).ok_or(CannotOpen)?;
+                if encapsulation.is_empty() {
+                    let text = HeaderText::new(&text[..text.len() - body.len()]);
+                    (self.place(header, text)?, body)
+                } else {
+                    let mut bytes = [0; ENCAPSULATION_BYTES];
+                    BASE64.decode_slice(encapsulation, &mut bytes).map_err(|_| CannotOpen)?;
+                    (self.place_of_encapsulation(header, &bytes)?, body)
+                }
             }
         };
         room(&mut self.body, body.len());
@@ -163,8 +173,10 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let (header, body) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
+        let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
+        let Parts { header, encapsulation, body } = parts;
         let place = match &self.last {
+            _ if !encapsulation.is_empty() => self.place_of_encapsulation(header, encapsulation)?,
             Some(last) if last.header == header => last.place,
             _ => self.place(header, header.text())?,
         };
@@ -215,10 +227,18 @@ impl Opener {
             ContextPlace::Derived
         } else {
             let held = self.by_header.get(&header).copied();
-            ContextPlace::Held(held.map_or_else(|| self.agree(header), Ok)?)
+            ContextPlace::Held(held.map_or_else(|| self.agree(header, None), Ok)?)
         };
         self.last = Some(LastHeader { header, text, place });
         Ok(place)
+    }
+
+    /// Returns the place of the context of a header that an encapsulation follows. It must be the one that the header names,
+    /// also if the context is there, so that no altered byte opens.
+    fn place_of_encapsulation(&mut self, header: Header, bytes: &[u8]) -> Result<ContextPlace, CannotOpen> {
+        let enc = header.checked_enc(bytes).ok_or(CannotOpen)?;
+        let held = self.by_header.get(&header).copied();
+        Ok(ContextPlace::Held(held.map_or_else(|| self.agree(header, Some(enc)), Ok)?))
     }
 
     /// Derives the context of a header of [`Suite::Xaes`].
@@ -231,8 +251,9 @@ impl Opener {
         Ok(())
     }
 
-    /// Makes the context of a header of another suite, by one Diffie-Hellman unless it is kept. Returns its index.
-    fn agree(&mut self, header: Header) -> Result<usize, CannotOpen> {
+    /// Makes the context of a header of another suite, by one Diffie-Hellman unless it is kept. `enc`: the encapsulation of
+    /// [`Suite::P256MlKem768`]. Returns its index.
+    fn agree(&mut self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<usize, CannotOpen> {
         let app = self.keys.app();
         // Looks up the key before the cache, because a disabled version must open nothing.
         let version = Arc::clone(self.reader(header)?);
@@ -241,9 +262,21 @@ impl Opener {
             Some(slot) => slot,
             None => {
                 self.agreements += 1;
-                let (curve, pair) = header.suite().curve().zip(version.pair().ok()).ok_or(CannotOpen)?;
-                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                let context = version.with_context(app, curve, |context| Context::recipient(pair, &ephemeral, context));
+                let context = match (&version.material, enc) {
+                    (KeyMaterial::Hybrid(key), Some(enc)) => {
+                        let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;
+                        let schedule =
+                            |context: &ScheduleContext| Context::key_schedule(hybrid::KEM_ID, &secret, context);
+                        version.with_context(app, hybrid::KEM_ID, schedule)
+                    }
+                    (KeyMaterial::Pair(pair), None) => {
+                        let curve = header.suite().curve().ok_or(CannotOpen)?;
+                        let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                        let schedule = |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
+                        version.with_context(app, curve.kem_id(), schedule)
+                    }
+                    _ => return Err(CannotOpen),
+                };
                 Slot { context: Arc::new(context.map_err(|_| CannotOpen)?), header, origin, is_kept: false }
             }
         };

@@ -20,7 +20,7 @@ use crate::hpke::ScheduleContext;
 use crate::key::{Ephemeral, SharedX};
 use crate::key_schedule::Schedule;
 use crate::mutex::lock;
-use crate::{AppId, Curve, Error, KeyVersion, Suite};
+use crate::{AppId, Error, KeyVersion, Suite};
 
 /// Precomputed material of one key version, and the key of its epoch.
 #[derive(Default)]
@@ -65,16 +65,16 @@ impl KeyVersion {
     /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed point and the shared
     /// x coordinate. The private half is dropped.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
-        let curve = self.public()?.curve();
+        let curve = self.suite().curve().ok_or(Error::NoKeyPair)?;
         self.precomputed.count_use();
         let ephemeral = Ephemeral::generate(curve)?;
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
-    /// Calls `derive` with the common part of all schedules of the app under this key pair of `curve`. The first call
-    /// computes that part.
-    pub(crate) fn with_context<T>(&self, app: &AppId, curve: Curve, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
-        let make = || ScheduleContext::new(curve, &[INFO_PREFIX, app.as_str().as_bytes()]);
+    /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE KEM `kem_id`. The first
+    /// call computes that part.
+    pub(crate) fn with_context<T>(&self, app: &AppId, kem_id: u16, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
+        let make = || ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()]);
         let (of, context) = self.precomputed.context.get_or_init(|| (app.clone(), make()));
         // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
         if of == app { derive(context) } else { derive(&make()) }
@@ -94,7 +94,7 @@ impl KeyVersion {
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.
     pub fn make_table(&self) -> Result<bool, Error> {
-        if self.suite() != Suite::P256 || self.precomputed.table().is_some() {
+        if !matches!(self.suite(), Suite::P256 | Suite::P256MlKem768) || self.precomputed.table().is_some() {
             return Ok(false);
         }
         let table = FixedBase::new(self.public()?.uncompressed()).map_err(|_| Error::Library)?;

@@ -9,9 +9,9 @@ use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, b
 use crate::epoch::Epoch;
 use crate::key_schedule::Schedule;
 use crate::short_fields::{PLAINTEXT_BYTES_MAX, ShortFields};
-use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion};
+use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion, Suite};
 
-/// The scope of an ephemeral key, or of the random bytes of [`Suite::Xaes`](crate::Suite::Xaes), within one sealer.
+/// The scope of an ephemeral key, or of the random bytes of [`Suite::Xaes`], within one sealer.
 /// [`Sealer::in_epoch`] shares a key between sealers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope {
@@ -229,6 +229,23 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
+    /// Creates a sealer with a given encapsulation, for test vectors only. A second use of the same one repeats nonces.
+    #[cfg(test)]
+    pub(crate) fn with_encapsulation(
+        app: &AppId,
+        recipient: Arc<KeyVersion>,
+        encoding: Encoding,
+        context: &[u8],
+        (ephemeral, randomness): (&crate::key::Ephemeral, &[u8; 32]),
+        sequence: u32,
+    ) -> Result<Self, Error> {
+        let crate::KeyMaterial::Hybrid(key) = &recipient.material else { return Err(Error::Library) };
+        let (secret, enc) = key.encapsulate_with(ephemeral, randomness)?;
+        let schedule = Schedule::of_encapsulation(app, &recipient, &secret, &enc)?;
+        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
+        Ok(Self::with_keys(app, recipient, keys, encoding, context))
+    }
+
     fn with_keys(app: &AppId, recipient: Arc<KeyVersion>, keys: Keys, encoding: Encoding, context: &[u8]) -> Self {
         let (app, aads) = (app.clone(), Aads::new(context));
         Self { app, recipient, keys, encoding, aads, body: Vec::new(), singles: 0, short_fields: None }
@@ -239,6 +256,12 @@ impl Sealer {
     #[inline]
     pub fn sealed_bytes(&self, plaintext: usize) -> usize {
         self.encoding.sealed_bytes(self.recipient.suite(), plaintext)
+    }
+
+    /// Returns the suite of the envelopes.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.recipient.suite()
     }
 
     /// Returns the encoding of the envelopes.
@@ -329,6 +352,9 @@ impl Schedule {
                 out.extend_from_slice(BINARY_PREFIX);
                 out.extend_from_slice(self.header.as_bytes());
             }
+        }
+        if let Some(encapsulation) = &self.encapsulation {
+            out.extend_from_slice(encapsulation.as_bytes(encoding));
         }
     }
 

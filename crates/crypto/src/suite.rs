@@ -14,11 +14,19 @@ pub enum Suite {
     Secp256k1,
     /// XAES-256-GCM under a symmetric key.
     Xaes,
+    /// HPKE to a key of ML-KEM-768 and P-256 together. Experimental, until the drafts that it follows are RFCs.
+    P256MlKem768,
 }
 
 impl Suite {
     /// All suites, default first.
-    pub const ALL: [Self; 3] = [Self::P256, Self::Secp256k1, Self::Xaes];
+    pub const ALL: [Self; 4] = [Self::P256, Self::Secp256k1, Self::Xaes, Self::P256MlKem768];
+
+    /// Returns true if the suite follows drafts that can still change.
+    #[must_use]
+    pub fn is_experimental(self) -> bool {
+        self == Self::P256MlKem768
+    }
 
     /// Returns the first byte of an envelope's header.
     #[must_use]
@@ -27,6 +35,7 @@ impl Suite {
             Self::P256 => 1,
             Self::Secp256k1 => 2,
             Self::Xaes => 3,
+            Self::P256MlKem768 => 4,
         }
     }
 
@@ -36,13 +45,13 @@ impl Suite {
         Self::ALL.into_iter().find(|suite| suite.byte() == byte)
     }
 
-    /// Returns the curve of the suite's key pairs. `None`: the suite has symmetric keys.
+    /// Returns the curve of the suite's key pairs. `None`: its keys are no key pairs on a curve alone.
     #[must_use]
     pub fn curve(self) -> Option<Curve> {
         match self {
             Self::P256 => Some(Curve::P256),
             Self::Secp256k1 => Some(Curve::Secp256k1),
-            Self::Xaes => None,
+            Self::Xaes | Self::P256MlKem768 => None,
         }
     }
 
@@ -53,6 +62,7 @@ impl Suite {
             Self::P256 => "p256",
             Self::Secp256k1 => "secp256k1",
             Self::Xaes => "xaes",
+            Self::P256MlKem768 => "p256-mlkem768",
         }
     }
 

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sealwire_crypto::{
-    self as crypto, AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Opener, Sealer, XaesKey, XaesSecret,
-};
+use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Containers, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
@@ -115,10 +113,7 @@ impl Prices {
 fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, CallFailure> {
     let make = || {
         let app = AppId::new("calibration")?;
-        let material: KeyMaterial = match suite.curve() {
-            Some(curve) => KeyPair::generate(curve)?.into(),
-            None => XaesKey::derive(&app, &XaesSecret::generate()?)?.into(),
-        };
+        let material = KeyMaterial::generate(&app, suite)?;
         AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])
     };
     make().map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))

@@ -9,6 +9,7 @@ pub(crate) fn from_wire(suite: wire::Suite) -> Suite {
         wire::Suite::P256 => Suite::P256,
         wire::Suite::Secp256k1 => Suite::Secp256k1,
         wire::Suite::Xaes => Suite::Xaes,
+        wire::Suite::P256MlKem768 => Suite::P256MlKem768,
     }
 }
 
@@ -18,5 +19,6 @@ pub(crate) fn to_wire(suite: Suite) -> wire::Suite {
         Suite::P256 => wire::Suite::P256,
         Suite::Secp256k1 => wire::Suite::Secp256k1,
         Suite::Xaes => wire::Suite::Xaes,
+        Suite::P256MlKem768 => wire::Suite::P256MlKem768,
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{
-    AppId, AppKeys, Datatype, Encoding, Envelope, KeyMaterial, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
-    Suite, XaesKey, XaesSecret, looks_like_binary, looks_like_text,
+    AppId, AppKeys, Datatype, Encoding, Envelope, KeyMaterial, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
+    looks_like_binary, looks_like_text,
 };
 
 use crate::input::edited;
@@ -43,10 +43,7 @@ static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
         known.push(Known { context, bytes: bytes_of(vector), plaintext });
     }
     let versions = materials.iter().zip(1..).map(|((suite, bytes), number)| {
-        let material: KeyMaterial = match suite.curve() {
-            Some(curve) => KeyPair::from_scalar(curve, &key(bytes)).expect("a key").into(),
-            None => XaesKey::derive(&app, &XaesSecret::new(key(bytes).into())).expect("a key").into(),
-        };
+        let material = KeyMaterial::from_secret(&app, *suite, key(bytes).into()).expect("a key");
         KeyVersion::new(number, KeyState::Active, material)
     });
     let keys = Arc::new(AppKeys::new(app.clone(), versions.collect()).expect("keys"));

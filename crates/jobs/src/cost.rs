@@ -51,7 +51,7 @@ pub enum WorkKind {
 
 impl OperationKind {
     /// Those with suites and scopes.
-    const OF_ENVELOPES: usize = 27;
+    const OF_ENVELOPES: usize = 3 * Suite::ALL.len() * KeyScope::ALL.len();
     const COUNT: usize = Self::OF_ENVELOPES + 5;
 
     /// Tokens are made.

@@ -52,6 +52,8 @@ names! {
         Secp256k1 = "secp256k1",
         /// XAES-256-GCM under a symmetric key.
         Xaes = "xaes",
+        /// HPKE to a key of ML-KEM-768 and P-256 together. Experimental.
+        P256MlKem768 = "p256-mlkem768",
     }
 }
 

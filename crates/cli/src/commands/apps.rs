@@ -38,7 +38,7 @@ enum AppsCommand {
     Rotate {
         /// The app
         name: String,
-        /// Rotate only the key of this suite: p256, secp256k1 or xaes. Creates the first key of a suite that the app has
+        /// Rotate only the key of this suite: p256, secp256k1, xaes or, experimental, p256-mlkem768. Creates the first key of a suite that the app has
         /// no key of [default: the key of each suite that the app has keys of]
         #[arg(long, value_parser = suite)]
         suite: Option<Suite>,
@@ -132,7 +132,7 @@ struct SettingArgs {
     /// Format for requests that name no format: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
-    /// Suite for requests that name no suite: p256, secp256k1 or xaes. The app must have a key of it. All engines must
+    /// Suite for requests that name no suite: p256, secp256k1, xaes or p256-mlkem768. The app must have a key of it. All engines must
     /// be new enough to know it
     #[arg(long, value_name = "SUITE", value_parser = suite)]
     write_suite: Option<Suite>,
@@ -192,11 +192,11 @@ fn format(name: &str) -> Result<Format, String> {
 }
 
 fn suite(name: &str) -> Result<Suite, String> {
-    Suite::from_name(name).ok_or_else(|| "the suites are p256, secp256k1 and xaes".into())
+    Suite::from_name(name).ok_or_else(|| "the suites are p256, secp256k1, xaes and p256-mlkem768".into())
 }
 
 fn suite_of_key_pairs(name: &str) -> Result<Suite, String> {
-    let found = Suite::from_name(name).filter(|suite| *suite != Suite::Xaes);
+    let found = Suite::from_name(name).filter(|suite| matches!(suite, Suite::P256 | Suite::Secp256k1));
     found.ok_or_else(|| "the suites of key pairs are p256 and secp256k1".into())
 }
 
@@ -235,6 +235,7 @@ fn rotate_kind(suite: Suite) -> RotateKind {
         Suite::P256 => RotateKind::P256,
         Suite::Secp256k1 => RotateKind::Secp256k1,
         Suite::Xaes => RotateKind::Xaes,
+        Suite::P256MlKem768 => RotateKind::P256MlKem768,
     }
 }
 
@@ -316,7 +317,7 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
         }
         return;
     }
-    if key.state == "active" && suite != Suite::Xaes.name() && active > ACTIVE_KEYS_WITHOUT_WARNING {
+    if key.state == "active" && suite_of_key_pairs(suite).is_ok() && active > ACTIVE_KEYS_WITHOUT_WARNING {
         eprintln!(
             "{app_name} has {active} active keys of suite {suite}: each new ephemeral key in Evervault values may be tried \
              with all of them; disable the keys that no data needs"

@@ -127,6 +127,8 @@ enum SuiteName {
     P256,
     Secp256k1,
     Xaes,
+    #[value(name = "p256-mlkem768")]
+    P256MlKem768,
 }
 
 impl From<SuiteName> for Suite {
@@ -135,6 +137,7 @@ impl From<SuiteName> for Suite {
             SuiteName::P256 => Self::P256,
             SuiteName::Secp256k1 => Self::Secp256k1,
             SuiteName::Xaes => Self::Xaes,
+            SuiteName::P256MlKem768 => Self::P256MlKem768,
         }
     }
 }

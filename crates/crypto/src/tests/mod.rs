@@ -4,6 +4,7 @@
 mod assembly;
 mod contract;
 mod epochs;
+mod hybrid;
 mod outside;
 mod rfc9180;
 mod short_fields;
@@ -13,18 +14,13 @@ mod xaes;
 
 use std::sync::Arc;
 
-use crate::{AppId, AppKeys, KeyMaterial, KeyPair, KeyState, KeyVersion, Suite, XaesKey, XaesSecret};
+use crate::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 
 /// An app with one active key version of each suite.
 fn app(name: &str) -> Arc<AppKeys> {
     let app = AppId::new(name).unwrap();
-    let versions = Suite::ALL.map(|suite| {
-        let material: KeyMaterial = match suite.curve() {
-            Some(curve) => KeyPair::generate(curve).unwrap().into(),
-            None => XaesKey::derive(&app, &XaesSecret::generate().unwrap()).unwrap().into(),
-        };
-        KeyVersion::new(1, KeyState::Active, material)
-    });
+    let versions =
+        Suite::ALL.map(|suite| KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, suite).unwrap()));
     Arc::new(AppKeys::new(app, versions.into()).unwrap())
 }
 

@@ -2,8 +2,7 @@
 //! accumulated form that the Go project publishes: 1,000 messages drawn from SHAKE128 are sealed in order and
 //! SHAKE128 over the ciphertexts must match.
 
-use sha3::Shake128;
-use sha3::digest::{ExtendableOutput, Update, XofReader};
+use shake::{ExtendableOutput, Shake128, Update, XofReader};
 
 use super::{hex, unhex};
 use crate::context::Context;
@@ -57,7 +56,7 @@ fn the_published_vector_comes_out() {
     let enc = PublicKey::from_sec1(Curve::P256, &unhex(&vector.enc)).unwrap();
     let shared = ephemeral.agree(recipient.public()).unwrap();
     let (enc_bytes, pk_r) = (ephemeral.public().uncompressed(), recipient.public().uncompressed());
-    let context = ScheduleContext::new(Curve::P256, &[&info]);
+    let context = ScheduleContext::new(Curve::P256.kem_id(), &[&info]);
     let sender = Context::derive(Curve::P256, &shared, enc_bytes, pk_r, &context).unwrap();
     let receiver = Context::recipient(&recipient, &enc, &context).unwrap();
 

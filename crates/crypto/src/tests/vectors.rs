@@ -12,8 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{hex, unhex};
 use crate::envelope::BASE64;
 use crate::{
-    AppId, AppKeys, Datatype, Encoding, KeyMaterial, KeyPair, KeyState, KeyVersion, Opener, Sealer, Suite, XaesKey,
-    XaesSecret,
+    AppId, AppKeys, Curve, Datatype, Encoding, KeyMaterial, KeyPair, KeyState, KeyVersion, Opener, Sealer, Suite,
 };
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/envelope.jsonl");
@@ -42,7 +41,7 @@ struct OpensTo {
     plaintext: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     ephemeral_private_key: Option<String>,
-    /// The random bytes of the header of a symmetric key.
+    /// The random bytes of the header of a symmetric key, or of an encapsulation by ML-KEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     random: Option<String>,
     sequence: u32,
@@ -58,13 +57,20 @@ fn label(suite: Suite) -> &'static str {
         Suite::P256 => "r1",
         Suite::Secp256k1 => "k1",
         Suite::Xaes => "xaes",
+        Suite::P256MlKem768 => "p256-mlkem768",
     }
 }
 
 fn material(suite: Suite, app: &AppId, key: [u8; 32]) -> KeyMaterial {
-    match suite.curve() {
-        Some(curve) => KeyPair::from_scalar(curve, &key).unwrap().into(),
-        None => XaesKey::derive(app, &XaesSecret::new(key.into())).unwrap().into(),
+    KeyMaterial::from_secret(app, suite, key.into()).unwrap()
+}
+
+/// Returns the bytes before a suite's body.
+fn header_bytes(suite: Suite) -> usize {
+    match suite {
+        Suite::P256 | Suite::Secp256k1 => 39,
+        Suite::Xaes => 27,
+        Suite::P256MlKem768 => 27 + 1_155,
     }
 }
 
@@ -86,13 +92,22 @@ fn sealed_as(
     let recipient = Arc::new(KeyVersion::new(1, KeyState::Active, material(suite, &app_id, key)));
     let fresh = scalar(&format!("ephemeral {name}"));
     let (mut ephemeral_private_key, mut random) = (None, None);
-    let mut sealer = match suite.curve() {
-        Some(curve) => {
-            ephemeral_private_key = Some(hex(&fresh));
-            let ephemeral = KeyPair::from_scalar(curve, &fresh).unwrap().into();
+    let mut ephemeral = |curve| {
+        ephemeral_private_key = Some(hex(&fresh));
+        KeyPair::from_scalar(curve, &fresh).unwrap().into()
+    };
+    let mut sealer = match suite {
+        Suite::P256 | Suite::Secp256k1 => {
+            let ephemeral = ephemeral(suite.curve().unwrap());
             Sealer::with_ephemeral(&app_id, recipient, encoding, context, &ephemeral, sequence).unwrap()
         }
-        None => {
+        Suite::P256MlKem768 => {
+            let (ephemeral, randomness) = (ephemeral(Curve::P256), scalar(&format!("randomness {name}")));
+            random = Some(hex(&randomness));
+            let encapsulation = (&ephemeral, &randomness);
+            Sealer::with_encapsulation(&app_id, recipient, encoding, context, encapsulation, sequence).unwrap()
+        }
+        Suite::Xaes => {
             let bytes = fresh.first_chunk().unwrap();
             random = Some(hex(bytes));
             Sealer::with_random(&app_id, recipient, encoding, context, bytes, sequence).unwrap()
@@ -175,11 +190,18 @@ fn generate() -> Vec<Vector> {
         sealed("xaes 1000 bytes", Xaes, Binary, b"", D::Binary, &[7; 1000]),
         sealed_as("xaes sequence 1", Xaes, Text, b"", D::String, b"second", 1),
         sealed_as("xaes last sequence", Xaes, Text, b"", D::String, b"last", u32::MAX),
+        sealed("p256-mlkem768 text", P256MlKem768, Text, b"", D::String, b"4242424242424242"),
+        sealed("p256-mlkem768 binary", P256MlKem768, Binary, b"", D::String, b"4242424242424242"),
+        sealed("p256-mlkem768 context", P256MlKem768, Text, b"cards.pan.17", D::Binary, &[0, 255, 128]),
+        sealed("p256-mlkem768 empty", P256MlKem768, Binary, b"", D::String, b""),
+        sealed("p256-mlkem768 map", P256MlKem768, Binary, b"", D::Value, &[0x81, 0xa1, b'a', 0x93, 1, 0xc3, 0xc0]),
+        sealed_as("p256-mlkem768 last sequence", P256MlKem768, Text, b"", D::String, b"last", u32::MAX),
     ];
     let mut refused = Vec::new();
-    for base in [0, 1, 4, 2, 3, 14, 16, 15].map(|index| &all[index]) {
+    for base in [0, 1, 4, 2, 3, 14, 16, 15, 23, 24].map(|index| &all[index]) {
         let at = if base.encoding == "binary" { 3 } else { 0 };
-        let (suite, header) = (Suite::from_name(&base.suite).unwrap(), if base.suite == "xaes" { 27 } else { 39 });
+        let suite = Suite::from_name(&base.suite).unwrap();
+        let header = header_bytes(suite);
         let mut alter = |offset: usize, what| {
             refused.push(spoilt(base, what, |v| rewrite(v, |bytes| bytes[at + offset] ^= 0x04)));
         };
@@ -191,6 +213,17 @@ fn generate() -> Vec<Vector> {
             alter(18, "first of the bytes of the nonce altered");
             alter(25, "last random byte altered");
             alter(26, "reserved byte not zero");
+        } else if suite == P256MlKem768 {
+            alter(6, "header id altered");
+            alter(25, "header id's last byte altered");
+            alter(26, "form unknown");
+            alter(27, "ciphertext of ML-KEM altered");
+            alter(27 + 1_087, "last byte of the ciphertext of ML-KEM altered");
+            alter(27 + 1_088, "point prefix altered");
+            alter(27 + 1_089, "point altered");
+            alter(27 + 1_152, "point's last byte altered");
+            alter(27 + 1_153, "zero byte not zero");
+            alter(27 + 1_154, "last zero byte not zero");
         } else {
             alter(6, "point prefix altered");
             alter(7, "point altered");
@@ -206,7 +239,25 @@ fn generate() -> Vec<Vector> {
         refused.push(spoilt(base, "a byte too many", |v| rewrite(v, |bytes| bytes.push(0))));
         refused.push(spoilt(base, "body shorter than a tag", |v| rewrite(v, |bytes| bytes.truncate(at + header + 20))));
         refused.push(spoilt(base, "no body", |v| rewrite(v, |bytes| bytes.truncate(at + header))));
-        if suite != Xaes {
+        if suite == P256MlKem768 {
+            // With the id of what was altered, it comes to the keys.
+            for (range, what) in [
+                (27..28, "first byte of the ciphertext of ML-KEM, and its header id"),
+                (27..27 + 1_088, "ciphertext of ML-KEM, and its header id"),
+                (27 + 1_120..27 + 1_121, "a byte of the point, and its header id"),
+                (27 + 1_088..27 + 1_153, "point, and its header id"),
+            ] {
+                let invert = |bytes: &mut Vec<u8>| {
+                    let envelope = &mut bytes[at..];
+                    envelope[range].iter_mut().for_each(|byte| *byte = !*byte);
+                    let id = Sha256::new().chain_update(b"sealwire/header/1").chain_update(&envelope[..6]);
+                    let id = id.chain_update(&envelope[27..27 + 1_153]).finalize();
+                    envelope[6..26].copy_from_slice(&id[..20]);
+                };
+                refused.push(spoilt(base, &format!("inverted {what}"), |v| rewrite(v, invert)));
+            }
+        }
+        if suite.curve().is_some() {
             refused.push(spoilt(base, "point at infinity", |v| rewrite(v, |bytes| bytes[at + 6..at + 39].fill(0))));
             refused.push(spoilt(base, "x beyond the field", |v| rewrite(v, |bytes| bytes[at + 7..at + 39].fill(0xff))));
         }
@@ -217,7 +268,7 @@ fn generate() -> Vec<Vector> {
             let what = format!("suite byte of {}", other.name());
             refused.push(spoilt(base, &what, |v| rewrite(v, |bytes| bytes[at] = other.byte())));
             let from = all.iter().find(|vector| vector.suite == other.name()).unwrap();
-            let body = bytes(from).split_off(if other == Xaes { 27 } else { 39 });
+            let body = bytes(from).split_off(header_bytes(other));
             refused.push(spoilt(base, &format!("body of {}", other.name()), |v| {
                 rewrite(v, |bytes| bytes.splice(at + header.., body).for_each(drop));
             }));
@@ -238,7 +289,7 @@ fn generate() -> Vec<Vector> {
         let next = alphabet.chars().nth(alphabet.find(last).unwrap() + 1).unwrap();
         v.envelope.push(next);
     }));
-    for (name, suite) in [("r1 text", P256), ("xaes text", Xaes)] {
+    for (name, suite) in [("r1 text", P256), ("xaes text", Xaes), ("p256-mlkem768 text", P256MlKem768)] {
         let not_utf8 = sealed(name, suite, Text, b"", D::String, &[0xff, 0xfe]);
         refused.push(spoilt(&not_utf8, "a string that is not UTF-8", |_| ()));
     }

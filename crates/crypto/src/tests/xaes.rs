@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sha3::Shake128;
-use sha3::digest::{ExtendableOutput, Update, XofReader};
+use shake::{ExtendableOutput, Shake128, Update, XofReader};
 use zeroize::Zeroizing;
 
 use super::{hex, unhex};

@@ -70,12 +70,16 @@ pub(crate) fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) ->
 pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChanged, RpcError> {
     let app = &app_id(call.app)?;
     let changed = match call.ask {
-        AppOperation::Create => control.create(app, &Suite::ALL).await,
+        AppOperation::Create => {
+            let stable: Vec<Suite> = Suite::ALL.into_iter().filter(|suite| !suite.is_experimental()).collect();
+            control.create(app, &stable).await
+        }
         AppOperation::Rotate { kind } => {
             let kind = match kind {
                 RotateKind::P256 => KeyKind::Suite(Suite::P256),
                 RotateKind::Secp256k1 => KeyKind::Suite(Suite::Secp256k1),
                 RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
+                RotateKind::P256MlKem768 => KeyKind::Suite(Suite::P256MlKem768),
                 RotateKind::P256Outside => KeyKind::Outside(Suite::P256),
                 RotateKind::Token => KeyKind::Token,
             };

@@ -3,14 +3,15 @@
 use std::fmt;
 
 use bytes::Bytes;
-use sealwire_crypto::Origin;
+use sealwire_crypto::{self as crypto, Origin};
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
-use sealwire_wire::{DocumentCall, Format, Method, Outside, Unbound, Writing};
+use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
 
 use super::decrypt::{OpenFields, OpenSpec};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::suite;
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -30,8 +31,8 @@ impl Rewrap {
         Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
     }
 
-    fn response_bytes_in(format: Format, size: MessageSize, limits: &Limits) -> usize {
-        response_bytes(rewrapped_bytes(format, size), Some(size.leaves), limits)
+    fn response_bytes_in(format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
+        response_bytes(rewrapped_bytes(format, suite, size), Some(size.leaves), limits)
     }
 }
 
@@ -41,7 +42,8 @@ impl Operation for Rewrap {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        Self::response_bytes_in(self.options.format.unwrap_or_default(), size, limits)
+        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or_default());
+        Self::response_bytes_in(format, suite, size, limits)
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -64,16 +66,19 @@ impl Operation for Rewrap {
                 Ok(Fields::Document(Box::new(RewrapFields { open, writer, outside })))
             }),
         )?;
-        let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);
+        let suite = self.options.suite_in(&app, format);
+        let response_bytes = Self::response_bytes_in(format, suite, context.size, &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
     }
 }
 
 /// Returns the longest document with every envelope sealed again.
-pub(super) fn rewrapped_bytes(format: Format, size: MessageSize) -> usize {
-    // The longest case, a binary envelope with the shortest header made text with the longest: a third more, and for each
-    // 16 characters of header, up to 2 bytes of rounding and 2 of the MessagePack header.
-    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, 20));
+pub(super) fn rewrapped_bytes(format: Format, suite: Suite, size: MessageSize) -> usize {
+    // The longest case, a binary envelope with the shortest header made text with that of the suite: a third more, and for
+    // each the difference of the headers, up to 2 bytes of rounding and 4 of the MessagePack header.
+    let empty = |suite| crypto::Encoding::Text.sealed_bytes(suite, 0);
+    let header = empty(suite::from_wire(suite)) - empty(crypto::Suite::Xaes);
+    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, header + 6));
     document_bytes_in(format, native, size.leaves)
 }
 

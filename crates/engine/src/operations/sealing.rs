@@ -85,7 +85,7 @@ impl SealerSpec {
 /// How a request writes values.
 pub(super) struct SealOptions {
     /// `None`: the app's.
-    suite: Option<Suite>,
+    pub(super) suite: Option<Suite>,
     key_scope: KeyScope,
     /// `None`: the app's format.
     pub(super) format: Option<Format>,
@@ -111,7 +111,7 @@ impl SealOptions {
     }
 
     /// Returns the suite that the request names, or else the app's. In an Evervault format, the suite of the key pair.
-    fn suite_in(&self, app: &App, format: Format) -> Suite {
+    pub(super) fn suite_in(&self, app: &App, format: Format) -> Suite {
         self.suite.unwrap_or_else(|| match format {
             Format::Native => suite::to_wire(app.settings.write_suite),
             Format::Evervault | Format::EvervaultBare => Suite::default(),
@@ -136,7 +136,7 @@ impl SealOptions {
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
             let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
-            if suite == crypto::Suite::Xaes {
+            if suite.curve().is_none() {
                 let rule = "must be \"p256\" or \"secp256k1\" in this format";
                 return Err(CallFailure::Param { name: "suite", rule });
             }
@@ -228,14 +228,14 @@ pub(super) fn times(leaves: u64, bytes: usize) -> usize {
 mod tests {
     use sealwire_crypto::evervault::{Form, Role};
     use sealwire_crypto::{
-        AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Suite, XaesKey, XaesSecret,
+        AppId, AppKeys, Curve, Datatype, Encoding, KeyMaterial, KeyScope, KeyState, KeyVersion, Suite,
     };
     use sealwire_msgpack::TokenReader;
     use sealwire_wire::Format;
 
     use super::super::encrypt::sealed_bytes;
     use super::super::rewrap::rewrapped_bytes;
-    use super::{Arc, crypto, evervault};
+    use super::{Arc, crypto, evervault, suite};
     use crate::operation::MessageSize;
     use sealwire_jobs::field_errors::FieldProblem;
     use sealwire_jobs::field_opener::{Evervault, FieldOpener};
@@ -243,11 +243,9 @@ mod tests {
 
     fn keys() -> Arc<AppKeys> {
         let app = AppId::new("shop").unwrap();
-        let mut versions =
-            Vec::from(Curve::ALL.map(|curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap())));
-        let symmetric = XaesKey::derive(&app, &XaesSecret::generate().unwrap()).unwrap();
-        versions.push(KeyVersion::new(1, KeyState::Active, symmetric));
-        Arc::new(AppKeys::new(app, versions).unwrap())
+        let version = |suite| KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, suite).unwrap());
+        let versions = Suite::ALL.map(version);
+        Arc::new(AppKeys::new(app, versions.into()).unwrap())
     }
 
     fn evervault_sealer(keys: &AppKeys, curve: Curve, form: &Form) -> Box<evervault::Sealer> {
@@ -294,6 +292,7 @@ mod tests {
         let writers = [
             (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)), false),
             (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)), false),
+            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text)), false),
             (Format::Evervault, evervault(&with_metadata(Some(&role))), true),
             (Format::Evervault, evervault(&with_metadata(None)), false),
             (Format::EvervaultBare, evervault(&Form::Plain), false),
@@ -308,7 +307,12 @@ mod tests {
                     continue;
                 }
                 assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
-                let room = sealed_bytes(format, MessageSize { bytes: message_bytes, leaves: 1 });
+                let suite = if let FieldSealer::Native(sealer) = &writer {
+                    suite::to_wire(sealer.suite())
+                } else {
+                    <_>::default()
+                };
+                let room = sealed_bytes(format, suite, MessageSize { bytes: message_bytes, leaves: 1 });
                 assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
             }
         }
@@ -323,6 +327,7 @@ mod tests {
             ("p256 binary", FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Binary))),
             ("xaes text", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text))),
             ("xaes binary", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Binary))),
+            ("hybrid text", FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text))),
         ];
         let evervault = |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
         for curve in Curve::ALL {
@@ -345,6 +350,8 @@ mod tests {
                 writer.complete(&mut sent);
                 let targets = [
                     (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text))),
+                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text))),
+                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text))),
                     (Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
                     (Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
                     (Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),
@@ -353,7 +360,12 @@ mod tests {
                     let found = reader.open(TokenReader::new(&sent).token().unwrap()).unwrap().unwrap();
                     let mut out = Vec::new();
                     assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
-                    let room = rewrapped_bytes(format, MessageSize { bytes: sent.len(), leaves: 1 });
+                    let suite = if let FieldSealer::Native(sealer) = &target {
+                        suite::to_wire(sealer.suite())
+                    } else {
+                        <_>::default()
+                    };
+                    let room = rewrapped_bytes(format, suite, MessageSize { bytes: sent.len(), leaves: 1 });
                     assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
                 }
             }

@@ -160,7 +160,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
 
 /// A suite whose keys can be imported.
 fn imported_suite(name: &str) -> Option<Suite> {
-    Suite::from_name(name).filter(|suite| *suite != Suite::Xaes)
+    Suite::from_name(name).filter(|suite| matches!(suite, Suite::P256 | Suite::Secp256k1))
 }
 
 /// Reads suites, each at most once.

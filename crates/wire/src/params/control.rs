@@ -57,6 +57,8 @@ names! {
         Secp256k1 = "secp256k1",
         /// The symmetric key of `xaes`.
         Xaes = "xaes",
+        /// The key of `p256-mlkem768`.
+        P256MlKem768 = "p256-mlkem768",
         /// The key pair on P-256 whose public key `apps.public_keys` gives to others.
         P256Outside = "p256-outside",
         /// The key that seals the values of tokens.
@@ -169,7 +171,7 @@ pub enum AppOperation<'a> {
     },
     /// It gets a key pair that was made elsewhere.
     Import {
-        /// The suite of the key pair: not [`Suite::Xaes`], whose keys are never imported.
+        /// The suite of the key pair: one of key pairs on a curve alone.
         suite: Suite,
         /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
         private_key: Secret<'a>,

@@ -31,7 +31,8 @@ const EXPIRY: &str = "1 to 3155760000";
 
 const APP: Param = param("app", "string", None, NAME);
 const COLLECTION: Param = param("collection", "string", None, NAME);
-const SUITE: Param = param("suite", "string", Some("the app's"), "\"p256\" or \"secp256k1\" or \"xaes\"");
+const SUITE: Param = param("suite", "string", Some("the app's"), SUITES);
+const SUITES: &str = "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\"";
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
 const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
@@ -186,8 +187,15 @@ const TOKENS_PRUNE: [Param; 10] =
 const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];
 const APP_KEY: [Param; 2] = [APP, KEY];
-const APPS_ROTATE: [Param; 2] =
-    [APP, param("kind", "string", None, "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-outside\" or \"token\"")];
+const APPS_ROTATE: [Param; 2] = [
+    APP,
+    param(
+        "kind",
+        "string",
+        None,
+        "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"token\"",
+    ),
+];
 const APPS_PUBLIC_KEYS: [Param; 3] = [APP, MIN_GENERATION, REASON];
 const APPS_IMPORT: [Param; 4] = [
     APP,
@@ -200,8 +208,13 @@ const APPS_SET: [Param; 5] = [
     APP,
     param("format", "string", Some("unchanged"), "\"native\" or \"evervault\""),
     param("epoch_ms", "integer", Some("unchanged"), "0 to 15000"),
-    param("write_suite", "string", Some("unchanged"), "\"p256\" or \"secp256k1\" or \"xaes\""),
-    param("read_suites", "array of strings", Some("unchanged"), "1 to 3 of \"p256\" or \"secp256k1\" or \"xaes\""),
+    param("write_suite", "string", Some("unchanged"), SUITES),
+    param(
+        "read_suites",
+        "array of strings",
+        Some("unchanged"),
+        "1 to 4 of \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\"",
+    ),
 ];
 const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];
 const COLLECTIONS_CREATE: [Param; 9] = [

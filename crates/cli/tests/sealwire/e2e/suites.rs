@@ -1,13 +1,13 @@
 //! Tests of the cipher suites that an app writes and reads, by its operator's settings and by requests.
 
 use sealwire_apps::{KeyKind, Settings, Target};
-use sealwire_client::{Client, Envelope, Inspect, Rewrap};
+use sealwire_client::{Client, Encoding, Envelope, Inspect, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, Suite, Writing};
 
 use crate::e2e::documents::value;
-use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
+use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
 
 /// Sets the suite that the app writes and the suites that it reads.
 async fn set(harness: &Harness, write_suite: crypto::Suite, read: &[crypto::Suite]) {
@@ -107,6 +107,47 @@ fn xaes_has_no_epoch_and_no_evervault_format() {
             assert_eq!(error.code, ErrorCode::BadRequest);
             assert!(error.message.contains(param), "{error}");
         }
+        harness.settles().await;
+    });
+}
+
+/// A whole document, a container and fields; each is as any other value to the rest of the engine.
+#[test]
+fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
+    run(async {
+        let harness = Harness::start().await;
+        harness.set_epoch(15_000).await;
+        let client = harness.client().await;
+        let document = fields(20);
+        let hybrid = with(Suite::P256MlKem768);
+        for key_scope in KeyScope::ALL {
+            for encoding in Encoding::ALL {
+                let writing = Writing { key_scope: *key_scope, encoding: *encoding, ..hybrid };
+                let sealed = encrypted(&client, writing, &document).await;
+                // Twice: the second time the key schedules are cached.
+                for _ in 0..2 {
+                    assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
+                }
+                let moved = client.rewrap(Rewrap { writing, ..Rewrap::new(APP, &sealed) }).await.unwrap().payload;
+                assert_eq!(client.decrypt(Decrypt::new(APP, &moved)).await.unwrap().payload, document);
+                let shorter = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
+                assert!(shorter.len() < sealed.len() / 8 || *encoding == Encoding::Binary);
+                assert_eq!(client.decrypt(Decrypt::new(APP, &shorter)).await.unwrap().payload, document);
+            }
+        }
+        let select = Some(vec!["$"]);
+        let whole = Encrypt { select, writing: hybrid, context: b"file 7", ..Encrypt::new(APP, &document) };
+        let whole = client.encrypt(whole).await.unwrap().payload;
+        assert_eq!(suite_of(&client, &whole).await, Suite::P256MlKem768);
+        let open = async |context| client.decrypt(Decrypt { context, ..Decrypt::new(APP, &whole) }).await;
+        assert_eq!(open(b"file 7").await.unwrap().payload, document);
+        assert_eq!(code(open(b"file 8").await), ErrorCode::CannotOpen);
+
+        // An app is made without a key of it, as it is experimental.
+        let operator = harness.control().await;
+        assert!(operator.app(&shop()).await.unwrap().keys.iter().any(|key| key.suite == crypto::Suite::P256MlKem768));
+        set(&harness, crypto::Suite::P256, &[crypto::Suite::P256]).await;
+        assert_eq!(code(open(b"file 7").await), ErrorCode::CannotOpen);
         harness.settles().await;
     });
 }

@@ -1,0 +1,103 @@
+//! The KEM of two, alone: published vectors, and keys.
+
+use std::sync::Arc;
+
+use super::{hex, unhex};
+use crate::hybrid::ENC_BYTES;
+use crate::{
+    AppId, AppKeys, CannotOpen, Datatype, Encoding, Error, HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed, KeyId,
+    KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
+};
+
+/// A vector of draft-ietf-hpke-pq.
+#[derive(serde::Deserialize)]
+struct Published {
+    #[serde(rename = "skRm")]
+    seed: String,
+    #[serde(rename = "pkRm")]
+    public: String,
+    enc: String,
+    shared_secret: String,
+}
+
+fn seed(byte: u8) -> HybridSeed {
+    HybridSeed::new([byte; 32].into())
+}
+
+#[test]
+fn the_vectors_of_the_draft_come_out() {
+    let text = include_str!("../../../../proto/vectors/mlkem768-p256.json");
+    let vectors: Vec<Published> = serde_json::from_str(text).unwrap();
+    for vector in &vectors {
+        let seed: [u8; 32] = unhex(&vector.seed).try_into().unwrap();
+        let key = HybridKey::from_seed(HybridSeed::new(seed.into())).unwrap();
+        assert_eq!(hex(key.public().unwrap()), vector.public);
+        let enc: [u8; ENC_BYTES] = unhex(&vector.enc).try_into().unwrap();
+        assert_eq!(hex(&key.decapsulate(&enc).unwrap()[..]), vector.shared_secret);
+        // Whatever is altered, another secret comes out, or none where the point is none.
+        for at in [0, 500, 1_087, 1_088, 1_089, ENC_BYTES - 1] {
+            let mut altered = enc;
+            altered[at] ^= 1;
+            let secret = key.decapsulate(&altered).map(|secret| hex(&secret[..]));
+            assert_ne!(secret, Ok(vector.shared_secret.clone()), "byte {at}");
+            assert_eq!(secret.is_err(), at >= 1_088, "byte {at}: ML-KEM rejects without saying so");
+        }
+    }
+    assert_eq!(vectors.len(), 2);
+}
+
+#[test]
+fn a_stored_key_is_expanded_at_its_first_use_and_has_its_id() {
+    let made = HybridKey::from_seed(seed(1)).unwrap();
+    assert_eq!(made.public().unwrap().len(), HYBRID_PUBLIC_KEY_BYTES);
+    let stored = HybridKey::stored(seed(1), made.id());
+    assert_eq!((stored.id(), stored.public().unwrap()), (made.id(), made.public().unwrap()));
+    let wrong = HybridKey::stored(seed(2), made.id());
+    assert_eq!(wrong.public().unwrap_err(), Error::InvalidPrivateKey);
+    let app = AppId::new("shop").unwrap();
+    let version = Arc::new(KeyVersion::new(1, KeyState::Active, wrong));
+    let sealer = Sealer::new(&app, version, KeyScope::Request, Encoding::Text, b"");
+    assert_eq!(sealer.err(), Some(Error::InvalidPrivateKey));
+    assert_eq!(format!("{:?} {:?}", stored, stored.seed()), format!("HybridKey({}) HybridSeed(32 bytes)", made.id()));
+    assert_ne!(HybridKey::from_seed(seed(2)).unwrap().id(), made.id());
+    assert_ne!(made.id(), KeyId::from_bytes([0; 5]));
+}
+
+#[test]
+fn an_envelope_is_longer_by_its_encapsulation_and_names_it() {
+    let app = AppId::new("shop").unwrap();
+    let version = Arc::new(KeyVersion::new(1, KeyState::Active, HybridKey::from_seed(seed(1)).unwrap()));
+    let keys = Arc::new(
+        AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, HybridKey::from_seed(seed(1)).unwrap())])
+            .unwrap(),
+    );
+    assert!(version.make_table().unwrap() && version.make_ready(&app, 1).unwrap());
+    let mut opener = Opener::new(keys, b"");
+    for (encoding, bytes) in [(Encoding::Text, 4 + 1_576 + 50), (Encoding::Binary, 3 + 1_182 + 37)] {
+        let mut sealer = Sealer::new(&app, Arc::clone(&version), KeyScope::Request, encoding, b"").unwrap();
+        // More than are sealed one by one.
+        for field in 0..40 {
+            let mut out = Vec::new();
+            let plain = format!("sixteen bytes {field:02}");
+            sealer.seal_later(Datatype::String, plain.as_bytes(), &mut out).unwrap();
+            sealer.complete(&mut out);
+            assert_eq!((out.len(), encoding.sealed_bytes(Suite::P256MlKem768, 16)), (bytes, bytes));
+            let opened = match encoding {
+                Encoding::Text => opener.open_text(&out),
+                Encoding::Binary => opener.open_binary(&out),
+            };
+            assert_eq!(opened.unwrap().plaintext, plain.as_bytes());
+        }
+    }
+    assert_eq!(opener.agreements(), 2, "one decapsulation for all fields of a request");
+    // The encapsulation of another request under the header of this one.
+    let mut envelopes = [Vec::new(), Vec::new()];
+    for out in &mut envelopes {
+        let mut sealer = Sealer::new(&app, Arc::clone(&version), KeyScope::Request, Encoding::Binary, b"").unwrap();
+        sealer.seal(Datatype::Binary, b"x", out).unwrap();
+        assert!(opener.open_binary(out).is_ok());
+    }
+    let [first, second] = envelopes;
+    let mixed = [&first[..3 + 27], &second[3 + 27..3 + 1_182], &first[3 + 1_182..]].concat();
+    assert_eq!(opener.open_binary(&mixed), Err(CannotOpen));
+}
