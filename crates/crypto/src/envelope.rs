@@ -5,6 +5,7 @@
 //! header: suite 1 | key id 5 | ephemeral public key, compressed 33        suites 01 and 02
 //!         suite 1 | key id 5 | random 20 | 00                             suite 03
 //!         suite 1 | key id 5 | header id 20 | 01 | enc 1153 | 00 00       suite 04
+//!         suite 1 | key id 5 | header id 20 | 00                          suite 04, its encapsulation apart
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
 //! All fields that a request seals under one key share the same header. A header has a multiple of 3 bytes, so header
@@ -35,8 +36,15 @@ const HEADER_TEXT_BYTES_MAX: usize = TEXT_PREFIX.len() + HEADER_BYTES_MAX / 3 * 
 /// Bytes of the id that stands for an encapsulation in a header.
 const HEADER_ID_BYTES: usize = 20;
 const HEADER_ID_LABEL: &[u8] = b"sealwire/header/1";
-/// The last byte of a header of [`Suite::P256MlKem768`]: the encapsulation follows.
+/// The last byte of a header of [`Suite::P256MlKem768`]: the encapsulation follows, or is apart.
 const INLINE: u8 = 1;
+const APART: u8 = 0;
+/// Begins the text of an encapsulation that is apart; base64url of suite byte, key id and `enc` follows.
+pub(crate) const ENCAPSULATION_PREFIX: &[u8; 5] = b"sw1h:";
+const ENCAPSULATION_HEAD_BYTES: usize = 6;
+/// Characters of the text of an encapsulation.
+pub const ENCAPSULATION_TEXT_BYTES: usize =
+    ENCAPSULATION_PREFIX.len() + base64_chars(ENCAPSULATION_HEAD_BYTES + ENC_BYTES);
 /// Bytes of an encapsulation in an envelope: `enc`, then zeros up to a multiple of 3.
 pub(crate) const ENCAPSULATION_BYTES: usize = ENC_BYTES.next_multiple_of(3);
 /// Length of the fields before the ciphertext: datatype and sequence.
@@ -56,20 +64,37 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes.
+    /// Returns the size of an envelope in bytes for a plaintext of `plaintext` bytes, with its encapsulation if its suite
+    /// has one.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(self, suite: Suite, plaintext: usize) -> usize {
+        self.sealed_bytes_apart(suite, plaintext)
+            + match self {
+                Self::Text => suite.encapsulation_bytes() / 3 * 4,
+                Self::Binary => suite.encapsulation_bytes(),
+            }
+    }
+
+    /// Returns the same without an encapsulation.
+    #[must_use]
+    #[inline]
+    pub fn sealed_bytes_apart(self, suite: Suite, plaintext: usize) -> usize {
         match self {
-            Self::Text => {
-                let header = suite.header_bytes() + suite.encapsulation_bytes();
-                TEXT_PREFIX.len() + header / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext)
-            }
-            Self::Binary => {
-                BINARY_PREFIX.len() + suite.header_bytes() + suite.encapsulation_bytes() + BODY_OVERHEAD + plaintext
-            }
+            Self::Text => TEXT_PREFIX.len() + suite.header_bytes() / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext),
+            Self::Binary => BINARY_PREFIX.len() + suite.header_bytes() + BODY_OVERHEAD + plaintext,
         }
     }
+}
+
+/// Where the encapsulation of an envelope of [`Suite::P256MlKem768`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EncapsulationPlace {
+    /// In the envelope.
+    #[default]
+    Inline,
+    /// Apart, once for all fields of a request. Whoever opens a field gives it.
+    Apart,
 }
 
 impl Suite {
@@ -95,7 +120,7 @@ impl Suite {
 
 /// Returns the number of unpadded base64 characters for `bytes` bytes.
 #[inline]
-pub(crate) fn base64_chars(bytes: usize) -> usize {
+pub(crate) const fn base64_chars(bytes: usize) -> usize {
     bytes / 3 * 4 + [0, 2, 3][bytes % 3]
 }
 
@@ -158,14 +183,37 @@ pub(crate) struct Parts<'a> {
 pub(crate) struct Encapsulation {
     bytes: Box<[u8; ENCAPSULATION_BYTES]>,
     text: Box<[u8; ENCAPSULATION_BYTES / 3 * 4]>,
+    /// The text of the header of fields that it is apart from.
+    pub(crate) apart_text: HeaderText,
 }
 
 impl Encapsulation {
-    pub(crate) fn new(enc: &[u8; ENC_BYTES]) -> Self {
+    pub(crate) fn new(header: &Header, enc: &[u8; ENC_BYTES]) -> Self {
         let (mut bytes, mut text) = (Box::new([0; ENCAPSULATION_BYTES]), Box::new([0; ENCAPSULATION_BYTES / 3 * 4]));
         bytes[..ENC_BYTES].copy_from_slice(enc);
         BASE64.encode_slice(&bytes[..], &mut text[..]).expect("the room is that of its text");
-        Self { bytes, text }
+        Self { bytes, text, apart_text: header.text_of(&header.apart()) }
+    }
+
+    /// Returns the text that stands for it apart from its fields.
+    pub(crate) fn to_text(&self, header: &Header) -> String {
+        let mut bytes = Vec::with_capacity(ENCAPSULATION_HEAD_BYTES + ENC_BYTES);
+        bytes.extend_from_slice(&header.bytes[..ENCAPSULATION_HEAD_BYTES]);
+        bytes.extend_from_slice(&self.bytes[..ENC_BYTES]);
+        let mut text = String::with_capacity(ENCAPSULATION_TEXT_BYTES);
+        text.extend(ENCAPSULATION_PREFIX.map(char::from));
+        BASE64.encode_string(bytes, &mut text);
+        text
+    }
+
+    /// Parses such a text. Returns the header that names it.
+    pub(crate) fn from_text(text: &[u8]) -> Option<(Header, Box<[u8; ENC_BYTES]>)> {
+        let bytes = BASE64.decode(text.strip_prefix(ENCAPSULATION_PREFIX)?).ok()?;
+        let (head, enc) = bytes.split_at_checked(ENCAPSULATION_HEAD_BYTES)?;
+        let enc: Box<[u8; ENC_BYTES]> = Box::new(enc.try_into().ok()?);
+        let (suite, key) = head.split_first()?;
+        let key = KeyId::from_bytes(key.try_into().ok()?);
+        (*suite == Suite::P256MlKem768.byte()).then(|| (Header::of_encapsulation(key, &enc), enc))
     }
 
     pub(crate) fn as_bytes(&self, encoding: Encoding) -> &[u8] {
@@ -242,20 +290,29 @@ impl Header {
         Self { suite, bytes }
     }
 
-    /// Parses the bytes of a header. Returns `None` if the suite is unknown, or the last byte is not that of its suite.
+    /// Parses the bytes of a header. Returns it with the number of bytes of the encapsulation that follows it, or `None` if
+    /// the last byte is not one of its suite. A header is the same whether its encapsulation follows or is apart.
     #[inline]
-    fn parse(suite: Suite, header: &[u8]) -> Option<Self> {
-        let last = match suite {
-            Suite::P256 | Suite::Secp256k1 => None,
-            Suite::Xaes => Some(&0),
-            Suite::P256MlKem768 => Some(&INLINE),
-        };
-        if last.is_some() && header.last() != last {
-            return None;
-        }
+    fn parse(suite: Suite, header: &[u8]) -> Option<(Self, usize)> {
         let mut bytes = [0; HEADER_BYTES_MAX];
         bytes[..header.len()].copy_from_slice(header);
-        Some(Self { suite, bytes })
+        let encapsulation = match (suite, *header.last()?) {
+            (Suite::P256 | Suite::Secp256k1, _) | (Suite::Xaes, 0) => 0,
+            (Suite::P256MlKem768, INLINE) => ENCAPSULATION_BYTES,
+            (Suite::P256MlKem768, APART) => {
+                bytes[header.len() - 1] = INLINE;
+                0
+            }
+            _ => return None,
+        };
+        Some((Self { suite, bytes }, encapsulation))
+    }
+
+    /// Returns the bytes of this header before a field that its encapsulation is apart from.
+    pub(crate) fn apart(&self) -> [u8; HEADER_BYTES_MAX] {
+        let mut bytes = self.bytes;
+        bytes[6 + HEADER_ID_BYTES] = APART;
+        bytes
     }
 
     /// Splits an envelope without its prefix. Returns `None` if the envelope is too short, the suite is unknown, or a
@@ -264,8 +321,9 @@ impl Header {
     pub(crate) fn split(envelope: &[u8]) -> Option<Parts<'_>> {
         let suite = Suite::from_byte(*envelope.first()?)?;
         let (header, rest) = envelope.split_at_checked(suite.header_bytes())?;
-        let (encapsulation, body) = rest.split_at_checked(suite.encapsulation_bytes())?;
-        Some(Parts { header: Self::parse(suite, header)?, encapsulation, body })
+        let (header, bytes) = Self::parse(suite, header)?;
+        let (encapsulation, body) = rest.split_at_checked(bytes)?;
+        Some(Parts { header, encapsulation, body })
     }
 
     /// Splits a text envelope, as [`Self::split`] does. Encapsulation and body are text.
@@ -279,8 +337,9 @@ impl Header {
         let length = suite.header_bytes();
         let (header, rest) = text.split_at_checked(length / 3 * 4)?;
         BASE64.decode_slice(header, &mut bytes).ok()?;
-        let (encapsulation, body) = rest.split_at_checked(suite.encapsulation_bytes() / 3 * 4)?;
-        Some(Parts { header: Self::parse(suite, &bytes[..length])?, encapsulation, body })
+        let (header, encapsulation) = Self::parse(suite, &bytes[..length])?;
+        let (encapsulation, body) = rest.split_at_checked(encapsulation / 3 * 4)?;
+        Some(Parts { header, encapsulation, body })
     }
 
     #[inline]
@@ -309,10 +368,16 @@ impl Header {
     }
 
     pub(crate) fn text(&self) -> HeaderText {
+        self.text_of(&self.bytes)
+    }
+
+    /// Returns the text of a header of this length.
+    fn text_of(&self, header: &[u8; HEADER_BYTES_MAX]) -> HeaderText {
+        let header = &header[..self.suite.header_bytes()];
         let mut bytes = [0; HEADER_TEXT_BYTES_MAX];
         let (prefix, chars) = bytes.split_at_mut(TEXT_PREFIX.len());
         prefix.copy_from_slice(TEXT_PREFIX);
-        let written = BASE64.encode_slice(self.as_bytes(), chars).expect("the room is that of the longest header");
+        let written = BASE64.encode_slice(header, chars).expect("the room is that of the longest header");
         HeaderText { length: TEXT_PREFIX.len() + written, bytes }
     }
 }
@@ -332,6 +397,8 @@ pub struct Envelope {
     pub sequence: u32,
     /// Length of the plaintext in bytes.
     pub plaintext_bytes: usize,
+    /// Where the encapsulation is, if its suite has one.
+    pub encapsulation: Option<EncapsulationPlace>,
 }
 
 impl Envelope {
@@ -349,7 +416,8 @@ impl Envelope {
     }
 
     fn parse(encoding: Encoding, bytes: &[u8]) -> Option<Self> {
-        let Parts { header, body, .. } = Header::split(bytes)?;
+        let Parts { header, encapsulation, body } = Header::split(bytes)?;
+        let place = if encapsulation.is_empty() { EncapsulationPlace::Apart } else { EncapsulationPlace::Inline };
         let plaintext_bytes = body.len().checked_sub(BODY_OVERHEAD)?;
         let (datatype, rest) = body.split_first()?;
         Some(Self {
@@ -359,6 +427,7 @@ impl Envelope {
             datatype: Datatype::from_byte(*datatype)?,
             sequence: u32::from_be_bytes(*rest.first_chunk()?),
             plaintext_bytes,
+            encapsulation: (header.suite() == Suite::P256MlKem768).then_some(place),
         })
     }
 }

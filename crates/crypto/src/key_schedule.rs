@@ -93,7 +93,7 @@ impl Schedule {
         let context = recipient
             .with_context(app, hybrid::KEM_ID, |context| Context::key_schedule(hybrid::KEM_ID, secret, context))?;
         let schedule = Self::new(context, Header::of_encapsulation(recipient.id, enc));
-        Ok(Self { encapsulation: Some(Encapsulation::new(enc)), ..schedule })
+        Ok(Self { encapsulation: Some(Encapsulation::new(&schedule.header, enc)), ..schedule })
     }
 
     fn new(context: Context, header: Header) -> Self {

@@ -35,7 +35,9 @@ mod xaes;
 
 pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion, Origin};
 pub use curve::Curve;
-pub use envelope::{Datatype, Encoding, Envelope, looks_like_binary, looks_like_text};
+pub use envelope::{
+    Datatype, ENCAPSULATION_TEXT_BYTES, EncapsulationPlace, Encoding, Envelope, looks_like_binary, looks_like_text,
+};
 pub use epoch::{Clock, EpochLifetime};
 pub use error::{CannotOpen, Error};
 pub use hybrid::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed};

@@ -10,7 +10,8 @@ use zeroize::Zeroizing;
 use crate::aead::{TAG_BYTES, room};
 use crate::context::Context;
 use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Header, HeaderText, Parts,
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Encapsulation, Header, HeaderText,
+    Parts,
 };
 use crate::hpke::ScheduleContext;
 use crate::hybrid::{self, ENC_BYTES};
@@ -35,6 +36,8 @@ pub struct Opener {
     opens_outside: bool,
     /// The additional data: the datatype, then the client's context.
     aad: Vec<u8>,
+    /// Encapsulations that are apart from the fields, by the headers that name them.
+    given: HashMap<Header, Box<[u8; ENC_BYTES]>>,
     /// The cache of schedules that earlier requests opened, if enabled.
     kept: Option<Arc<OpenedSchedules>>,
     schedules: Vec<Slot>,
@@ -81,6 +84,7 @@ impl Opener {
         Self {
             keys,
             opens_outside: true,
+            given: HashMap::new(),
             aad,
             kept: None,
             schedules: Vec::new(),
@@ -102,6 +106,16 @@ impl Opener {
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self { kept, ..self }
+    }
+
+    /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one does.
+    ///
+    /// # Errors
+    /// [`CannotOpen`] if it is not such a text.
+    pub fn give(&mut self, encapsulation: &[u8]) -> Result<(), CannotOpen> {
+        let (header, enc) = Encapsulation::from_text(encapsulation).ok_or(CannotOpen)?;
+        self.given.insert(header, enc);
+        Ok(())
     }
 
     #[cfg(test)]
@@ -262,6 +276,7 @@ impl Opener {
             Some(slot) => slot,
             None => {
                 self.agreements += 1;
+                let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
                 let context = match (&version.material, enc) {
                     (KeyMaterial::Hybrid(key), Some(enc)) => {
                         let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;

@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 
-use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, base64_chars};
+use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, base64_chars};
 use crate::epoch::Epoch;
 use crate::key_schedule::Schedule;
 use crate::short_fields::{PLAINTEXT_BYTES_MAX, ShortFields};
-use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion, Suite};
+use crate::{AppId, Clock, Datatype, EncapsulationPlace, Encoding, EpochLifetime, Error, KeyVersion, Suite};
 
 /// The scope of an ephemeral key, or of the random bytes of [`Suite::Xaes`], within one sealer.
 /// [`Sealer::in_epoch`] shares a key between sealers.
@@ -38,6 +38,10 @@ pub struct Sealer {
     singles: usize,
     /// Fields to be sealed together, from the first on.
     short_fields: Option<Box<ShortFields>>,
+    /// Of [`Suite::P256MlKem768`]: where the encapsulations are.
+    place: EncapsulationPlace,
+    /// The encapsulations that are apart, by the headers that name them.
+    apart: Vec<(Header, String)>,
 }
 
 /// The additional data of every datatype: the datatype, then the client's context.
@@ -248,14 +252,43 @@ impl Sealer {
 
     fn with_keys(app: &AppId, recipient: Arc<KeyVersion>, keys: Keys, encoding: Encoding, context: &[u8]) -> Self {
         let (app, aads) = (app.clone(), Aads::new(context));
-        Self { app, recipient, keys, encoding, aads, body: Vec::new(), singles: 0, short_fields: None }
+        let (place, apart) = (EncapsulationPlace::Inline, Vec::new());
+        Self { app, recipient, keys, encoding, aads, body: Vec::new(), singles: 0, short_fields: None, place, apart }
+    }
+
+    /// Makes the sealer leave encapsulations out of envelopes, or not. Without effect on suites that have none.
+    #[must_use]
+    pub fn placing(self, place: EncapsulationPlace) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Takes the texts of the encapsulations that the envelopes so far refer to. They are needed to open them.
+    pub fn take_encapsulations(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.apart).into_iter().map(|(_, text)| text).collect()
+    }
+
+    /// Notes the encapsulation of the present schedule, if it is apart.
+    #[inline]
+    fn note_apart(&mut self) {
+        if self.place == EncapsulationPlace::Inline {
+            return;
+        }
+        let schedule = self.keys.present();
+        if let Some(encapsulation) = &schedule.encapsulation
+            && self.apart.last().is_none_or(|(header, _)| *header != schedule.header)
+        {
+            self.apart.push((schedule.header, encapsulation.to_text(&schedule.header)));
+        }
     }
 
     /// Returns the number of bytes that [`Sealer::seal`] appends for a plaintext of this length.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(&self, plaintext: usize) -> usize {
-        self.encoding.sealed_bytes(self.recipient.suite(), plaintext)
+        match self.place {
+            EncapsulationPlace::Inline => self.encoding.sealed_bytes(self.recipient.suite(), plaintext),
+            EncapsulationPlace::Apart => self.encoding.sealed_bytes_apart(self.recipient.suite(), plaintext),
+        }
     }
 
     /// Returns the suite of the envelopes.
@@ -280,7 +313,10 @@ impl Sealer {
     pub fn seal(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         debug_assert!(self.short_fields.as_ref().is_none_or(|fields| fields.is_empty()), "fields wait for `complete`");
         let (schedule, sequence) = self.keys.next(&self.app, &self.recipient)?;
-        schedule.seal(self.encoding, datatype, sequence, self.aads.of(datatype), plaintext, &mut self.body, out)
+        let style = (self.encoding, self.place);
+        schedule.seal(style, datatype, sequence, self.aads.of(datatype), plaintext, &mut self.body, out)?;
+        self.note_apart();
+        Ok(())
     }
 
     /// Appends the envelope of one field to `out`, as [`Sealer::seal`], but can leave out its ciphertext until
@@ -299,16 +335,18 @@ impl Sealer {
             self.complete(out);
             return self.seal(datatype, plaintext, out);
         };
-        let Self { keys, aads, encoding, body, .. } = self;
+        let Self { keys, aads, encoding, body, place, .. } = self;
         let schedule = keys.present();
         if plaintext.len() > PLAINTEXT_BYTES_MAX {
-            return schedule.seal(*encoding, datatype, sequence, aads.of(datatype), plaintext, body, out);
+            return schedule.seal((*encoding, *place), datatype, sequence, aads.of(datatype), plaintext, body, out);
         }
-        schedule.write_header(*encoding, out);
+        schedule.write_header((*encoding, *place), out);
         let short_fields =
             self.short_fields.get_or_insert_with(|| Box::new(ShortFields::new(|datatype| aads.of(datatype))));
         short_fields.put(datatype, sequence, plaintext, *encoding, out);
-        if short_fields.is_full() {
+        let is_full = short_fields.is_full();
+        self.note_apart();
+        if is_full {
             self.complete(out);
         }
         Ok(())
@@ -329,7 +367,7 @@ impl Schedule {
     #[expect(clippy::too_many_arguments, reason = "all of them vary by field or belong to the sealer")]
     fn seal(
         &self,
-        encoding: Encoding,
+        (encoding, place): (Encoding, EncapsulationPlace),
         datatype: Datatype,
         sequence: u32,
         aad: &[u8],
@@ -338,14 +376,24 @@ impl Schedule {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         match encoding {
-            Encoding::Text => self.seal_text(datatype, sequence, aad, plaintext, body, out),
-            Encoding::Binary => self.seal_binary(datatype, sequence, aad, plaintext, out),
+            Encoding::Text => self.seal_text(place, datatype, sequence, aad, plaintext, body, out),
+            Encoding::Binary => self.seal_binary(place, datatype, sequence, aad, plaintext, out),
         }
     }
 
     /// Appends the part of an envelope before its body.
     #[inline]
-    fn write_header(&self, encoding: Encoding, out: &mut Vec<u8>) {
+    fn write_header(&self, (encoding, place): (Encoding, EncapsulationPlace), out: &mut Vec<u8>) {
+        if let (Some(encapsulation), EncapsulationPlace::Apart) = (&self.encapsulation, place) {
+            match encoding {
+                Encoding::Text => out.extend_from_slice(encapsulation.apart_text.as_bytes()),
+                Encoding::Binary => {
+                    out.extend_from_slice(BINARY_PREFIX);
+                    out.extend_from_slice(&self.header.apart()[..self.header.as_bytes().len()]);
+                }
+            }
+            return;
+        }
         match encoding {
             Encoding::Text => out.extend_from_slice(self.header_text.as_bytes()),
             Encoding::Binary => {
@@ -358,8 +406,10 @@ impl Schedule {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "as above")]
     fn seal_text(
         &self,
+        place: EncapsulationPlace,
         datatype: Datatype,
         sequence: u32,
         aad: &[u8],
@@ -374,7 +424,7 @@ impl Schedule {
         body.extend_from_slice(plaintext);
         self.context.seal(sequence, aad, body, BODY_PREFIX_BYTES)?;
 
-        self.write_header(Encoding::Text, out);
+        self.write_header((Encoding::Text, place), out);
         let start = out.len();
         out.resize(start + base64_chars(body.len()), 0);
         BASE64.encode_slice(&*body, &mut out[start..]).expect("the room is base64_chars long");
@@ -383,6 +433,7 @@ impl Schedule {
 
     fn seal_binary(
         &self,
+        place: EncapsulationPlace,
         datatype: Datatype,
         sequence: u32,
         aad: &[u8],
@@ -390,7 +441,7 @@ impl Schedule {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let before = out.len();
-        self.write_header(Encoding::Binary, out);
+        self.write_header((Encoding::Binary, place), out);
         out.push(datatype as u8);
         out.extend_from_slice(&sequence.to_be_bytes());
         let start = out.len();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{hex, unhex};
 use crate::hybrid::ENC_BYTES;
 use crate::{
-    AppId, AppKeys, CannotOpen, Datatype, Encoding, Error, HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed, KeyId,
-    KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
+    AppId, AppKeys, CannotOpen, Datatype, ENCAPSULATION_TEXT_BYTES, EncapsulationPlace, Encoding, Envelope, Error,
+    HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed, KeyId, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
 };
 
 /// A vector of draft-ietf-hpke-pq.
@@ -100,4 +100,69 @@ fn an_envelope_is_longer_by_its_encapsulation_and_names_it() {
     let [first, second] = envelopes;
     let mixed = [&first[..3 + 27], &second[3 + 27..3 + 1_182], &first[3 + 1_182..]].concat();
     assert_eq!(opener.open_binary(&mixed), Err(CannotOpen));
+}
+
+#[test]
+fn fields_whose_encapsulation_is_apart_open_with_it_and_only_with_it() {
+    let keys = super::app("shop");
+    let version = keys.newest(Suite::P256MlKem768).unwrap();
+    for encoding in [Encoding::Text, Encoding::Binary] {
+        let mut sealer = Sealer::new(keys.app(), Arc::clone(version), KeyScope::Request, encoding, b"row")
+            .unwrap()
+            .placing(EncapsulationPlace::Apart);
+        let envelopes: Vec<Vec<u8>> = (0..40)
+            .map(|field| {
+                let mut out = Vec::new();
+                sealer.seal_later(Datatype::String, format!("field {field}").as_bytes(), &mut out).unwrap();
+                sealer.complete(&mut out);
+                assert_eq!(out.len(), sealer.sealed_bytes(format!("field {field}").len()));
+                out
+            })
+            .collect();
+        let given = sealer.take_encapsulations();
+        assert_eq!((given.len(), given[0].len()), (1, ENCAPSULATION_TEXT_BYTES));
+        let open = |opener: &mut Opener, envelope: &[u8]| match encoding {
+            Encoding::Text => opener.open_text(envelope).map(|opened| opened.plaintext.to_vec()),
+            Encoding::Binary => opener.open_binary(envelope).map(|opened| opened.plaintext.to_vec()),
+        };
+        let mut opener = Opener::new(Arc::clone(&keys), b"row");
+        assert_eq!(open(&mut opener, &envelopes[0]), Err(CannotOpen), "without it");
+        let mut others = Sealer::new(keys.app(), Arc::clone(version), KeyScope::Field, encoding, b"row")
+            .unwrap()
+            .placing(EncapsulationPlace::Apart);
+        (0..3).for_each(|_| others.seal(Datatype::String, b"x", &mut Vec::new()).unwrap());
+        let of_others = others.take_encapsulations();
+        assert_eq!(of_others.len(), 3, "one for each field");
+        of_others.iter().for_each(|text| opener.give(text.as_bytes()).unwrap());
+        assert_eq!(open(&mut opener, &envelopes[0]), Err(CannotOpen), "with others");
+        opener.give(given[0].as_bytes()).unwrap();
+        for (field, envelope) in envelopes.iter().enumerate().rev() {
+            assert_eq!(open(&mut opener, envelope), Ok(format!("field {field}").into_bytes()));
+        }
+        assert_eq!(opener.agreements(), 2 + 1, "one decapsulation for all");
+        let inspected = match encoding {
+            Encoding::Text => Envelope::from_text(&envelopes[1]).unwrap(),
+            Encoding::Binary => Envelope::from_binary(&envelopes[1]).unwrap(),
+        };
+        assert_eq!((inspected.encapsulation, inspected.sequence), (Some(EncapsulationPlace::Apart), 1));
+        for at in 0..envelopes[0].len() {
+            for bit in 0..8 {
+                let mut flipped = envelopes[0].clone();
+                flipped[at] ^= 1 << bit;
+                assert_eq!(open(&mut opener, &flipped), Err(CannotOpen), "byte {at} bit {bit}");
+            }
+        }
+        // Every bit of an encapsulation: it is refused, or names another header.
+        for at in 0..given[0].len() {
+            let mut flipped = given[0].clone().into_bytes();
+            flipped[at] ^= 1;
+            let mut opener = Opener::new(Arc::clone(&keys), b"row");
+            let _ = opener.give(&flipped);
+            assert_eq!(open(&mut opener, &envelopes[0]), Err(CannotOpen), "byte {at}");
+        }
+    }
+    let mut opener = Opener::new(keys, b"");
+    for none in [&b""[..], b"sw1h:", b"sw1:AAAA", &[b'A'; ENCAPSULATION_TEXT_BYTES]] {
+        assert_eq!(opener.give(none), Err(CannotOpen));
+    }
 }

@@ -194,7 +194,11 @@ fn types_and_rules() {
     check_each(b"\xa8on_error\xa6Report", Err("on_error must be \"fail\" or \"report\""));
     check_each(b"\xa8on_error\x01", Err("on_error must be of type string"));
     check("encrypt", &with(b"\xa5suite\xa9secp256k1"), Ok(()));
-    check("encrypt", &with(b"\xa5suite\xa4p521"), Err("suite must be \"p256\" or \"secp256k1\" or \"xaes\""));
+    check(
+        "encrypt",
+        &with(b"\xa5suite\xa4p521"),
+        Err("suite must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\""),
+    );
     check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Ok(()));
     let scopes = "key_scope must be \"request\" or \"field\" or \"epoch\"";
     check("encrypt", &with(b"\xa9key_scope\xa7forever"), Err(scopes));

@@ -136,7 +136,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         };
         let set = operator.change_app(app("new", set)).await.unwrap().app.unwrap();
         assert_eq!((&*set.format, set.epoch_ms, &*set.write_suite), ("evervault", 500, "xaes"));
-        assert_eq!(set.read_suites, ["p256", "secp256k1", "xaes"]);
+        assert_eq!(set.read_suites, ["p256", "secp256k1", "xaes", "p256-mlkem768"]);
         let half = AppOperation::Set {
             format: None,
             epoch_ms: Some(0),
