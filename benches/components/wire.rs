@@ -74,7 +74,7 @@ fn replies(criterion: &mut Criterion) {
                 out.clear();
                 let document = reply::Document::begin(&mut out, 7);
                 out.extend_from_slice(black_box(&payload));
-                document.finish(&mut out, 1, &[], 0, &[]);
+                document.finish(&mut out, 1, (&[], 0), &[], &[]);
             });
         });
         group.bench_function(BenchmarkId::new("decode", fields), |b| {

@@ -152,7 +152,7 @@ impl Request {
         let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
         let document = reply::Document::begin(out, self.msgid);
         match walk.advance(call.payload, out, &mut fields, Budget::UNLIMITED) {
-            Ok(Progress::Done { .. }) => document.finish(out, 1, &[], 0, &[]),
+            Ok(Progress::Done { .. }) => document.finish(out, 1, (&[], 0), &[], &[]),
             _ => {
                 document.discard(out);
                 let stopped = self.cancel.token().stop_reason().is_some();

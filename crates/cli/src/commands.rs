@@ -18,6 +18,7 @@ mod dev;
 mod dev_folder;
 mod doctor;
 mod documents;
+mod encapsulations;
 mod instances;
 mod mask;
 mod operator;

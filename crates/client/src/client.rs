@@ -41,6 +41,9 @@ pub struct Document {
     pub errors_omitted: u64,
     /// Positions of those paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
+    /// Encapsulations that fields of the document refer to. Keep them with the document, for
+    /// [`DocumentCall::encapsulations`]: without them the fields do not open again.
+    pub encapsulations: Vec<String>,
 }
 
 impl Document {
@@ -60,6 +63,7 @@ impl Document {
             errors: document.errors,
             errors_omitted: document.errors_omitted,
             unmatched: document.unmatched,
+            encapsulations: document.encapsulations,
         })
     }
 }

@@ -32,9 +32,9 @@ pub use error::Error;
 #[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
-    Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
-    FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
-    MaskRule, Masking, OnError, Outside, Reading, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep, Token,
-    TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind,
+    Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt, Envelope,
+    ErrorCode, FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask,
+    MaskList, MaskRule, Masking, OnError, Outside, Reading, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep,
+    Token, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind,
     Writing, control,
 };

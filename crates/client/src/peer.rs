@@ -81,7 +81,7 @@ impl Peer {
         let mut out = Vec::new();
         let document = reply::Document::begin(&mut out, msgid);
         out.extend_from_slice(payload);
-        document.finish(&mut out, 1, &[], 0, &[]);
+        document.finish(&mut out, 1, (&[], 0), &[], &[]);
         self.say(&out).await;
     }
 }

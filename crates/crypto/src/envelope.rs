@@ -181,15 +181,15 @@ pub(crate) struct Parts<'a> {
 
 /// What stands between header and body, in both encodings.
 pub(crate) struct Encapsulation {
-    bytes: Box<[u8; ENCAPSULATION_BYTES]>,
-    text: Box<[u8; ENCAPSULATION_BYTES / 3 * 4]>,
+    bytes: [u8; ENCAPSULATION_BYTES],
+    text: [u8; ENCAPSULATION_BYTES / 3 * 4],
     /// The text of the header of fields that it is apart from.
     pub(crate) apart_text: HeaderText,
 }
 
 impl Encapsulation {
     pub(crate) fn new(header: &Header, enc: &[u8; ENC_BYTES]) -> Self {
-        let (mut bytes, mut text) = (Box::new([0; ENCAPSULATION_BYTES]), Box::new([0; ENCAPSULATION_BYTES / 3 * 4]));
+        let (mut bytes, mut text) = ([0; ENCAPSULATION_BYTES], [0; ENCAPSULATION_BYTES / 3 * 4]);
         bytes[..ENC_BYTES].copy_from_slice(enc);
         BASE64.encode_slice(&bytes[..], &mut text[..]).expect("the room is that of its text");
         Self { bytes, text, apart_text: header.text_of(&header.apart()) }

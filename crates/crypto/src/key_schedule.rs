@@ -13,7 +13,7 @@ pub(crate) struct Schedule {
     pub(crate) header: Header,
     pub(crate) header_text: HeaderText,
     /// What follows the header of [`Suite::P256MlKem768`].
-    pub(crate) encapsulation: Option<Encapsulation>,
+    pub(crate) encapsulation: Option<Box<Encapsulation>>,
 }
 
 impl Schedule {
@@ -93,7 +93,8 @@ impl Schedule {
         let context = recipient
             .with_context(app, hybrid::KEM_ID, |context| Context::key_schedule(hybrid::KEM_ID, secret, context))?;
         let schedule = Self::new(context, Header::of_encapsulation(recipient.id, enc));
-        Ok(Self { encapsulation: Some(Encapsulation::new(&schedule.header, enc)), ..schedule })
+        let encapsulation = Some(Box::new(Encapsulation::new(&schedule.header, enc)));
+        Ok(Self { encapsulation, ..schedule })
     }
 
     fn new(context: Context, header: Header) -> Self {

@@ -131,16 +131,20 @@ impl Opener {
     /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
     /// other requests.
     pub fn has_schedule_of_text(&mut self, text: &[u8]) -> bool {
-        Header::split_text(text).is_none_or(|parts| self.has_schedule(parts.header))
+        Header::split_text(text).is_none_or(|parts| self.has_schedule(&parts))
     }
 
     /// Does the same for a binary envelope.
     pub fn has_schedule_of_binary(&mut self, bytes: &[u8]) -> bool {
         let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split);
-        parts.is_none_or(|parts| self.has_schedule(parts.header))
+        parts.is_none_or(|parts| self.has_schedule(&parts))
     }
 
-    fn has_schedule(&mut self, header: Header) -> bool {
+    fn has_schedule(&mut self, parts: &Parts<'_>) -> bool {
+        let header = parts.header;
+        if self.lacks_encapsulation(parts) {
+            return true;
+        }
         if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
@@ -155,6 +159,13 @@ impl Opener {
         }
     }
 
+    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does not open, also if its
+    /// schedule is cached: that must not depend on other requests.
+    fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
+        let is_apart = parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
+        is_apart && !self.given.contains_key(&parts.header)
+    }
+
     /// Opens a text envelope.
     ///
     /// # Errors
@@ -165,7 +176,11 @@ impl Opener {
         let (place, body) = match last {
             Some(last) => last,
             None => {
-                let Parts { header, encapsulation, body } = Header::split_text(text).ok_or(CannotOpen)?;
+                let parts = Header::split_text(text).ok_or(CannotOpen)?;
+                if self.lacks_encapsulation(&parts) {
+                    return Err(CannotOpen);
+                }
+                let Parts { header, encapsulation, body } = parts;
                 if encapsulation.is_empty() {
                     let text = HeaderText::new(&text[..text.len() - body.len()]);
                     (self.place(header, text)?, body)
@@ -188,6 +203,9 @@ impl Opener {
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
         let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
+        if self.lacks_encapsulation(&parts) {
+            return Err(CannotOpen);
+        }
         let Parts { header, encapsulation, body } = parts;
         let place = match &self.last {
             _ if !encapsulation.is_empty() => self.place_of_encapsulation(header, encapsulation)?,
@@ -272,11 +290,11 @@ impl Opener {
         // Looks up the key before the cache, because a disabled version must open nothing.
         let version = Arc::clone(self.reader(header)?);
         let origin = version.origin;
+        let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
         let slot = match self.kept_schedule(header, origin) {
             Some(slot) => slot,
             None => {
                 self.agreements += 1;
-                let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
                 let context = match (&version.material, enc) {
                     (KeyMaterial::Hybrid(key), Some(enc)) => {
                         let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;

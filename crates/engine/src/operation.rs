@@ -207,17 +207,19 @@ pub(crate) struct RequestDocument {
     pub(crate) payload: Bytes,
     select: Option<Vec<FrameText>>,
     unmatched: Unmatched,
+    pub(crate) encapsulations: Vec<FrameText>,
     pub(crate) context: Bytes,
     pub(crate) on_error: OnError,
 }
 
 impl RequestDocument {
     pub(crate) fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
-        let texts = |paths: &Vec<&str>| paths.iter().map(|path| FrameText::new(frame, path)).collect();
+        let texts = |texts: &Vec<&str>| texts.iter().map(|text| FrameText::new(frame, text)).collect();
         Self {
             payload: frame.slice_ref(call.payload),
             select: call.select.as_ref().map(texts),
             unmatched: call.unmatched,
+            encapsulations: texts(&call.encapsulations),
             context: part(frame, call.context),
             on_error: call.on_error,
         }

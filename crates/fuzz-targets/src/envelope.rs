@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{
-    AppId, AppKeys, Datatype, Encoding, Envelope, KeyMaterial, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
-    looks_like_binary, looks_like_text,
+    AppId, AppKeys, Datatype, EncapsulationPlace, Encoding, Envelope, KeyMaterial, KeyScope, KeyState, KeyVersion,
+    Opener, Sealer, Suite, looks_like_binary, looks_like_text,
 };
 
 use crate::input::edited;
@@ -73,6 +73,8 @@ pub(crate) fn run(input: &[u8]) {
     let mut opener = Opener::new(Arc::clone(&WORLD.keys), context);
     let own = WORLD.own + usize::from(input.byte()) % (WORLD.known.len() - WORLD.own);
     let edits = input.edits();
+    // Also as the text of an encapsulation.
+    let _ = opener.give(input.0);
     check(&mut opener, context, input.0);
     check(&mut opener, context, &edited(&WORLD.known[own].bytes, &edits));
 }
@@ -82,7 +84,11 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
     assert!(text.is_none() || looks_like_text(bytes));
     assert!(binary.is_none() || looks_like_binary(bytes));
     for envelope in [text, binary].into_iter().flatten() {
-        assert_eq!(envelope.encoding.sealed_bytes(envelope.suite, envelope.plaintext_bytes), bytes.len());
+        let sealed_bytes = match envelope.encapsulation {
+            Some(EncapsulationPlace::Apart) => Encoding::sealed_bytes_apart,
+            Some(EncapsulationPlace::Inline) | None => Encoding::sealed_bytes,
+        };
+        assert_eq!(sealed_bytes(envelope.encoding, envelope.suite, envelope.plaintext_bytes), bytes.len());
     }
     let known = WORLD.known.iter().find(|known| known.bytes == bytes && known.context == context);
     let text = opener.open_text(bytes).map(|opened| opened.plaintext.to_vec());

@@ -60,7 +60,8 @@ fn result(bytes: &[u8]) {
             let mut out = Vec::new();
             let begun = reply::Document::begin(&mut out, 7);
             out.extend_from_slice(document.payload);
-            begun.finish(&mut out, document.generation, &document.errors, document.errors_omitted, &document.unmatched);
+            let errors = (&document.errors[..], document.errors_omitted);
+            begun.finish(&mut out, document.generation, errors, &document.unmatched, &document.encapsulations);
             let again = Reply::decode(&out).expect("a written reply").outcome.expect("a result");
             assert_eq!(Document::decode(again).as_ref(), Ok(&document));
         }

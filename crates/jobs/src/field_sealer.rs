@@ -74,6 +74,14 @@ impl FieldSealer {
         }
     }
 
+    /// Takes the texts of the encapsulations that what was written refers to.
+    pub fn take_encapsulations(&mut self) -> Vec<String> {
+        match self {
+            Self::Native(sealer) => sealer.take_encapsulations(),
+            Self::Evervault(_) => Vec::new(),
+        }
+    }
+
     /// Fills in every ciphertext that [`FieldSealer::write`] left out of `out`.
     pub fn complete(&mut self, out: &mut [u8]) {
         match self {

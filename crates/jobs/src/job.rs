@@ -77,6 +77,11 @@ pub trait FieldWork: Send {
     /// Returns the field errors so far.
     fn errors(&self) -> &FieldErrors;
 
+    /// Takes the texts of the encapsulations that the document refers to.
+    fn take_encapsulations(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns what opens envelopes, whose key agreements the scheduler counts.
     fn opener(&mut self) -> Option<&mut FieldOpener> {
         None
@@ -242,7 +247,7 @@ impl Suspended {
         self.metrics.fields_done(self.order.method, self.walked);
         self.order.cancel.did(self.walked, self.fields.errors().count());
         let (faults, generation) = (Some(self.fields.errors()), self.order.generation);
-        finish_document(self.document, &mut self.out, generation, faults, &self.unmatched);
+        finish_document(self.document, &mut self.out, generation, faults, &self.unmatched, &[]);
         self.out
     }
 
@@ -433,9 +438,11 @@ impl Job {
                 limits: self.limits.clone(),
                 metrics: Arc::clone(&self.metrics),
             })),
-            stage => {
+            mut stage => {
+                let encapsulations = stage.fields_mut().map(|fields| fields.work_mut().take_encapsulations());
                 let errors = stage.fields().map(|fields| fields.work().errors());
-                finish_document(document, &mut out, self.order.generation, errors, &unmatched);
+                let (generation, encapsulations) = (self.order.generation, encapsulations.unwrap_or_default());
+                finish_document(document, &mut out, generation, errors, &unmatched, &encapsulations);
                 Outcome::Reply(out)
             }
         })
@@ -547,9 +554,10 @@ fn finish_document(
     generation: u64,
     faults: Option<&FieldErrors>,
     unmatched: &[u32],
+    encapsulations: &[String],
 ) {
-    let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
-    document.finish(out, generation, listed, omitted, unmatched);
+    let errors = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
+    document.finish(out, generation, errors, unmatched, encapsulations);
 }
 
 fn walk_limits(limits: &Limits) -> sealwire_payload::WalkLimits {

@@ -74,6 +74,8 @@ pub struct Document<'a> {
     pub errors_omitted: u64,
     /// Positions of the paths of `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
+    /// Encapsulations that fields of the payload refer to. Without them they do not open again.
+    pub encapsulations: Vec<String>,
 }
 
 impl<'a> Document<'a> {
@@ -85,6 +87,7 @@ impl<'a> Document<'a> {
         let mut reader = TokenReader::new(result);
         let (mut payload, mut generation) = (None, None);
         let (mut errors, mut errors_omitted, mut unmatched) = (Vec::new(), 0, Vec::new());
+        let mut encapsulations = Vec::new();
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "payload" => payload = Some(reader.value()?),
@@ -100,13 +103,18 @@ impl<'a> Document<'a> {
                         unmatched.push(reader.u32()?);
                     }
                 }
+                "encapsulations" => {
+                    for _ in 0..reader.array_len()? {
+                        encapsulations.push(reader.str_utf8()?.to_owned());
+                    }
+                }
                 _ => reader.skip_value()?,
             }
         }
         at_end(&reader)?;
         let missing = Malformed::Expected { expected: "payload and generation", found: "a map without" };
         let (payload, generation) = (payload.ok_or(missing)?, generation.ok_or(missing)?);
-        Ok(Self { payload, generation, errors, errors_omitted, unmatched })
+        Ok(Self { payload, generation, errors, errors_omitted, unmatched, encapsulations })
     }
 }
 

@@ -158,6 +158,7 @@ fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallErr
             "key_scope" => outlook.key_scope = Some(params.name(param, KeyScope::from_name)?),
             "format" => outlook.format = Some(params.name(param, Format::from_name)?),
             "select" => drop(params.paths(param)?),
+            "encapsulations" => drop(params.encapsulations(param)?),
             "tags" => drop(params.tags(param)?),
             "rules" => drop(masking::rules(param, params)?),
             "lists" => drop(masking::lists(param, params)?),

@@ -69,6 +69,10 @@ pub const MASK_ENTRIES_MAX: usize = 10_000;
 pub const MASK_ENTRY_BYTES_MAX: usize = 256;
 /// Most bytes in all lists of a `mask`: 26 for each of the most texts.
 pub const MASK_LISTS_BYTES_MAX: usize = 262_144;
+/// Most `encapsulations` of a call. Each one that a field refers to costs an opening key agreement.
+pub const ENCAPSULATIONS_MAX: usize = 32;
+/// Longest text of an encapsulation, in bytes. All of them have this length.
+pub const ENCAPSULATION_BYTES_MAX: usize = 1_551;
 /// Most tags of a token.
 pub const TAGS_MAX: usize = 16;
 /// Longest tag, in bytes of visible ASCII.

@@ -2,21 +2,34 @@
 
 use sealwire_msgpack::write;
 
-/// A map whose header is counted up as keys are added. Ours have at most 15.
+/// A map whose header is counted up as keys are added.
 pub(crate) struct Map<'o> {
     pub(crate) out: &'o mut Vec<u8>,
     header_at: usize,
+    keys: u16,
 }
+
+/// Keys that a header of one byte counts.
+const KEYS_IN_A_BYTE: u16 = 15;
+/// Begins a header with a count of two bytes.
+const MAP_16: u8 = 0xde;
 
 impl<'o> Map<'o> {
     pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
         let header_at = out.len();
         write::map_len(out, 0);
-        Self { out, header_at }
+        Self { out, header_at, keys: 0 }
     }
 
     pub(crate) fn key(&mut self, key: &str) {
-        self.out[self.header_at] += 1;
+        self.keys += 1;
+        let [high, low] = self.keys.to_be_bytes();
+        match self.keys {
+            ..=KEYS_IN_A_BYTE => self.out[self.header_at] += 1,
+            // What is before the sixteenth key is short.
+            16 => drop(self.out.splice(self.header_at..=self.header_at, [MAP_16, high, low])),
+            _ => self.out[self.header_at + 1..][..2].copy_from_slice(&[high, low]),
+        }
         write::str(self.out, key);
     }
 

@@ -99,6 +99,18 @@ names! {
 }
 
 names! {
+    /// Where the encapsulation of envelopes of [`Suite::P256MlKem768`] is.
+    #[derive(Default)]
+    Encapsulation {
+        /// In each envelope. The default.
+        #[default]
+        Inline = "inline",
+        /// In the result, once for all fields of the call. A call that opens one of them gives it.
+        Apart = "apart",
+    }
+}
+
+names! {
     /// Effect of one bad field on its request.
     #[derive(Default)]
     OnError {
@@ -161,6 +173,8 @@ pub struct DocumentCall<'a, W> {
     pub select: Option<Vec<&'a str>>,
     /// Effect of a path that matches nothing.
     pub unmatched: Unmatched,
+    /// Encapsulations of envelopes to open that have them apart: at most 32.
+    pub encapsulations: Vec<&'a str>,
     /// Bytes that envelopes and tokens are bound to, 0 to 4,096; absent and empty are the same.
     pub context: &'a [u8],
     /// Effect of one bad field.
@@ -192,6 +206,8 @@ pub struct Writing<'a> {
     pub role: Option<&'a str>,
     /// String or binary envelopes.
     pub encoding: Encoding,
+    /// Where the encapsulation is, if the suite has one.
+    pub encapsulation: Encapsulation,
     /// Handling of values without a context, in a `rewrap` that names one.
     pub unbound: Unbound,
     /// Handling of values that were sealed outside, in a `rewrap`.
@@ -225,6 +241,7 @@ impl<'a, W: Default> DocumentCall<'a, W> {
             app,
             payload,
             select: None,
+            encapsulations: Vec::new(),
             unmatched: Unmatched::default(),
             context: &[],
             on_error: OnError::default(),

@@ -58,7 +58,15 @@ impl Document {
 
     /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`, each path cut to
     /// [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in `errors_omitted`. `unmatched` are positions of paths.
-    pub fn finish(self, out: &mut Vec<u8>, generation: u64, errors: &[FieldError], omitted: u64, unmatched: &[u32]) {
+    /// `encapsulations` are those that fields of the payload refer to.
+    pub fn finish(
+        self,
+        out: &mut Vec<u8>,
+        generation: u64,
+        (errors, omitted): (&[FieldError], u64),
+        unmatched: &[u32],
+        encapsulations: &[String],
+    ) {
         write::str(out, "generation");
         write::uint(out, generation);
         let listed = &errors[..errors.len().min(FIELD_ERRORS_MAX)];
@@ -87,6 +95,12 @@ impl Document {
             write::array_len(out, u32::try_from(unmatched.len()).unwrap_or(u32::MAX));
             unmatched.iter().for_each(|position| write::uint(out, (*position).into()));
         }
+        if !encapsulations.is_empty() {
+            out[self.map_at] += 1;
+            write::str(out, "encapsulations");
+            write::array_len(out, u32::try_from(encapsulations.len()).unwrap_or(u32::MAX));
+            encapsulations.iter().for_each(|text| write::str(out, text));
+        }
     }
 
     /// Takes back everything since `begin`, so that an error can be answered instead.
@@ -110,7 +124,7 @@ mod tests {
         let mut out = vec![0xc0; 3];
         let document = Document::begin(&mut out, 9);
         write::str(&mut out, "payload bytes");
-        document.finish(&mut out, 42, errors, omitted, unmatched);
+        document.finish(&mut out, 42, (errors, omitted), unmatched, &[]);
         let reply = Reply::decode(&out[3..]).unwrap();
         let result = reply.outcome.unwrap();
         let decoded = answer::Document::decode(result).unwrap();
@@ -134,7 +148,7 @@ mod tests {
         let mut out = Vec::new();
         let document = Document::begin(&mut out, 9);
         write::nil(&mut out);
-        document.finish(&mut out, 0, &field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0, &[]);
+        document.finish(&mut out, 0, (&field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0), &[], &[]);
         let result = Reply::decode(&out).unwrap().outcome.unwrap();
         let errors = answer::Document::decode(result).unwrap().errors;
         assert_eq!(errors[0].path, format!("$.{}", "é".repeat(511)));

@@ -9,9 +9,10 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notification};
 use crate::params::{
-    AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
-    Inspect, KeyScope, Mask, Masking, OnError, Outside, Page, PrincipalOperation, Rewrap, RoleOperation, Scope, Suite,
-    TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
+    AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
+    Envelope, Format, Inspect, KeyScope, Mask, Masking, OnError, Outside, Page, PrincipalOperation, Rewrap,
+    RoleOperation, Scope, Suite, TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
+    UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -88,6 +89,9 @@ fn document<W>(
         map.texts("select", paths);
     }
     map.name("unmatched", call.unmatched, Unmatched::name);
+    if !call.encapsulations.is_empty() {
+        map.texts("encapsulations", &call.encapsulations);
+    }
     own(&mut map);
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);
@@ -104,6 +108,7 @@ fn writing(map: &mut Map<'_>, writing: &Writing<'_>) {
     map.optional_text("format", writing.format.map(Format::name));
     map.optional_text("role", writing.role);
     map.name("encoding", writing.encoding, Encoding::name);
+    map.name("encapsulation", writing.encapsulation, Encapsulation::name);
     map.name("unbound", writing.unbound, Unbound::name);
     map.name("outside", writing.outside, Outside::name);
 }

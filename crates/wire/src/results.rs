@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::at_end;
 use crate::map::Map;
-use crate::params::{Encoding, Format, Suite, names};
+use crate::params::{Encapsulation, Encoding, Format, Suite, names};
 
 mod control;
 mod tokens;
@@ -61,6 +61,8 @@ pub struct Inspection {
     pub encoding: Encoding,
     /// Length of what it holds, in bytes; of an Evervault string with its metadata.
     pub plaintext_bytes: u64,
+    /// Where its encapsulation is, if its suite has one.
+    pub encapsulation: Option<Encapsulation>,
     /// True if it was made for Evervault's published debug key, and so never opens. `None` for native envelopes.
     pub debug: Option<bool>,
 }
@@ -79,6 +81,7 @@ impl Inspection {
         map.number("sequence", self.sequence);
         map.text("encoding", self.encoding.name());
         map.number("plaintext_bytes", Some(self.plaintext_bytes));
+        map.optional_text("encapsulation", self.encapsulation.map(Encapsulation::name));
         map.flag("debug", self.debug);
     }
 
@@ -90,7 +93,7 @@ impl Inspection {
         let mut reader = TokenReader::new(result);
         let (mut format, mut version, mut tag, mut suite, mut key_id) = (None, None, None, None, None);
         let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
-        let (mut debug, mut outside) = (None, false);
+        let (mut debug, mut outside, mut encapsulation) = (None, false, None);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "format" => format = Some(name(&mut reader, Format::from_name)?),
@@ -103,6 +106,7 @@ impl Inspection {
                 "sequence" => sequence = Some(reader.u64()?),
                 "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
                 "plaintext_bytes" => plaintext_bytes = Some(reader.u64()?),
+                "encapsulation" => encapsulation = Some(name(&mut reader, Encapsulation::from_name)?),
                 "debug" => debug = Some(flag(&mut reader)?),
                 _ => reader.skip_value()?,
             }
@@ -119,6 +123,7 @@ impl Inspection {
             sequence,
             encoding: encoding.ok_or(MISSING)?,
             plaintext_bytes: plaintext_bytes.ok_or(MISSING)?,
+            encapsulation,
             debug,
         })
     }
@@ -333,6 +338,7 @@ mod tests {
                 sequence: is_native.then_some(u64::from(u32::MAX)),
                 encoding: Encoding::Binary,
                 plaintext_bytes: 16,
+                encapsulation: (suite == Suite::P256MlKem768).then_some(Encapsulation::Apart),
                 debug: (!is_native).then_some(true),
             };
             let bytes = encoded(|out| inspection.encode(out));

@@ -44,6 +44,7 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
         "sequence": said.sequence,
         "encoding": said.encoding.name(),
         "plaintext_bytes": said.plaintext_bytes,
+        "encapsulation": said.encapsulation.map(|encapsulation| encapsulation.name()),
         "debug": said.debug,
     });
     if let Some(said) = said.as_object_mut() {

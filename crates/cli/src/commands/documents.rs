@@ -9,14 +9,14 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::public_keys::{SealOptions, Sealed};
 use sealwire_client::{
-    Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Outside, Reading,
-    Rewrap, Suite, Unbound, Unmatched, Writing,
+    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
+    Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
 use sealwire_payload::{WalkLimits, json};
 
 use super::connect::ConnectArgs;
 use super::public_keys::PublicKeysArgs;
-use super::{Failure, dev_folder};
+use super::{Failure, dev_folder, encapsulations};
 
 /// The files of a document command, and which fields it changes.
 #[derive(Debug, clap::Args)]
@@ -71,6 +71,10 @@ pub(super) struct EncryptArgs {
     /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type of a value
     #[arg(long, value_enum)]
     format: Option<FormatName>,
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field. The
+    /// document must be an object. Without that member its fields do not open
+    #[arg(long)]
+    apart: bool,
     /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
@@ -100,6 +104,9 @@ pub(super) struct RewrapArgs {
     /// Format of the new envelopes
     #[arg(long, value_enum)]
     format: Option<FormatName>,
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field
+    #[arg(long)]
+    apart: bool,
     /// With --context: also open Evervault values, which are bound to no context, and bind them to this one. For a
     /// one-time import: whoever can write the file can have put any value of the app there
     #[arg(long)]
@@ -190,7 +197,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         ScopeName::Epoch => KeyScope::Epoch,
     };
     let common = &args.common;
-    common.convert("encrypting", async |payload| {
+    common.convert("encrypting", Opened::None, async |payload, _| {
         let call = Encrypt {
             select: common.select(),
             unmatched: common.unmatched(),
@@ -201,6 +208,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
                 key_scope,
                 format: args.format.map(Format::from),
                 role: args.role.as_deref(),
+                encapsulation: placed(args.apart),
                 ..Writing::default()
             },
             ..Encrypt::new(&common.app, payload)
@@ -212,8 +220,9 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
 pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let common = &args.common;
     let on_error = if args.report { OnError::Report } else { OnError::Fail };
-    common.convert("decrypting", async |payload| {
+    common.convert("decrypting", Opened::Selected, async |payload, encapsulations| {
         let call = Decrypt {
+            encapsulations: encapsulations.iter().map(String::as_str).collect(),
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
@@ -229,8 +238,9 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
 pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     let common = &args.common;
     let on_error = if args.report { OnError::Report } else { OnError::Fail };
-    common.convert("rewrapping", async |payload| {
+    common.convert("rewrapping", Opened::Selected, async |payload, encapsulations| {
         let call = Rewrap {
+            encapsulations: encapsulations.iter().map(String::as_str).collect(),
             select: common.select(),
             unmatched: common.unmatched(),
             context: common.context(),
@@ -241,6 +251,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
                 format: args.format.map(Format::from),
                 unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
                 outside: args.outside.into(),
+                encapsulation: placed(args.apart),
                 ..Writing::default()
             },
             ..Rewrap::new(&common.app, payload)
@@ -253,7 +264,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
     let SealArgs { file, public_keys } = args;
     let keys = public_keys.load()?;
-    file.convert("sealing", |payload| {
+    file.convert("sealing", Opened::None, |payload, _| {
         let select = file.select();
         let options =
             SealOptions { select: select.as_deref(), context: file.context.as_bytes(), ..SealOptions::default() };
@@ -262,7 +273,8 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
             return Err(file.no_match(file.path(*position).unwrap_or_default()));
         }
         let (payload, generation) = (document.into(), keys.generation());
-        Ok(Document { payload, generation, errors: Vec::new(), errors_omitted: 0, unmatched })
+        let (errors, encapsulations) = (Vec::new(), Vec::new());
+        Ok(Document { payload, generation, errors, errors_omitted: 0, unmatched, encapsulations })
     })
 }
 
@@ -282,11 +294,25 @@ impl Common {
     pub(super) fn convert(
         &self,
         doing: &str,
-        call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
+        opened: Opened,
+        call: impl AsyncFnOnce(&[u8], &[String]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
         let explained = |failure| self.file.explained(failure);
-        self.file.convert(doing, |payload| self.connect.run(call(payload)).map_err(explained))
+        self.file.convert(doing, opened, |payload, given| self.connect.run(call(payload, given)).map_err(explained))
     }
+}
+
+/// Which envelopes a command opens, and so which encapsulations nobody needs any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opened {
+    /// None.
+    None,
+    /// Those that are selected, if no field fails.
+    Selected,
+}
+
+fn placed(apart: bool) -> Encapsulation {
+    if apart { Encapsulation::Apart } else { Encapsulation::Inline }
 }
 
 impl FileArgs {
@@ -302,7 +328,8 @@ impl FileArgs {
     pub(super) fn convert(
         &self,
         doing: &str,
-        call: impl FnOnce(&[u8]) -> Result<Document, Failure>,
+        opened: Opened,
+        call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
         let progress = DocumentProgress::new();
         progress.say("reading");
@@ -310,10 +337,16 @@ impl FileArgs {
         let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
         let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
         progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
-        let document = call(&payload)?;
+        let (payload, mut encapsulations) = encapsulations::take(&payload)?;
+        let document = call(&payload, &encapsulations)?;
         progress.say("writing");
         let mut converted = Vec::new();
-        json::from_msgpack(&document.payload, &mut converted, !self.compact, limits)?;
+        if opened == Opened::Selected && self.select.is_empty() && document.errors.is_empty() {
+            encapsulations.clear();
+        }
+        encapsulations.extend(document.encapsulations.iter().cloned());
+        let whole = encapsulations::put(&document.payload, &encapsulations)?;
+        json::from_msgpack(&whole, &mut converted, !self.compact, limits)?;
         converted.push(b'\n');
         progress.end();
         list(&document.errors, document.errors_omitted);

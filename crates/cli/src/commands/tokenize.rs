@@ -3,7 +3,7 @@
 use sealwire_client::{Detokenize, OnError, TokenLookupScope, Tokenize, TokenizeOptions};
 
 use super::Failure;
-use super::documents::Common;
+use super::documents::{Common, Opened};
 
 /// Arguments of `tokenize`.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ pub(super) struct DetokenizeArgs {
 
 pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    common.convert("tokenizing", async |payload| {
+    common.convert("tokenizing", Opened::None, async |payload, _| {
         let writing = TokenizeOptions {
             collection: &args.collection,
             tags: args.tag.iter().map(String::as_str).collect(),
@@ -61,7 +61,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
-    common.convert("detokenizing", async |payload| {
+    common.convert("detokenizing", Opened::None, async |payload, _| {
         let call = Detokenize {
             select: common.select(),
             unmatched: common.unmatched(),

@@ -386,6 +386,40 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
 }
 
 #[test]
+fn a_file_has_the_encapsulation_of_its_fields_once() {
+    let dev = Dev::start();
+    let plain = r#"{"card":"4242","name":"n","open":"o"}"#;
+    dev.write("mine.json", plain);
+    let apart =
+        ["encrypt", "mine.json", "--suite", "p256-mlkem768", "--apart", "--compact", "-s", "$.card", "-s", "$.name"];
+    dev.refused(&apart, "no active key of that suite");
+    dev.operate(&["apps", "rotate", "demo", "--suite", "p256-mlkem768"]);
+    soon(|| sealwire(dev.path(), &dev.arguments(&apart)).status.success());
+    let sealed = dev.ok(&apart);
+    assert_eq!((sealed.matches("sw1h:").count(), sealed.matches("\"$sw1\":[").count()), (1, 1), "{sealed}");
+    assert!(sealed.len() < 1_900 && !sealed.contains("4242"));
+    dev.write("sealed.json", &sealed);
+    assert_eq!(dev.ok(&["decrypt", "sealed.json", "--compact"]).trim_end(), plain);
+    // What is left sealed keeps what opens it.
+    let half = dev.ok(&["decrypt", "sealed.json", "--compact", "-s", "$.card"]);
+    assert!(half.contains("4242") && half.contains("sw1h:") && half.contains("sw1:"));
+    dev.write("half.json", &half);
+    let more = ["encrypt", "half.json", "--suite", "p256-mlkem768", "--apart", "--compact", "-s", "$.open"];
+    dev.write("half.json", &dev.ok(&more));
+    let rewrapped = dev.ok(&["rewrap", "half.json", "--suite", "p256-mlkem768", "--apart", "--compact"]);
+    assert_eq!(rewrapped.matches("sw1h:").count(), 1, "the two before are needed no more");
+    dev.write("half.json", &rewrapped);
+    assert_eq!(dev.ok(&["decrypt", "half.json", "--compact"]).trim_end(), plain);
+    // Without it nothing opens.
+    let at = sealed.find(",\"$sw1\"").unwrap();
+    dev.write("cut.json", &format!("{}}}", &sealed[..at]));
+    dev.refused(&["decrypt", "cut.json"], "$.card does not open");
+    dev.write("list.json", "[1]");
+    dev.refused(&["encrypt", "list.json", "--suite", "p256-mlkem768", "--apart"], "an object");
+    dev.stop();
+}
+
+#[test]
 fn a_file_is_sealed_without_an_engine_and_opens_in_it() {
     let dev = Dev::start();
     dev.write("mine.json", r#"{"card":"4242","open":"o"}"#);

@@ -119,7 +119,7 @@ impl TestServer {
                 _ if document => {
                     let document = reply::Document::begin(&mut out, msgid);
                     out.push(1);
-                    document.finish(&mut out, 1, &[], 0, &[]);
+                    document.finish(&mut out, 1, (&[], 0), &[], &[]);
                 }
                 _ => {
                     reply::begin(&mut out, msgid);

@@ -43,7 +43,7 @@ impl Operation for Decrypt {
         let (mask, growth) = (shown.mask().cloned(), shown.growth(context.fields_max(), context.size.bytes));
         // A value that its format binds to no context does not open for a request that names one.
         let (native_only, outside) = (!self.document.context.is_empty(), self.reading.outside);
-        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, outside);
+        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, outside)?;
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
@@ -87,15 +87,20 @@ impl OpenSpec {
         document: &RequestDocument,
         native_only: bool,
         outside: Outside,
-    ) -> Self {
+    ) -> Result<Self, CallFailure> {
         let (cache, inside_only) = (engine.apps.opened(), outside == Outside::Refuse);
         let native = crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
-        let native = native.inside_only(inside_only);
+        let mut native = native.inside_only(inside_only);
+        for text in &document.encapsulations {
+            let rule = "must be texts that an engine returned";
+            let given = native.give(text.as_str().as_bytes());
+            given.map_err(|_| CallFailure::Param { name: "encapsulations", rule })?;
+        }
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .keeping(cache.cloned())
             .refusing(native_only || inside_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
-        Self { reader: Box::new(reader), on_error: document.on_error }
+        Ok(Self { reader: Box::new(reader), on_error: document.on_error })
     }
 
     /// Begins to open the fields of a document.

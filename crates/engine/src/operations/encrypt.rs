@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{self as crypto, Datatype};
+use sealwire_crypto::Datatype;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
@@ -11,7 +11,6 @@ use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
-use crate::suite;
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
@@ -31,10 +30,11 @@ impl Encrypt {
         Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
     }
 
-    fn response_bytes_in(format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
+    fn response_bytes_in(&self, format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
         // Every value has a native envelope, so no field fails.
         let listed = (format != Format::Native).then_some(size.leaves);
-        response_bytes(sealed_bytes(format, suite, size), listed, limits)
+        let document = sealed_bytes(format, self.options.empty_bytes(suite), size);
+        response_bytes(document.saturating_add(self.options.encapsulations_bytes()), listed, limits)
     }
 }
 
@@ -45,25 +45,26 @@ impl Operation for Encrypt {
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or_default());
-        Self::response_bytes_in(format, suite, size, limits)
+        self.response_bytes_in(format, suite, size, limits)
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let suite = self.options.suite_in(&app, format);
+        let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
         let start = StartSealing { sealer, on_error: self.document.on_error };
         let plan = self.document.plan(Containers::Whole, generation, Box::new(start))?;
-        let suite = self.options.suite_in(&app, format);
-        let response_bytes = Self::response_bytes_in(format, suite, context.size, &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
     }
 }
 
 /// Returns the longest document with every leaf sealed.
-pub(super) fn sealed_bytes(format: Format, suite: Suite, size: MessageSize) -> usize {
+/// `empty`: the longest envelope of nothing that is written.
+pub(super) fn sealed_bytes(format: Format, empty: usize, size: MessageSize) -> usize {
     // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
-    let per_leaf = crypto::Encoding::Text.sealed_bytes(suite::from_wire(suite), 0) + 8;
+    let per_leaf = empty + 8;
     let native = times(size.leaves, per_leaf).saturating_add(size.bytes / 3 * 4);
     document_bytes_in(format, native, size.leaves)
 }
@@ -135,6 +136,10 @@ impl FieldWork for SealFields {
 
     fn errors(&self) -> &FieldErrors {
         &self.faults
+    }
+
+    fn take_encapsulations(&mut self) -> Vec<String> {
+        self.writer.take_encapsulations()
     }
 }
 

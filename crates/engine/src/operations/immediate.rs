@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
-use sealwire_wire::{Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
+use sealwire_wire::{Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
 
 use crate::apps::Apps;
 use crate::engine::Engine;
@@ -95,6 +95,10 @@ fn of_native(said: &crypto::Envelope, outside: bool) -> Inspection {
             crypto::Encoding::Binary => Encoding::Binary,
         },
         plaintext_bytes: said.plaintext_bytes as u64,
+        encapsulation: said.encapsulation.map(|place| match place {
+            crypto::EncapsulationPlace::Inline => Encapsulation::Inline,
+            crypto::EncapsulationPlace::Apart => Encapsulation::Apart,
+        }),
         debug: None,
     }
 }
@@ -115,6 +119,7 @@ fn of_string(said: &evervault::Inspection) -> Inspection {
         sequence: None,
         encoding: Encoding::Text,
         plaintext_bytes: said.payload_bytes as u64,
+        encapsulation: None,
         debug: Some(said.is_debug),
     }
 }
@@ -131,6 +136,7 @@ fn of_file(said: &evervault::FileInspection) -> Inspection {
         sequence: None,
         encoding: Encoding::Binary,
         plaintext_bytes: said.content_bytes as u64,
+        encapsulation: None,
         debug: Some(said.is_debug),
     }
 }

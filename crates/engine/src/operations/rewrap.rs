@@ -11,7 +11,6 @@ use super::decrypt::{OpenFields, OpenSpec};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
-use crate::suite;
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -31,8 +30,9 @@ impl Rewrap {
         Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
     }
 
-    fn response_bytes_in(format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
-        response_bytes(rewrapped_bytes(format, suite, size), Some(size.leaves), limits)
+    fn response_bytes_in(&self, format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
+        let document = rewrapped_bytes(format, self.options.empty_bytes(suite), size);
+        response_bytes(document.saturating_add(self.options.encapsulations_bytes()), Some(size.leaves), limits)
     }
 }
 
@@ -43,14 +43,14 @@ impl Operation for Rewrap {
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or_default());
-        Self::response_bytes_in(format, suite, size, limits)
+        self.response_bytes_in(format, suite, size, limits)
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
-        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, self.options.outside);
+        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, self.options.outside)?;
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let outside = match self.options.outside {
             Outside::Accept | Outside::Refuse => {
@@ -67,17 +67,17 @@ impl Operation for Rewrap {
             }),
         )?;
         let suite = self.options.suite_in(&app, format);
-        let response_bytes = Self::response_bytes_in(format, suite, context.size, &context.engine.limits);
+        let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
     }
 }
 
 /// Returns the longest document with every envelope sealed again.
-pub(super) fn rewrapped_bytes(format: Format, suite: Suite, size: MessageSize) -> usize {
+/// `empty`: the longest envelope of nothing that is written.
+pub(super) fn rewrapped_bytes(format: Format, empty: usize, size: MessageSize) -> usize {
     // The longest case, a binary envelope with the shortest header made text with that of the suite: a third more, and for
     // each the difference of the headers, up to 2 bytes of rounding and 4 of the MessagePack header.
-    let empty = |suite| crypto::Encoding::Text.sealed_bytes(suite, 0);
-    let header = empty(suite::from_wire(suite)) - empty(crypto::Suite::Xaes);
+    let header = empty.saturating_sub(crypto::Encoding::Text.sealed_bytes(crypto::Suite::Xaes, 0));
     let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, header + 6));
     document_bytes_in(format, native, size.leaves)
 }
@@ -174,6 +174,10 @@ impl FieldWork for RewrapFields {
 
     fn errors(&self) -> &FieldErrors {
         &self.open.faults
+    }
+
+    fn take_encapsulations(&mut self) -> Vec<String> {
+        self.writer.take_encapsulations()
     }
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {

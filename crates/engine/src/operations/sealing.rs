@@ -5,8 +5,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_apps::App;
-use sealwire_crypto::{self as crypto, AppKeys, EpochLifetime, KeyVersion, Sealer, evervault};
-use sealwire_wire::{Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing};
+use sealwire_crypto::{self as crypto, AppKeys, EncapsulationPlace, EpochLifetime, KeyVersion, Sealer, evervault};
+use sealwire_wire::{Encapsulation, Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing};
 
 use crate::apps::Apps;
 use crate::frame_text::FrameText;
@@ -40,6 +40,7 @@ pub(super) struct AppKeySpec {
     keys: Arc<AppKeys>,
     version: Arc<KeyVersion>,
     encoding: crypto::Encoding,
+    place: EncapsulationPlace,
     context: Bytes,
 }
 
@@ -51,11 +52,12 @@ impl SealerSpec {
     /// Takes the one key that the request needs, if it is ready.
     pub(super) fn take_ready_key(&mut self) -> bool {
         let sealer = || match &self.source {
-            KeySource::Own(AppKeySpec { keys, version, encoding, context }, crypto::KeyScope::Request) => {
-                Sealer::if_ready(keys.app(), version, *encoding, context)
+            KeySource::Own(AppKeySpec { keys, version, encoding, place, context }, crypto::KeyScope::Request) => {
+                Some(Sealer::if_ready(keys.app(), version, *encoding, context)?.placing(*place))
             }
-            KeySource::Epoch(AppKeySpec { keys, version, encoding, context }, lifetime) => {
-                Sealer::if_in_epoch(keys.app(), version, *lifetime, Instant::now, *encoding, context)
+            KeySource::Epoch(AppKeySpec { keys, version, encoding, place, context }, lifetime) => {
+                let sealer = Sealer::if_in_epoch(keys.app(), version, *lifetime, Instant::now, *encoding, context)?;
+                Some(sealer.placing(*place))
             }
             KeySource::Own(_, crypto::KeyScope::Field) | KeySource::Evervault(..) => None,
         };
@@ -67,11 +69,12 @@ impl SealerSpec {
     pub(super) fn make(self) -> Result<FieldSealer, CallFailure> {
         let sealer = match (self.ready, self.source) {
             (Some(ready), _) => Ok(ready),
-            (None, KeySource::Own(AppKeySpec { keys, version, encoding, context }, scope)) => {
-                Sealer::new(keys.app(), version, scope, encoding, &context)
+            (None, KeySource::Own(AppKeySpec { keys, version, encoding, place, context }, scope)) => {
+                Sealer::new(keys.app(), version, scope, encoding, &context).map(|sealer| sealer.placing(place))
             }
-            (None, KeySource::Epoch(AppKeySpec { keys, version, encoding, context }, lifetime)) => {
+            (None, KeySource::Epoch(AppKeySpec { keys, version, encoding, place, context }, lifetime)) => {
                 Sealer::in_epoch(keys.app(), version, lifetime, Instant::now, encoding, &context)
+                    .map(|sealer| sealer.placing(place))
             }
             (None, KeySource::Evervault(version, scope, form)) => {
                 let sealer = evervault::Sealer::new(version, scope, &form).map_err(library_failed)?;
@@ -93,13 +96,31 @@ pub(super) struct SealOptions {
     pub(super) outside: Outside,
     role: Option<FrameText>,
     encoding: Encoding,
+    encapsulation: Encapsulation,
 }
 
 impl SealOptions {
     pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
-        let Writing { suite, key_scope, format, role, encoding, unbound, outside } = *writing;
+        let Writing { suite, key_scope, format, role, encoding, encapsulation, unbound, outside } = *writing;
         let role = role.map(|role| FrameText::new(frame, role));
-        Self { suite, key_scope, format, role, encoding, unbound, outside }
+        Self { suite, key_scope, format, role, encoding, encapsulation, unbound, outside }
+    }
+
+    /// Returns the bytes of an envelope of nothing, as text.
+    pub(super) fn empty_bytes(&self, suite: Suite) -> usize {
+        let suite = suite::from_wire(suite);
+        match self.encapsulation {
+            Encapsulation::Inline => crypto::Encoding::Text.sealed_bytes(suite, 0),
+            Encapsulation::Apart => crypto::Encoding::Text.sealed_bytes_apart(suite, 0),
+        }
+    }
+
+    /// Returns the bytes of encapsulations that a response has apart. An epoch can end within the request.
+    pub(super) fn encapsulations_bytes(&self) -> usize {
+        match self.encapsulation {
+            Encapsulation::Inline => 0,
+            Encapsulation::Apart => 2 * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
+        }
     }
 
     /// Returns the format that the request names, or else the app's.
@@ -132,6 +153,16 @@ impl SealOptions {
             KeyScope::Field => Some(crypto::KeyScope::Field),
             KeyScope::Epoch => None,
         };
+        if self.encapsulation == Encapsulation::Apart {
+            if suite != crypto::Suite::P256MlKem768 || format != Format::Native {
+                let rule = "must be \"inline\": only suite \"p256-mlkem768\" has encapsulations apart";
+                return Err(CallFailure::Param { name: "encapsulation", rule });
+            }
+            if self.key_scope == KeyScope::Field {
+                let rule = "must be \"request\" or \"epoch\" with encapsulation \"apart\"";
+                return Err(CallFailure::Param { name: "key_scope", rule });
+            }
+        }
         let newest = || app.keys.newest(suite).cloned().ok_or(CallFailure::NoKey);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
@@ -172,7 +203,11 @@ impl SealOptions {
             Encoding::Text => crypto::Encoding::Text,
             Encoding::Binary => crypto::Encoding::Binary,
         };
-        AppKeySpec { keys: Arc::clone(&app.keys), version, encoding, context: context.clone() }
+        let place = match self.encapsulation {
+            Encapsulation::Inline => EncapsulationPlace::Inline,
+            Encapsulation::Apart => EncapsulationPlace::Apart,
+        };
+        AppKeySpec { keys: Arc::clone(&app.keys), version, encoding, place, context: context.clone() }
     }
 
     /// Returns the form of the Evervault strings to write; `None` for native envelopes.
@@ -235,7 +270,7 @@ mod tests {
 
     use super::super::encrypt::sealed_bytes;
     use super::super::rewrap::rewrapped_bytes;
-    use super::{Arc, crypto, evervault, suite};
+    use super::{Arc, crypto, evervault};
     use crate::operation::MessageSize;
     use sealwire_jobs::field_errors::FieldProblem;
     use sealwire_jobs::field_opener::{Evervault, FieldOpener};
@@ -307,12 +342,9 @@ mod tests {
                     continue;
                 }
                 assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
-                let suite = if let FieldSealer::Native(sealer) = &writer {
-                    suite::to_wire(sealer.suite())
-                } else {
-                    <_>::default()
-                };
-                let room = sealed_bytes(format, suite, MessageSize { bytes: message_bytes, leaves: 1 });
+                let suite = if let FieldSealer::Native(sealer) = &writer { sealer.suite() } else { Suite::P256 };
+                let empty = crypto::Encoding::Text.sealed_bytes(suite, 0);
+                let room = sealed_bytes(format, empty, MessageSize { bytes: message_bytes, leaves: 1 });
                 assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
             }
         }
@@ -360,12 +392,9 @@ mod tests {
                     let found = reader.open(TokenReader::new(&sent).token().unwrap()).unwrap().unwrap();
                     let mut out = Vec::new();
                     assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
-                    let suite = if let FieldSealer::Native(sealer) = &target {
-                        suite::to_wire(sealer.suite())
-                    } else {
-                        <_>::default()
-                    };
-                    let room = rewrapped_bytes(format, suite, MessageSize { bytes: sent.len(), leaves: 1 });
+                    let suite = if let FieldSealer::Native(sealer) = &target { sealer.suite() } else { Suite::P256 };
+                    let empty = crypto::Encoding::Text.sealed_bytes(suite, 0);
+                    let room = rewrapped_bytes(format, empty, MessageSize { bytes: sent.len(), leaves: 1 });
                     assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
                 }
             }

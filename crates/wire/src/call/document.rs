@@ -4,7 +4,7 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    DocumentCall, Encoding, Format, KeyScope, OnError, Outside, Param, Reading, Suite, TokenLookupScope,
+    DocumentCall, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Param, Reading, Suite, TokenLookupScope,
     TokenizeOptions, Unbound, Unmatched, Writing,
 };
 
@@ -16,6 +16,7 @@ pub(super) fn document<'a, W: OwnParams<'a>>(params: &mut Params<'a>) -> Result<
             "app" => call.app = params.app(param)?,
             "payload" => call.payload = params.payload()?,
             "select" => call.select = Some(params.paths(param)?),
+            "encapsulations" => call.encapsulations = params.encapsulations(param)?,
             "unmatched" => call.unmatched = params.name(param, Unmatched::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
@@ -56,6 +57,7 @@ impl<'a> OwnParams<'a> for Writing<'a> {
             "role" => self.role = Some(params.role(param)?),
             "unbound" => self.unbound = params.name(param, Unbound::from_name)?,
             "outside" => self.outside = params.name(param, Outside::from_name)?,
+            "encapsulation" => self.encapsulation = params.name(param, Encapsulation::from_name)?,
             "encoding" => self.encoding = params.name(param, Encoding::from_name)?,
             other => return Err(params.unknown(other.as_bytes())),
         }

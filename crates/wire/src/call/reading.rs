@@ -5,8 +5,9 @@ use sealwire_msgpack::{Malformed, Token, TokenReader};
 use crate::call_error::CallError;
 use crate::frame::Span;
 use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX,
-    SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, TAG_BYTES_MAX, TAGS_MAX,
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX,
+    PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, TAG_BYTES_MAX,
+    TAGS_MAX,
 };
 use crate::method::Method;
 use crate::params::Param;
@@ -155,6 +156,10 @@ impl<'a> Params<'a> {
     pub(super) fn paths(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {
         // An empty list would read as "encrypt nothing" to some and "everything" to others.
         self.texts(param, SELECT_PATHS_MAX, SELECT_PATH_BYTES_MAX)
+    }
+
+    pub(super) fn encapsulations(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {
+        self.texts(param, ENCAPSULATIONS_MAX, ENCAPSULATION_BYTES_MAX)
     }
 
     pub(super) fn tags(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {

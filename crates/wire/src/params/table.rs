@@ -1,11 +1,12 @@
 //! One table of keys per method, as `proto/README.md` prints them.
 
 use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
-    EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_BYTES_MAX,
-    MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, PRINCIPAL_BYTES_MAX,
-    PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
-    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX,
+    ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX,
+    MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX,
+    ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
+    TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 
@@ -60,6 +61,8 @@ const LAST: Param = param("last", "integer", Some("4"), "0 to 4");
 const _: () = assert!(
     APP_BYTES_MAX == 64
         && SELECT_PATHS_MAX == 64
+        && ENCAPSULATIONS_MAX == 32
+        && ENCAPSULATION_BYTES_MAX == 1_551
         && SELECT_PATH_BYTES_MAX == 1_024
         && CONTEXT_BYTES_MAX == 4_096
         && DEADLINE_MS_MAX == 3_600_000
@@ -122,19 +125,33 @@ const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
     table
 }
 
-const ENCRYPT: [Param; 15] = document(
+const ENCAPSULATION: Param = param("encapsulation", "string", Some("\"inline\""), "\"inline\" or \"apart\"");
+const ENCAPSULATIONS: Param =
+    param("encapsulations", "array of strings", Some("none"), "1 to 32 texts of 1 to 1551 bytes");
+const ENCRYPT: [Param; 16] = document(
     "every leaf",
-    &[SUITE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
+    &[
+        SUITE,
+        KEY_SCOPE,
+        FORMAT,
+        param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"),
+        ENCODING,
+        ENCAPSULATION,
+    ],
 );
-const DECRYPT: [Param; 11] =
-    document("every envelope", &[param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\"")]);
-const REWRAP: [Param; 16] = document(
+const DECRYPT: [Param; 12] = document(
+    "every envelope",
+    &[ENCAPSULATIONS, param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\"")],
+);
+const REWRAP: [Param; 18] = document(
     "every envelope",
     &[
         SUITE,
         KEY_SCOPE,
         FORMAT,
         ENCODING,
+        ENCAPSULATION,
+        ENCAPSULATIONS,
         param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\""),
         param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\" or \"adopt\""),
     ],

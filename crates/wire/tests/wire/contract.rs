@@ -87,6 +87,7 @@ fn enumerated_params_list_every_name() {
     check(Methods::ALL, "key_scope", of(KeyScope::ALL, KeyScope::name));
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
+    check(Methods::ALL, "encapsulation", of(Encapsulation::ALL, Encapsulation::name));
     check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
     check(only(Method::Decrypt), "outside", of(&[Outside::Accept, Outside::Refuse], Outside::name));
     check(only(Method::Rewrap), "outside", of(Outside::ALL, Outside::name));
@@ -175,6 +176,8 @@ fn limits() {
             ("app_bytes_max", APP_BYTES_MAX as u64),
             ("select_paths_max", SELECT_PATHS_MAX as u64),
             ("select_path_bytes_max", SELECT_PATH_BYTES_MAX as u64),
+            ("encapsulations_max", ENCAPSULATIONS_MAX as u64),
+            ("encapsulation_bytes_max", ENCAPSULATION_BYTES_MAX as u64),
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
             ("reason_bytes_max", REASON_BYTES_MAX as u64),
             ("traceparent_bytes_max", TRACEPARENT_BYTES_MAX as u64),
@@ -234,6 +237,7 @@ fn results() {
         sequence: Some(0),
         encoding: Encoding::Text,
         plaintext_bytes: 0,
+        encapsulation: Some(Encapsulation::Inline),
         debug: Some(false),
     };
     let mut out = Vec::new();
@@ -245,7 +249,8 @@ fn results() {
     out.clear();
     let document = reply::Document::begin(&mut out, 1);
     out.push(0xc0);
-    document.finish(&mut out, 1, &[FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }], 1, &[0]);
+    let errors = [FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }];
+    document.finish(&mut out, 1, (&errors, 1), &[0], &["sw1h:".to_owned()]);
     assert_eq!(column(&table("Document result", "key"), 0), keys(Reply::decode(&out).unwrap().outcome.unwrap()));
 }
 

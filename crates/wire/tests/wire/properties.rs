@@ -290,6 +290,7 @@ proptest! {
             payload: &payload,
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
             unmatched: Unmatched::ALL[on_error],
+            encapsulations: Vec::new(),
             context: &context,
             on_error: OnError::ALL[on_error],
             deadline_ms,
@@ -302,6 +303,7 @@ proptest! {
                 format: format.map(|format| Format::ALL[format]),
                 role: role.as_deref(),
                 encoding: Encoding::ALL[encoding],
+                encapsulation: Encapsulation::ALL[encoding],
                 ..Writing::default()
             },
         };
@@ -327,6 +329,7 @@ proptest! {
             context: &context,
             on_error: if report { OnError::Report } else { OnError::Fail },
             deadline_ms,
+            encapsulations: if report { vec!["sw1h:"; 32] } else { Vec::new() },
             writing: Reading { outside: Outside::ALL[usize::from(report)] },
             ..Decrypt::new("a", &payload)
         };
@@ -334,6 +337,7 @@ proptest! {
         request::decrypt(&mut bytes, 1, &sent);
         prop_assert_eq!(decode(&bytes), Ok(Call::Decrypt(sent.clone())));
         let sent = Rewrap {
+            encapsulations: sent.encapsulations,
             select: sent.select,
             context: &context,
             on_error: sent.on_error,
@@ -502,7 +506,7 @@ proptest! {
         let mut out = Vec::new();
         let document = reply::Document::begin(&mut out, msgid);
         out.extend_from_slice(&payload);
-        document.finish(&mut out, generation, &[], 0, &[]);
+        document.finish(&mut out, generation, (&[], 0), &[], &[]);
         let scan = Scanner::for_replies(Limits::default()).scan(&out);
         let head = MessageHeader::Response { msgid };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);

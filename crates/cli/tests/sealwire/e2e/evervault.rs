@@ -583,6 +583,7 @@ fn inspect_says_what_a_string_says() {
             sequence: None,
             encoding,
             plaintext_bytes,
+            encapsulation: None,
             debug: Some(false),
         };
         let r1 = "ev:QkTC:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:vYj5I5ezaS4pmAruUZ8cD09ZioaTsR35ZbaHYSUxmBENbp1oSK5KlH3DLus2q6ss:$";

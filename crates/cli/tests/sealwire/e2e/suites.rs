@@ -1,7 +1,7 @@
 //! Tests of the cipher suites that an app writes and reads, by its operator's settings and by requests.
 
 use sealwire_apps::{KeyKind, Settings, Target};
-use sealwire_client::{Client, Encoding, Envelope, Inspect, Rewrap};
+use sealwire_client::{Client, Encapsulation, Encoding, Envelope, Inspect, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, Suite, Writing};
@@ -148,6 +148,63 @@ fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
         assert!(operator.app(&shop()).await.unwrap().keys.iter().any(|key| key.suite == crypto::Suite::P256MlKem768));
         set(&harness, crypto::Suite::P256, &[crypto::Suite::P256]).await;
         assert_eq!(code(open(b"file 7").await), ErrorCode::CannotOpen);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn fields_share_an_encapsulation_that_is_apart_from_them() {
+    run(async {
+        let harness = Harness::start().await;
+        harness.set_epoch(15_000).await;
+        let client = harness.client().await;
+        let document = fields(2_000);
+        let p256 = encrypted(&client, with(Suite::P256), &document).await;
+        let apart = Writing { encapsulation: Encapsulation::Apart, ..with(Suite::P256MlKem768) };
+        for (key_scope, encoding) in [
+            (KeyScope::Request, Encoding::Text),
+            (KeyScope::Request, Encoding::Binary),
+            (KeyScope::Epoch, Encoding::Text),
+        ] {
+            let writing = Writing { key_scope, encoding, ..apart };
+            let sealed = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await.unwrap();
+            assert_eq!(sealed.encapsulations.len(), 1);
+            let bytes = sealed.payload.len() + sealed.encapsulations[0].len();
+            assert!(encoding == Encoding::Binary || bytes * 10 <= p256.len() * 11, "{bytes} of {}", p256.len());
+            let open = async |payload: &[u8], texts: Vec<String>| {
+                let encapsulations = texts.iter().map(String::as_str).collect();
+                client.decrypt(Decrypt { encapsulations, ..Decrypt::new(APP, payload) }).await
+            };
+            let opened = open(&sealed.payload, sealed.encapsulations.clone()).await.unwrap();
+            assert_eq!((opened.payload, opened.encapsulations), (document.clone().into(), Vec::new()));
+            // One field alone; not without its encapsulation, although it is cached.
+            let mut reader = TokenReader::new(&sealed.payload);
+            reader.array_len().unwrap();
+            let field = reader.value().unwrap();
+            assert!(open(field, sealed.encapsulations.clone()).await.is_ok());
+            assert_eq!(code(open(field, Vec::new()).await), ErrorCode::CannotOpen);
+            let moved = client.rewrap(Rewrap {
+                encapsulations: sealed.encapsulations.iter().map(String::as_str).collect(),
+                writing: apart,
+                ..Rewrap::new(APP, &sealed.payload)
+            });
+            let moved = moved.await.unwrap();
+            assert_ne!(moved.encapsulations, sealed.encapsulations);
+            assert_eq!(code(open(&moved.payload, sealed.encapsulations.clone()).await), ErrorCode::CannotOpen);
+            let both = [sealed.encapsulations.clone(), moved.encapsulations.clone()].concat();
+            assert_eq!(open(&moved.payload, both).await.unwrap().payload, document);
+        }
+        for (writing, param) in [
+            (Writing { suite: Some(Suite::P256), ..apart }, "encapsulation"),
+            (Writing { suite: Some(Suite::Xaes), ..apart }, "encapsulation"),
+            (Writing { key_scope: KeyScope::Field, ..apart }, "key_scope"),
+        ] {
+            let error = rpc_error(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &[0xc3]) }).await);
+            assert_eq!(error.code, ErrorCode::BadRequest);
+            assert!(error.message.starts_with(param), "{error}");
+        }
+        let call = Decrypt { encapsulations: vec!["sw1h:AAAA"], ..Decrypt::new(APP, &p256) };
+        assert_eq!(code(client.decrypt(call).await), ErrorCode::BadRequest);
         harness.settles().await;
     });
 }

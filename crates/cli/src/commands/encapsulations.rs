@@ -1,0 +1,93 @@
+//! Encapsulations that are apart from the fields of a document, as member `$sw1` of the document
+//! (`proto/envelope.md`, "Encapsulations apart").
+
+use sealwire_msgpack::{TokenReader, write};
+
+use super::Failure;
+
+const MEMBER: &str = "$sw1";
+const PREFIX: &str = "sw1h:";
+
+/// Takes the encapsulations out of a document. One that is no object, or whose member is something else, has none.
+pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
+    let mut reader = TokenReader::new(document);
+    let Ok(count) = reader.map_len() else { return Ok((document.to_vec(), Vec::new())) };
+    let (mut members, mut found) = (Vec::with_capacity(document.len()), Vec::new());
+    let mut left = 0;
+    for _ in 0..count {
+        let (key, value) = (reader.value()?, reader.value()?);
+        match texts(key, value) {
+            Some(texts) => found = texts,
+            None => {
+                left += 1;
+                members.extend_from_slice(key);
+                members.extend_from_slice(value);
+            }
+        }
+    }
+    let mut rest = Vec::with_capacity(members.len() + 5);
+    write::map_len(&mut rest, left);
+    rest.extend_from_slice(&members);
+    Ok((rest, found))
+}
+
+/// Reads a member, if it is that of encapsulations.
+fn texts(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
+    if TokenReader::new(key).str_utf8().ok()? != MEMBER {
+        return None;
+    }
+    let mut reader = TokenReader::new(value);
+    let count = reader.array_len().ok()?;
+    let texts = (0..count).map(|_| reader.str_utf8().ok().filter(|text| text.starts_with(PREFIX)).map(str::to_owned));
+    texts.collect()
+}
+
+/// Puts encapsulations into a document.
+pub(super) fn put(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
+    if texts.is_empty() {
+        return Ok(document.to_vec());
+    }
+    let mut reader = TokenReader::new(document);
+    let count = reader.map_len().map_err(|_| "--apart needs a document that is an object, for its member $sw1")?;
+    let mut out = Vec::with_capacity(document.len() + 2_000 * texts.len());
+    write::map_len(&mut out, count.checked_add(1).ok_or("the document has too many members")?);
+    for _ in 0..2 * count {
+        out.extend_from_slice(reader.value()?);
+    }
+    write::str(&mut out, MEMBER);
+    write::array_len(&mut out, u32::try_from(texts.len())?);
+    texts.iter().for_each(|text| write::str(&mut out, text));
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_into_a_document_is_taken_out_of_it() {
+        let texts = [format!("{PREFIX}a"), format!("{PREFIX}b")];
+        for members in [0, 1, 14, 15, 16, 70_000] {
+            let mut document = Vec::new();
+            write::map_len(&mut document, members);
+            for member in 0..members {
+                write::str(&mut document, &format!("m{member}"));
+                write::uint(&mut document, member.into());
+            }
+            let with = put(&document, &texts).unwrap();
+            assert_eq!(take(&with).unwrap(), (document.clone(), texts.to_vec()));
+            assert_eq!(take(&document).unwrap(), (document.clone(), Vec::new()));
+            assert_eq!(put(&document, &[]).unwrap(), document);
+        }
+    }
+
+    #[test]
+    fn data_of_that_name_stays() {
+        for document in [&b"\x81\xa4$sw1\x01"[..], b"\x81\xa4$sw1\x91\xa1x", b"\x91\xa4$sw1", b"\x01", b"\x81\x01\x02"]
+        {
+            assert_eq!(take(document).unwrap(), (document.to_vec(), Vec::new()));
+        }
+        assert!(put(b"\x90", &["sw1h:".into()]).unwrap_err().to_string().contains("an object"));
+        assert!(take(b"\x82\x01").is_err());
+    }
+}
