@@ -76,7 +76,7 @@ pub struct Rejection {
     /// Why.
     pub reason: Reason,
     /// When what is in the way will have gone, and those been served that were refused before and come again: at least
-    /// 5 ms, and spread over half as much again so that callers do not return together. Meant for calls of
+    /// 5 ms and at most an hour, and spread over half as much again so that callers do not return together. Meant for calls of
     /// this class and above: the connection begins none of them for as long, at most a second, and still reads a little
     /// ahead.
     pub retry_after: Duration,
@@ -86,6 +86,8 @@ pub struct Rejection {
 
 /// Shortest time to stay away: what an answer and a new request take anyway.
 const RETRY_AFTER_MIN: f64 = 5e6;
+/// Longest time to stay away: an hour. Estimates can be wrong, and nobody should be sent away for good by one.
+const RETRY_AFTER_MAX: f64 = 3.6e12;
 
 /// Admission state of a tenant. Work is in nanoseconds.
 #[derive(Debug)]
@@ -279,7 +281,7 @@ impl TenantAdmission {
             Reason::Backlog | Reason::Deadline | Reason::Memory => (forecast.ahead - min).max(forecast.held).max(0.0),
         };
         let gone = (way + rules.returning * self.refused.sums()[..=class.index()].iter().sum::<f64>() / rate.tenant)
-            .max(RETRY_AFTER_MIN);
+            .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
         Rejection {
             reason,
             retry_after: Duration::from_nanos((gone * (1.0 + spread / 2.0)) as u64),
