@@ -21,6 +21,8 @@ const XAES_ROW_NS_MAX: f64 = 600.0;
 const XAES_ONE_FIELD_NS_MAX: f64 = 12_000.0;
 /// Budget for a field of 2,000 with suite `xaes`, as a multiple of its cost on P-256.
 const XAES_FACTOR_MAX: f64 = 1.0;
+/// Budget for what a request costs more with suite `p256-mlkem768` than on P-256, in microseconds.
+const HYBRID_EXTRA_US_MAX: f64 = 30.0;
 
 /// CPU time in nanoseconds.
 #[derive(Clone, Copy)]
@@ -82,6 +84,17 @@ pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floo
             measured: format!("{:.2} us", one.cpu_ns() / 1e3),
             met: one.cpu_ns() <= max,
         }));
+    }
+    for one in measured.iter().filter(|one| one.load.operation == BenchOperation::EncryptHybrid) {
+        let CpuLoad { fields, callers, .. } = one.load;
+        for text in encrypt(fields).filter(|text| text.load.callers == callers) {
+            let extra = one.per_request_us() - text.per_request_us();
+            verdicts.push(FloorVerdict {
+                budget: format!("{fields} fields, p256-mlkem768: CPU per request <= P-256 + {HYBRID_EXTRA_US_MAX} us"),
+                measured: format!("{extra:+.1} us"),
+                met: extra <= HYBRID_EXTRA_US_MAX,
+            });
+        }
     }
     for (operation, what, factor_max) in [
         (BenchOperation::EncryptXaes, "with xaes: CPU <= {}x P-256", XAES_FACTOR_MAX),

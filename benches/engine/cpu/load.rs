@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::quantile;
-use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Suite, Writing};
+use sealwire_client::{Client, Decrypt, Encapsulation, Encoding, Encrypt, KeyScope, Suite, Writing};
 use tokio::runtime::Runtime;
 
 use crate::cpu::place::{CpuTime, Place};
@@ -20,6 +20,8 @@ pub(crate) enum BenchOperation {
     EncryptBinary,
     /// With suite `xaes`.
     EncryptXaes,
+    /// With suite `p256-mlkem768`, its encapsulation apart.
+    EncryptHybrid,
     DecryptText,
     /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
@@ -27,6 +29,8 @@ pub(crate) enum BenchOperation {
     DecryptXaes,
     /// Suite `xaes`, and every field as if from another request.
     DecryptXaesKeyed,
+    /// Suite `p256-mlkem768`, its encapsulation apart.
+    DecryptHybrid,
 }
 
 impl BenchOperation {
@@ -37,15 +41,29 @@ impl BenchOperation {
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
             Self::EncryptXaes => "encrypt_xaes",
+            Self::EncryptHybrid => "encrypt_hybrid",
             Self::DecryptText => "decrypt_text",
             Self::DecryptKeyed => "decrypt_keyed",
             Self::DecryptXaes => "decrypt_xaes",
             Self::DecryptXaesKeyed => "decrypt_xaes_keyed",
+            Self::DecryptHybrid => "decrypt_hybrid",
         }
     }
 
     const fn decrypts(self) -> bool {
-        matches!(self, Self::DecryptText | Self::DecryptKeyed | Self::DecryptXaes | Self::DecryptXaesKeyed)
+        match self {
+            Self::DecryptText
+            | Self::DecryptKeyed
+            | Self::DecryptXaes
+            | Self::DecryptXaesKeyed
+            | Self::DecryptHybrid => true,
+            Self::EncryptText
+            | Self::EncryptK1
+            | Self::EncryptEpoch
+            | Self::EncryptBinary
+            | Self::EncryptXaes
+            | Self::EncryptHybrid => false,
+        }
     }
 
     /// Returns how the documents of the requests are encrypted.
@@ -57,6 +75,9 @@ impl BenchOperation {
             Self::EncryptEpoch => Writing { key_scope: KeyScope::Epoch, ..default },
             Self::EncryptBinary => Writing { encoding: Encoding::Binary, ..default },
             Self::EncryptXaes | Self::DecryptXaes => Writing { suite: Some(Suite::Xaes), ..default },
+            Self::EncryptHybrid | Self::DecryptHybrid => {
+                Writing { suite: Some(Suite::P256MlKem768), encapsulation: Encapsulation::Apart, ..default }
+            }
             Self::DecryptKeyed => Writing { key_scope: KeyScope::Field, ..default },
             Self::DecryptXaesKeyed => Writing { suite: Some(Suite::Xaes), key_scope: KeyScope::Field, ..default },
         }
@@ -78,7 +99,7 @@ impl CpuLoad {
     }
 }
 
-pub(crate) const LOADS: [CpuLoad; 22] = [
+pub(crate) const LOADS: [CpuLoad; 25] = [
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
     CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
@@ -94,6 +115,8 @@ pub(crate) const LOADS: [CpuLoad; 22] = [
     CpuLoad { operation: BenchOperation::EncryptXaes, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::EncryptXaes, fields: 100, callers: 8 },
     CpuLoad { operation: BenchOperation::EncryptXaes, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptHybrid, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptHybrid, fields: 2_000, callers: 4 },
     CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
     CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
     CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 100, callers: 8 },
@@ -101,6 +124,7 @@ pub(crate) const LOADS: [CpuLoad; 22] = [
     CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 2_000, callers: 4 },
     CpuLoad { operation: BenchOperation::DecryptXaes, fields: 2_000, callers: 4 },
     CpuLoad { operation: BenchOperation::DecryptXaesKeyed, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptHybrid, fields: 2_000, callers: 4 },
 ];
 
 /// Measurement of one load.
@@ -161,26 +185,34 @@ pub(crate) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Dur
     Ok(Measured { load, requests: latencies.len() as u64, wall, cpu, latency_us })
 }
 
-fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
+/// What the requests of a load send.
+#[derive(Clone)]
+struct Sent {
+    payload: Vec<u8>,
+    encapsulations: Vec<String>,
+}
+
+fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Sent {
     let payload = document(load.fields);
     if !load.operation.decrypts() {
-        return payload;
+        return Sent { payload, encapsulations: Vec::new() };
     }
     let writing = load.operation.writing();
     let sealed = callers.block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
-    sealed.expect("encrypts").payload.to_vec()
+    let sealed = sealed.expect("encrypts");
+    Sent { payload: sealed.payload.to_vec(), encapsulations: sealed.encapsulations }
 }
 
 /// Returns the latency of each response in microseconds. Each caller sends at least one request.
-async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Duration) -> Vec<f64> {
+async fn closed_loop(client: &Client, load: CpuLoad, sent: &Sent, time: Duration) -> Vec<f64> {
     let end = Instant::now() + time;
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..load.callers {
-        let (client, payload) = (client.clone(), payload.to_vec());
+        let (client, sent) = (client.clone(), sent.clone());
         callers.spawn(async move {
             let (mut latencies, mut begun) = (Vec::new(), Instant::now());
             while latencies.is_empty() || begun < end {
-                call(&client, load.operation, &payload).await;
+                call(&client, load.operation, &sent).await;
                 let answered = Instant::now();
                 latencies.push((answered - begun).as_nanos() as f64 / 1e3);
                 begun = answered;
@@ -191,9 +223,10 @@ async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Durat
     callers.join_all().await.into_iter().flatten().collect()
 }
 
-async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
+async fn call(client: &Client, operation: BenchOperation, Sent { payload, encapsulations }: &Sent) {
     let reply = if operation.decrypts() {
-        client.decrypt(Decrypt::new(APP, payload)).await
+        let encapsulations = encapsulations.iter().map(String::as_str).collect();
+        client.decrypt(Decrypt { encapsulations, ..Decrypt::new(APP, payload) }).await
     } else {
         client.encrypt(Encrypt { writing: operation.writing(), ..Encrypt::new(APP, payload) }).await
     };
