@@ -270,7 +270,9 @@ impl Sealer {
     /// Notes the encapsulation of the present schedule, if it is apart.
     #[inline]
     fn note_apart(&mut self) {
-        if self.place == EncapsulationPlace::Inline {
+        // The second field of a schedule and later ones were noted with the first.
+        let is_noted = matches!(self.keys, Keys::Own { next: Some(2..), .. });
+        if self.place == EncapsulationPlace::Inline || is_noted {
             return;
         }
         let schedule = self.keys.present();

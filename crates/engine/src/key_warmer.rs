@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use sealwire_crypto::{AppKeys, Curve, KeyId, KeyVersion};
+use sealwire_crypto::{AppKeys, KeyId, KeyVersion, Suite};
 
 use crate::apps::Apps;
 
@@ -78,9 +78,10 @@ impl KeyWarmer {
         let before: HashMap<KeyId, Hot> = self.hot().iter().map(|hot| (hot.version.id, hot.clone())).collect();
         let mut uses_now = HashMap::new();
         let mut hot: Vec<Hot> = Vec::new();
-        for (keys, version) in
-            all.iter().flat_map(|keys| Curve::ALL.iter().filter_map(move |c| Some((keys, keys.newest(*c)?))))
-        {
+        // A symmetric key needs nothing ahead.
+        let suites = || Suite::ALL.into_iter().filter(|suite| *suite != Suite::Xaes);
+        let newest = all.iter().flat_map(|keys| suites().filter_map(move |suite| Some((keys, keys.newest(suite)?))));
+        for (keys, version) in newest {
             let uses = version.uses();
             let recent = uses.saturating_sub(uses_before.get(&version.id).copied().unwrap_or_default());
             uses_now.insert(version.id, uses);
@@ -105,7 +106,7 @@ impl KeyWarmer {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_crypto::{AppId, Encoding, KeyPair, KeyScope, KeyState, Sealer};
+    use sealwire_crypto::{AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, Sealer};
 
     use super::*;
 
