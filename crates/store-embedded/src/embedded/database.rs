@@ -67,7 +67,15 @@ fn parts(key: &[u8]) -> Option<(MapId, TokenId)> {
 
 /// The folder lock, held while the database is open. The operating system releases the lock when the process ends.
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Releases the lock also if a forked child still holds a copy of the file: until its exec, which can be long on a busy
+    /// machine.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
 }
 
 impl Lock {
@@ -102,7 +110,7 @@ impl Lock {
         let named =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         named.map_err(|error| io(&path, error))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -287,5 +295,21 @@ fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
         )),
         // The debug form tells which check failed and at most the file. It does not contain stored content.
         other => StoreError::Damaged { place: folder.display().to_string(), what: format!("{other:?}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_lock_is_free_although_a_child_holds_a_copy() {
+        let folder = tempfile::tempdir().expect("makes one");
+        let lock = Lock::take(folder.path()).expect("free");
+        let copy = lock.file.try_clone().expect("as a fork makes one");
+        assert!(matches!(Lock::take(folder.path()), Err(StoreError::InUse { .. })));
+        drop(lock);
+        Lock::take(folder.path()).expect("free again");
+        drop(copy);
     }
 }
