@@ -12,6 +12,7 @@ work=$PWD/target/interop-outside
 export GOCACHE=$PWD/target/interop-go/cache GOMODCACHE=$PWD/target/interop-go/modules GOFLAGS=-modcacherw
 mkdir -p "$work"
 .ci/again go build -C "$here" -buildvcs=false -o "$work/seal" .
+.ci/again go build -C "$here" -buildvcs=false -o "$work/hybrid" ./hybrid
 if ! cmp -s "$here/package.json" "$work/node/pins"; then
     rm -rf "$work/node"
     mkdir -p "$work/node"
