@@ -320,7 +320,7 @@ fn remove(folder: &Path, segments: &[Segment]) -> Result<(), ArchiveError> {
     files::sync_folder(folder).map_err(at(folder))
 }
 
-fn locked(folder: &Path, name: &str) -> Result<fs::File, ArchiveError> {
+fn locked(folder: &Path, name: &str) -> Result<files::Lock, ArchiveError> {
     let lock = files::lock(&folder.join(name)).map_err(at(folder))?;
     lock.ok_or_else(|| ArchiveError::InUse { folder: folder.to_owned() })
 }

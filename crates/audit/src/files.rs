@@ -91,11 +91,24 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Takes an exclusive lock for as long as the returned file is open. Returns `None` if another process holds the lock.
-pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
+/// An exclusive lock between processes.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Releases the lock also if a forked child still holds a copy of the file: until its exec.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
+/// Takes a lock. Returns `None` if another process holds it.
+pub(crate) fn lock(path: &Path) -> io::Result<Option<Lock>> {
     let file = open(path)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Lock { file })),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
@@ -109,6 +122,18 @@ pub(crate) fn torn(folder: &Path, segment: &Segment) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dropped_lock_is_free_although_a_child_holds_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOCK_FILE);
+        let held = lock(&path).unwrap().unwrap();
+        let copy = held.file.try_clone().unwrap();
+        assert!(lock(&path).unwrap().is_none());
+        drop(held);
+        assert!(lock(&path).unwrap().is_some());
+        drop(copy);
+    }
 
     #[test]
     fn names_are_read_as_they_are_written_and_sort_as_records_do() {

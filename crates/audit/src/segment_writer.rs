@@ -135,7 +135,7 @@ pub struct Journal {
     out: Vec<u8>,
     /// Total size of the files, as far as is known without reading the folder: files can be moved away.
     folder_bytes: u64,
-    _lock: File,
+    _lock: files::Lock,
 }
 
 #[derive(Debug)]
