@@ -60,8 +60,8 @@ pub enum WalkError<E> {
     Transform(E),
 }
 
-/// The state of one walk over one document, between two slices.
-#[derive(Debug)]
+/// The state of one walk over one document, between two slices. A clone continues from the same place.
+#[derive(Clone, Debug)]
 pub struct Walk {
     selection: Arc<Selection>,
     containers: Containers,
@@ -70,6 +70,8 @@ pub struct Walk {
     position: usize,
     /// Input before this offset was already copied to the output or replaced.
     copied_to: usize,
+    /// Whether the result is of no interest.
+    discards: bool,
     /// Start of the current container that is one field. Its bytes must not be copied yet.
     whole_at: Option<usize>,
     fields: usize,
@@ -88,6 +90,7 @@ struct WalkPass<'a, T> {
     transform: &'a mut T,
     /// As `copied_to` of the walk, for the duration of the call.
     copied_to: usize,
+    discards: bool,
     /// Maximum length of `out`.
     out_len_max: usize,
     out_bytes_max: usize,
@@ -102,6 +105,7 @@ impl Walk {
             limits,
             position: 0,
             copied_to: 0,
+            discards: false,
             whole_at: None,
             fields: 0,
             met: NOTHING,
@@ -110,6 +114,12 @@ impl Walk {
             root_started: false,
             frames: Vec::with_capacity(limits.depth_max.min(16)),
         }
+    }
+
+    /// Makes the walk copy nothing to the output: for transforms that only read fields, and keep them.
+    #[must_use]
+    pub fn without_output(self) -> Self {
+        Self { discards: true, ..self }
     }
 
     /// Returns the number of fields passed to the transform so far, including failed and unchanged fields.
@@ -150,6 +160,7 @@ impl Walk {
             out,
             transform,
             copied_to: self.copied_to,
+            discards: self.discards,
         };
         let progress = self.run(&mut pass, budget)?;
         pass.flush_to(self.whole_at.unwrap_or(self.position))?;
@@ -306,6 +317,9 @@ impl<T: Transform> WalkPass<'_, T> {
     /// Copies the pending input before offset `end` unchanged.
     #[inline]
     fn flush_to(&mut self, end: usize) -> Result<(), WalkError<T::Error>> {
+        if self.discards {
+            return Ok(());
+        }
         let run = self.input.get(self.copied_to..end).unwrap_or_default();
         if run.len() > self.out_len_max.saturating_sub(self.out.len()) {
             return Err(self.out_too_large());
@@ -384,6 +398,24 @@ mod tests {
             let outcome = walk(selection, Containers::Whole, WalkLimits::default(), WIDE, input, &mut paths);
             assert_eq!(outcome, Ok((input[..1].to_vec(), 1)));
         }
+    }
+
+    #[test]
+    fn a_walk_without_output_reads_the_same_fields() {
+        let input = [0x93, 0x01, 0x92, 0x02, 0xa1, b'x', 0x03];
+        let limits = WalkLimits { out_bytes_max: 0, ..WalkLimits::default() };
+        let mut whole = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits).without_output();
+        let mut seen = Paths::default();
+        let mut out = Vec::new();
+        assert_eq!(whole.advance(&input, &mut out, &mut seen, Budget::fields(2)), Ok(Progress::More));
+        // A clone goes on from the same place.
+        let (mut rest, mut seen_by_rest) = (whole.clone(), Paths::default());
+        assert_eq!(rest.advance(&input, &mut out, &mut seen_by_rest, WIDE), Ok(Progress::Done { consumed: 7 }));
+        assert_eq!(
+            (seen.0.len(), seen_by_rest.0, whole.fields(), rest.fields()),
+            (2, vec!["$[1][1]", "$[2]"].into_iter().map(str::to_owned).collect(), 2, 4)
+        );
+        assert!(out.is_empty());
     }
 
     #[test]
