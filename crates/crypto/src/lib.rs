@@ -10,6 +10,7 @@
 //! context and altered bytes apart.
 
 pub mod aead;
+mod agreement_queue;
 mod app;
 mod context;
 mod curve;
@@ -27,12 +28,14 @@ mod mutex;
 mod open;
 mod open_key_cache;
 mod precomputed;
+mod recipient;
 mod seal;
 mod short_fields;
 mod signature;
 mod suite;
 mod xaes;
 
+pub use agreement_queue::AgreementQueue;
 pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion, Origin};
 pub use curve::Curve;
 pub use envelope::{

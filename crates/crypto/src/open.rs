@@ -8,15 +8,15 @@ use base64::Engine as _;
 use zeroize::Zeroizing;
 
 use crate::aead::{TAG_BYTES, room};
+use crate::agreement_queue::AgreementQueue;
 use crate::context::Context;
 use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Encapsulation, Header, HeaderText,
-    Parts,
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Header, HeaderText, Parts,
 };
-use crate::hpke::ScheduleContext;
-use crate::hybrid::{self, ENC_BYTES};
-use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
+use crate::hybrid::ENC_BYTES;
+use crate::open_key_cache::HELD_MAX;
+use crate::recipient::{HeldContext, Recipient};
+use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, Origin, Suite};
 
 /// An opened field.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,16 +31,12 @@ pub struct Opened<'a> {
 
 /// Opens fields under one context. Fields of one ephemeral key share one Diffie-Hellman.
 pub struct Opener {
-    keys: Arc<AppKeys>,
-    /// Whether what was sealed outside opens.
-    opens_outside: bool,
+    recipient: Recipient,
     /// The additional data: the datatype, then the client's context.
     aad: Vec<u8>,
-    /// Encapsulations that are apart from the fields, by the headers that name them.
-    given: HashMap<Header, Box<[u8; ENC_BYTES]>>,
-    /// The cache of schedules that earlier requests opened, if enabled.
-    kept: Option<Arc<OpenedSchedules>>,
-    schedules: Vec<Slot>,
+    /// Contexts that other threads make, if they help.
+    queue: Option<Arc<AgreementQueue>>,
+    schedules: Vec<HeldContext>,
     by_header: HashMap<Header, usize>,
     /// The last header. In a document made by one request, every header is the same.
     last: Option<LastHeader>,
@@ -49,6 +45,7 @@ pub struct Opener {
     derived: Option<Context>,
     /// Number of Diffie-Hellmans made.
     agreements: usize,
+    agreements_ahead: usize,
     body: Zeroizing<Vec<u8>>,
 }
 
@@ -67,31 +64,21 @@ enum ContextPlace {
     Derived,
 }
 
-/// One key schedule of this request.
-struct Slot {
-    context: Arc<Context>,
-    header: Header,
-    origin: Origin,
-    /// True if the schedule is in [`Opener::kept`] or must not be added there.
-    is_kept: bool,
-}
-
 impl Opener {
     /// Creates an opener with an app's keys. `context` must be the context that the fields were sealed with.
     #[must_use]
     pub fn new(keys: Arc<AppKeys>, context: &[u8]) -> Self {
         let aad = [&[Datatype::Value as u8], context].concat();
         Self {
-            keys,
-            opens_outside: true,
-            given: HashMap::new(),
+            recipient: Recipient::new(keys),
             aad,
-            kept: None,
+            queue: None,
             schedules: Vec::new(),
             by_header: HashMap::new(),
             last: None,
             derived: None,
             agreements: 0,
+            agreements_ahead: 0,
             body: Zeroizing::new(Vec::new()),
         }
     }
@@ -99,13 +86,13 @@ impl Opener {
     /// Makes the opener refuse what was sealed outside.
     #[must_use]
     pub fn inside_only(self, inside_only: bool) -> Self {
-        Self { opens_outside: !inside_only, ..self }
+        Self { recipient: self.recipient.inside_only(inside_only), ..self }
     }
 
     /// Makes the opener use and extend the cache of schedules that other requests opened.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { kept, ..self }
+        Self { recipient: self.recipient.keeping(kept), ..self }
     }
 
     /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one does.
@@ -113,9 +100,13 @@ impl Opener {
     /// # Errors
     /// [`CannotOpen`] if it is not such a text.
     pub fn give(&mut self, encapsulation: &[u8]) -> Result<(), CannotOpen> {
-        let (header, enc) = Encapsulation::from_text(encapsulation).ok_or(CannotOpen)?;
-        self.given.insert(header, enc);
-        Ok(())
+        self.recipient.give(encapsulation)
+    }
+
+    /// Returns the queue through which other threads make the key agreements of fields that this opener has yet to come to.
+    pub fn share_agreements(&mut self) -> Arc<AgreementQueue> {
+        let queue = || Arc::new(AgreementQueue::new(self.recipient.clone(), self.by_header.keys()));
+        Arc::clone(self.queue.get_or_insert_with(queue))
     }
 
     #[cfg(test)]
@@ -123,9 +114,14 @@ impl Opener {
         self.schedules.len()
     }
 
-    /// Returns the number of Diffie-Hellmans made so far, which dominate the cost of opening.
+    /// Returns the number of Diffie-Hellmans that this opener made so far, which dominate the cost of opening.
     pub fn agreements(&self) -> usize {
         self.agreements
+    }
+
+    /// Returns the number of Diffie-Hellmans that this opener found in its [queue](Self::share_agreements), made.
+    pub fn agreements_ahead(&self) -> usize {
+        self.agreements_ahead
     }
 
     /// Returns true if a text envelope opens, or fails to, without a Diffie-Hellman. Takes its schedule from the cache of
@@ -142,28 +138,21 @@ impl Opener {
 
     fn has_schedule(&mut self, parts: &Parts<'_>) -> bool {
         let header = parts.header;
-        if self.lacks_encapsulation(parts) {
+        if self.recipient.lacks_encapsulation(parts) {
             return true;
         }
         if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
-        let Ok(version) = self.reader(header) else { return true };
+        let Ok(version) = self.recipient.reader(header) else { return true };
         // A full table would be emptied, and with it what is there for other fields.
-        match self.kept_schedule(header, version.origin) {
-            Some(slot) if self.schedules.len() < HELD_MAX => {
-                self.hold(slot);
+        match self.recipient.kept_context(header, version.origin) {
+            Some(held) if self.schedules.len() < HELD_MAX => {
+                self.hold(held);
                 true
             }
             _ => false,
         }
-    }
-
-    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does not open, also if its
-    /// schedule is cached: that must not depend on other requests.
-    fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
-        let is_apart = parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
-        is_apart && !self.given.contains_key(&parts.header)
     }
 
     /// Opens a text envelope.
@@ -177,7 +166,7 @@ impl Opener {
             Some(last) => last,
             None => {
                 let parts = Header::split_text(text).ok_or(CannotOpen)?;
-                if self.lacks_encapsulation(&parts) {
+                if self.recipient.lacks_encapsulation(&parts) {
                     return Err(CannotOpen);
                 }
                 let Parts { header, encapsulation, body } = parts;
@@ -203,7 +192,7 @@ impl Opener {
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
         let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
-        if self.lacks_encapsulation(&parts) {
+        if self.recipient.lacks_encapsulation(&parts) {
             return Err(CannotOpen);
         }
         let Parts { header, encapsulation, body } = parts;
@@ -234,16 +223,10 @@ impl Opener {
                 (&*context.open(sequence, &self.aad, sealed)?, Origin::Inside)
             }
             ContextPlace::Held(schedule) => {
-                let slot = &mut self.schedules[schedule];
-                let plaintext = &*slot.context.open(sequence, &self.aad, sealed)?;
-                if !slot.is_kept {
-                    slot.is_kept = true;
-                    if let Some(kept) = &self.kept {
-                        let schedule = Schedule::Envelope(Arc::clone(&slot.context));
-                        kept.keep(self.keys.app(), Name::Envelope(slot.header), schedule);
-                    }
-                }
-                (plaintext, slot.origin)
+                let held = &mut self.schedules[schedule];
+                let plaintext = &*held.context.open(sequence, &self.aad, sealed)?;
+                self.recipient.keep(held);
+                (plaintext, held.origin)
             }
         };
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
@@ -277,75 +260,46 @@ impl Opener {
     fn derive(&mut self, header: Header) -> Result<(), CannotOpen> {
         // Whatever `last` says, a failure leaves no context for it.
         self.last = None;
-        let version = self.reader(header)?;
+        let version = self.recipient.reader(header)?;
         let KeyMaterial::Symmetric(key) = &version.material else { return Err(CannotOpen) };
         self.derived = Some(key.opening_context(header.random()).map_err(|_| CannotOpen)?);
         Ok(())
     }
 
-    /// Makes the context of a header of another suite, by one Diffie-Hellman unless it is kept. `enc`: the encapsulation of
-    /// [`Suite::P256MlKem768`]. Returns its index.
+    /// Takes the context of a header of another suite from where it is, or makes it by one Diffie-Hellman. `enc`: the
+    /// encapsulation of [`Suite::P256MlKem768`]. Returns its index.
     fn agree(&mut self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<usize, CannotOpen> {
-        let app = self.keys.app();
         // Looks up the key before the cache, because a disabled version must open nothing.
-        let version = Arc::clone(self.reader(header)?);
-        let origin = version.origin;
-        let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
-        let slot = match self.kept_schedule(header, origin) {
-            Some(slot) => slot,
-            None => {
-                self.agreements += 1;
-                let context = match (&version.material, enc) {
-                    (KeyMaterial::Hybrid(key), Some(enc)) => {
-                        let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;
-                        let schedule =
-                            |context: &ScheduleContext| Context::key_schedule(hybrid::KEM_ID, &secret, context);
-                        version.with_context(app, hybrid::KEM_ID, schedule)
-                    }
-                    (KeyMaterial::Pair(pair), None) => {
-                        let curve = header.suite().curve().ok_or(CannotOpen)?;
-                        let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                        let schedule = |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
-                        version.with_context(app, curve.kem_id(), schedule)
-                    }
-                    _ => return Err(CannotOpen),
-                };
-                Slot { context: Arc::new(context.map_err(|_| CannotOpen)?), header, origin, is_kept: false }
-            }
+        let origin = self.recipient.reader(header)?.origin;
+        let kept = self.recipient.kept_context(header, origin);
+        let held = if let Some(held) = kept {
+            held
+        } else if let Some(held) = self.queue.as_ref().and_then(|queue| queue.take(&header)) {
+            self.agreements_ahead += 1;
+            held
+        } else {
+            self.agreements += 1;
+            self.recipient.agree(header, enc)?
         };
         if self.schedules.len() == HELD_MAX {
             self.schedules.clear();
             self.by_header.clear();
             self.last = None;
         }
-        Ok(self.hold(slot))
+        Ok(self.hold(held))
     }
 
-    /// Returns the key version that opens a header.
-    fn reader(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
-        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
-        if self.opens_outside || version.origin == Origin::Inside { Ok(version) } else { Err(CannotOpen) }
-    }
-
-    /// Returns a schedule that an earlier request opened under a version of this origin.
-    fn kept_schedule(&self, header: Header, origin: Origin) -> Option<Slot> {
-        match self.kept.as_ref()?.get(self.keys.app(), Name::Envelope(header))? {
-            Schedule::Envelope(context) => Some(Slot { context, header, origin, is_kept: true }),
-            _ => None,
-        }
-    }
-
-    /// Holds a schedule for the rest of the request and returns its index.
-    fn hold(&mut self, slot: Slot) -> usize {
+    /// Holds a context for the rest of the request and returns its index.
+    fn hold(&mut self, held: HeldContext) -> usize {
         let schedule = self.schedules.len();
-        self.by_header.insert(slot.header, schedule);
-        self.schedules.push(slot);
+        self.by_header.insert(held.header, schedule);
+        self.schedules.push(held);
         schedule
     }
 }
 
 impl fmt::Debug for Opener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("app", self.keys.app()).finish_non_exhaustive()
+        f.debug_struct("Opener").field("app", self.recipient.app()).finish_non_exhaustive()
     }
 }

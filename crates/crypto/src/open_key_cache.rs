@@ -110,6 +110,11 @@ impl OpenedSchedules {
         self.lock().take_use(app, name)
     }
 
+    /// Returns true if a schedule is cached under a name. Does not count as a lookup.
+    pub(crate) fn contains(&self, app: &AppId, name: Name) -> bool {
+        self.lock().entries.contains(&(app.clone(), name))
+    }
+
     /// Passes to `found` each cached schedule with the index of its name in `names`. Takes the lock once.
     pub(crate) fn get_each(
         &self,

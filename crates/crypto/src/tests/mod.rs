@@ -1,5 +1,6 @@
 //! Published vectors, our own vectors, and the contract of sealing and opening.
 
+mod agreement_queue;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod assembly;
 mod contract;

@@ -1,0 +1,166 @@
+//! Key agreements of one request that any thread can make before the request needs them.
+//!
+//! A document whose fields were sealed by many requests takes one Diffie-Hellman per field, and these do not depend on each
+//! other. The opener takes fields from the front. Whoever helps adds envelopes in the order of the document, and makes
+//! agreements from the back, so that the two meet only once per queue. An agreement that is not there when the opener needs
+//! it, the opener makes itself: it never waits for another thread.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+
+use crate::Suite;
+use crate::envelope::{BASE64, BINARY_PREFIX, ENCAPSULATION_BYTES, Header, Parts};
+use crate::hybrid::ENC_BYTES;
+use crate::recipient::{HeldContext, Recipient};
+
+/// Envelopes in a queue, with contexts or without: about 1 KiB each.
+const QUEUED_MAX: usize = 128;
+/// Headers after which a queue forgets which it had.
+const RECENT_MAX: usize = 1_024;
+
+/// The queue of one request. See the module.
+pub struct AgreementQueue {
+    recipient: Recipient,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// In the order of the document.
+    entries: VecDeque<Entry>,
+    /// Headers that were added lately, or that the opener had before.
+    recent: HashSet<Header>,
+}
+
+struct Entry {
+    header: Header,
+    stage: Stage,
+}
+
+enum Stage {
+    /// To be made. An encapsulation in the envelope comes with it.
+    Waiting(Option<Box<[u8; ENC_BYTES]>>),
+    /// A thread is at it.
+    Running,
+    Made(HeldContext),
+}
+
+impl AgreementQueue {
+    /// `had`: headers whose contexts the opener has.
+    pub(crate) fn new<'a>(recipient: Recipient, had: impl Iterator<Item = &'a Header>) -> Self {
+        let state = State { entries: VecDeque::new(), recent: had.copied().collect() };
+        Self { recipient, state: Mutex::new(state) }
+    }
+
+    /// Returns true if the queue takes another envelope.
+    pub fn has_room(&self) -> bool {
+        self.lock().entries.len() < QUEUED_MAX
+    }
+
+    /// Adds the agreement of a text envelope, if it needs one that was not added before.
+    pub fn add_text(&self, text: &[u8]) {
+        let Some(parts) = Header::split_text(text) else { return };
+        self.add(&parts, || {
+            let mut bytes = [0; ENCAPSULATION_BYTES];
+            BASE64.decode_slice(parts.encapsulation, &mut bytes).ok()?;
+            parts.header.checked_enc(&bytes).copied().map(Box::new)
+        });
+    }
+
+    /// Does the same for a binary envelope.
+    pub fn add_binary(&self, bytes: &[u8]) {
+        let Some(parts) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split) else { return };
+        self.add(&parts, || parts.header.checked_enc(parts.encapsulation).copied().map(Box::new));
+    }
+
+    /// `enc` returns the encapsulation if it is the one that the header names.
+    fn add(&self, parts: &Parts<'_>, enc: impl FnOnce() -> Option<Box<[u8; ENC_BYTES]>>) {
+        let header = parts.header;
+        // What does not open, or takes no agreement, is the opener's.
+        if header.suite() == Suite::Xaes
+            || self.recipient.lacks_encapsulation(parts)
+            || self.recipient.reader(header).is_err()
+        {
+            return;
+        }
+        let mut state = self.lock();
+        if state.recent.len() == RECENT_MAX {
+            state.recent.clear();
+        }
+        if state.entries.len() == QUEUED_MAX || !state.recent.insert(header) || self.recipient.is_kept(header) {
+            return;
+        }
+        let enc = match parts.encapsulation {
+            [] => None,
+            _ => match enc() {
+                Some(enc) => Some(enc),
+                None => return,
+            },
+        };
+        state.entries.push_back(Entry { header, stage: Stage::Waiting(enc) });
+    }
+
+    /// Makes the last agreement that nobody has begun. Returns false if there is none.
+    pub fn agree_next(&self) -> bool {
+        let mut state = self.lock();
+        let begun = state.entries.iter_mut().rev().find_map(|entry| match &mut entry.stage {
+            Stage::Waiting(enc) => {
+                let enc = enc.take();
+                entry.stage = Stage::Running;
+                Some((entry.header, enc))
+            }
+            Stage::Running | Stage::Made(_) => None,
+        });
+        drop(state);
+        let Some((header, enc)) = begun else { return false };
+        // A failure is the opener's too, which makes the agreement once more.
+        let made = self.recipient.agree(header, enc.as_deref()).ok();
+        let mut state = self.lock();
+        let is_this = |entry: &Entry| entry.header == header && matches!(entry.stage, Stage::Running);
+        if let Some(at) = state.entries.iter().rposition(is_this) {
+            match made {
+                Some(held) => state.entries[at].stage = Stage::Made(held),
+                None => drop(state.entries.remove(at)),
+            }
+        }
+        true
+    }
+
+    /// Returns true if an agreement is there that nobody has begun.
+    pub fn is_waiting(&self) -> bool {
+        self.lock().entries.iter().any(|entry| matches!(entry.stage, Stage::Waiting(_)))
+    }
+
+    /// Forgets all envelopes: the opener has passed them.
+    pub fn clear(&self) {
+        self.lock().entries.clear();
+    }
+
+    /// Returns the context of a header if it is made. Removes the header and those before it, which the opener has passed.
+    pub(crate) fn take(&self, header: &Header) -> Option<HeldContext> {
+        let mut state = self.lock();
+        let at = state.entries.iter().position(|entry| entry.header == *header)?;
+        match state.entries.drain(..=at).next_back()?.stage {
+            Stage::Made(held) => Some(held),
+            Stage::Waiting(_) | Stage::Running => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change is complete before anything that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for AgreementQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgreementQueue").field("queued", &self.lock().entries.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,118 @@
+//! The receiving side of one request: finds the key of a header and makes the context that opens its fields.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::envelope::{Encapsulation, Header, Parts};
+use crate::hpke::ScheduleContext;
+use crate::hybrid::{self, ENC_BYTES};
+use crate::open_key_cache::{Name, Schedule};
+use crate::{AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
+
+/// What the contexts of one request are made with. Threads that work on the same request each have one.
+#[derive(Clone)]
+pub(crate) struct Recipient {
+    keys: Arc<AppKeys>,
+    /// Whether what was sealed outside opens.
+    opens_outside: bool,
+    /// Encapsulations that are apart from the fields, by the headers that name them.
+    given: HashMap<Header, Box<[u8; ENC_BYTES]>>,
+    /// The cache of schedules that earlier requests opened, if enabled.
+    kept: Option<Arc<OpenedSchedules>>,
+}
+
+/// The context of one header of a request.
+pub(crate) struct HeldContext {
+    pub(crate) context: Arc<Context>,
+    pub(crate) header: Header,
+    pub(crate) origin: Origin,
+    /// True if the context is in the cache of other requests, or was offered to it.
+    is_kept: bool,
+}
+
+impl Recipient {
+    pub(crate) fn new(keys: Arc<AppKeys>) -> Self {
+        Self { keys, opens_outside: true, given: HashMap::new(), kept: None }
+    }
+
+    pub(crate) fn inside_only(self, inside_only: bool) -> Self {
+        Self { opens_outside: !inside_only, ..self }
+    }
+
+    pub(crate) fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { kept, ..self }
+    }
+
+    pub(crate) fn app(&self) -> &AppId {
+        self.keys.app()
+    }
+
+    /// Takes the text of an encapsulation that is apart.
+    pub(crate) fn give(&mut self, encapsulation: &[u8]) -> Result<(), CannotOpen> {
+        let (header, enc) = Encapsulation::from_text(encapsulation).ok_or(CannotOpen)?;
+        self.given.insert(header, enc);
+        Ok(())
+    }
+
+    /// Returns true if the encapsulation of an envelope is apart and was not given. It then does not open, also if its
+    /// schedule is cached: that must not depend on other requests.
+    pub(crate) fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
+        let is_apart = parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
+        is_apart && !self.given.contains_key(&parts.header)
+    }
+
+    /// Returns the key version that opens a header.
+    pub(crate) fn reader(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
+        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
+        if self.opens_outside || version.origin == Origin::Inside { Ok(version) } else { Err(CannotOpen) }
+    }
+
+    /// Returns a context under which an earlier request opened a field, with a version of this origin.
+    pub(crate) fn kept_context(&self, header: Header, origin: Origin) -> Option<HeldContext> {
+        match self.kept.as_ref()?.get(self.app(), Name::Envelope(header))? {
+            Schedule::Envelope(context) => Some(HeldContext { context, header, origin, is_kept: true }),
+            _ => None,
+        }
+    }
+
+    /// Returns true if [`Self::kept_context`] would return a context. Does not count as a use.
+    pub(crate) fn is_kept(&self, header: Header) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.contains(self.app(), Name::Envelope(header)))
+    }
+
+    /// Offers a context, under which a field has opened, to other requests.
+    #[inline]
+    pub(crate) fn keep(&self, held: &mut HeldContext) {
+        if held.is_kept {
+            return;
+        }
+        held.is_kept = true;
+        if let Some(kept) = &self.kept {
+            kept.keep(self.app(), Name::Envelope(held.header), Schedule::Envelope(Arc::clone(&held.context)));
+        }
+    }
+
+    /// Makes the context of a header by one Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`], unless it
+    /// was given.
+    pub(crate) fn agree(&self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<HeldContext, CannotOpen> {
+        let version = self.reader(header)?;
+        let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
+        let context = match (&version.material, enc) {
+            (KeyMaterial::Hybrid(key), Some(enc)) => {
+                let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;
+                let schedule = |context: &ScheduleContext| Context::key_schedule(hybrid::KEM_ID, &secret, context);
+                version.with_context(self.app(), hybrid::KEM_ID, schedule)
+            }
+            (KeyMaterial::Pair(pair), None) => {
+                let curve = header.suite().curve().ok_or(CannotOpen)?;
+                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                let schedule = |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
+                version.with_context(self.app(), curve.kem_id(), schedule)
+            }
+            _ => return Err(CannotOpen),
+        };
+        let context = Arc::new(context.map_err(|_| CannotOpen)?);
+        Ok(HeldContext { context, header, origin: version.origin, is_kept: false })
+    }
+}
