@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, OpenedValue};
 use sealwire_crypto::{
-    self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin, looks_like_binary, looks_like_text,
+    self as crypto, AgreementQueue, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin, looks_like_binary,
+    looks_like_text,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
@@ -74,9 +75,20 @@ impl FieldOpener {
         self.evervault.ignores_unauthenticated_types = true;
     }
 
-    /// Diffie-Hellmans made so far.
+    /// Diffie-Hellmans that it made so far.
     pub fn agreements(&self) -> usize {
         self.native.agreements() + self.evervault.agreements()
+    }
+
+    /// Diffie-Hellmans that other threads made for it so far.
+    pub fn agreements_ahead(&self) -> usize {
+        self.native.agreements_ahead()
+    }
+
+    /// Returns the queue of key agreements that other threads can make, if the fields so far needed more than one: the next
+    /// ones then probably need more.
+    pub fn share_agreements(&mut self) -> Option<Arc<AgreementQueue>> {
+        (self.native.agreements() > 1).then(|| self.native.share_agreements())
     }
 
     /// Lets [`Self::pauses`] be true once that many more are made.
@@ -263,13 +275,9 @@ fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
 
 fn is_one_document(bytes: &[u8], depth_max: usize) -> bool {
     let nothing = Arc::new(Selection::parse([]).unwrap_or(Selection::everything()));
-    let limits = WalkLimits { depth_max, out_bytes_max: bytes.len() };
-    let walked = Walk::new(nothing, Containers::Descend, limits).advance(
-        bytes,
-        &mut Vec::with_capacity(bytes.len()),
-        &mut KeepAll,
-        Budget::UNLIMITED,
-    );
+    let limits = WalkLimits { depth_max, out_bytes_max: 0 };
+    let mut walk = Walk::new(nothing, Containers::Descend, limits).without_output();
+    let walked = walk.advance(bytes, &mut Vec::new(), &mut KeepAll, Budget::UNLIMITED);
     walked == Ok(Progress::Done { consumed: bytes.len() })
 }
 

@@ -3,7 +3,7 @@
 //! A call on tokens pauses behind its walk, for the store to be asked, and walks again if the answer changes its reply.
 //! How long a slice is, is the scheduler's business: it names fields, bytes and agreements, and is told what was done.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,10 +17,15 @@ use crate::cost::{OperationKind, SliceBudget, WorkKind, fields_max};
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
+use crate::read_ahead::ReadAhead;
+use crate::scheduler::IdleWork;
 use crate::tokens::detokenize::DetokenizeFields;
 use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
-use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
+use sealwire_telemetry::metrics::{AgreementLabel, MaskLabel, MethodLabel, Metrics, TokenLabel};
+
+/// Fields left below which waking another thread costs more than it saves.
+const READ_AHEAD_FIELDS_MIN: u64 = 4;
 
 /// Makes the operation on the fields, in the first slice.
 pub trait StartFields: Send {
@@ -286,6 +291,11 @@ pub trait Slices: Send {
     /// Does as much as is allowed.
     fn slice(&mut self, allowance: &SliceBudget) -> Slice;
 
+    /// Returns what other threads can do for the next slices. Called between two slices.
+    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+        None
+    }
+
     /// Tells whoever waits what it came to, after the last slice.
     fn deliver(self: Box<Self>);
 }
@@ -305,6 +315,8 @@ pub struct Job {
     walk: Walk,
     out: Vec<u8>,
     document: Option<reply::Document>,
+    /// Begun when the document turns out to need many key agreements.
+    read_ahead: Option<Arc<ReadAhead>>,
     started: Option<Instant>,
     worked: Duration,
     limits: Limits,
@@ -351,6 +363,7 @@ impl Job {
             walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits)),
             out: Vec::new(),
             document: None,
+            read_ahead: None,
             started: None,
             worked: Duration::ZERO,
             limits: limits.clone(),
@@ -365,6 +378,18 @@ impl Job {
     fn agreements(&mut self) -> usize {
         let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
         opener.map_or(0, |opener| opener.agreements())
+    }
+
+    /// Begins to read ahead if that can help.
+    fn begin_read_ahead(&mut self) {
+        let fields_left = fields_max(self.order.leaves).saturating_sub(self.walk.fields() as u64);
+        if self.read_ahead.is_some() || fields_left < READ_AHEAD_FIELDS_MIN {
+            return;
+        }
+        let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
+        if let Some(agreements) = opener.and_then(|opener| opener.share_agreements()) {
+            self.read_ahead = Some(Arc::new(ReadAhead::new(self.order.payload.clone(), &self.walk, agreements)));
+        }
     }
 
     /// Makes the operation at the first slice.
@@ -452,15 +477,18 @@ impl Job {
         self.stage.fields().map(|fields| fields.work().errors())
     }
 
-    /// Counts what a walk found besides fields.
-    fn count_found(&self) {
-        if let Some(fields) = self.stage.fields() {
-            fields.work().count(&self.metrics);
+    /// Counts what a walk found besides fields, and the key agreements that it needed.
+    fn count_found(&mut self) {
+        let Some(fields) = self.stage.fields_mut() else { return };
+        fields.work().count(&self.metrics);
+        if let Some(opener) = fields.work_mut().opener() {
+            self.metrics.key_agreements(AgreementLabel::Request, opener.agreements() as u64);
+            self.metrics.key_agreements(AgreementLabel::IdleThread, opener.agreements_ahead() as u64);
         }
     }
 
     /// Counts what was done and, if the call was stopped, what was not.
-    fn count(&self, completed: bool) {
+    fn count(&mut self, completed: bool) {
         let fields = self.walk.fields() as u64;
         self.metrics.fields_done(self.order.method, fields);
         if completed {
@@ -530,6 +558,15 @@ impl Slices for Job {
             Err(failure) => self.finish(Err(failure)),
         }
         Slice { done: work_size, more }
+    }
+
+    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+        self.begin_read_ahead();
+        let read_ahead = self.read_ahead.as_ref()?;
+        read_ahead.follow(&self.walk).then(|| {
+            let work: Weak<ReadAhead> = Arc::downgrade(read_ahead);
+            work as Weak<dyn IdleWork>
+        })
     }
 
     fn deliver(mut self: Box<Self>) {

@@ -14,5 +14,6 @@ pub mod field_sealer;
 pub mod inline_budget;
 pub mod job;
 pub mod masks;
+pub mod read_ahead;
 pub mod scheduler;
 pub mod tokens;

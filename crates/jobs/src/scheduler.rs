@@ -2,17 +2,20 @@
 //!
 //! A fixed number of threads, started once on the runtime's blocking pool, take slices and run them. They never wait on
 //! I/O. A network thread runs a request itself if nothing is queued, and the request is small, needs no Diffie-Hellman
-//! and fits the thread's [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a few hundred nanoseconds at a time: nothing is
-//! run, dropped or woken under it.
+//! and fits the thread's [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a few
+//! hundred nanoseconds at a time: nothing is run, dropped or woken under it.
+//!
+//! A crypto thread for which no slice is queued helps the requests that run ([`IdleWork`]), then does the engine's
+//! [`IdleTask`], then sleeps.
 //!
 //! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
@@ -36,6 +39,12 @@ const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 /// Idle task of a crypto thread. Returns true if it did something. Each step is short.
 pub type IdleTask = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Work that a request offers to idle crypto threads, for as long as it lives.
+pub trait IdleWork: Send + Sync {
+    /// Does one short step. Returns false if there is nothing to do now.
+    fn step(&self) -> bool;
+}
+
 /// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
 #[derive(Clone)]
 pub struct Scheduler(Arc<Handle>);
@@ -56,6 +65,8 @@ struct SharedScheduler {
 struct SchedulerState {
     core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
+    /// Work of running requests for idle threads, in turns. Only filled while a thread is idle, so it stays short.
+    idle_work: VecDeque<Weak<dyn IdleWork>>,
     idle: usize,
     closed: bool,
 }
@@ -122,6 +133,7 @@ struct SliceResult {
     took: Option<Duration>,
     unfinished: Option<Box<dyn Slices>>,
     ended: Option<Box<dyn Slices>>,
+    idle_work: Option<Weak<dyn IdleWork>>,
 }
 
 impl Scheduler {
@@ -139,7 +151,13 @@ impl Scheduler {
             origin: Instant::now(),
             wait_max: knobs.wait_max,
             weights: config.weights.clone(),
-            state: Mutex::new(SchedulerState { core: Core::new(knobs), costs, idle: 0, closed: false }),
+            state: Mutex::new(SchedulerState {
+                core: Core::new(knobs),
+                costs,
+                idle_work: VecDeque::new(),
+                idle: 0,
+                closed: false,
+            }),
             wake: Condvar::new(),
             spare,
             inline_runs: AtomicU32::new(0),
@@ -309,7 +327,7 @@ impl AdmissionPermit {
             return Err(work);
         }
         let mut state = shared.lock();
-        if state.core.gauges().ready.iter().any(|ready| *ready > 0) {
+        if state.has_ready() {
             return Err(work);
         }
         self.begun = true;
@@ -415,12 +433,15 @@ impl TakenSlice {
         // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
         let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
         let took = began.map(|began| thread_cpu().saturating_sub(began));
+        let result =
+            SliceResult { id, kind, done: WorkSize::default(), took, unfinished: None, ended: None, idle_work: None };
         match slice {
-            Ok(Slice { done, more: true }) => SliceResult { id, kind, done, took, unfinished: Some(work), ended: None },
-            Ok(Slice { done, more: false }) => {
-                SliceResult { id, kind, done, took, unfinished: None, ended: Some(work) }
+            Ok(Slice { done, more: true }) => {
+                let idle_work = work.idle_work();
+                SliceResult { done, unfinished: Some(work), idle_work, ..result }
             }
-            Err(_) => SliceResult { id, kind, done: WorkSize::default(), took: None, unfinished: None, ended: None },
+            Ok(Slice { done, more: false }) => SliceResult { done, ended: Some(work), ..result },
+            Err(_) => SliceResult { took: None, ..result },
         }
     }
 }
@@ -436,12 +457,36 @@ impl SchedulerState {
 
     /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
-        let SliceResult { id, kind, done, took, unfinished, ended } = result;
+        let SliceResult { id, kind, done, took, unfinished, ended, idle_work } = result;
+        if let Some(work) = idle_work {
+            self.offer_idle_work(work);
+        }
         if let Some(took) = took {
             self.costs.observe(kind, done, took);
         }
         let spent = self.costs.estimate(kind, done);
         [ended, self.core.done(now, id, spent, unfinished)]
+    }
+}
+
+impl SchedulerState {
+    /// Offers work to the threads that are idle. The caller wakes them.
+    fn offer_idle_work(&mut self, work: Weak<dyn IdleWork>) {
+        if self.idle > 0 && !self.idle_work.iter().any(|other| other.ptr_eq(&work)) {
+            self.idle_work.push_back(work);
+        }
+    }
+
+    /// Returns the work whose turn it is.
+    fn next_idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+        let work = self.idle_work.pop_front()?;
+        self.idle_work.push_back(work.clone());
+        Some(work)
+    }
+
+    /// Returns true if a slice is queued.
+    fn has_ready(&self) -> bool {
+        self.core.gauges().ready.iter().any(|ready| *ready > 0)
     }
 }
 
@@ -488,7 +533,12 @@ impl SharedScheduler {
             let taken = state.take_slice(self.now());
             let woken = woken(&mut state.core);
             let closed = state.closed;
+            let idle_work = if taken.is_none() { state.next_idle_work() } else { None };
+            let wake = taken.is_some() && state.idle > 0 && !state.idle_work.is_empty();
             drop(state);
+            if wake {
+                self.wake.notify_all();
+            }
             deliver(&mut ended);
             if taken.is_none() && closed {
                 return None;
@@ -498,15 +548,29 @@ impl SharedScheduler {
             if taken.is_some() {
                 return taken;
             }
+            let helped = idle_work.is_some_and(|work| self.help(&work));
             let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
             state = self.lock();
-            if did_something || state.closed || state.core.gauges().ready.iter().any(|ready| *ready > 0) {
+            if helped || did_something || state.closed || !state.idle_work.is_empty() || state.has_ready() {
                 continue;
             }
             state.idle += 1;
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
+    }
+
+    /// Does one step of a request's work. Returns false, and removes the work, if there was nothing to do.
+    fn help(&self, work: &Weak<dyn IdleWork>) -> bool {
+        // A panic ends the help, not the request.
+        let step = |work: Arc<dyn IdleWork>| catch_unwind(AssertUnwindSafe(|| work.step())).unwrap_or(false);
+        let helped = work.upgrade().is_some_and(step);
+        if helped {
+            std::thread::yield_now();
+        } else {
+            self.lock().idle_work.retain(|other| !other.ptr_eq(work));
+        }
+        helped
     }
 
     fn weight(&self, principal: &Principal) -> u32 {

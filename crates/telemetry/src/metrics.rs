@@ -40,8 +40,8 @@ pub use traces::TraceMetrics;
 type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
-    CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
-    MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
+    AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel,
+    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -85,6 +85,12 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "counter",
         labels: &["by"],
         help: "Fields masked by the request's rules or the role's mask",
+    },
+    MetricDoc {
+        name: "sealwire_key_agreements_total",
+        kind: "counter",
+        labels: &["thread"],
+        help: "Key agreements made to open fields. Of idle_thread: ahead of their request",
     },
     MetricDoc {
         name: "sealwire_tokens_total",
@@ -412,6 +418,11 @@ struct MaskLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AgreementLabels {
+    thread: AgreementLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
     operation: StoreLabel,
 }
@@ -479,6 +490,7 @@ struct BuildLabels {
 const METHODS: usize = MethodLabel::ALL.len();
 const CODES: usize = CallCode::ALL.len();
 const MASKS: usize = MaskLabel::ALL.len();
+const AGREEMENTS: usize = AgreementLabel::ALL.len();
 const TOKENS: usize = TokenLabel::ALL.len();
 const STORE: usize = StoreLabel::ALL.len();
 const WAITING: usize = WaitingLabel::ALL.len();
@@ -550,6 +562,7 @@ pub struct Metrics {
     calls: [[Counter; CODES]; METHODS],
     fields: [Counter; METHODS],
     masked: [Counter; MASKS],
+    key_agreements: [Counter; AGREEMENTS],
     tokens: [Counter; TOKENS],
     store_seconds: [Histogram; STORE],
     store_failures: [Counter; STORE],
@@ -645,6 +658,8 @@ impl Metrics {
         register(&mut registry, "sealwire_fields_total", fields.clone());
         let masked = Family::<MaskLabels, Counter>::default();
         register(&mut registry, "sealwire_fields_masked_total", masked.clone());
+        let key_agreements = Family::<AgreementLabels, Counter>::default();
+        register(&mut registry, "sealwire_key_agreements_total", key_agreements.clone());
         let tokens = Family::<TokenLabels, Counter>::default();
         let store = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
         let store_failures = Family::<StoreLabels, Counter>::default();
@@ -718,6 +733,8 @@ impl Metrics {
                 .map(|method| CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))),
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
             masked: MaskLabel::ALL.map(|by| masked.get_or_create_owned(&MaskLabels { by })),
+            key_agreements: AgreementLabel::ALL
+                .map(|thread| key_agreements.get_or_create_owned(&AgreementLabels { thread })),
             tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
             store_seconds: StoreLabel::ALL.map(|operation| store.get_or_create_owned(&StoreLabels { operation })),
             store_failures: StoreLabel::ALL
@@ -823,6 +840,11 @@ impl Metrics {
     /// That many fields were worked on, whatever became of their call.
     pub fn fields_done(&self, method: MethodLabel, fields: u64) {
         self.fields[method.index()].inc_by(fields);
+    }
+
+    /// That many key agreements were needed to open fields.
+    pub fn key_agreements(&self, thread: AgreementLabel, agreements: u64) {
+        self.key_agreements[thread as usize].inc_by(agreements);
     }
 
     /// That many fields were masked.
@@ -1055,6 +1077,7 @@ mod tests {
         });
         metrics.fields_done(Method::Encrypt.into(), 30);
         metrics.fields_masked(MaskLabel::Role, 6);
+        metrics.key_agreements(AgreementLabel::IdleThread, 7);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.landed(&BatchStats {
@@ -1105,6 +1128,7 @@ mod tests {
             ("sealwire_requests_total{method=\"decrypt\",code=\"ok\"}", 0.0),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
             ("sealwire_fields_masked_total{by=\"role\"}", 6.0),
+            ("sealwire_key_agreements_total{thread=\"idle_thread\"}", 7.0),
             ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
             ("sealwire_store_seconds_count{operation=\"write\"}", 1.0),
             ("sealwire_store_failures_total{operation=\"write\"}", 1.0),

@@ -63,11 +63,16 @@ fn size(fields: u64) -> WorkSize {
     WorkSize { requests: 1, key_agreements: 0, fields, bytes: 0 }
 }
 
-/// A scheduler of one crypto thread, whose costs do not depend on this machine.
 fn scheduler() -> Scheduler {
+    scheduler_of(1)
+}
+
+/// A scheduler of some crypto threads, whose costs do not depend on this machine.
+fn scheduler_of(threads: u32) -> Scheduler {
+    let threads = NonZeroU32::new(threads).unwrap();
     let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
     let costs = Costs::new(|_| CostModel::new(each));
-    Scheduler::start(NonZeroU32::MIN, &Config::defaults(Path::new("nowhere")).schedule, costs, Arc::new(|| false))
+    Scheduler::start(threads, &Config::defaults(Path::new("nowhere")).schedule, costs, Arc::new(|| false))
 }
 
 fn permit(scheduler: &Scheduler, fields: u64) -> AdmissionPermit {
@@ -158,4 +163,161 @@ async fn work_that_is_not_done_continues_on_a_crypto_thread_and_a_panic_fails_on
         thread::yield_now();
     }
     assert_eq!(scheduler.gauges().running, 0);
+}
+
+/// Work of two slices that offers help for the second, which does not begin before something comes.
+struct Assisted {
+    help: Arc<Help>,
+    slices: u32,
+    holds: mpsc::Receiver<()>,
+    events: mpsc::Sender<&'static str>,
+}
+
+impl Slices for Assisted {
+    fn kind(&self) -> OperationKind {
+        KIND
+    }
+
+    fn work_size(&self) -> WorkSize {
+        size(1)
+    }
+
+    fn field_bytes(&self) -> u64 {
+        0
+    }
+
+    fn has_begun(&self) -> bool {
+        self.slices < 2
+    }
+
+    fn slice(&mut self, _: &SliceBudget) -> Slice {
+        self.slices -= 1;
+        if self.slices == 0 {
+            self.holds.recv().unwrap();
+        }
+        Slice { done: size(1), more: self.slices > 0 }
+    }
+
+    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+        let help: Weak<Help> = Arc::downgrade(&self.help);
+        Some(help)
+    }
+
+    fn deliver(self: Box<Self>) {
+        let Self { help, events, .. } = *self;
+        drop(help);
+        events.send("delivered").unwrap();
+    }
+}
+
+/// Steps that each wait for their outcome: `None` panics.
+struct Help {
+    outcomes: Mutex<mpsc::Receiver<Option<bool>>>,
+    events: mpsc::Sender<&'static str>,
+}
+
+impl IdleWork for Help {
+    fn step(&self) -> bool {
+        self.events.send("step").unwrap();
+        let outcome = self.outcomes.lock().unwrap().recv().unwrap();
+        outcome.expect("on purpose")
+    }
+}
+
+/// Two crypto threads, of which one holds assisted work and the other is in the first step of its help.
+struct Assistance {
+    scheduler: Scheduler,
+    _permit: AdmissionPermit,
+    release: mpsc::Sender<()>,
+    outcomes: mpsc::Sender<Option<bool>>,
+    events: mpsc::Receiver<&'static str>,
+    sender: mpsc::Sender<&'static str>,
+}
+
+impl Assistance {
+    fn start() -> Self {
+        let scheduler = scheduler_of(2);
+        while scheduler.0.0.lock().idle < 2 {
+            thread::yield_now();
+        }
+        let (sender, events) = mpsc::channel();
+        let (outcomes, steps) = mpsc::channel();
+        let (release, holds) = mpsc::channel();
+        let help = Arc::new(Help { outcomes: Mutex::new(steps), events: sender.clone() });
+        let mut permit = permit(&scheduler, 2);
+        permit.submit(Box::new(Assisted { help, slices: 2, holds, events: sender.clone() }));
+        assert_eq!(events.recv().unwrap(), "step");
+        Self { scheduler, _permit: permit, release, outcomes, events, sender }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_idle_thread_helps_until_there_is_nothing_to_do() {
+    let it = Assistance::start();
+    for _ in 0..3 {
+        it.outcomes.send(Some(true)).unwrap();
+        assert_eq!(it.events.recv().unwrap(), "step");
+    }
+    it.outcomes.send(Some(false)).unwrap();
+    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+        thread::yield_now();
+    }
+    it.release.send(()).unwrap();
+    assert_eq!(it.events.recv().unwrap(), "delivered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn help_that_panics_ends_and_the_request_does_not() {
+    let it = Assistance::start();
+    it.outcomes.send(None).unwrap();
+    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+        thread::yield_now();
+    }
+    it.release.send(()).unwrap();
+    assert_eq!(it.events.recv().unwrap(), "delivered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_queued_slice_goes_before_help() {
+    struct Queued(mpsc::Sender<&'static str>);
+    impl Slices for Queued {
+        fn kind(&self) -> OperationKind {
+            KIND
+        }
+        fn work_size(&self) -> WorkSize {
+            size(1)
+        }
+        fn field_bytes(&self) -> u64 {
+            0
+        }
+        fn has_begun(&self) -> bool {
+            false
+        }
+        fn slice(&mut self, _: &SliceBudget) -> Slice {
+            self.0.send("slice").unwrap();
+            Slice { done: size(1), more: false }
+        }
+        fn deliver(self: Box<Self>) {}
+    }
+    let it = Assistance::start();
+    let mut queued = permit(&it.scheduler, 1);
+    queued.submit(Box::new(Queued(it.sender.clone())));
+    it.outcomes.send(Some(true)).unwrap();
+    assert_eq!([it.events.recv().unwrap(), it.events.recv().unwrap()], ["slice", "step"]);
+    it.outcomes.send(Some(false)).unwrap();
+    it.release.send(()).unwrap();
+    assert_eq!(it.events.recv().unwrap(), "delivered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn help_ends_with_its_request() {
+    let it = Assistance::start();
+    it.release.send(()).unwrap();
+    assert_eq!(it.events.recv().unwrap(), "delivered");
+    // The step under way is the last one.
+    it.outcomes.send(Some(true)).unwrap();
+    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+        thread::yield_now();
+    }
+    assert!(it.events.try_recv().is_err());
 }

@@ -97,6 +97,16 @@ wire_label! {
 }
 
 label! {
+    /// Thread that made a key agreement.
+    AgreementLabel {
+        /// The thread that opened the field, when it came to it.
+        Request = "request",
+        /// An idle crypto thread, ahead of the request.
+        IdleThread = "idle_thread",
+    }
+}
+
+label! {
     /// Origin of the mask of a field.
     MaskLabel {
         /// The call's, `mask`.
@@ -338,6 +348,7 @@ mod tests {
         }
         check(&MethodLabel::ALL, MethodLabel::index);
         check(&CallCode::ALL, CallCode::index);
+        check(&AgreementLabel::ALL, |v| v as usize);
         check(&MaskLabel::ALL, |v| v as usize);
         check(&TokenLabel::ALL, |v| v as usize);
         check(&StoreLabel::ALL, |v| v as usize);

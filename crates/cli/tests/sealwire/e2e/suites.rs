@@ -237,3 +237,30 @@ fn rows_of_many_requests_and_suites_open_together() {
         harness.settles().await;
     });
 }
+
+/// Idle threads make key agreements ahead of a request whose fields were sealed by many requests.
+#[test]
+fn idle_threads_agree_on_keys_ahead_of_a_document_of_many_requests() {
+    const FIELDS: u32 = 600;
+    run(async {
+        let harness = Harness::with(|config| {
+            config.crypto.threads = 2;
+            config.crypto.open_key_cache_entries = 0;
+        })
+        .await;
+        let client = harness.client().await;
+        let document = fields(FIELDS);
+        let of_fields = Writing { key_scope: KeyScope::Field, ..Writing::default() };
+        let sealed = encrypted(&client, of_fields, &document).await;
+        let made =
+            async |thread: &str| harness.metric(&format!("sealwire_key_agreements_total{{thread=\"{thread}\"}}")).await;
+        // Whether the other thread is idle at the end of a slice depends on the machine. Only that it never is would be wrong.
+        let mut requests = 0.0;
+        while made("idle_thread").await == 0.0 {
+            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
+            requests += 1.0;
+        }
+        assert_eq!(made("idle_thread").await + made("request").await, requests * f64::from(FIELDS));
+        harness.settles().await;
+    });
+}
