@@ -1,0 +1,117 @@
+//! Providers of key-encryption keys (KEK).
+//!
+//! The root key of a store rests wrapped, once per provider. A provider has a KEK of its own and wraps or unwraps the root
+//! key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`Slot`], so that a copy cannot be
+//! moved to another store, root key or slot.
+//!
+//! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is
+//! asked first, is the caller's.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use zeroize::Zeroizing;
+
+/// The bytes of a root key, wiped on drop.
+pub type RootBytes = Zeroizing<[u8; 32]>;
+
+/// Longest wrapped copy that is accepted from a provider or a record, in bytes.
+pub const WRAPPED_BYTES_MAX: usize = 8 << 10;
+
+/// The place of a wrapped copy, which its provider authenticates. None of it is secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Names the set of root keys of one store: random, chosen once.
+    pub set: [u8; 16],
+    /// Names the root key, and commits to it.
+    pub root: [u8; 16],
+    /// The slot's number. Numbers are not used again.
+    pub number: u32,
+}
+
+impl Slot {
+    /// Returns the additional authenticated data: `sealwire/slot/1`, set, root, number (4 bytes, big endian).
+    #[must_use]
+    pub fn aad(&self) -> Vec<u8> {
+        [b"sealwire/slot/1", &self.set[..], &self.root, &self.number.to_be_bytes()].concat()
+    }
+}
+
+/// Kinds of providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProviderKind {
+    /// A file with the KEK.
+    File,
+    /// An environment variable with the KEK.
+    Environment,
+    /// A token behind PKCS #11: a hardware security module, a smart card.
+    Pkcs11,
+    /// AWS Key Management Service.
+    AwsKms,
+    /// The transit engine of HashiCorp Vault or OpenBao.
+    Transit,
+}
+
+impl ProviderKind {
+    /// Returns the name in configuration, records, metrics and commands.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Environment => "environment",
+            Self::Pkcs11 => "pkcs11",
+            Self::AwsKms => "awskms",
+            Self::Transit => "transit",
+        }
+    }
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A provider did not do what was asked. No text contains a key, a credential or a wrapped copy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProviderError {
+    /// No answer, or a temporary failure. Trying again can help.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The credential was rejected, or does not permit this.
+    #[error("{0}")]
+    Denied(String),
+    /// The key, token or module that the settings name is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// The provider answered, but the copy does not unwrap: it was altered, is another slot's or another key's.
+    #[error("{0}")]
+    DoesNotUnwrap(String),
+    /// The answer is not what the protocol says.
+    #[error("{0}")]
+    WrongAnswer(String),
+    /// The settings cannot be used.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// Wraps and unwraps root keys.
+///
+/// Each call ends within the time limits of its provider. A call that is dropped midway has no effect that matters.
+#[async_trait]
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// Returns its kind.
+    fn kind(&self) -> ProviderKind;
+
+    /// Wraps a root key for a slot. The result is at most [`WRAPPED_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// See [`ProviderError`].
+    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError>;
+
+    /// Unwraps what [`Self::wrap`] returned for the same slot.
+    ///
+    /// # Errors
+    /// See [`ProviderError`].
+    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError>;
+}
