@@ -1,4 +1,4 @@
-//! Environment of tests and benches: a PostgreSQL of their own, its certificates, free ports, and a
+//! Environment of tests and benches: a PostgreSQL of their own, its certificates, PKCS #11 tokens, free ports, and a
 //! proxy that breaks connections. Never part of the program.
 //!
 //! Every helper here blocks and starts its own threads and processes. Each is removed after its owner ends, in whatever
@@ -10,6 +10,7 @@ mod documents;
 mod ports;
 mod postgres;
 mod proxy;
+pub mod softhsm;
 
 pub use certificates::Certificates;
 pub use documents::check_document;

@@ -47,6 +47,9 @@ pub enum Failure {
          on Debian or Ubuntu, apt-get install postgresql"
     )]
     Missing,
+    /// SoftHSM is not installed.
+    #[error("SoftHSM is not installed: on Debian or Ubuntu, apt-get install softhsm2")]
+    MissingSoftHsm,
     /// PostgreSQL does not run as root, and no other user is available.
     #[error("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")]
     NoUser,
@@ -69,7 +72,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    fn io(path: &Path, source: io::Error) -> Self {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
 }
