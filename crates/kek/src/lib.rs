@@ -7,10 +7,16 @@
 //! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is
 //! asked first, is the caller's.
 
+pub mod local;
+mod secret_file;
+
 use std::fmt;
 
 use async_trait::async_trait;
 use zeroize::Zeroizing;
+
+pub use local::{EnvironmentProvider, FileProvider};
+pub use secret_file::SECRET_FILE_BYTES_MAX;
 
 /// The bytes of a root key, wiped on drop.
 pub type RootBytes = Zeroizing<[u8; 32]>;
