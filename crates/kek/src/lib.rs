@@ -8,6 +8,7 @@
 //! asked first, is the caller's.
 
 pub mod local;
+pub mod pkcs11;
 mod secret_file;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use zeroize::Zeroizing;
 
 pub use local::{EnvironmentProvider, FileProvider};
+pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
 pub use secret_file::SECRET_FILE_BYTES_MAX;
 
 /// The bytes of a root key, wiped on drop.

@@ -1,0 +1,199 @@
+//! Provider with the KEK on a PKCS #11 token: a hardware security module or a smart card.
+//!
+//! The KEK is an AES-256 key that never leaves the token. It wraps with AES-GCM; the slot is the additional data. A copy
+//! has the nonce that the token used (12 bytes), the ciphertext (32) and the tag (16).
+//!
+//! Each module has one context and one thread per process, and each token one session with one login: a session must not
+//! be used by two threads, and two contexts of one module break each other. Requests wait in a bounded queue. A lost
+//! session is opened again once per call.
+//!
+//! A token locks itself after a few wrong PINs. So a PIN that the token rejected is not used again until the file has
+//! another, and no login is tried when the token says that one try is left.
+
+mod errors;
+mod module;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot};
+use module::Module;
+
+/// Longest time of a call, in seconds, with its wait in the queue.
+pub const CALL_SECONDS_MAX: u64 = 5;
+/// Most requests that wait for one module.
+const QUEUE_MAX: usize = 16;
+
+/// Settings of a [`Pkcs11Provider`]. None of them is secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pkcs11Options {
+    /// The module: a shared library that exports `C_GetFunctionList`.
+    pub module: PathBuf,
+    /// The token's label, at most 32 bytes. Label or serial number must be given; if both are, both must match.
+    pub token: Option<String>,
+    /// The token's serial number, at most 16 bytes.
+    pub serial: Option<String>,
+    /// The key's label (`CKA_LABEL`).
+    pub key: String,
+    /// The key's id (`CKA_ID`), if several keys have the label. [`Pkcs11Provider::generate_key`] gives it to the new key.
+    pub key_id: Option<Vec<u8>>,
+    /// A file with the user's PIN, at most 255 bytes of UTF-8. Line ends after the PIN are ignored. Others must not be
+    /// able to read it, nor its group to change it.
+    pub pin_file: PathBuf,
+}
+
+/// Wraps with an AES-256 key on a PKCS #11 token.
+#[derive(Clone, Debug)]
+pub struct Pkcs11Provider {
+    options: Arc<Pkcs11Options>,
+    time_limit: Duration,
+}
+
+impl Pkcs11Provider {
+    /// Creates a provider. The first call loads the module, opens a session and logs in.
+    #[must_use]
+    pub fn new(options: Pkcs11Options) -> Self {
+        Self { options: Arc::new(options), time_limit: Duration::from_secs(CALL_SECONDS_MAX) }
+    }
+
+    /// Returns its settings.
+    #[must_use]
+    pub fn options(&self) -> &Pkcs11Options {
+        &self.options
+    }
+
+    /// Generates the key on the token: AES-256, sensitive, not extractable, for encryption and decryption. Ends as other
+    /// calls do, so a slow token can finish the key after [`ProviderError::Unavailable`] was returned.
+    ///
+    /// # Errors
+    /// [`ProviderError::Settings`] if there is a key with this label and id; see [`ProviderError`] for others.
+    pub async fn generate_key(&self) -> Result<(), ProviderError> {
+        let options = Arc::clone(&self.options);
+        self.call(move |module| module.generate_key(&options)).await
+    }
+
+    /// Checks that token, PIN and key can be used, and wraps and unwraps a test value with the key.
+    ///
+    /// # Errors
+    /// See [`ProviderError`].
+    pub async fn check(&self) -> Result<(), ProviderError> {
+        let options = Arc::clone(&self.options);
+        self.call(move |module| module.check(&options)).await
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        self.call_in(&queue_of(&self.options.module)?, work).await
+    }
+
+    /// Runs `work` on the module's thread. Work whose caller has gone before its start is skipped.
+    async fn call_in<T: Send + 'static>(
+        &self,
+        queue: &Queue,
+        work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        let module = self.options.module.display();
+        let (reply, result) = oneshot::channel();
+        let job: Job = Box::new(move |worker| {
+            if !reply.is_closed() {
+                // The caller can have gone; a root key in the result is wiped then.
+                let _ = reply.send(worker.module().and_then(work));
+            }
+        });
+        queue.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                ProviderError::Unavailable(format!("module {module}: {QUEUE_MAX} calls wait already"))
+            }
+            TrySendError::Disconnected(_) => ended(&self.options.module),
+        })?;
+        match tokio::time::timeout(self.time_limit, result).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(ended(&self.options.module)),
+            Err(_) => Err(ProviderError::Unavailable(format!(
+                "module {module}: no answer within {} seconds",
+                self.time_limit.as_secs()
+            ))),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Pkcs11Provider {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Pkcs11
+    }
+
+    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+        let (options, root, aad) = (Arc::clone(&self.options), root.clone(), slot.aad());
+        self.call(move |module| module.wrap(&options, &root, &aad)).await
+    }
+
+    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+        let (options, wrapped, aad) = (Arc::clone(&self.options), wrapped.to_vec(), slot.aad());
+        self.call(move |module| module.unwrap(&options, &wrapped, &aad)).await
+    }
+}
+
+/// A request to a module's thread.
+type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+type Queue = SyncSender<Job>;
+
+/// What a module's thread owns.
+struct Worker {
+    path: PathBuf,
+    /// The module, once it could be loaded. It stays loaded.
+    module: Option<Module>,
+}
+
+impl Worker {
+    fn module(&mut self) -> Result<&mut Module, ProviderError> {
+        match &mut self.module {
+            Some(module) => Ok(module),
+            none => Ok(none.insert(Module::load(&self.path)?)),
+        }
+    }
+
+    fn run(mut self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            job(&mut self);
+        }
+    }
+}
+
+/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process.
+fn queue_of(module: &Path) -> Result<Queue, ProviderError> {
+    static QUEUES: LazyLock<Mutex<HashMap<PathBuf, Queue>>> = LazyLock::new(Mutex::default);
+    // Two paths to one library are one module.
+    let path = fs::canonicalize(module)
+        .map_err(|error| ProviderError::NotFound(format!("module {}: {error}", module.display())))?;
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(queue) = queues.get(&path) {
+        return Ok(queue.clone());
+    }
+    let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
+    let worker = Worker { path: path.clone(), module: None };
+    thread::Builder::new()
+        .name("pkcs11".into())
+        .spawn(move || worker.run(&jobs))
+        .map_err(|error| ProviderError::Unavailable(format!("no thread for a PKCS #11 module: {error}")))?;
+    queues.insert(path, queue.clone());
+    Ok(queue)
+}
+
+/// A thread that ended is not replaced: a second context of the module would break.
+fn ended(module: &Path) -> ProviderError {
+    ProviderError::Unavailable(format!("module {}: its thread ended; restart the program", module.display()))
+}
+
+#[cfg(test)]
+mod tests;
