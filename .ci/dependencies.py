@@ -4,7 +4,7 @@
     .ci/dependencies.py [MANIFEST...]        default: Cargo.toml and loadtest/native/Cargo.toml
 
 It reads the same deny.toml as `cargo deny check bans licenses sources` and applies these rules of it: licenses.allow and
-exceptions, bans.deny with wrappers, bans.wildcards, and registries alone as sources. An option of these sections that it
+exceptions, bans.deny with wrappers and with versions as `name:<1.2.3`, bans.wildcards, and registries alone as sources. An option of these sections that it
 does not know is an error, so a new rule is never ignored. Advisories need a database: see CONTRIBUTING.md.
 """
 
@@ -93,13 +93,26 @@ def users_of(manifest, package):
     return {line.split()[0] for line in printed.splitlines()[1:] if line.strip()}
 
 
+def is_banned(package, crate):
+    """Whether a package is `name`, or one below the version of `name:<1.2.3`."""
+    name, _, requirement = crate.partition(":")
+    if name != package["name"]:
+        return False
+    if not requirement:
+        return True
+    if not re.fullmatch(r"<\d+\.\d+\.\d+", requirement):
+        raise ValueError(f"deny.toml: this check does not know the requirement {crate!r}")
+    # A pre-release counts as its release.
+    version = re.split("[-+]", package["version"])[0]
+    return [int(part) for part in version.split(".")] < [int(part) for part in requirement[1:].split(".")]
+
+
 def ban_problems(packages, users, rules):
-    bans = {ban["crate"]: ban for ban in rules["deny"]}
     for package in packages:
-        ban = bans.get(package["name"])
-        for user in sorted(users(package)) if ban else ():
-            if user not in ban.get("wrappers", ()):
-                yield f"{user} depends on {package['name']}, which is banned: {ban['reason']}"
+        for ban in (ban for ban in rules["deny"] if is_banned(package, ban["crate"])):
+            for user in sorted(users(package)):
+                if user not in ban.get("wrappers", ()):
+                    yield f"{user} depends on {ban['crate']}, which is banned: {ban['reason']}"
         if package["source"] is None:
             for dependency in package["dependencies"]:
                 if dependency["req"] == "*" and not dependency.get("path"):

@@ -9,7 +9,12 @@ import dependencies
 
 CONFIG = {
     "licenses": {"allow": ["MIT", "Apache-2.0", "ISC"], "exceptions": [{"crate": "curve", "allow": ["CC0-1.0"]}]},
-    "bans": {"deny": [{"crate": "openssl", "wrappers": ["ours"], "reason": "one library"}]},
+    "bans": {
+        "deny": [
+            {"crate": "openssl", "wrappers": ["ours"], "reason": "one library"},
+            {"crate": "sharing:<6.0.1", "reason": "coefficients"},
+        ]
+    },
     "sources": {},
 }
 
@@ -64,6 +69,16 @@ class Dependencies(unittest.TestCase):
         wild = graph(("ours", "MIT", None))
         wild["packages"][0]["dependencies"] = [{"name": "other", "req": "*", "path": None}]
         self.check(wild, "any version of other")
+
+    def test_versions_below_one_are_banned(self):
+        for version, banned in [("6.0.1", False), ("6.0.10", False), ("10.0.0", False), ("6.0.0", True), ("5.9.9", True),
+                                ("6.0.0-rc.1", True)]:
+            metadata = graph(("sharing", "MIT", dependencies.REGISTRY))
+            metadata["packages"][0]["version"] = version
+            self.check(metadata, *["ours depends on sharing:<6.0.1"] * banned, users=["ours"])
+        unknown = {"deny": [{"crate": "sharing:^6", "reason": ""}]}
+        with self.assertRaises(ValueError):
+            self.check(graph(("sharing", "MIT", dependencies.REGISTRY)), config=CONFIG | {"bans": unknown})
 
     def test_an_unknown_rule_is_an_error(self):
         self.check(graph(), "licenses.unused", config=CONFIG | {"licenses": {**CONFIG["licenses"], "unused": 1}})

@@ -10,6 +10,7 @@
 pub mod local;
 pub mod pkcs11;
 mod secret_file;
+pub mod shares;
 
 use std::fmt;
 
@@ -19,6 +20,7 @@ use zeroize::Zeroizing;
 pub use local::{EnvironmentProvider, FileProvider};
 pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
 pub use secret_file::SECRET_FILE_BYTES_MAX;
+pub use shares::{JoinError, Share, ShareError, SplitError};
 
 /// The bytes of a root key, wiped on drop.
 pub type RootBytes = Zeroizing<[u8; 32]>;

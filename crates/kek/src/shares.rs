@@ -1,0 +1,322 @@
+//! Split custody: `t` of `n` shares of a 32-byte recovery secret (Shamir's scheme over GF(256)).
+//!
+//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys and the recovery key that it
+//! belongs to. [`join`] does not know the secret, so its caller must check the secret against the recovery key.
+//!
+//! Text form: `sws1:` and, in base64url without padding, 61 bytes: version `01`, set (16), key id (5), threshold, total,
+//! index, value (32), and the first 4 bytes of the SHA-256 of all bytes before. The checksum finds typing errors. It does
+//! not protect against forgery.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::BASE64URL_NOPAD;
+use rand::{TryCryptoRng, TryRng};
+use vsss_rs::Gf256;
+use zeroize::Zeroizing;
+
+/// Smallest threshold: one share alone never reveals the secret.
+pub const THRESHOLD_MIN: u8 = 2;
+
+/// Bytes of the text's binary form.
+const BINARY_BYTES: usize = BODY_BYTES + CHECKSUM_BYTES;
+/// Bytes before the checksum.
+const BODY_BYTES: usize = 1 + 16 + 5 + 3 + 32;
+const CHECKSUM_BYTES: usize = 4;
+/// Begins the text form.
+const PREFIX: &str = "sws1:";
+/// Characters of the text form.
+const TEXT_CHARS: usize = PREFIX.len() + (BINARY_BYTES * 8).div_ceil(6);
+/// Version of the binary form.
+const VERSION: u8 = 1;
+
+/// One share of a recovery secret. Its value is wiped on drop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Share {
+    set: [u8; 16],
+    key: [u8; 5],
+    threshold: u8,
+    total: u8,
+    index: u8,
+    value: Zeroizing<[u8; 32]>,
+}
+
+/// A text is not a share. No error contains the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShareError {
+    /// The text does not begin as a share does, or has another length.
+    #[error("must be `sws1:` and 82 characters of base64url")]
+    Form,
+    /// The checksum does not match: a character was altered.
+    #[error("a character was altered: the checksum does not match")]
+    Checksum,
+    /// A later version of this program made the share.
+    #[error("version {0} of the form is unknown")]
+    Version(u8),
+    /// The numbers do not fit each other.
+    #[error("share {index} of {total} with threshold {threshold} does not exist")]
+    Numbers {
+        /// The share's number.
+        index: u8,
+        /// How many shares there are.
+        total: u8,
+        /// How many shares are needed.
+        threshold: u8,
+    },
+}
+
+/// A secret cannot be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// The threshold is below [`THRESHOLD_MIN`] or above the total.
+    #[error("the threshold must be from {THRESHOLD_MIN} to the number of shares, {total}; it is {threshold}")]
+    Threshold {
+        /// How many shares are needed.
+        threshold: u8,
+        /// How many shares there are.
+        total: u8,
+    },
+    /// The random source or the library failed.
+    #[error("the random source failed")]
+    Library,
+}
+
+/// Shares cannot be joined. Positions count the given shares from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// There are fewer shares than the threshold.
+    #[error("{given} shares were given, {threshold} are needed")]
+    TooFew {
+        /// How many shares were given.
+        given: usize,
+        /// How many shares are needed. Zero if no share was given.
+        threshold: u8,
+    },
+    /// Two shares have the same number.
+    #[error("share number {index} was given twice")]
+    Doubled {
+        /// The number of both.
+        index: u8,
+    },
+    /// A share belongs to another set, key or split than the first.
+    #[error("the share at position {position} belongs to another recovery key than the first")]
+    Foreign {
+        /// The share's position.
+        position: usize,
+    },
+    /// More shares than needed were given, and they do not lie on one polynomial.
+    #[error("the shares contradict each other: one of them is false")]
+    Contradiction,
+}
+
+impl Share {
+    /// Returns the id of the set of root keys.
+    #[must_use]
+    pub fn set(&self) -> &[u8; 16] {
+        &self.set
+    }
+
+    /// Returns the id of the recovery key.
+    #[must_use]
+    pub fn key(&self) -> &[u8; 5] {
+        &self.key
+    }
+
+    /// Returns how many shares are needed.
+    #[must_use]
+    pub fn threshold(&self) -> u8 {
+        self.threshold
+    }
+
+    /// Returns how many shares were made.
+    #[must_use]
+    pub fn total(&self) -> u8 {
+        self.total
+    }
+
+    /// Returns the share's number, from 1 to [`Self::total`].
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// Returns the text form, 87 characters. The text is as secret as the share.
+    #[must_use]
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new([0; BINARY_BYTES]);
+        let mut rest = &mut bytes[..];
+        let numbers = [self.threshold, self.total, self.index];
+        for field in [&[VERSION][..], &self.set, &self.key, &numbers, &self.value[..]] {
+            let (place, after) = rest.split_at_mut(field.len());
+            place.copy_from_slice(field);
+            rest = after;
+        }
+        let sum = checksum(&bytes[..BODY_BYTES]);
+        bytes[BODY_BYTES..].copy_from_slice(&sum);
+        // One allocation: a growing text would leave copies behind, unwiped.
+        let mut text = Zeroizing::new(String::with_capacity(TEXT_CHARS));
+        text.push_str(PREFIX);
+        BASE64URL_NOPAD.encode_append(&bytes[..], &mut text);
+        text
+    }
+
+    /// Parses the text form, with optional white space around it.
+    ///
+    /// # Errors
+    /// See [`ShareError`].
+    pub fn parse(text: &str) -> Result<Self, ShareError> {
+        let digits = text.trim().strip_prefix(PREFIX).ok_or(ShareError::Form)?.as_bytes();
+        let mut bytes = Zeroizing::new([0; BINARY_BYTES]);
+        if BASE64URL_NOPAD.decode_len(digits.len()) != Ok(BINARY_BYTES) {
+            return Err(ShareError::Form);
+        }
+        BASE64URL_NOPAD.decode_mut(digits, &mut bytes[..]).map_err(|_| ShareError::Form)?;
+        let (body, sum) = bytes.split_at(BODY_BYTES);
+        if sum != checksum(body) {
+            return Err(ShareError::Checksum);
+        }
+        if body[0] != VERSION {
+            return Err(ShareError::Version(body[0]));
+        }
+        let [threshold, total, index] = array(body, 22);
+        if threshold < THRESHOLD_MIN || threshold > total || index == 0 || index > total {
+            return Err(ShareError::Numbers { index, total, threshold });
+        }
+        let mut value = Zeroizing::new([0; 32]);
+        value.copy_from_slice(&body[25..]);
+        Ok(Self { set: array(body, 1), key: array(body, 17), threshold, total, index, value })
+    }
+
+    /// Returns index and value, the library's form.
+    fn point(&self) -> Zeroizing<Vec<u8>> {
+        let mut point = Zeroizing::new(Vec::with_capacity(33));
+        point.push(self.index);
+        point.extend_from_slice(&self.value[..]);
+        point
+    }
+
+    /// Returns the fields that all shares of one split have in common.
+    fn common(&self) -> ([u8; 16], [u8; 5], u8, u8) {
+        (self.set, self.key, self.threshold, self.total)
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Share({} of {}, threshold {})", self.index, self.total, self.threshold)
+    }
+}
+
+/// Returns the first 4 bytes of the SHA-256.
+fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    array(digest(&SHA256, body).as_ref(), 0)
+}
+
+/// Copies `N` bytes from `from`. Panics if there are fewer.
+fn array<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[from..from + N]);
+    array
+}
+
+/// Splits a secret into `total` shares, of which any `threshold` join to the secret. `set` and `key` say what the secret
+/// recovers. The library frees the polynomial's coefficients without wiping them, so the process should end soon.
+///
+/// # Errors
+/// See [`SplitError`].
+pub fn split(
+    secret: &[u8; 32],
+    set: [u8; 16],
+    key: [u8; 5],
+    threshold: u8,
+    total: u8,
+) -> Result<Vec<Share>, SplitError> {
+    if threshold < THRESHOLD_MIN || threshold > total {
+        return Err(SplitError::Threshold { threshold, total });
+    }
+    let mut random = Random { failed: false };
+    let points = Gf256::split_bytes(usize::from(threshold), usize::from(total), secret, &mut random);
+    let points = Zeroizing::new(points.map_err(|_| SplitError::Library)?);
+    if random.failed || points.iter().any(|point| point.len() != 33) {
+        return Err(SplitError::Library);
+    }
+    let share = |point: &Vec<u8>| {
+        let mut value = Zeroizing::new([0; 32]);
+        value.copy_from_slice(&point[1..]);
+        Share { set, key, threshold, total, index: point[0], value }
+    };
+    Ok(points.iter().map(share).collect())
+}
+
+/// Joins shares to the secret. Shares beyond the threshold are checked against the others.
+///
+/// # Errors
+/// See [`JoinError`].
+pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
+    let Some(first) = shares.first() else { return Err(JoinError::TooFew { given: 0, threshold: 0 }) };
+    if let Some(foreign) = shares.iter().position(|share| share.common() != first.common()) {
+        return Err(JoinError::Foreign { position: foreign + 1 });
+    }
+    for (position, share) in shares.iter().enumerate() {
+        if shares[..position].iter().any(|other| other.index == share.index) {
+            return Err(JoinError::Doubled { index: share.index });
+        }
+    }
+    let threshold = usize::from(first.threshold);
+    if shares.len() < threshold {
+        return Err(JoinError::TooFew { given: shares.len(), threshold: first.threshold });
+    }
+    let secret = combine(&shares[..threshold])?;
+    // All points give the same constant term if and only if each further point fits.
+    for extra in threshold..shares.len() {
+        if combine(&shares[..=extra])? != secret {
+            return Err(JoinError::Contradiction);
+        }
+    }
+    Ok(secret)
+}
+
+fn combine(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
+    let points: Zeroizing<Vec<Vec<u8>>> =
+        Zeroizing::new(shares.iter().map(|share| std::mem::take(&mut *share.point())).collect());
+    // The library rejects doubled and zero indexes alone, which no shares here have.
+    let bytes = Zeroizing::new(Gf256::combine_bytes(&*points).map_err(|_| JoinError::Contradiction)?);
+    let mut secret = Zeroizing::new([0; 32]);
+    if bytes.len() != secret.len() {
+        return Err(JoinError::Contradiction);
+    }
+    secret.copy_from_slice(&bytes);
+    Ok(secret)
+}
+
+/// AWS-LC's random source. After a failure its output must not be used.
+struct Random {
+    failed: bool,
+}
+
+impl TryRng for Random {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        let mut bytes = Zeroizing::new([0; 4]);
+        self.try_fill_bytes(&mut bytes[..])?;
+        Ok(u32::from_le_bytes(*bytes))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        let mut bytes = Zeroizing::new([0; 8]);
+        self.try_fill_bytes(&mut bytes[..])?;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        self.failed |= aws_lc_rs::rand::fill(bytes).is_err();
+        Ok(())
+    }
+}
+
+impl TryCryptoRng for Random {}
+
+#[cfg(test)]
+mod tests;
