@@ -10,6 +10,7 @@
 pub mod local;
 pub mod pkcs11;
 mod secret_file;
+pub mod settings;
 pub mod shares;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use zeroize::Zeroizing;
 pub use local::{EnvironmentProvider, FileProvider};
 pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
 pub use secret_file::SECRET_FILE_BYTES_MAX;
+pub use settings::{ProviderSettings, SettingsError, TransitAuth};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
 /// The bytes of a root key, wiped on drop.
@@ -73,6 +75,14 @@ impl ProviderKind {
             Self::AwsKms => "awskms",
             Self::Transit => "transit",
         }
+    }
+
+    /// Returns the kind with a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::File, Self::Environment, Self::Pkcs11, Self::AwsKms, Self::Transit]
+            .into_iter()
+            .find(|kind| kind.name() == name)
     }
 }
 
