@@ -50,10 +50,10 @@ impl FileProvider {
         Some(exposed_text(&self.path, secret_file::exposed_mode(&metadata)?))
     }
 
-    async fn kek(&self) -> Result<Kek, ProviderError> {
+    async fn kek(&self) -> Result<LocalKek, ProviderError> {
         let path = self.path.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            Kek::parse(&secret_file::read(&path)?.bytes, || path.display().to_string())
+            LocalKek::parse(&secret_file::read(&path)?.bytes, || path.display().to_string())
         });
         match tokio::time::timeout(Duration::from_secs(FILE_SECONDS_MAX), reading).await {
             Ok(Ok(kek)) => kek,
@@ -81,7 +81,8 @@ impl Provider for FileProvider {
     }
 }
 
-/// A KEK in an environment variable with 64 hexadecimal digits and optional white space around them.
+/// A KEK in an environment variable with 64 hexadecimal digits and optional white space around them. The process's
+/// environment holds the KEK as long as the process runs.
 #[derive(Clone, Debug)]
 pub struct EnvironmentProvider {
     variable: String,
@@ -94,10 +95,10 @@ impl EnvironmentProvider {
         Self { variable }
     }
 
-    fn kek(&self) -> Result<Kek, ProviderError> {
+    fn kek(&self) -> Result<LocalKek, ProviderError> {
         let place = || format!("environment variable {}", self.variable);
         let text = std::env::var_os(&self.variable).ok_or_else(|| ProviderError::NotFound(place() + ": not set"))?;
-        Kek::parse(&Zeroizing::new(text.into_encoded_bytes()), place)
+        LocalKek::parse(&Zeroizing::new(text.into_encoded_bytes()), place)
     }
 }
 
@@ -117,13 +118,13 @@ impl Provider for EnvironmentProvider {
 }
 
 /// Wraps with AES-256-GCM under a random nonce; the slot is the additional data.
-struct Kek {
+struct LocalKek {
     bytes: Zeroizing<[u8; 32]>,
-    /// Says in errors where the KEK came from.
+    /// Names the file or variable in errors.
     place: String,
 }
 
-impl Kek {
+impl LocalKek {
     fn parse(text: &[u8], place: impl Fn() -> String) -> Result<Self, ProviderError> {
         let digits = text.trim_ascii();
         let mut bytes = Zeroizing::new([0; 32]);
@@ -204,16 +205,16 @@ mod tests {
         RootBytes::new([7; 32])
     }
 
-    struct File {
+    struct KekFile {
         _folder: tempfile::TempDir,
         provider: FileProvider,
     }
 
-    fn file(content: &str) -> File {
+    fn file(content: &str) -> KekFile {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kek.key");
         fs::write(&path, content).unwrap();
-        File { _folder: folder, provider: FileProvider::new(path) }
+        KekFile { _folder: folder, provider: FileProvider::new(path) }
     }
 
     #[tokio::test]

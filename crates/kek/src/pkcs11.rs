@@ -99,15 +99,15 @@ impl Pkcs11Provider {
     /// Runs `work` on the module's thread. Work whose caller has gone before its start is skipped.
     async fn call_in<T: Send + 'static>(
         &self,
-        queue: &Queue,
+        queue: &ModuleQueue,
         work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
         let module = self.options.module.display();
         let (reply, result) = oneshot::channel();
-        let job: Job = Box::new(move |worker| {
+        let job: ModuleJob = Box::new(move |thread| {
             if !reply.is_closed() {
                 // The caller can have gone; a root key in the result is wiped then.
-                let _ = reply.send(worker.module().and_then(work));
+                let _ = reply.send(thread.module().and_then(work));
             }
         });
         queue.try_send(job).map_err(|error| match error {
@@ -145,17 +145,17 @@ impl Provider for Pkcs11Provider {
 }
 
 /// A request to a module's thread.
-type Job = Box<dyn FnOnce(&mut Worker) + Send>;
-type Queue = SyncSender<Job>;
+type ModuleJob = Box<dyn FnOnce(&mut ModuleThread) + Send>;
+type ModuleQueue = SyncSender<ModuleJob>;
 
-/// What a module's thread owns.
-struct Worker {
+/// The state of a module's thread.
+struct ModuleThread {
     path: PathBuf,
     /// The module, once it could be loaded. It stays loaded.
     module: Option<Module>,
 }
 
-impl Worker {
+impl ModuleThread {
     fn module(&mut self) -> Result<&mut Module, ProviderError> {
         match &mut self.module {
             Some(module) => Ok(module),
@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    fn run(mut self, jobs: &Receiver<Job>) {
+    fn run(mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
             job(&mut self);
         }
@@ -171,8 +171,8 @@ impl Worker {
 }
 
 /// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process.
-fn queue_of(module: &Path) -> Result<Queue, ProviderError> {
-    static QUEUES: LazyLock<Mutex<HashMap<PathBuf, Queue>>> = LazyLock::new(Mutex::default);
+fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
+    static QUEUES: LazyLock<Mutex<HashMap<PathBuf, ModuleQueue>>> = LazyLock::new(Mutex::default);
     // Two paths to one library are one module.
     let path = fs::canonicalize(module)
         .map_err(|error| ProviderError::NotFound(format!("module {}: {error}", module.display())))?;
@@ -181,10 +181,10 @@ fn queue_of(module: &Path) -> Result<Queue, ProviderError> {
         return Ok(queue.clone());
     }
     let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
-    let worker = Worker { path: path.clone(), module: None };
+    let thread = ModuleThread { path: path.clone(), module: None };
     thread::Builder::new()
         .name("pkcs11".into())
-        .spawn(move || worker.run(&jobs))
+        .spawn(move || thread.run(&jobs))
         .map_err(|error| ProviderError::Unavailable(format!("no thread for a PKCS #11 module: {error}")))?;
     queues.insert(path, queue.clone());
     Ok(queue)

@@ -120,7 +120,7 @@ pub struct SettingsError {
     pub provider: String,
     /// The setting's name, if the error is one setting's; likewise.
     pub setting: Option<String>,
-    /// What is wrong.
+    /// The problem, as a sentence without the value.
     pub problem: String,
 }
 
@@ -151,7 +151,7 @@ impl ProviderSettings {
         }
         let kind = ProviderKind::from_name(kind)
             .ok_or_else(|| error("the kind must be one of: file, environment, pkcs11, awskms, transit"))?;
-        let mut reader = Reader { provider: name, kind, table, folder, known: Vec::new() };
+        let mut reader = SettingsReader { provider: name, kind, table, folder, known: Vec::new() };
         let settings = match kind {
             ProviderKind::File => Self::File { path: reader.path("path")? },
             ProviderKind::Environment => Self::Environment { variable: reader.checked("variable", variable)? },
@@ -205,6 +205,24 @@ impl ProviderSettings {
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
+    /// Returns the files that hold secrets, each with its setting's name, to check their permissions.
+    #[must_use]
+    pub fn secret_files(&self) -> Vec<(&'static str, &Path)> {
+        match self {
+            Self::File { path } => vec![("path", path)],
+            Self::Environment { .. } => Vec::new(),
+            Self::Pkcs11(options) => vec![("pin_file", &options.pin_file)],
+            Self::AwsKms { credentials_file, .. } => {
+                credentials_file.iter().map(|file| ("credentials_file", file.as_path())).collect()
+            }
+            Self::Transit { auth: TransitAuth::Token { token_file }, .. } => vec![("token_file", token_file)],
+            Self::Transit { auth: TransitAuth::AppRole { secret_id_file, .. }, .. } => {
+                vec![("secret_id_file", secret_id_file)]
+            }
+            Self::Transit { auth: TransitAuth::Certificate { client_key, .. }, .. } => vec![("client_key", client_key)],
+        }
+    }
+
     /// Creates the provider. Nothing is opened or reached before its first call.
     ///
     /// # Errors
@@ -223,7 +241,7 @@ impl ProviderSettings {
 }
 
 /// Reads settings of one kind and remembers which ones the kind has.
-struct Reader<'a> {
+struct SettingsReader<'a> {
     provider: &'a str,
     kind: ProviderKind,
     table: &'a BTreeMap<String, String>,
@@ -231,10 +249,10 @@ struct Reader<'a> {
     known: Vec<&'static str>,
 }
 
-/// Checks a value and says what it must be.
-type Check = fn(&str) -> Result<(), &'static str>;
+/// Checks a value. The error says what the value must be.
+type ValueCheck = fn(&str) -> Result<(), &'static str>;
 
-impl<'a> Reader<'a> {
+impl<'a> SettingsReader<'a> {
     fn error(&self, setting: &str, problem: impl Into<String>) -> SettingsError {
         SettingsError { provider: shown(self.provider), setting: Some(shown(setting)), problem: problem.into() }
     }
@@ -252,13 +270,13 @@ impl<'a> Reader<'a> {
         Ok(Some(value))
     }
 
-    fn optional_checked(&mut self, setting: &'static str, check: Check) -> Result<Option<String>, SettingsError> {
+    fn optional_checked(&mut self, setting: &'static str, check: ValueCheck) -> Result<Option<String>, SettingsError> {
         let Some(value) = self.optional(setting)? else { return Ok(None) };
         check(value).map_err(|problem| self.error(setting, problem))?;
         Ok(Some(value.to_owned()))
     }
 
-    fn checked(&mut self, setting: &'static str, check: Check) -> Result<String, SettingsError> {
+    fn checked(&mut self, setting: &'static str, check: ValueCheck) -> Result<String, SettingsError> {
         self.optional_checked(setting, check)?.ok_or_else(|| self.missing(setting))
     }
 

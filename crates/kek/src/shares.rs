@@ -235,7 +235,7 @@ pub fn split(
     if threshold < THRESHOLD_MIN || threshold > total {
         return Err(SplitError::Threshold { threshold, total });
     }
-    let mut random = Random { failed: false };
+    let mut random = AwsLcRandom { failed: false };
     let points = Gf256::split_bytes(usize::from(threshold), usize::from(total), secret, &mut random);
     let points = Zeroizing::new(points.map_err(|_| SplitError::Library)?);
     if random.failed || points.iter().any(|point| point.len() != 33) {
@@ -291,11 +291,11 @@ fn combine(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
 }
 
 /// AWS-LC's random source. After a failure its output must not be used.
-struct Random {
+struct AwsLcRandom {
     failed: bool,
 }
 
-impl TryRng for Random {
+impl TryRng for AwsLcRandom {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -316,7 +316,7 @@ impl TryRng for Random {
     }
 }
 
-impl TryCryptoRng for Random {}
+impl TryCryptoRng for AwsLcRandom {}
 
 #[cfg(test)]
 mod tests;

@@ -6,26 +6,26 @@ use crate::ProviderError;
 
 /// The reason why an operation failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ModuleFailure {
     /// The module returned an error.
     Module(Error),
     /// The provider found an error.
     Provider(ProviderError),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ModuleFailure {
     fn from(error: Error) -> Self {
         Self::Module(error)
     }
 }
 
-impl From<ProviderError> for Failure {
+impl From<ProviderError> for ModuleFailure {
     fn from(error: ProviderError) -> Self {
         Self::Provider(error)
     }
 }
 
-impl Failure {
+impl ModuleFailure {
     /// Converts the failure. `place` names the module or token.
     pub(super) fn into_provider_error(self, place: &str) -> ProviderError {
         match self {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn codes_become_errors_that_say_what_can_help() {
-        let of = |code| Failure::from(Error::Pkcs11(code, Function::Login)).into_provider_error("token `t`");
+        let of = |code| ModuleFailure::from(Error::Pkcs11(code, Function::Login)).into_provider_error("token `t`");
         let text = |code: &str| format!("token `t`: C_Login returned {code}");
         for (code, expected) in [
             (RvError::PinLocked, ProviderError::Denied(text("PinLocked"))),
@@ -154,9 +154,9 @@ mod tests {
         ] {
             assert_eq!(of(code), expected);
         }
-        let other = Failure::from(Error::InvalidValue).into_provider_error("module m");
+        let other = ModuleFailure::from(Error::InvalidValue).into_provider_error("module m");
         assert!(matches!(other, ProviderError::WrongAnswer(_)), "{other:?}");
-        let missing = Failure::from(Error::MissingSymbol("C_GetFunctionList")).into_provider_error("module m");
+        let missing = ModuleFailure::from(Error::MissingSymbol("C_GetFunctionList")).into_provider_error("module m");
         assert!(matches!(missing, ProviderError::Settings(_)), "{missing:?}");
     }
 }

@@ -14,7 +14,7 @@ use cryptoki::types::{AuthPin, Ulong};
 use zeroize::Zeroizing;
 
 use super::Pkcs11Options;
-use super::errors::Failure;
+use super::errors::ModuleFailure;
 use crate::local::{COPY_BYTES, NONCE_BYTES, TAG_BYTES, random_nonce};
 use crate::{ProviderError, RootBytes, secret_file};
 
@@ -30,25 +30,25 @@ pub(super) struct Module {
     pub(super) context: Pkcs11,
     place: String,
     /// One session per slot, logged in.
-    sessions: HashMap<u64, Login>,
+    sessions: HashMap<u64, TokenSession>,
     /// PINs that a token rejected.
-    rejected: HashMap<Token, Vec<Zeroizing<String>>>,
+    rejected: HashMap<TokenName, Vec<Zeroizing<String>>>,
 }
 
 /// A session with its token. Another token can be put into the slot.
-struct Login {
+struct TokenSession {
     session: Session,
-    token: Token,
+    token: TokenName,
 }
 
 /// Names a token.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Token {
+struct TokenName {
     label: String,
     serial: String,
 }
 
-impl Token {
+impl TokenName {
     fn of(info: &TokenInfo) -> Self {
         Self { label: info.label().to_owned(), serial: info.serial_number().to_owned() }
     }
@@ -62,13 +62,13 @@ impl Module {
     /// Loads and initializes a module, with locks of the operating system.
     pub(super) fn load(path: &Path) -> Result<Self, ProviderError> {
         let place = format!("module {}", path.display());
-        let context = Pkcs11::new(path).map_err(|error| Failure::from(error).into_provider_error(&place))?;
+        let context = Pkcs11::new(path).map_err(|error| ModuleFailure::from(error).into_provider_error(&place))?;
         let module = Self { context, place, sessions: HashMap::new(), rejected: HashMap::new() };
         module.initialize().map_err(|failure| failure.into_provider_error(&module.place))?;
         Ok(module)
     }
 
-    fn initialize(&self) -> Result<(), Failure> {
+    fn initialize(&self) -> Result<(), ModuleFailure> {
         match self.context.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)) {
             Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -146,7 +146,7 @@ impl Module {
     pub(super) fn with_session<T>(
         &mut self,
         options: &Pkcs11Options,
-        act: impl Fn(&Session) -> Result<T, Failure>,
+        act: impl Fn(&Session) -> Result<T, ModuleFailure>,
     ) -> Result<T, ProviderError> {
         let mut result = self.session(options).and_then(&act);
         if let Err(failure) = &result
@@ -162,18 +162,18 @@ impl Module {
     }
 
     /// Returns the session of the token, and opens it and logs in if there is none.
-    pub(super) fn session(&mut self, options: &Pkcs11Options) -> Result<&Session, Failure> {
+    pub(super) fn session(&mut self, options: &Pkcs11Options) -> Result<&Session, ModuleFailure> {
         let (slot, info) = self.find_token(options)?;
-        let token = Token::of(&info);
+        let token = TokenName::of(&info);
         let known = self.sessions.remove(&slot.id());
         let login = match known.filter(|login| login.token == token && is_logged_in(&login.session)) {
             Some(login) => login,
-            None => Login { session: self.log_in(slot, &info, &token, &options.pin_file)?, token },
+            None => TokenSession { session: self.log_in(slot, &info, &token, &options.pin_file)?, token },
         };
         Ok(&self.sessions.entry(slot.id()).insert_entry(login).into_mut().session)
     }
 
-    fn find_token(&self, options: &Pkcs11Options) -> Result<(Slot, TokenInfo), Failure> {
+    fn find_token(&self, options: &Pkcs11Options) -> Result<(Slot, TokenInfo), ModuleFailure> {
         let matches = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
         let mut found = Vec::new();
         for slot in self.context.get_slots_with_token()? {
@@ -207,8 +207,14 @@ impl Module {
         }
     }
 
-    fn log_in(&mut self, slot: Slot, info: &TokenInfo, token: &Token, pin_file: &Path) -> Result<Session, Failure> {
-        let denied = |text: &str| Failure::from(ProviderError::Denied(format!("{}: {text}", token.place())));
+    fn log_in(
+        &mut self,
+        slot: Slot,
+        info: &TokenInfo,
+        token: &TokenName,
+        pin_file: &Path,
+    ) -> Result<Session, ModuleFailure> {
+        let denied = |text: &str| ModuleFailure::from(ProviderError::Denied(format!("{}: {text}", token.place())));
         let pin = read_pin(pin_file)?;
         if self.rejected.get(token).is_some_and(|pins| pins.contains(&pin)) {
             let file = pin_file.display();
@@ -225,7 +231,7 @@ impl Module {
         let session = self.context.open_ro_session(slot)?;
         // A boxed text of its exact length: no copy is left behind.
         let secret = AuthPin::new(pin.as_str().into());
-        match session.login(UserType::User, Some(&secret)).map_err(Failure::from) {
+        match session.login(UserType::User, Some(&secret)).map_err(ModuleFailure::from) {
             Ok(()) => {}
             Err(failure) if matches!(failure.code(), Some(RvError::UserAlreadyLoggedIn)) => {}
             Err(failure) if failure.is_wrong_pin() => {
@@ -269,9 +275,9 @@ fn description(options: &Pkcs11Options) -> Vec<Attribute> {
 }
 
 /// Finds the key, and checks that nobody can take it out of the token.
-fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, Failure> {
+fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, ModuleFailure> {
     let name = &options.key;
-    let settings = |text: String| Failure::from(ProviderError::Settings(text));
+    let settings = |text: String| ModuleFailure::from(ProviderError::Settings(text));
     let key = match session.find_objects(&description(options))?[..] {
         [] => return Err(ProviderError::NotFound(format!("no AES key `{name}` on the token")).into()),
         [key] => key,
@@ -289,7 +295,7 @@ fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, 
     Ok(key)
 }
 
-fn encrypt(session: &Session, key: ObjectHandle, root: &RootBytes, aad: &[u8]) -> Result<Vec<u8>, Failure> {
+fn encrypt(session: &Session, key: ObjectHandle, root: &RootBytes, aad: &[u8]) -> Result<Vec<u8>, ModuleFailure> {
     let mut nonce = random_nonce()?;
     let mechanism = Mechanism::AesGcm(GcmParams::new(&mut nonce, aad, Ulong::from(TAG_BITS))?);
     let sealed = session.encrypt(&mechanism, key, &root[..])?;
@@ -302,7 +308,7 @@ fn encrypt(session: &Session, key: ObjectHandle, root: &RootBytes, aad: &[u8]) -
     Ok(copy)
 }
 
-fn decrypt(session: &Session, key: ObjectHandle, wrapped: &[u8], aad: &[u8]) -> Result<RootBytes, Failure> {
+fn decrypt(session: &Session, key: ObjectHandle, wrapped: &[u8], aad: &[u8]) -> Result<RootBytes, ModuleFailure> {
     let Some((nonce, sealed)) = wrapped.split_first_chunk::<NONCE_BYTES>().filter(|_| wrapped.len() == COPY_BYTES)
     else {
         return Err(ProviderError::DoesNotUnwrap(format!("the copy must be of {COPY_BYTES} bytes")).into());
@@ -320,7 +326,7 @@ fn decrypt(session: &Session, key: ObjectHandle, wrapped: &[u8], aad: &[u8]) -> 
 }
 
 /// Wraps and unwraps a test value that no slot has.
-fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), Failure> {
+fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), ModuleFailure> {
     const AAD: &[u8] = b"sealwire/kek-check/1";
     let value = RootBytes::new([0x5a; 32]);
     let copy = encrypt(session, key, &value, AAD)?;

@@ -408,11 +408,11 @@ async fn a_module_that_hangs_costs_its_time_limit_and_a_bounded_queue() {
     let result = provider.call_in(&queue, |_| Ok(())).await;
     assert_eq!(result, Err(ProviderError::Unavailable("module /nowhere.so: 16 calls wait already".into())));
     // Nobody waits for these any more: the module is not even loaded for them.
-    let mut worker = Worker { path: "/nowhere.so".into(), module: None };
+    let mut thread = ModuleThread { path: "/nowhere.so".into(), module: None };
     for job in jobs.try_iter() {
-        job(&mut worker);
+        job(&mut thread);
     }
-    assert!(worker.module.is_none());
+    assert!(thread.module.is_none());
     drop(jobs);
     let result = provider.call_in(&queue, |_| Ok(())).await;
     assert!(matches!(result, Err(ProviderError::Unavailable(text)) if text.contains("restart")));

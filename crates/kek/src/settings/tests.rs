@@ -247,3 +247,26 @@ fn a_provider_has_the_kind_of_its_settings() {
         assert_eq!(settings.provider().unwrap().kind(), settings.kind());
     }
 }
+
+#[test]
+fn secret_files_are_the_files_whose_permissions_matter() {
+    let certificate: Table =
+        &[("auth", "certificate"), ("token_file", ""), ("client_certificate", "c.pem"), ("client_key", "c.key")];
+    let role: Table = &[("auth", "approle"), ("token_file", ""), ("role_id", "4711"), ("secret_id_file", "secret-id")];
+    let cases: &[(&str, Table, Table, &str)] = &[
+        ("file", &[("path", "kek.key")], &[], "path=/etc/sealwire/kek.key"),
+        ("environment", &[("variable", "SEALWIRE_KEK")], &[], ""),
+        ("pkcs11", PKCS11, &[], "pin_file=/etc/sealwire/secrets/pin"),
+        ("awskms", AWS_KMS, &[], ""),
+        ("awskms", AWS_KMS, &[("credentials_file", "aws")], "credentials_file=/etc/sealwire/aws"),
+        ("transit", TRANSIT, &[], "token_file=/etc/sealwire/token"),
+        ("transit", TRANSIT, role, "secret_id_file=/etc/sealwire/secret-id"),
+        ("transit", TRANSIT, certificate, "client_key=/etc/sealwire/c.key"),
+    ];
+    for (kind, settings, changes, expected) in cases {
+        let settings = parse(kind, &changed(settings, changes)).unwrap();
+        let files: Vec<String> =
+            settings.secret_files().iter().map(|(name, file)| format!("{name}={}", file.display())).collect();
+        assert_eq!(files.join(" "), *expected);
+    }
+}
