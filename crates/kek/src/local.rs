@@ -217,7 +217,7 @@ mod tests {
         KekFile { _folder: folder, provider: FileProvider::new(path) }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_copy_unwraps_in_its_slot_alone() {
         let file = file(DIGITS);
         let copy = file.provider.wrap(&root(), &SLOT).await.unwrap();
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn altered_copies_do_not_unwrap() {
         let file = file(DIGITS);
         let copy = file.provider.wrap(&root(), &SLOT).await.unwrap();
@@ -251,7 +251,7 @@ mod tests {
         assert!(matches!(other_key.unwrap(&copy, &SLOT).await, Err(ProviderError::DoesNotUnwrap(_))));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_fixed_copy_still_unwraps() {
         // Made with OpenSSL: key DIGITS, a nonce of zeros, the slot as additional data.
         let copy = "00000000000000000000000009bbb2d9b22b84ba0fafae321f2b969ed544\
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(file(DIGITS).provider.unwrap(&copy, &SLOT).await, Ok(root()));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_file_is_read_anew_by_each_call() {
         let file = file(DIGITS);
         let copy = file.provider.wrap(&root(), &SLOT).await.unwrap();
@@ -272,7 +272,7 @@ mod tests {
         assert!(matches!(file.provider.unwrap(&copy, &SLOT).await, Err(ProviderError::NotFound(_))));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_is_no_key_is_rejected_and_never_repeated() {
         for content in [
             &DIGITS[1..],
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_variable_without_a_key_is_an_error() {
         let unset = EnvironmentProvider::new("SEALWIRE_TEST_UNSET".into()).wrap(&root(), &SLOT).await;
         assert!(matches!(unset, Err(ProviderError::NotFound(_))), "{unset:?}");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     /// The child process of the test above; passes at once if that test did not start it.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn child_process() {
         if std::env::var_os(VARIABLE).is_none() {
             return;

@@ -8,7 +8,8 @@
 //! session is opened again once per call.
 //!
 //! A token locks itself after a few wrong PINs. So a PIN that the token rejected is not used again until the file has
-//! another, and no login is tried when the token says that one try is left.
+//! another, and no login is tried when the token says that one try is left. A token that says nothing about tries can still
+//! be locked by a program that is restarted again and again.
 
 mod errors;
 mod module;

@@ -103,7 +103,9 @@ impl Module {
             }
             // Some tokens return a general error for a bad copy. A key that works then shows that the copy is bad.
             if failure.is_ambiguous() && round_trip(session, key).is_ok() {
-                return decrypt(session, key, wrapped, aad).map_err(|_| does_not_unwrap(options).into());
+                return decrypt(session, key, wrapped, aad).map_err(|failure| {
+                    if failure.is_lost_session() { failure } else { does_not_unwrap(options).into() }
+                });
             }
             Err(failure)
         })
