@@ -27,6 +27,7 @@ mod public_keys;
 mod reply;
 mod scan;
 mod seed;
+mod share;
 mod state;
 mod token_row;
 mod trail;
@@ -80,6 +81,7 @@ targets!(
     public_keys,
     reply,
     scan,
+    share,
     state,
     token_row,
     trail,

@@ -1,0 +1,60 @@
+//! Shares of a recovery secret, as their holders type them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealwire_kek::{JoinError, Share, ShareError, shares};
+use sha2::{Digest as _, Sha256};
+
+use crate::Seed;
+use crate::input::text;
+use crate::seed::{numbered, words as list};
+
+/// Parses a text, and the bytes in the text with a right checksum. What is accepted is written as it was read, and
+/// joins with nothing but its like.
+pub(crate) fn run(input: &[u8]) {
+    let text = text(input);
+    let _ = check(text);
+    let bytes = text.trim().strip_prefix("sws1:").and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
+    let body = bytes.unwrap_or_else(|| input.to_vec());
+    let body = &body[..body.len().min(57)];
+    let sealed = [body, &Sha256::digest(body)[..4]].concat();
+    if let Err(error) = check(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
+        assert!(error != ShareError::Checksum && (body.len() == 57) == (error != ShareError::Form), "{error}");
+    }
+}
+
+fn check(text: &str) -> Result<(), ShareError> {
+    let share = Share::parse(text)?;
+    assert_eq!(share.to_text().as_str(), text.trim());
+    assert!((1..=share.total()).contains(&share.index()) && (2..=share.total()).contains(&share.threshold()));
+    assert_eq!(shares::join(&[share.clone(), share.clone()]), Err(JoinError::Doubled { index: share.index() }));
+    let few = JoinError::TooFew { given: 1, threshold: share.threshold() };
+    assert_eq!(shares::join(&[share]), Err(few));
+    Ok(())
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let encode = |version: u8, threshold: u8, total: u8, index: u8| {
+        let mut bytes = [&[version][..], &[0xa5; 16], b"key-5", &[threshold, total, index], &[7; 32]].concat();
+        let sum = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&sum[..4]);
+        format!("sws1:{}", URL_SAFE_NO_PAD.encode(bytes))
+    };
+    let good = encode(1, 2, 3, 1);
+    let texts = [
+        good.clone(),
+        format!(" {good}\r\n"),
+        encode(1, 255, 255, 255),
+        encode(1, 3, 2, 1),
+        encode(1, 2, 3, 0),
+        encode(2, 2, 3, 1),
+        good.replacen("sws1", "sws2", 1),
+        good[..good.len() - 1].to_owned(),
+        format!("{good}="),
+    ];
+    numbered("text", b"", texts.iter().map(String::as_str))
+}
+
+pub(crate) fn words() -> Vec<Vec<u8>> {
+    list(["sws1:", "sws1:AaWlpaWlpaWlpaWlpaWlpaWl", "a2V5LTU"])
+}
