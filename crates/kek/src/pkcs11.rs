@@ -164,9 +164,9 @@ impl ModuleThread {
         }
     }
 
-    fn run(mut self, jobs: &Receiver<ModuleJob>) {
+    fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
-            job(&mut self);
+            job(self);
         }
     }
 }
@@ -182,7 +182,7 @@ fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
         return Ok(queue.clone());
     }
     let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
-    let thread = ModuleThread { path: path.clone(), module: None };
+    let mut thread = ModuleThread { path: path.clone(), module: None };
     thread::Builder::new()
         .name("pkcs11".into())
         .spawn(move || thread.run(&jobs))

@@ -242,7 +242,6 @@ impl Module {
             }
             Err(failure) => return Err(failure),
         }
-        self.rejected.remove(token);
         Ok(session)
     }
 }

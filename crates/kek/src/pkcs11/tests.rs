@@ -1,7 +1,7 @@
 //! Tests with SoftHSM run in child processes, because SoftHSM reads its configuration from the environment when it is
 //! initialized, and because a process has one context per module.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::env;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Stdio;
@@ -259,6 +259,23 @@ async fn many_callers() {
         name.trim_end() == "pkcs11"
     });
     assert_eq!(threads.count(), 1, "a link leads to the same module");
+
+    // The module is not even loaded for a caller that has gone.
+    let [hasty, patient] = [Duration::ZERO, child::HANG];
+    for (time_limit, loaded) in [(hasty, false), (patient, true)] {
+        let provider = Pkcs11Provider { time_limit, ..providers[0].clone() };
+        let (queue, jobs) = mpsc::sync_channel(1);
+        let call = tokio::spawn(async move { provider.call_in(&queue, |_| Ok(())).await });
+        let mut thread = ModuleThread { path: env::var_os(MODULE).unwrap().into(), module: None };
+        if loaded {
+            thread.run(&jobs);
+            assert_eq!(call.await.unwrap(), Ok(()));
+        } else {
+            assert!(matches!(call.await.unwrap(), Err(ProviderError::Unavailable(_))));
+            thread.run(&jobs);
+        }
+        assert_eq!(thread.module.is_some(), loaded);
+    }
 }
 
 #[test]
@@ -289,13 +306,15 @@ fn lost_sessions() {
         assert_eq!(module.unwrap(&options, &copy, &aad), Ok(root()), "{loss}");
     }
     // A session that is lost again at once is an error, not a loop.
-    let tries = Cell::new(0);
-    let result: Result<(), _> = module.with_session(&options, |_| {
-        tries.set(tries.get() + 1);
+    let sessions = RefCell::new(Vec::new());
+    let result: Result<(), _> = module.with_session(&options, |session| {
+        sessions.borrow_mut().push(session.handle());
         Err(Error::Pkcs11(RvError::SessionClosed, Function::Encrypt).into())
     });
     assert!(matches!(result, Err(ProviderError::Unavailable(_))), "{result:?}");
-    assert_eq!(tries.get(), 2);
+    let sessions = sessions.into_inner();
+    assert_eq!(sessions.len(), 2);
+    assert_ne!(sessions[0], sessions[1], "the second is new");
     assert_eq!(module.unwrap(&options, &copy, &aad), Ok(root()));
 }
 
@@ -407,12 +426,6 @@ async fn a_module_that_hangs_costs_its_time_limit_and_a_bounded_queue() {
     }
     let result = provider.call_in(&queue, |_| Ok(())).await;
     assert_eq!(result, Err(ProviderError::Unavailable("module /nowhere.so: 16 calls wait already".into())));
-    // Nobody waits for these any more: the module is not even loaded for them.
-    let mut thread = ModuleThread { path: "/nowhere.so".into(), module: None };
-    for job in jobs.try_iter() {
-        job(&mut thread);
-    }
-    assert!(thread.module.is_none());
     drop(jobs);
     let result = provider.call_in(&queue, |_| Ok(())).await;
     assert!(matches!(result, Err(ProviderError::Unavailable(text)) if text.contains("restart")));
