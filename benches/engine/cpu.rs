@@ -63,7 +63,7 @@ pub(crate) const PRODUCTION: [Setting; 3] =
 const COLD: [Setting; 3] =
     [("crypto.precomputed_tables", "0"), ("crypto.ready_keys", "0"), ("crypto.open_key_cache_entries", "0")];
 /// Warm-up time, longer than the engine needs to find an app busy and compute its table.
-const WARM_UP: Duration = Duration::from_millis(2_500);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(2_500);
 
 struct Options {
     json: bool,

@@ -1,9 +1,11 @@
-//! `growth`: how costs grow with the fields of a request, the open connections, the apps and the stored tokens.
+//! `growth`: how costs grow with the fields of a request, the keys of its fields, the open connections, the apps and the
+//! stored tokens.
 //!
 //! Each curve is measured at sizes a factor of ten apart. Its slope is that of the logarithm of the cost over the
 //! logarithm of the size: 0 is no growth, 1 is linear.
 
 mod curves;
+mod keys;
 mod page;
 mod tokens;
 
@@ -17,13 +19,13 @@ use sealwire_benches::{is_smoke_run, say, target};
 use serde_json::{Value, json};
 
 const HELP: &str = "\
-How costs grow: fields per request, open connections, apps, tokens of a collection.
+How costs grow: fields per request, keys of its fields, open connections, apps, tokens of a collection.
 
     cargo bench -p sealwire-benches --bench engine -- growth [OPTIONS]
 
-    --only NAMES   Curves, such as fields,connections; all of fields, connections, apps and tokens by default.
-    --most N       Largest size of every curve; by default 1000000 fields, 10000 connections, 10000 apps and
-                   10000000 tokens.
+    --only NAMES   Curves, such as fields,connections; all of fields, keys, connections, apps and tokens by default.
+    --most N       Largest size of every curve; by default 1000000 fields, 1000 keys, 10000 connections, 10000 apps
+                   and 10000000 tokens.
     --quick        Sizes up to a tenth of that.
     --seconds N    Of each measurement; 3 by default. Of tokens: at most 10,000 requests of each kind per second.
     --json         JSON on standard output instead of tables.
@@ -116,8 +118,9 @@ impl Curve {
 type Measure = fn(&[usize], Duration) -> io::Result<Curve>;
 
 /// The curves, with their smallest and largest sizes.
-const CURVES: [(&str, [usize; 2], Measure); 4] = [
+const CURVES: [(&str, [usize; 2], Measure); 5] = [
     ("fields", [1, 1_000_000], curves::fields),
+    ("keys", [1, keys::KEYS_MAX], keys::keys),
     ("connections", [1, 10_000], curves::connections),
     ("apps", [1, 10_000], curves::apps),
     ("tokens", [100_000, 10_000_000], tokens::tokens),

@@ -12,6 +12,7 @@ mod fair;
 mod founding;
 mod growth;
 mod stores;
+mod suites;
 mod tokens;
 
 use std::io::{self, Write as _};
@@ -34,6 +35,7 @@ Benches of the engine that Criterion does not fit.
                crypto threads of their own or shared with the network, cancellation.
     growth     How costs grow with fields per request, open connections, apps and tokens, as curves with slopes.
     stores     Tokens written and read through an engine, embedded and in PostgreSQL.
+    suites     What each cipher suite costs, in alternating rounds.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
 `NAME --help` prints the options of one. `cargo test -p sealwire-benches --bench engine` runs all of them briefly.
@@ -42,12 +44,13 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
-const BENCHES: [(&str, Run); 8] = [
+const BENCHES: [(&str, Run); 9] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
     ("growth", growth::run),
     ("stores", stores::run),
+    ("suites", suites::run),
     ("tokens", tokens::run),
     ("founding", founding::run),
     ("fair", fair::run),

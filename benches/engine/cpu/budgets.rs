@@ -15,15 +15,6 @@ const WARM_SHARE_MAX: f64 = 0.5;
 const K1_FACTOR_MAX: f64 = 2.0;
 /// Budget for opening a field of a request, as a multiple of sealing it.
 const DECRYPT_FACTOR_MAX: f64 = 1.3;
-/// Budget for opening a field of another request with suite `xaes`, and for encrypting one field with it, in
-/// nanoseconds.
-const XAES_ROW_NS_MAX: f64 = 600.0;
-const XAES_ONE_FIELD_NS_MAX: f64 = 12_000.0;
-/// Budget for a field of 2,000 with suite `xaes`, as a multiple of its cost on P-256.
-const XAES_FACTOR_MAX: f64 = 1.0;
-/// Budget for what a request costs more with suite `p256-mlkem768` than on P-256, in microseconds.
-const HYBRID_EXTRA_US_MAX: f64 = 30.0;
-
 /// CPU time in nanoseconds.
 #[derive(Clone, Copy)]
 pub(super) struct Floors {
@@ -75,29 +66,7 @@ pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floo
             met: keygens <= max,
         });
     }
-    for (operation, fields, what, max) in [
-        (BenchOperation::DecryptXaesKeyed, 2_000, "xaes, 2,000 fields of other requests", XAES_ROW_NS_MAX),
-        (BenchOperation::EncryptXaes, 1, "xaes, 1 field", XAES_ONE_FIELD_NS_MAX),
-    ] {
-        verdicts.extend(of(operation, fields).map(|one| FloorVerdict {
-            budget: format!("{what}: CPU per field <= {:.1} us", max / 1e3),
-            measured: format!("{:.2} us", one.cpu_ns() / 1e3),
-            met: one.cpu_ns() <= max,
-        }));
-    }
-    for one in measured.iter().filter(|one| one.load.operation == BenchOperation::EncryptHybrid) {
-        let CpuLoad { fields, callers, .. } = one.load;
-        for text in encrypt(fields).filter(|text| text.load.callers == callers) {
-            let extra = one.per_request_us() - text.per_request_us();
-            verdicts.push(FloorVerdict {
-                budget: format!("{fields} fields, p256-mlkem768: CPU per request <= P-256 + {HYBRID_EXTRA_US_MAX} us"),
-                measured: format!("{extra:+.1} us"),
-                met: extra <= HYBRID_EXTRA_US_MAX,
-            });
-        }
-    }
     for (operation, what, factor_max) in [
-        (BenchOperation::EncryptXaes, "with xaes: CPU <= {}x P-256", XAES_FACTOR_MAX),
         (BenchOperation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
         (BenchOperation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
     ] {
