@@ -8,7 +8,9 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::precomputed::Precomputed;
-use crate::{Curve, Error, HybridKey, HybridSeed, KeyPair, PublicKey, Suite, SuiteSet, XaesKey, XaesSecret};
+use crate::{
+    Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PublicKey, Suite, SuiteSet, XaesKey, XaesSecret,
+};
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,8 +132,10 @@ pub enum KeyMaterial {
     Symmetric(XaesKey),
     /// A key of two KEMs, for [`Suite::P256MlKem768`].
     Hybrid(HybridKey),
-    /// A public key alone, for those who only seal.
+    /// The public key of a key pair, for those who only seal.
     Public(PublicKey),
+    /// The public key of a key of two KEMs, for those who only seal.
+    PublicHybrid(HybridPublicKey),
 }
 
 impl KeyMaterial {
@@ -166,6 +170,12 @@ impl KeyMaterial {
 impl From<HybridKey> for KeyMaterial {
     fn from(key: HybridKey) -> Self {
         Self::Hybrid(key)
+    }
+}
+
+impl From<HybridPublicKey> for KeyMaterial {
+    fn from(key: HybridPublicKey) -> Self {
+        Self::PublicHybrid(key)
     }
 }
 
@@ -214,6 +224,7 @@ impl KeyVersion {
             KeyMaterial::Symmetric(key) => key.id(),
             KeyMaterial::Hybrid(key) => key.id(),
             KeyMaterial::Public(key) => KeyId::of(key),
+            KeyMaterial::PublicHybrid(key) => key.id(),
         };
         let (seals, origin) = (true, Origin::Inside);
         Self { id, number, state, seals, origin, material, precomputed: Precomputed::default() }
@@ -225,7 +236,7 @@ impl KeyVersion {
         match &self.material {
             KeyMaterial::Pair(pair) => pair.public().curve().into(),
             KeyMaterial::Symmetric(_) => Suite::Xaes,
-            KeyMaterial::Hybrid(_) => Suite::P256MlKem768,
+            KeyMaterial::Hybrid(_) | KeyMaterial::PublicHybrid(_) => Suite::P256MlKem768,
             KeyMaterial::Public(key) => key.curve().into(),
         }
     }
@@ -237,7 +248,7 @@ impl KeyVersion {
     pub fn pair(&self) -> Result<&KeyPair, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair),
-            KeyMaterial::Symmetric(_) | KeyMaterial::Hybrid(_) | KeyMaterial::Public(_) => Err(Error::NoKeyPair),
+            _ => Err(Error::NoKeyPair),
         }
     }
 
@@ -249,8 +260,22 @@ impl KeyVersion {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair.public()),
             KeyMaterial::Public(key) => Ok(key),
-            KeyMaterial::Hybrid(key) => key.point(),
+            KeyMaterial::Hybrid(key) => Ok(key.public()?.point()),
+            KeyMaterial::PublicHybrid(key) => Ok(key.point()),
             KeyMaterial::Symmetric(_) => Err(Error::NoKeyPair),
+        }
+    }
+
+    /// Returns the whole public key of the suite, as HPKE serializes it: an uncompressed point, or the 1,249 bytes of
+    /// [`Suite::P256MlKem768`]. Expands a stored hybrid key at its first use.
+    ///
+    /// # Errors
+    /// The errors of [`KeyVersion::public`].
+    pub fn public_bytes(&self) -> Result<&[u8], Error> {
+        match &self.material {
+            KeyMaterial::Hybrid(key) => Ok(key.public()?.as_bytes()),
+            KeyMaterial::PublicHybrid(key) => Ok(key.as_bytes()),
+            _ => Ok(self.public()?.uncompressed()),
         }
     }
 

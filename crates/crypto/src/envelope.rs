@@ -98,6 +98,22 @@ pub enum EncapsulationPlace {
 }
 
 impl Suite {
+    /// Returns the suite that a text envelope names. Checks nothing else of the envelope.
+    #[must_use]
+    #[inline]
+    pub fn of_text_envelope(text: &[u8]) -> Option<Self> {
+        // The suite is in the first two characters.
+        let mut bytes = [0; 3];
+        BASE64.decode_slice(text.strip_prefix(TEXT_PREFIX)?.get(..4)?, &mut bytes).ok()?;
+        Self::from_byte(bytes[0])
+    }
+
+    /// Returns the suite that a binary envelope names. Checks nothing else of the envelope.
+    #[must_use]
+    pub fn of_binary_envelope(bytes: &[u8]) -> Option<Self> {
+        Self::from_byte(*bytes.strip_prefix(BINARY_PREFIX)?.first()?)
+    }
+
     /// Returns the number of bytes of a header.
     #[inline]
     fn header_bytes(self) -> usize {
@@ -330,10 +346,9 @@ impl Header {
     #[inline]
     pub(crate) fn split_text(envelope: &[u8]) -> Option<Parts<'_>> {
         let text = envelope.strip_prefix(TEXT_PREFIX)?;
-        // The suite is in the first two characters, and decides how long the header is.
+        // The suite decides how long the header is.
+        let suite = Suite::of_text_envelope(envelope)?;
         let mut bytes = [0; HEADER_BYTES_MAX];
-        BASE64.decode_slice(text.get(..4)?, &mut bytes).ok()?;
-        let suite = Suite::from_byte(bytes[0])?;
         let length = suite.header_bytes();
         let (header, rest) = text.split_at_checked(length / 3 * 4)?;
         BASE64.decode_slice(header, &mut bytes).ok()?;

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use aws_lc_rs::digest::{Context as Digest, SHA3_256};
 use aws_lc_rs::kem::{Ciphertext, DecapsulationKey, EncapsulationKey, ML_KEM_768};
-use ml_kem::{DecapsulationKey768, KeyExport as _};
+use ml_kem::array::Array;
+use ml_kem::{DecapsulationKey768, EncapsulationKey768, KeyExport as _};
 use sha2::{Digest as _, Sha256};
 use shake::{ExtendableOutput as _, Shake256, Update as _, XofReader as _};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -75,9 +76,80 @@ pub struct HybridKey {
 
 struct Expanded {
     decapsulation: DecapsulationKey,
-    encapsulation: EncapsulationKey,
     pair: KeyPair,
-    public: [u8; HYBRID_PUBLIC_KEY_BYTES],
+    public: HybridPublicKey,
+}
+
+/// A public key of the KEM. Its ML-KEM part and its point were checked.
+pub struct HybridPublicKey {
+    /// The form of the draft.
+    bytes: Box<[u8; HYBRID_PUBLIC_KEY_BYTES]>,
+    encapsulation: EncapsulationKey,
+    point: PublicKey,
+    id: KeyId,
+}
+
+impl HybridPublicKey {
+    /// Parses a public key in the form of the draft: the encapsulation key of ML-KEM-768, then the uncompressed point.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPublicKey`] for another length, a coefficient that is not reduced (FIPS 203, section 7.2), or a point
+    /// that is not on P-256.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes = <[u8; HYBRID_PUBLIC_KEY_BYTES]>::try_from(bytes).map_err(|_| Error::InvalidPublicKey)?;
+        let (encapsulation, point) = bytes.split_at(ENCAPSULATION_KEY_BYTES);
+        // AWS-LC checks the coefficients no earlier than it encapsulates.
+        let encapsulation = Array::try_from(encapsulation).map_err(|_| Error::InvalidPublicKey)?;
+        EncapsulationKey768::new(&encapsulation).map_err(|_| Error::InvalidPublicKey)?;
+        let point = PublicKey::from_sec1(Curve::P256, point)?;
+        Self::new(Box::new(bytes), point)
+    }
+
+    /// Makes a public key of checked parts.
+    fn new(bytes: Box<[u8; HYBRID_PUBLIC_KEY_BYTES]>, point: PublicKey) -> Result<Self, Error> {
+        let encapsulation = EncapsulationKey::new(&ML_KEM_768, &bytes[..ENCAPSULATION_KEY_BYTES]);
+        let label = Sha256::new().chain_update(b"sealwire/key-id/1").chain_update([Suite::P256MlKem768.byte()]);
+        let digest = label.chain_update(&bytes[..]).finalize();
+        let id = KeyId::from_bytes(*digest.first_chunk().expect("a digest has 32 bytes"));
+        Ok(Self { bytes, encapsulation: encapsulation.map_err(|_| Error::Library)?, point, id })
+    }
+
+    /// Returns the key in the form of the draft.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; HYBRID_PUBLIC_KEY_BYTES] {
+        &self.bytes
+    }
+
+    /// Returns the id that names this key in envelopes.
+    #[must_use]
+    pub fn id(&self) -> KeyId {
+        self.id
+    }
+
+    /// Returns the part that is on P-256.
+    pub(crate) fn point(&self) -> &PublicKey {
+        &self.point
+    }
+
+    /// Completes an encapsulation whose ephemeral key has made `shared` with [`HybridPublicKey::point`]. Returns the shared
+    /// secret and `enc`.
+    pub(crate) fn encapsulate(
+        &self,
+        ephemeral: &Ephemeral,
+        shared: &SharedX,
+    ) -> Result<(SharedSecret, Box<[u8; ENC_BYTES]>), Error> {
+        let (ciphertext, secret) = self.encapsulation.encapsulate().map_err(|_| Error::Library)?;
+        let mut enc = Box::new([0; ENC_BYTES]);
+        enc[..CIPHERTEXT_BYTES].copy_from_slice(ciphertext.as_ref());
+        enc[CIPHERTEXT_BYTES..].copy_from_slice(ephemeral.public());
+        Ok((combine(secret.as_ref(), shared, ephemeral.public(), &self.point), enc))
+    }
+}
+
+impl fmt::Debug for HybridPublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HybridPublicKey({})", self.id)
+    }
 }
 
 impl HybridKey {
@@ -87,7 +159,7 @@ impl HybridKey {
     /// [`Error::Library`] when the crypto library fails.
     pub fn from_seed(seed: HybridSeed) -> Result<Self, Error> {
         let expanded = Box::new(Expanded::new(&seed)?);
-        let id = id_of(&expanded.public);
+        let id = expanded.public.id();
         Ok(Self { seed, id, expanded: OnceLock::from(expanded) })
     }
 
@@ -109,32 +181,12 @@ impl HybridKey {
         &self.seed
     }
 
-    /// Returns the public key in the form of the draft.
+    /// Returns the public key. Expands the seed at the first use.
     ///
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; [`Error::InvalidPrivateKey`] if the key has another id.
-    pub fn public(&self) -> Result<&[u8; HYBRID_PUBLIC_KEY_BYTES], Error> {
+    pub fn public(&self) -> Result<&HybridPublicKey, Error> {
         Ok(&self.expanded()?.public)
-    }
-
-    /// Returns the part of the public key that is on P-256.
-    pub(crate) fn point(&self) -> Result<&PublicKey, Error> {
-        Ok(self.expanded()?.pair.public())
-    }
-
-    /// Completes an encapsulation whose ephemeral key has made `shared` with [`HybridKey::point`]. Returns the shared secret
-    /// and `enc`.
-    pub(crate) fn encapsulate(
-        &self,
-        ephemeral: &Ephemeral,
-        shared: &SharedX,
-    ) -> Result<(SharedSecret, Box<[u8; ENC_BYTES]>), Error> {
-        let key = self.expanded()?;
-        let (ciphertext, secret) = key.encapsulation.encapsulate().map_err(|_| Error::Library)?;
-        let mut enc = Box::new([0; ENC_BYTES]);
-        enc[..CIPHERTEXT_BYTES].copy_from_slice(ciphertext.as_ref());
-        enc[CIPHERTEXT_BYTES..].copy_from_slice(ephemeral.public());
-        Ok((combine(secret.as_ref(), shared, ephemeral.public(), key.pair.public()), enc))
     }
 
     /// Makes an encapsulation of given randomness, for test vectors only.
@@ -145,8 +197,8 @@ impl HybridKey {
         randomness: &[u8; 32],
     ) -> Result<(SharedSecret, Box<[u8; ENC_BYTES]>), Error> {
         let key = self.expanded()?;
-        let bytes = ml_kem::array::Array::try_from(&key.public[..ENCAPSULATION_KEY_BYTES]).unwrap();
-        let encapsulation = ml_kem::EncapsulationKey768::new(&bytes).unwrap();
+        let bytes = Array::try_from(&key.public.as_bytes()[..ENCAPSULATION_KEY_BYTES]).unwrap();
+        let encapsulation = EncapsulationKey768::new(&bytes).unwrap();
         let (ciphertext, secret) = encapsulation.encapsulate_deterministic(&(*randomness).into());
         let shared = ephemeral.agree(key.pair.public())?;
         let mut enc = Box::new([0; ENC_BYTES]);
@@ -174,7 +226,7 @@ impl HybridKey {
             return Ok(expanded);
         }
         let expanded = Expanded::new(&self.seed)?;
-        if id_of(&expanded.public) != self.id {
+        if expanded.public.id() != self.id {
             return Err(Error::InvalidPrivateKey);
         }
         Ok(self.expanded.get_or_init(|| Box::new(expanded)))
@@ -203,16 +255,11 @@ impl Expanded {
                 pair => break pair?,
             }
         };
-        let mut public = [0; HYBRID_PUBLIC_KEY_BYTES];
+        let mut public = Box::new([0; HYBRID_PUBLIC_KEY_BYTES]);
         public[..ENCAPSULATION_KEY_BYTES].copy_from_slice(&key.encapsulation_key().to_bytes());
         public[ENCAPSULATION_KEY_BYTES..].copy_from_slice(pair.public().uncompressed());
-        let encapsulation = EncapsulationKey::new(&ML_KEM_768, &public[..ENCAPSULATION_KEY_BYTES]);
-        Ok(Self {
-            decapsulation: decapsulation.map_err(|_| Error::Library)?,
-            encapsulation: encapsulation.map_err(|_| Error::Library)?,
-            pair,
-            public,
-        })
+        let public = HybridPublicKey::new(public, pair.public().clone())?;
+        Ok(Self { decapsulation: decapsulation.map_err(|_| Error::Library)?, pair, public })
     }
 }
 
@@ -226,12 +273,6 @@ fn combine(secret: &[u8], shared: &SharedX, ephemeral: &[u8; POINT_BYTES], recip
     let mut combined = Zeroizing::new([0; 32]);
     combined.copy_from_slice(digest.finish().as_ref());
     combined
-}
-
-fn id_of(public: &[u8; HYBRID_PUBLIC_KEY_BYTES]) -> KeyId {
-    let label = Sha256::new().chain_update(b"sealwire/key-id/1").chain_update([Suite::P256MlKem768.byte()]);
-    let digest = label.chain_update(public).finalize();
-    KeyId::from_bytes(*digest.first_chunk().expect("a digest has 32 bytes"))
 }
 
 impl fmt::Debug for HybridKey {

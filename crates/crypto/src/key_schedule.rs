@@ -5,7 +5,7 @@ use crate::envelope::{Encapsulation, Header, HeaderText};
 use crate::hybrid::{self, ENC_BYTES, SharedSecret};
 use crate::key::{Ephemeral, SharedX};
 use crate::xaes::RANDOM_BYTES;
-use crate::{AppId, Error, HybridKey, KeyMaterial, KeyVersion, Suite, XaesKey};
+use crate::{AppId, Error, HybridPublicKey, KeyMaterial, KeyVersion, Suite, XaesKey};
 
 /// The key and nonces of the fields under one header, and the header. An ephemeral private key is already dropped.
 pub(crate) struct Schedule {
@@ -54,7 +54,8 @@ impl Schedule {
     pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
         let shared = recipient.agree(ephemeral)?;
         match &recipient.material {
-            KeyMaterial::Hybrid(key) => Self::encapsulate(app, recipient, key, ephemeral, &shared),
+            KeyMaterial::Hybrid(key) => Self::encapsulate(app, recipient, key.public()?, ephemeral, &shared),
+            KeyMaterial::PublicHybrid(key) => Self::encapsulate(app, recipient, key, ephemeral, &shared),
             _ => Self::derive(app, recipient, ephemeral.public(), &shared),
         }
     }
@@ -75,7 +76,7 @@ impl Schedule {
     fn encapsulate(
         app: &AppId,
         recipient: &KeyVersion,
-        key: &HybridKey,
+        key: &HybridPublicKey,
         ephemeral: &Ephemeral,
         shared: &SharedX,
     ) -> Result<Self, Error> {

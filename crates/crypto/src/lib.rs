@@ -43,7 +43,7 @@ pub use envelope::{
 };
 pub use epoch::{Clock, EpochLifetime};
 pub use error::{CannotOpen, Error};
-pub use hybrid::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed};
+pub use hybrid::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed};
 pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};

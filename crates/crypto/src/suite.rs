@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Curve;
+use crate::{Curve, hybrid};
 
 /// A cipher suite: how fields are sealed, and which kind of key seals and opens them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +21,10 @@ pub enum Suite {
 impl Suite {
     /// All suites, default first.
     pub const ALL: [Self; 4] = [Self::P256, Self::Secp256k1, Self::Xaes, Self::P256MlKem768];
+
+    /// The suites whose public keys an app can publish, default first. A symmetric key is never published, and few HPKE
+    /// libraries have secp256k1.
+    pub const PUBLISHED: [Self; 2] = [Self::P256, Self::P256MlKem768];
 
     /// Returns true if the suite follows drafts that can still change.
     #[must_use]
@@ -52,6 +56,15 @@ impl Suite {
             Self::P256 => Some(Curve::P256),
             Self::Secp256k1 => Some(Curve::Secp256k1),
             Self::Xaes | Self::P256MlKem768 => None,
+        }
+    }
+
+    /// Returns the id of the suite's KEM in HPKE. `None`: the suite is no HPKE.
+    #[must_use]
+    pub fn kem_id(self) -> Option<u16> {
+        match self {
+            Self::P256MlKem768 => Some(hybrid::KEM_ID),
+            _ => self.curve().map(Curve::kem_id),
         }
     }
 

@@ -6,7 +6,8 @@ use super::{hex, unhex};
 use crate::hybrid::ENC_BYTES;
 use crate::{
     AppId, AppKeys, CannotOpen, Datatype, ENCAPSULATION_TEXT_BYTES, EncapsulationPlace, Encoding, Envelope, Error,
-    HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridSeed, KeyId, KeyScope, KeyState, KeyVersion, Opener, Sealer, Suite,
+    HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed, KeyId, KeyScope, KeyState, KeyVersion, Opener,
+    Sealer, Suite,
 };
 
 /// A vector of draft-ietf-hpke-pq.
@@ -31,7 +32,9 @@ fn the_vectors_of_the_draft_come_out() {
     for vector in &vectors {
         let seed: [u8; 32] = unhex(&vector.seed).try_into().unwrap();
         let key = HybridKey::from_seed(HybridSeed::new(seed.into())).unwrap();
-        assert_eq!(hex(key.public().unwrap()), vector.public);
+        assert_eq!(hex(key.public().unwrap().as_bytes()), vector.public);
+        let public = HybridPublicKey::from_bytes(&unhex(&vector.public)).unwrap();
+        assert_eq!((hex(public.as_bytes()), public.id()), (vector.public.clone(), key.id()));
         let enc: [u8; ENC_BYTES] = unhex(&vector.enc).try_into().unwrap();
         assert_eq!(hex(&key.decapsulate(&enc).unwrap()[..]), vector.shared_secret);
         // Whatever is altered, another secret comes out, or none where the point is none.
@@ -49,9 +52,9 @@ fn the_vectors_of_the_draft_come_out() {
 #[test]
 fn a_stored_key_is_expanded_at_its_first_use_and_has_its_id() {
     let made = HybridKey::from_seed(seed(1)).unwrap();
-    assert_eq!(made.public().unwrap().len(), HYBRID_PUBLIC_KEY_BYTES);
     let stored = HybridKey::stored(seed(1), made.id());
-    assert_eq!((stored.id(), stored.public().unwrap()), (made.id(), made.public().unwrap()));
+    let bytes = |key: &HybridKey| *key.public().unwrap().as_bytes();
+    assert_eq!((stored.id(), bytes(&stored)), (made.id(), bytes(&made)));
     let wrong = HybridKey::stored(seed(2), made.id());
     assert_eq!(wrong.public().unwrap_err(), Error::InvalidPrivateKey);
     let app = AppId::new("shop").unwrap();
@@ -61,6 +64,57 @@ fn a_stored_key_is_expanded_at_its_first_use_and_has_its_id() {
     assert_eq!(format!("{:?} {:?}", stored, stored.seed()), format!("HybridKey({}) HybridSeed(32 bytes)", made.id()));
     assert_ne!(HybridKey::from_seed(seed(2)).unwrap().id(), made.id());
     assert_ne!(made.id(), KeyId::from_bytes([0; 5]));
+}
+
+/// Writes the 12 bits of one coefficient of an encapsulation key.
+fn with_coefficient(key: &[u8], index: usize, value: u16) -> Vec<u8> {
+    let (mut key, at) = (key.to_vec(), index / 2 * 3);
+    let [low, high] = value.to_le_bytes();
+    if index.is_multiple_of(2) {
+        key[at] = low;
+        key[at + 1] = key[at + 1] & 0xf0 | high;
+    } else {
+        key[at + 1] = key[at + 1] & 0x0f | low << 4;
+        key[at + 2] = low >> 4 | high << 4;
+    }
+    key
+}
+
+#[test]
+fn a_public_key_is_whole_reduced_and_on_the_curve_or_refused() {
+    let key = HybridKey::from_seed(seed(1)).unwrap();
+    let good = key.public().unwrap().as_bytes();
+    let (encapsulation, point) = good.split_at(1_184);
+    let compressed = key.public().unwrap().point().compressed();
+    let flipped = |at: usize| {
+        let mut bytes = good.to_vec();
+        bytes[at] ^= 1;
+        bytes
+    };
+    for (what, bytes) in [
+        ("nothing", Vec::new()),
+        ("a point alone", point.to_vec()),
+        ("an encapsulation key alone", encapsulation.to_vec()),
+        ("a byte less", good[..HYBRID_PUBLIC_KEY_BYTES - 1].to_vec()),
+        ("a byte more", [&good[..], &[0]].concat()),
+        ("the parts the other way round", [point, encapsulation].concat()),
+        ("a compressed point", [encapsulation, compressed].concat()),
+        ("a compressed point and zeros", [encapsulation, compressed, &[0; 32]].concat()),
+        ("the point at infinity", [encapsulation, &[0; 65]].concat()),
+        ("another form of the point", flipped(1_184)),
+        ("a point off the curve", flipped(HYBRID_PUBLIC_KEY_BYTES - 1)),
+        ("a first coefficient of q", with_coefficient(good, 0, 3_329)),
+        ("a second coefficient of q", with_coefficient(good, 1, 3_329)),
+        ("a last coefficient of 2^12 - 1", with_coefficient(good, 767, 4_095)),
+    ] {
+        assert_eq!(HybridPublicKey::from_bytes(&bytes).err(), Some(Error::InvalidPublicKey), "{what}");
+    }
+    for (index, value) in [(0, 3_328), (1, 0), (767, 3_328)] {
+        let other = HybridPublicKey::from_bytes(&with_coefficient(good, index, value)).unwrap();
+        assert_ne!(other.id(), key.id(), "another key has another id");
+    }
+    let same = HybridPublicKey::from_bytes(good).unwrap();
+    assert_eq!((same.id(), format!("{same:?}")), (key.id(), format!("HybridPublicKey({})", key.id())));
 }
 
 #[test]

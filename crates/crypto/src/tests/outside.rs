@@ -8,19 +8,30 @@ use zeroize::Zeroizing;
 use super::{hex, unhex};
 use crate::evervault::{self, Form};
 use crate::{
-    AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Error, Kek, KeyPair, KeyScope, KeyState, KeyVersion,
-    OpenedSchedules, Opener, Origin, PublicKey, Sealer, SigningKey, Suite, VerifyingKey,
+    AppId, AppKeys, CannotOpen, Datatype, Encoding, Error, HybridPublicKey, Kek, KeyMaterial, KeyScope, KeyState,
+    KeyVersion, OpenedSchedules, Opener, Origin, PublicKey, Sealer, SigningKey, Suite, VerifyingKey,
 };
 
-/// An app with a key pair of each origin, and the public key of the outside one.
-fn app_and_public_key() -> (Arc<AppKeys>, PublicKey) {
-    let outside = KeyPair::generate(Curve::P256).unwrap();
-    let public = outside.public().clone();
-    let versions = vec![
-        KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap()),
-        KeyVersion::new(2, KeyState::Active, outside).of_origin(Origin::Outside),
-    ];
-    (Arc::new(AppKeys::new(AppId::new("shop").unwrap(), versions).unwrap()), public)
+/// An app with a key of each origin, and what those have who seal to the outside one.
+fn app_and_client(suite: Suite) -> (Arc<AppKeys>, Arc<KeyVersion>) {
+    let app = AppId::new("shop").unwrap();
+    let version = |number| KeyVersion::new(number, KeyState::Active, KeyMaterial::generate(&app, suite).unwrap());
+    let versions = vec![version(1), version(2).of_origin(Origin::Outside)];
+    let client = Arc::new(public_half(&versions[1]));
+    (Arc::new(AppKeys::new(app, versions).unwrap()), client)
+}
+
+/// Returns a version of the public key alone.
+fn public_half(version: &KeyVersion) -> KeyVersion {
+    let bytes = version.public_bytes().unwrap();
+    let material: KeyMaterial = match version.suite() {
+        Suite::P256MlKem768 => HybridPublicKey::from_bytes(bytes).unwrap().into(),
+        suite => PublicKey::from_sec1(suite.curve().unwrap(), bytes).unwrap().into(),
+    };
+    let public = KeyVersion::new(1, KeyState::Active, material);
+    assert_eq!((public.id, public.suite()), (version.id, version.suite()));
+    assert_eq!(public.public_bytes().unwrap(), bytes);
+    public
 }
 
 fn seal(app: &AppId, version: &Arc<KeyVersion>, context: &[u8]) -> Vec<u8> {
@@ -32,58 +43,94 @@ fn seal(app: &AppId, version: &Arc<KeyVersion>, context: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_is_sealed_to_a_public_key_opens_and_tells_its_origin() {
-    let (keys, public) = app_and_public_key();
-    let client = Arc::new(KeyVersion::new(1, KeyState::Active, public));
-    let outside = seal(keys.app(), &client, b"row");
-    let inside = seal(keys.app(), keys.newest(Suite::P256).unwrap(), b"row");
-    let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
-    // The second pass takes its schedules from the cache.
-    for _ in 0..2 {
-        let mut opener = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));
-        for (envelope, origin) in [(&outside, Origin::Outside), (&inside, Origin::Inside)] {
-            let opened = opener.open_text(envelope).unwrap();
-            assert_eq!((opened.plaintext, opened.origin), (&b"a value"[..], origin));
+    for suite in Suite::PUBLISHED {
+        let (keys, client) = app_and_client(suite);
+        let outside = seal(keys.app(), &client, b"row");
+        let inside = seal(keys.app(), keys.newest(suite).unwrap(), b"row");
+        assert_eq!(outside.len(), inside.len());
+        let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
+        // The second pass takes its schedules from the cache.
+        for _ in 0..2 {
+            let mut opener = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));
+            for (envelope, origin) in [(&outside, Origin::Outside), (&inside, Origin::Inside)] {
+                let opened = opener.open_text(envelope).unwrap();
+                assert_eq!((opened.plaintext, opened.origin), (&b"a value"[..], origin));
+            }
+            let mut strict = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache))).inside_only(true);
+            assert!(strict.has_schedule_of_text(&outside), "it fails without a key agreement");
+            assert_eq!(strict.open_text(&outside), Err(CannotOpen));
+            assert!(strict.open_text(&inside).is_ok());
         }
-        let mut strict = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache))).inside_only(true);
-        assert!(strict.has_schedule_of_text(&outside), "it fails without a Diffie-Hellman");
-        assert_eq!(strict.open_text(&outside), Err(CannotOpen));
-        assert!(strict.open_text(&inside).is_ok());
     }
 }
 
 #[test]
 fn a_key_of_one_origin_is_never_used_as_one_of_the_other() {
-    let (keys, _) = app_and_public_key();
-    let [inside, outside] = keys.versions() else { panic!("two versions") };
-    assert_eq!(keys.newest(Suite::P256).unwrap().id, inside.id, "engines never seal to a published key");
-    assert_eq!(keys.newest_outside(Suite::P256).unwrap().id, outside.id);
-    assert!(keys.newest_outside(Suite::Secp256k1).is_none() && keys.newest_outside(Suite::Xaes).is_none());
-    // The same key pair with the other origin is another set of keys, whose precomputed material is not taken over.
-    let app = keys.app().clone();
-    let again = |origin| {
-        let pair = KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap();
-        AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, pair).of_origin(origin)]).unwrap()
-    };
-    assert!(!again(Origin::Inside).is_same(&again(Origin::Outside)));
+    for suite in Suite::PUBLISHED {
+        let (keys, _) = app_and_client(suite);
+        let [inside, outside] = keys.versions() else { panic!("two versions") };
+        assert_eq!(keys.newest(suite).unwrap().id, inside.id, "engines never seal to a published key");
+        for other in Suite::ALL {
+            let found = keys.newest_outside(other).map(|version| version.id);
+            assert_eq!(found, (other == suite).then_some(outside.id), "{suite:?} {other:?}");
+        }
+        // The same key with the other origin is another set of keys, whose precomputed material is not taken over.
+        let app = keys.app().clone();
+        let again = |origin| {
+            let material = KeyMaterial::from_secret(&app, suite, [7; 32].into()).unwrap();
+            AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, material).of_origin(origin)]).unwrap()
+        };
+        assert!(!again(Origin::Inside).is_same(&again(Origin::Outside)));
+    }
     // Evervault strings name no key. Whoever has the published key can make one.
+    let (keys, _) = app_and_client(Suite::P256);
+    let outside = keys.newest_outside(Suite::P256).unwrap();
     let mut text = Vec::new();
     let mut sealer = evervault::Sealer::new(Arc::clone(outside), KeyScope::Request, &Form::Plain).unwrap();
     sealer.seal(evervault::Datatype::String, "a value", &mut text).unwrap();
     let mut opener = evervault::Opener::new(&keys, evervault::Legacy::Refused);
     assert!(opener.open(&text).is_err());
+    let hybrid = app_and_client(Suite::P256MlKem768).1;
+    assert!(evervault::Sealer::new(hybrid, KeyScope::Request, &Form::Plain).is_err(), "it has no hybrid keys");
 }
 
 #[test]
 fn a_public_key_opens_nothing_and_binds_its_app() {
-    let (keys, public) = app_and_public_key();
-    let client = || KeyVersion::new(1, KeyState::Active, public.clone());
-    assert_eq!(client().pair().unwrap_err(), Error::NoKeyPair);
-    let sealed = seal(keys.app(), &Arc::new(client()), b"row");
-    let public_only = Arc::new(AppKeys::new(keys.app().clone(), vec![client()]).unwrap());
-    assert_eq!(Opener::new(public_only, b"row").open_text(&sealed), Err(CannotOpen));
-    let foreign = seal(&AppId::new("other").unwrap(), &Arc::new(client()), b"row");
-    assert_eq!(Opener::new(Arc::clone(&keys), b"row").open_text(&foreign), Err(CannotOpen));
-    assert_eq!(Opener::new(keys, b"column").open_text(&sealed), Err(CannotOpen));
+    for suite in Suite::PUBLISHED {
+        let (keys, client) = app_and_client(suite);
+        assert_eq!(client.pair().unwrap_err(), Error::NoKeyPair);
+        let sealed = seal(keys.app(), &client, b"row");
+        let public_only = Arc::new(AppKeys::new(keys.app().clone(), vec![public_half(&client)]).unwrap());
+        assert_eq!(Opener::new(public_only, b"row").open_text(&sealed), Err(CannotOpen));
+        let foreign = seal(&AppId::new("other").unwrap(), &client, b"row");
+        assert_eq!(Opener::new(Arc::clone(&keys), b"row").open_text(&foreign), Err(CannotOpen));
+        assert_eq!(Opener::new(keys, b"column").open_text(&sealed), Err(CannotOpen));
+    }
+}
+
+#[test]
+fn an_envelope_names_its_suite_before_anything_of_it_is_checked() {
+    let keys = super::app("shop");
+    for suite in Suite::ALL {
+        let version = keys.newest(suite).unwrap();
+        for encoding in [Encoding::Text, Encoding::Binary] {
+            let mut out = Vec::new();
+            let mut sealer = Sealer::new(keys.app(), Arc::clone(version), KeyScope::Request, encoding, b"").unwrap();
+            sealer.seal(Datatype::String, b"x", &mut out).unwrap();
+            let (named, short): (fn(&[u8]) -> Option<Suite>, usize) = match encoding {
+                Encoding::Text => (Suite::of_text_envelope, 8),
+                Encoding::Binary => (Suite::of_binary_envelope, 4),
+            };
+            assert_eq!((named(&out), named(&out[..short])), (Some(suite), Some(suite)));
+            assert_eq!(named(&out[..short - 1]), None);
+        }
+    }
+    for text in [&b""[..], b"sw1:", b"sw1:!!!!", b"sw1:AAAA", b"sw1:BQAA", b"sw1:____", b"sw2:AQAA"] {
+        assert_eq!(Suite::of_text_envelope(text), None, "{text:?}");
+    }
+    for bytes in [&b""[..], b"SW\x01", b"SW\x01\x00", b"SW\x01\x05", b"SW\x02\x01"] {
+        assert_eq!(Suite::of_binary_envelope(bytes), None, "{bytes:?}");
+    }
 }
 
 #[test]
