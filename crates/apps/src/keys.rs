@@ -142,7 +142,9 @@ impl AppRecord {
                 Suite::P256 => pair(Curve::P256),
                 Suite::Secp256k1 => pair(Curve::Secp256k1),
                 Suite::Xaes => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
-                Suite::P256MlKem768 => self.add_hybrid_key(kek, app, &HybridKey::from_seed(HybridSeed::generate()?)?),
+                Suite::P256MlKem768 => {
+                    self.add_hybrid_key(kek, app, &HybridKey::from_seed(HybridSeed::generate()?)?, origin)
+                }
             };
             // The probability that the id is taken is 2^-40 per existing key.
             match added {
@@ -177,11 +179,13 @@ impl AppRecord {
         Ok(key.id())
     }
 
-    fn add_hybrid_key(&mut self, kek: &Kek, app: &AppId, key: &HybridKey) -> Result<KeyId, StoreError> {
+    /// Adds a hybrid key. The record has no public key, which nothing could check without expanding the seed. A published
+    /// one is derived when it is published.
+    fn add_hybrid_key(&mut self, kek: &Kek, app: &AppId, key: &HybridKey, origin: Origin) -> Result<KeyId, StoreError> {
         let number = self.next_number(app, Suite::P256MlKem768, key.id())?;
-        let context = key_context(app, Suite::P256MlKem768, number, key.id(), Origin::Inside);
+        let context = key_context(app, Suite::P256MlKem768, number, key.id(), origin);
         let wrapped = kek.wrap_hybrid(key.seed(), &context)?;
-        self.push_key(Suite::P256MlKem768, number, key.id(), b"", &wrapped);
+        self.push_key(Suite::P256MlKem768, number, key.id(), b"", &wrapped).outside = origin == Origin::Outside;
         Ok(key.id())
     }
 

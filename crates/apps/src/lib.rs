@@ -40,8 +40,6 @@ pub const POLL: Duration = Duration::from_secs(30);
 /// Default time for which a deleted app or key can be restored.
 pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Suites of which an app can publish public keys.
-const PUBLISHED_SUITES: [Suite; 1] = [Suite::P256];
 /// Maximum number of attempts for a change when other changes are committed first. One of the concurrent changes
 /// succeeds each time.
 const TRIES_MAX: u32 = 64;
@@ -164,7 +162,7 @@ impl Control {
     /// [`KeyKind::Outside`] has no public keys that are published.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         if let KeyKind::Outside(suite) = kind {
-            if !PUBLISHED_SUITES.contains(&suite) {
+            if !Suite::PUBLISHED.contains(&suite) {
                 return Err(StoreError::Invalid(format!("no public keys of suite {} are published", suite.name())));
             }
             self.create_signing_key(app).await?;

@@ -313,7 +313,7 @@ pub struct CollectionSummary {
 pub enum KeyKind {
     /// The key of this suite, which engines seal under.
     Suite(Suite),
-    /// The key pair of this suite whose public key is published.
+    /// The key of this suite whose public key is published.
     Outside(Suite),
     /// The token key.
     Token,

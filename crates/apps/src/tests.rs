@@ -202,35 +202,42 @@ async fn an_imported_key_opens_and_seals_only_if_it_is_told_to() {
 
 #[tokio::test]
 async fn a_published_key_is_a_pair_of_its_own_and_one_key_signs_for_all_apps() {
+    for suite in Suite::PUBLISHED {
+        check_published_keys(suite).await;
+    }
+}
+
+async fn check_published_keys(suite: Suite) {
     let (control, store) = fresh();
-    let (shop, outside) = (app("shop"), KeyKind::Outside(Suite::P256));
-    let inside = control.create(&shop, &Suite::ALL).await.unwrap().app.keys[0].id;
+    let (shop, outside) = (app("shop"), KeyKind::Outside(suite));
+    let made = control.create(&shop, &Suite::ALL).await.unwrap().app;
+    let inside = made.keys.iter().find(|key| key.suite == suite).unwrap().id;
     assert!(control.load().await.unwrap().signing_key.is_none());
-    for suite in [Suite::Secp256k1, Suite::Xaes] {
-        let refused = control.rotate(&shop, KeyKind::Outside(suite)).await;
-        assert!(matches!(refused, Err(StoreError::Invalid(why)) if why.contains(suite.name())));
+    for unpublished in [Suite::Secp256k1, Suite::Xaes] {
+        let refused = control.rotate(&shop, KeyKind::Outside(unpublished)).await;
+        assert!(matches!(refused, Err(StoreError::Invalid(why)) if why.contains(unpublished.name())));
     }
     assert!(control.load().await.unwrap().signing_key.is_none(), "what is refused makes nothing");
     let other = other_kek(&store).rotate(&shop, outside).await;
     assert!(matches!(other, Err(StoreError::WrongKek { .. })));
 
     let first = *control.rotate(&shop, outside).await.unwrap().key().unwrap();
-    assert_eq!((first.suite, first.number, first.origin, first.seals), (Suite::P256, 2, Origin::Outside, true));
+    assert_eq!((first.suite, first.number, first.origin, first.seals), (suite, 2, Origin::Outside, true));
     let found = keys(&control, "shop").await;
-    assert_eq!(found.newest(Suite::P256).unwrap().id, inside, "engines seal to their own key");
-    assert_eq!(found.newest_outside(Suite::P256).unwrap().id, first.id);
-    assert_eq!(found.reader(Suite::P256, first.id).unwrap().origin, Origin::Outside);
+    assert_eq!(found.newest(suite).unwrap().id, inside, "engines seal to their own key");
+    assert_eq!(found.newest_outside(suite).unwrap().id, first.id);
+    assert_eq!(found.reader(suite, first.id).unwrap().origin, Origin::Outside);
     let signer = async || *control.load().await.unwrap().signing_key.unwrap().verifying_key();
     let before = signer().await;
     let second = *control.rotate(&shop, outside).await.unwrap().key().unwrap();
     let found = keys(&control, "shop").await;
-    assert_eq!((found.newest_outside(Suite::P256).unwrap().id, second.number), (second.id, 3));
+    assert_eq!((found.newest_outside(suite).unwrap().id, second.number), (second.id, 3));
     control.create(&app("other"), &[]).await.unwrap();
     control.rotate(&app("other"), outside).await.unwrap();
     assert_eq!(signer().await, before);
     // The one before is published again.
     control.disable(&shop, Target::Key(second.id)).await.unwrap();
-    assert_eq!(keys(&control, "shop").await.newest_outside(Suite::P256).unwrap().id, first.id);
+    assert_eq!(keys(&control, "shop").await.newest_outside(suite).unwrap().id, first.id);
 }
 
 #[tokio::test]

@@ -57,6 +57,12 @@ pub enum SealError {
         /// The limit.
         max: usize,
     },
+    /// The app publishes no key of the suite.
+    #[error("there is no key of that suite")]
+    NoKey,
+    /// The encapsulation cannot be apart from the fields.
+    #[error("an encapsulation cannot be apart here: {0}")]
+    Apart(&'static str),
     /// The system's random source or the crypto library failed.
     #[error("the crypto library failed")]
     Library,

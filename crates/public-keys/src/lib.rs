@@ -17,4 +17,4 @@ pub use seal::{SealOptions, Sealed};
 pub use text::{Expected, LIFETIME, PublicKeys, Signed, TEXT_BYTES_MAX, publish, signer_from_base64};
 
 /// What callers of this crate need of the crypto crate.
-pub use sealwire_crypto::{Encoding, KeyScope, VerifyingKey};
+pub use sealwire_crypto::{EncapsulationPlace, Encoding, KeyScope, Suite, VerifyingKey};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_crypto::{Datatype, Encoding, Error, KeyScope, Sealer};
+use sealwire_crypto::{Datatype, EncapsulationPlace, Encoding, Error, KeyScope, Sealer, Suite};
 use sealwire_msgpack::{Token, write};
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
 
@@ -23,11 +23,22 @@ pub struct SealOptions<'a> {
     pub encoding: Encoding,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,
+    /// Suite of the key to seal to. `None`: p256 if the app publishes a key of it, else the suite that it publishes.
+    pub suite: Option<Suite>,
+    /// Where the encapsulation of [`Suite::P256MlKem768`] is. Apart, it is in [`Sealed::encapsulations`].
+    pub encapsulation: EncapsulationPlace,
 }
 
 impl Default for SealOptions<'_> {
     fn default() -> Self {
-        Self { select: None, context: &[], encoding: Encoding::Text, key_scope: KeyScope::Request }
+        Self {
+            select: None,
+            context: &[],
+            encoding: Encoding::Text,
+            key_scope: KeyScope::Request,
+            suite: None,
+            encapsulation: EncapsulationPlace::Inline,
+        }
     }
 }
 
@@ -36,6 +47,8 @@ impl Default for SealOptions<'_> {
 pub struct Sealed {
     /// One MessagePack value of the same shape.
     pub document: Vec<u8>,
+    /// Texts of the encapsulations that the document refers to, without which it does not open. Empty unless they are apart.
+    pub encapsulations: Vec<String>,
     /// Positions of those paths in `select` that match nothing.
     pub unmatched: Vec<u32>,
 }
@@ -47,7 +60,7 @@ impl PublicKeys {
     /// # Errors
     /// [`SealError`].
     pub fn seal(&self, document: &[u8], options: &SealOptions<'_>) -> Result<Sealed, SealError> {
-        let SealOptions { select, context, encoding, key_scope } = *options;
+        let SealOptions { select, context, encoding, key_scope, suite, encapsulation } = *options;
         if context.len() > CONTEXT_BYTES_MAX {
             return Err(SealError::Context { max: CONTEXT_BYTES_MAX });
         }
@@ -55,16 +68,27 @@ impl PublicKeys {
             None => Selection::everything(),
             Some(paths) => Selection::parse(paths.iter().copied()).map_err(|e| SealError::Path(e.to_string()))?,
         };
-        let recipient = Arc::clone(self.recipient());
-        let sealer = Sealer::new(&self.app, recipient, key_scope, encoding, context).map_err(failed)?;
+        let recipient = self.recipient(suite).ok_or(SealError::NoKey)?;
+        if encapsulation == EncapsulationPlace::Apart {
+            if recipient.suite() != Suite::P256MlKem768 {
+                return Err(SealError::Apart("the key is not of suite p256-mlkem768"));
+            }
+            if key_scope == KeyScope::Field {
+                return Err(SealError::Apart("each field has its own"));
+            }
+        }
+        let sealer = Sealer::new(&self.app, Arc::clone(recipient), key_scope, encoding, context).map_err(failed)?;
+        let mut fields = SealFields(sealer.placing(encapsulation));
         let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
         let mut walk = Walk::new(Arc::new(selection), Containers::Whole, limits);
         let mut out = Vec::new();
-        let walked = walk.advance(document, &mut out, &mut SealFields(sealer), Budget::UNLIMITED);
+        let walked = walk.advance(document, &mut out, &mut fields, Budget::UNLIMITED);
         match walked {
-            Ok(Progress::Done { consumed }) if consumed == document.len() => {
-                Ok(Sealed { document: out, unmatched: walk.unmatched() })
-            }
+            Ok(Progress::Done { consumed }) if consumed == document.len() => Ok(Sealed {
+                document: out,
+                encapsulations: fields.0.take_encapsulations(),
+                unmatched: walk.unmatched(),
+            }),
             Ok(_) => Err(SealError::Document("not exactly one MessagePack value".into())),
             Err(sealwire_payload::WalkError::Transform(error)) => Err(failed(error)),
             Err(error) => Err(SealError::Document(error.to_string())),

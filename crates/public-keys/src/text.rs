@@ -6,7 +6,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, KeyId, KeyState, KeyVersion, PublicKey, SIGNATURE_BYTES, SigningKey, Suite, VerifyingKey,
+    AppId, AppKeys, HybridPublicKey, KeyId, KeyMaterial, KeyState, KeyVersion, PublicKey, SIGNATURE_BYTES, SigningKey,
+    Suite, VerifyingKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -14,18 +15,17 @@ use crate::error::KeysError;
 
 /// How long a text holds.
 pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Length of a text at most. One with a key of each suite has about 500 bytes.
+/// Length of a text at most. One with a key of each suite has about 2,300 bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Label of the signatures.
 const LABEL: &str = "sealwire/keys/1";
 const VERSION: u32 = 1;
 
-/// Suites that are published, the preferred one first.
-const PUBLISHED: [Suite; 1] = [Suite::P256];
-
-/// HPKE algorithms of [`Suite::P256`] (RFC 9180, section 7): DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM.
-const P256_ALGORITHMS: (u16, u16, u16) = (0x0010, 0x0001, 0x0002);
+/// HKDF-SHA256, the HPKE KDF of every published suite (RFC 9180, section 7).
+const KDF: u16 = 0x0001;
+/// AES-256-GCM, the HPKE AEAD of every published suite.
+const AEAD: u16 = 0x0002;
 
 /// A text with its signature, as `apps.public_keys` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +61,12 @@ struct KeyText {
     info: String,
 }
 
-/// Returns the signed text of an app's newest published keys. `None` if it has none.
+/// Returns the signed text of an app's newest published key of each suite, or `None` if the app has none. Expands hybrid
+/// keys that were not used before.
 #[must_use]
 pub fn publish(keys: &AppKeys, signer: &SigningKey, generation: u64, now_unix_s: u64) -> Option<Signed> {
     let app = keys.app().as_str();
-    let newest = PUBLISHED.into_iter().filter_map(|suite| keys.newest_outside(suite));
+    let newest = Suite::PUBLISHED.into_iter().filter_map(|suite| keys.newest_outside(suite));
     let keys: Vec<_> = newest.filter_map(|version| KeyText::of(app, version)).collect();
     if keys.is_empty() {
         return None;
@@ -85,14 +86,13 @@ pub fn publish(keys: &AppKeys, signer: &SigningKey, generation: u64, now_unix_s:
 
 impl KeyText {
     fn of(app: &str, version: &KeyVersion) -> Option<Self> {
-        let (kem, kdf, aead) = P256_ALGORITHMS;
         Some(Self {
             suite: version.suite().name().into(),
             key_id: version.id.to_string(),
-            public_key: STANDARD.encode(version.public().ok()?.uncompressed()),
-            kem,
-            kdf,
-            aead,
+            public_key: STANDARD.encode(version.public_bytes().ok()?),
+            kem: version.suite().kem_id()?,
+            kdf: KDF,
+            aead: AEAD,
             info: format!("sealwire/1{app}"),
         })
     }
@@ -117,7 +117,7 @@ pub struct PublicKeys {
     pub(crate) app: AppId,
     generation: u64,
     expires_unix_s: u64,
-    /// The preferred suite first. At least one.
+    /// In the order of [`Suite::PUBLISHED`]. At least one.
     versions: Vec<Arc<KeyVersion>>,
 }
 
@@ -187,9 +187,9 @@ impl PublicKeys {
         let text: Text = serde_json::from_str(text).map_err(malformed)?;
         let app = AppId::new(&text.app).map_err(malformed)?;
         let mut versions = Vec::new();
-        for suite in PUBLISHED {
+        for suite in Suite::PUBLISHED {
             for key in text.keys.iter().filter(|key| key.suite == suite.name()) {
-                versions.push(Arc::new(key.version(suite.curve().ok_or(KeysError::NoKey)?)?));
+                versions.push(Arc::new(key.version(suite)?));
             }
         }
         if versions.is_empty() {
@@ -217,22 +217,32 @@ impl PublicKeys {
         self.expires_unix_s
     }
 
-    /// Returns the key that documents are sealed to.
-    pub(crate) fn recipient(&self) -> &Arc<KeyVersion> {
-        &self.versions[0]
+    /// Returns the key of a suite to which documents are sealed; without a suite, the default key. `None` if there is no key
+    /// of the suite.
+    pub(crate) fn recipient(&self, suite: Option<Suite>) -> Option<&Arc<KeyVersion>> {
+        self.versions.iter().find(|version| suite.is_none_or(|suite| version.suite() == suite))
     }
 
-    /// Returns the id of the key that documents are sealed to.
+    /// Returns the suite and id of each key, the default key first. The default suite is p256 if the app publishes a key of
+    /// it.
+    pub fn keys(&self) -> impl Iterator<Item = (Suite, KeyId)> {
+        self.versions.iter().map(|version| (version.suite(), version.id))
+    }
+
+    /// Returns the id of the default key.
     #[must_use]
     pub fn key_id(&self) -> KeyId {
-        self.recipient().id
+        self.versions[0].id
     }
 }
 
 impl KeyText {
-    fn version(&self, curve: Curve) -> Result<KeyVersion, KeysError> {
+    fn version(&self, suite: Suite) -> Result<KeyVersion, KeysError> {
         let bytes = STANDARD.decode(&self.public_key).map_err(malformed)?;
-        let key = PublicKey::from_sec1(curve, &bytes).map_err(malformed)?;
+        let key: KeyMaterial = match suite.curve() {
+            Some(curve) => PublicKey::from_sec1(curve, &bytes).map_err(malformed)?.into(),
+            None => HybridPublicKey::from_bytes(&bytes).map_err(malformed)?.into(),
+        };
         let id: KeyId = self.key_id.parse().map_err(malformed)?;
         let version = KeyVersion::new(1, KeyState::Active, key);
         if version.id == id { Ok(version) } else { Err(KeysError::KeyId(id)) }

@@ -102,9 +102,16 @@ async fn what_is_damaged_is_refused_by_name() {
 
 #[tokio::test]
 async fn the_origin_and_the_signer_of_public_keys_cannot_be_rewritten() {
+    for suite in Suite::PUBLISHED {
+        check_rewritten_records(suite).await;
+    }
+}
+
+async fn check_rewritten_records(suite: Suite) {
     let (control, store) = fresh();
-    control.create(&app("shop"), &[Suite::P256]).await.unwrap();
-    control.rotate(&app("shop"), KeyKind::Outside(Suite::P256)).await.unwrap();
+    control.create(&app("shop"), &[suite]).await.unwrap();
+    let made = control.rotate(&app("shop"), KeyKind::Outside(suite)).await.unwrap();
+    let id = made.key().unwrap().id.to_string();
     let (apps, signer) = (text(&store, "app/shop").await, text(&store, SIGNING_KEY).await);
     let public = STANDARD.encode(control.load().await.unwrap().signing_key.unwrap().verifying_key().as_bytes());
     let other = keys::new_signing_key(&Kek::from_hex(KEK).unwrap()).unwrap();
@@ -119,6 +126,7 @@ async fn the_origin_and_the_signer_of_public_keys_cannot_be_rewritten() {
             apps.replacen(inside_first, &inside_first.replace("\"created", "\"outside\":true,\"created"), 1),
             "does not open",
         ),
+        ("app/shop", apps.replace(&id, "0000000000"), "does not open"),
         (SIGNING_KEY, signer.replace(&public, &other.public_key), "wrapped under another key-encryption key"),
         (SIGNING_KEY, signer.replace(wrapped, &other.wrapped), "wrapped under another key-encryption key"),
         (SIGNING_KEY, signer.replace(wrapped, "AAAA"), "wrapped under another key-encryption key"),
