@@ -26,7 +26,7 @@ pub use decrypt::{OpenFields, OpenSpec, ShowFields};
 pub use encrypt::SealFields;
 pub use immediate::Immediate;
 pub use mask::MaskFields;
-pub use rewrap::{OutsideSealer, RewrapFields};
+pub use rewrap::{OutsideSealers, RewrapFields};
 
 /// A decoded message.
 pub enum Decoded {

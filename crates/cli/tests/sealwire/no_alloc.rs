@@ -12,7 +12,7 @@ use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
-use sealwire_engine::operations::{OpenFields, OutsideSealer, RewrapFields, SealFields, ShowFields};
+use sealwire_engine::operations::{OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields};
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
@@ -106,7 +106,7 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
             let rewrap = RewrapFields {
                 open: opening(&keys),
                 writer: sealer(&keys, 2, written),
-                outside: OutsideSealer::default(),
+                outside: OutsideSealers::default(),
             };
             let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
             let (opened, open) = walk(&moved, Containers::Descend, showing(&keys));

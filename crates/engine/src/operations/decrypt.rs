@@ -138,6 +138,15 @@ impl OpenFields {
     }
 }
 
+/// Returns the suite that a field names if it claims to be a native envelope. Nothing of the field is checked.
+pub(super) fn named_suite(token: Token<'_>) -> Option<crypto::Suite> {
+    match token {
+        Token::Str(text) => crypto::Suite::of_text_envelope(text),
+        Token::Bin(bytes) => crypto::Suite::of_binary_envelope(bytes),
+        _ => None,
+    }
+}
+
 /// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the others.
 #[derive(Debug)]
 pub struct ShowFields {

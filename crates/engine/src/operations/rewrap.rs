@@ -4,10 +4,11 @@ use std::fmt;
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, Origin};
+use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
 
-use super::decrypt::{OpenFields, OpenSpec};
+use super::decrypt::{OpenFields, OpenSpec, named_suite};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
@@ -54,10 +55,15 @@ impl Operation for Rewrap {
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let outside = match self.options.outside {
             Outside::Accept | Outside::Refuse => {
-                OutsideSealer::Keep(self.options.outside_sealer(&app, &self.document.context).map(Box::new))
+                let sealers = self.options.outside_sealers(&app, &self.document.context, format).into_iter();
+                OutsideSealers::Keep(sealers.map(|(of, spec)| (of, LazySealer::Planned(Some(spec.into())))).collect())
             }
-            Outside::Adopt => OutsideSealer::Adopt,
+            Outside::Adopt => OutsideSealers::Adopt,
         };
+        // Only a value whose encapsulation is given can become longer than the request's suite makes it.
+        let grows = !self.document.encapsulations.is_empty()
+            && matches!(&outside, OutsideSealers::Keep(sealers)
+                if sealers.iter().any(|(of, _)| *of == Some(crypto::Suite::P256MlKem768)));
         let plan = self.document.plan(
             Containers::Descend,
             generation,
@@ -66,7 +72,7 @@ impl Operation for Rewrap {
                 Ok(Fields::Document(Box::new(RewrapFields { open, writer, outside })))
             }),
         )?;
-        let suite = self.options.suite_in(&app, format);
+        let suite = if grows { Suite::P256MlKem768 } else { self.options.suite_in(&app, format) };
         let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
         Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
     }
@@ -91,45 +97,72 @@ pub struct RewrapFields {
     /// Seals values under the request's new ephemeral key.
     pub writer: FieldSealer,
     /// Seals what was sealed outside.
-    pub outside: OutsideSealer,
+    pub outside: OutsideSealers,
 }
 
 /// How what was sealed outside is sealed again.
 #[derive(Default)]
-pub enum OutsideSealer {
+pub enum OutsideSealers {
     /// Like all other values.
     #[default]
     Adopt,
-    /// To the app's newest published key. The sealer is made for the first such value.
-    Keep(Option<Box<SealerSpec>>),
-    /// To that key.
+    /// To published keys of the app: each sealer has the suite of its values, or `None` for values of every suite.
+    Keep(Vec<(Option<crypto::Suite>, LazySealer)>),
+}
+
+/// A sealer that is made for its first value.
+pub enum LazySealer {
+    /// There was no value yet. `None`: it could not be made.
+    Planned(Option<Box<SealerSpec>>),
+    /// There was a value.
     Ready(FieldSealer),
 }
 
-impl OutsideSealer {
-    /// Returns the sealer of a value, if it is another than that of the request.
-    fn of(&mut self, origin: Origin) -> Result<Option<&mut FieldSealer>, FieldFault> {
-        if origin == Origin::Inside {
-            return Ok(None);
-        }
-        if let Self::Keep(spec) = self {
-            // Without a published key nothing that was sealed outside opens.
-            let spec = spec.take().ok_or(FieldProblem::CannotOpen)?;
+impl LazySealer {
+    fn get(&mut self) -> Result<&mut FieldSealer, FieldFault> {
+        if let Self::Planned(spec) = self {
+            let spec = spec.take().ok_or(FieldFault::Library)?;
             *self = Self::Ready(spec.make().map_err(|_| FieldFault::Library)?);
         }
         match self {
-            Self::Ready(sealer) => Ok(Some(sealer)),
-            Self::Adopt | Self::Keep(_) => Ok(None),
+            Self::Ready(sealer) => Ok(sealer),
+            Self::Planned(_) => Err(FieldFault::Library),
         }
     }
 }
 
-impl fmt::Debug for OutsideSealer {
+impl OutsideSealers {
+    /// Returns the sealer of a value that opened, if it is another than that of the request.
+    fn of(&mut self, origin: Origin, token: Token<'_>) -> Result<Option<&mut FieldSealer>, FieldFault> {
+        let Self::Keep(sealers) = self else { return Ok(None) };
+        if origin == Origin::Inside {
+            return Ok(None);
+        }
+        let suite = named_suite(token);
+        let sealer = sealers.iter_mut().find(|(of, _)| of.is_none() || *of == suite);
+        // A value opens under an active key, and the app publishes the newest of these.
+        let (_, sealer) = sealer.ok_or(FieldProblem::CannotOpen)?;
+        sealer.get().map(Some)
+    }
+
+    /// Returns the sealers that had a value.
+    fn ready(&mut self) -> impl Iterator<Item = &mut FieldSealer> {
+        let sealers = match self {
+            Self::Adopt => &mut [],
+            Self::Keep(sealers) => &mut sealers[..],
+        };
+        sealers.iter_mut().filter_map(|(_, sealer)| match sealer {
+            LazySealer::Ready(sealer) => Some(sealer),
+            LazySealer::Planned(_) => None,
+        })
+    }
+}
+
+impl fmt::Debug for OutsideSealers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Adopt => "Adopt",
             Self::Keep(_) => "Keep",
-            Self::Ready(_) => "Ready",
         })
     }
 }
@@ -140,7 +173,7 @@ impl Transform for RewrapFields {
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
         let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
-        self.outside.of(found.origin)?.unwrap_or(&mut self.writer).rewrite(&found, out)?;
+        self.outside.of(found.origin, field.token)?.unwrap_or(&mut self.writer).rewrite(&found, out)?;
         Ok(Outcome::Replaced)
     }
 
@@ -155,9 +188,7 @@ impl Transform for RewrapFields {
 
     fn complete(&mut self, out: &mut [u8]) {
         self.writer.complete(out);
-        if let OutsideSealer::Ready(sealer) = &mut self.outside {
-            sealer.complete(out);
-        }
+        self.outside.ready().for_each(|sealer| sealer.complete(out));
     }
 }
 
@@ -177,7 +208,9 @@ impl FieldWork for RewrapFields {
     }
 
     fn take_encapsulations(&mut self) -> Vec<String> {
-        self.writer.take_encapsulations()
+        let mut texts = self.writer.take_encapsulations();
+        self.outside.ready().for_each(|sealer| texts.extend(sealer.take_encapsulations()));
+        texts
     }
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {

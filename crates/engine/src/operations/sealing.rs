@@ -115,11 +115,12 @@ impl SealOptions {
         }
     }
 
-    /// Returns the bytes of encapsulations that a response has apart. An epoch can end within the request.
+    /// Returns the bytes of encapsulations that a response has apart. An epoch can end within the request, and a rewrap
+    /// has one more for values that were sealed outside.
     pub(super) fn encapsulations_bytes(&self) -> usize {
         match self.encapsulation {
             Encapsulation::Inline => 0,
-            Encapsulation::Apart => 2 * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
+            Encapsulation::Apart => 3 * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
         }
     }
 
@@ -187,15 +188,29 @@ impl SealOptions {
         }))
     }
 
-    /// Returns the sealer of values that were sealed outside, so that they stay such. `None` if the app publishes no key,
-    /// and none such opens.
-    pub(super) fn outside_sealer(&self, app: &App, context: &Bytes) -> Option<SealerSpec> {
-        let version = crypto::Suite::ALL.into_iter().find_map(|suite| app.keys.newest_outside(suite))?;
+    /// Returns the sealers of values that were sealed outside, so that they stay such, each with the suite of its values, or
+    /// `None` for values of every suite. All are sealed to the published key of the suite that the request names. If it names
+    /// none, or the app publishes no key of it, each value keeps its suite: no value loses its protection from quantum
+    /// computers by the way.
+    pub(super) fn outside_sealers(
+        &self,
+        app: &App,
+        context: &Bytes,
+        format: Format,
+    ) -> Vec<(Option<crypto::Suite>, SealerSpec)> {
         let scope = match self.key_scope {
             KeyScope::Request | KeyScope::Epoch => crypto::KeyScope::Request,
             KeyScope::Field => crypto::KeyScope::Field,
         };
-        Some(SealerSpec::new(KeySource::Own(self.spec(app, Arc::clone(version), context), scope)))
+        let sealer = |version: &Arc<KeyVersion>| {
+            SealerSpec::new(KeySource::Own(self.spec(app, Arc::clone(version), context), scope))
+        };
+        let named = self.suite.filter(|_| format == Format::Native).map(suite::from_wire);
+        if let Some(version) = named.and_then(|suite| app.keys.newest_outside(suite)) {
+            return vec![(None, sealer(version))];
+        }
+        let newest = |suite| Some((Some(suite), sealer(app.keys.newest_outside(suite)?)));
+        crypto::Suite::PUBLISHED.into_iter().filter_map(newest).collect()
     }
 
     fn spec(&self, app: &App, version: Arc<KeyVersion>, context: &Bytes) -> AppKeySpec {
