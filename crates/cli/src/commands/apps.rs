@@ -45,9 +45,9 @@ enum AppsCommand {
         /// Rotate the key that seals the values of tokens instead of the key of a suite
         #[arg(long, conflicts_with = "suite")]
         token: bool,
-        /// Create the app's next key pair to which others seal: its public key is published, see `public-keys`. Engines
-        /// do not seal to it. All engines must be new enough to know such keys
-        #[arg(long, conflicts_with_all = ["suite", "token"])]
+        /// Create the app's next key to which others seal: its public key is published, see `public-keys`. Engines do not
+        /// seal to it. With --suite p256 or p256-mlkem768 [default: p256]. All engines must be new enough to know such keys
+        #[arg(long, conflicts_with = "token")]
         outside: bool,
         #[command(flatten)]
         target: TargetArgs,
@@ -163,7 +163,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let change = target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
             print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::Rotate { name, outside: true, target, .. } => rotate(name, &[RotateKind::P256Outside], target),
+        AppsCommand::Rotate { name, outside: true, suite, target, .. } => {
+            rotate(name, &[outside_kind(suite.unwrap_or_default())?], target)
+        }
         AppsCommand::Rotate { name, token: true, target, .. } => rotate(name, &[RotateKind::Token], target),
         AppsCommand::Rotate { name, suite: Some(suite), target, .. } => rotate(name, &[rotate_kind(*suite)], target),
         AppsCommand::Rotate { name, target, .. } => rotate(name, &[], target),
@@ -236,6 +238,16 @@ fn rotate_kind(suite: Suite) -> RotateKind {
         Suite::Secp256k1 => RotateKind::Secp256k1,
         Suite::Xaes => RotateKind::Xaes,
         Suite::P256MlKem768 => RotateKind::P256MlKem768,
+    }
+}
+
+fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
+    match suite {
+        Suite::P256 => Ok(RotateKind::P256Outside),
+        Suite::P256MlKem768 => Ok(RotateKind::P256MlKem768Outside),
+        Suite::Secp256k1 | Suite::Xaes => {
+            Err(format!("no public keys of suite {} are published; p256 and p256-mlkem768 are", suite.name()).into())
+        }
     }
 }
 
@@ -313,7 +325,9 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
     let active = of_suite().count();
     if key.outside {
         if of_suite().next().is_none() {
-            eprintln!("{app_name} publishes no key now: `apps rotate {app_name} --outside` creates one");
+            eprintln!(
+                "{app_name} publishes no key of suite {suite} now: `apps rotate {app_name} --outside --suite {suite}` creates one"
+            );
         }
         return;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_client::public_keys::{SealOptions, Sealed};
+use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
 use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
     Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
@@ -111,8 +111,8 @@ pub(super) struct RewrapArgs {
     /// one-time import: whoever can write the file can have put any value of the app there
     #[arg(long)]
     bind_unbound: bool,
-    /// What to do with values that others sealed to a published key: accept seals them to the newest published key, adopt
-    /// like all other values, and refuse does not open them
+    /// What to do with values that others sealed to a published key: accept seals them to the newest published key, of the
+    /// suite of --suite or else of their own, adopt like all other values, and refuse does not open them
     #[arg(long, value_enum, default_value = "accept")]
     outside: OutsideName,
     /// Leave fields that do not open as they are and list them, instead of failing
@@ -125,6 +125,13 @@ pub(super) struct RewrapArgs {
 pub(super) struct SealArgs {
     #[command(flatten)]
     file: FileArgs,
+    /// Suite of the published key to seal to: p256, or p256-mlkem768 [default: p256 if there is such a key]
+    #[arg(long, value_enum)]
+    suite: Option<PublishedSuiteName>,
+    /// Write the encapsulation of suite p256-mlkem768 once, as member $sw1 of the document, instead of in each field. The
+    /// document must be an object. Without that member its fields do not open
+    #[arg(long)]
+    apart: bool,
     #[command(flatten)]
     public_keys: PublicKeysArgs,
 }
@@ -145,6 +152,22 @@ impl From<SuiteName> for Suite {
             SuiteName::Secp256k1 => Self::Secp256k1,
             SuiteName::Xaes => Self::Xaes,
             SuiteName::P256MlKem768 => Self::P256MlKem768,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PublishedSuiteName {
+    P256,
+    #[value(name = "p256-mlkem768")]
+    P256MlKem768,
+}
+
+impl From<PublishedSuiteName> for public_keys::Suite {
+    fn from(name: PublishedSuiteName) -> Self {
+        match name {
+            PublishedSuiteName::P256 => Self::P256,
+            PublishedSuiteName::P256MlKem768 => Self::P256MlKem768,
         }
     }
 }
@@ -262,19 +285,23 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 
 /// Seals without an engine.
 pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
-    let SealArgs { file, public_keys } = args;
+    let SealArgs { file, suite, apart, public_keys } = args;
     let keys = public_keys.load()?;
     file.convert("sealing", Opened::None, |payload, _| {
         let select = file.select();
-        let options =
-            SealOptions { select: select.as_deref(), context: file.context.as_bytes(), ..SealOptions::default() };
-        let Sealed { document, unmatched } = keys.seal(payload, &options)?;
+        let options = SealOptions {
+            select: select.as_deref(),
+            context: file.context.as_bytes(),
+            suite: suite.map(public_keys::Suite::from),
+            encapsulation: if *apart { EncapsulationPlace::Apart } else { EncapsulationPlace::Inline },
+            ..SealOptions::default()
+        };
+        let Sealed { document, encapsulations, unmatched } = keys.seal(payload, &options)?;
         if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
             return Err(file.no_match(file.path(*position).unwrap_or_default()));
         }
         let (payload, generation) = (document.into(), keys.generation());
-        let (errors, encapsulations) = (Vec::new(), Vec::new());
-        Ok(Document { payload, generation, errors, errors_omitted: 0, unmatched, encapsulations })
+        Ok(Document { payload, generation, errors: Vec::new(), errors_omitted: 0, unmatched, encapsulations })
     })
 }
 

@@ -92,13 +92,12 @@ fn print(app: &str, signed: &Signed, signer: Option<&VerifyingKey>, as_json: boo
         return Ok(());
     }
     let expires = OffsetDateTime::from_unix_timestamp(i64::try_from(keys.expires_unix_s())?)?.format(&Rfc3339)?;
-    for (name, value) in [
-        ("app", keys.app().to_owned()),
-        ("key", keys.key_id().to_string()),
+    let ids = keys.keys().map(|(suite, id)| ("key", format!("{id} {}", suite.name())));
+    for (name, value) in [("app", keys.app().to_owned())].into_iter().chain(ids).chain([
         ("generation", keys.generation().to_string()),
         ("expires", expires),
         ("signer", signer),
-    ] {
+    ]) {
         println!("{name:<12}{value}");
     }
     Ok(())

@@ -431,7 +431,7 @@ fn a_file_is_sealed_without_an_engine_and_opens_in_it() {
     let shown = dev.operate(&["apps", "public-keys", "demo"]);
     let field = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let signer = field("signer");
-    assert_eq!((field("app"), field("key")), ("demo".into(), key.0.clone()));
+    assert_eq!((field("app"), field("key")), ("demo".into(), format!("{} p256", key.0)));
     assert_eq!(dev.ok(&["public-keys", "--signer", &signer]), shown);
     dev.write("keys.json", &dev.ok(&["public-keys", "--signer", &signer, "--json"]));
 
@@ -474,6 +474,75 @@ fn a_file_is_sealed_without_an_engine_and_opens_in_it() {
     refused(&["--signer", &signer], "not that of the pinned signer");
     dev.write("keys.json", "{}");
     refused(&["--signer", &signer], "`sealwire public-keys --json` prints what it should be");
+    dev.stop();
+}
+
+#[test]
+fn a_file_is_sealed_to_a_hybrid_key_without_an_engine() {
+    let dev = Dev::start();
+    let plain = r#"{"card":"4242","open":"o"}"#;
+    dev.write("mine.json", plain);
+    dev.may_not(&["apps", "rotate", "demo", "--outside", "--suite", "xaes"], 1, "no public keys of suite xaes");
+    dev.may_not(&["apps", "rotate", "demo", "--outside", "--token"], 2, "cannot be used with");
+    let rotate =
+        |suite| keys(&dev.operate(&["apps", "rotate", "demo", "--outside", "--suite", suite, "--json"])).remove(0);
+    let (p256, hybrid) = (rotate("p256"), rotate("p256-mlkem768"));
+    assert_eq!((&*p256.1, &*hybrid.1), ("p256", "p256-mlkem768"));
+    let shown = dev.operate(&["apps", "public-keys", "demo"]);
+    let ids: Vec<_> = shown.lines().filter_map(|line| line.strip_prefix("key")).map(str::trim).collect();
+    assert_eq!(ids, [format!("{} p256", p256.0), format!("{} p256-mlkem768", hybrid.0)]);
+    let signer = shown.lines().find_map(|line| line.strip_prefix("signer")).unwrap().trim();
+    let fetch = ["public-keys", "--signer", signer, "--json"];
+    soon(|| {
+        let output = sealwire(dev.path(), &dev.arguments(&fetch));
+        String::from_utf8(output.stdout).unwrap().contains(&hybrid.0)
+    });
+    dev.write("keys.json", &dev.ok(&fetch));
+
+    // No engine is asked to seal.
+    let seal = |file: &str, more: &[&str]| {
+        let arguments = ["seal", file, "--public-keys", "keys.json", "--signer", signer, "--compact"];
+        let output = sealwire(dev.path(), &[&arguments[..], more].concat());
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let suite_of = |sealed: &str| {
+        let card = sealed.split('"').nth(3).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", card, "--json"])).unwrap();
+        assert_eq!(said["outside"].as_bool(), Some(true));
+        said["suite"].as_str().unwrap().to_owned()
+    };
+    let by_default = seal("mine.json", &[]).0;
+    assert_eq!(suite_of(&by_default), "p256");
+    for (more, carriers) in [(&[][..], 0), (&["--apart"], 1)] {
+        let (sealed, _) = seal("mine.json", &[&["--suite", "p256-mlkem768"], more].concat());
+        assert_eq!((suite_of(&sealed), sealed.matches("sw1h:").count()), ("p256-mlkem768".into(), carriers));
+        assert_eq!(sealed.matches("\"$sw1\":[").count(), carriers);
+        dev.write("sealed.json", &sealed);
+        assert_eq!(dev.ok(&["decrypt", "sealed.json", "--compact"]).trim_end(), plain);
+        dev.refused(&["decrypt", "sealed.json", "--refuse-outside"], "$.card does not open");
+        // A rewrap leaves it in its suite.
+        let moved = dev.ok(&["rewrap", "sealed.json", "--compact"]);
+        assert_eq!((suite_of(&moved), moved.contains("$sw1")), ("p256-mlkem768".into(), false));
+        dev.write("sealed.json", &moved);
+        assert_eq!(dev.ok(&["decrypt", "sealed.json", "--compact"]).trim_end(), plain);
+    }
+    // A second client adds a field to the document of the first.
+    dev.write("half.json", &seal("mine.json", &["--suite", "p256-mlkem768", "--apart", "--select", "$.card"]).0);
+    let both = seal("half.json", &["--suite", "p256-mlkem768", "--apart", "--select", "$.open"]).0;
+    assert_eq!(both.matches("sw1h:").count(), 2);
+    dev.write("both.json", &both);
+    assert_eq!(dev.ok(&["decrypt", "both.json", "--compact"]).trim_end(), plain);
+
+    assert!(seal("mine.json", &["--apart"]).1.contains("not of suite p256-mlkem768"));
+    dev.write("list.json", "[1]");
+    assert!(seal("list.json", &["--suite", "p256-mlkem768", "--apart"]).1.contains("an object"));
+    dev.operate(&["apps", "disable", "demo", &hybrid.0]);
+    soon(|| {
+        let output = sealwire(dev.path(), &dev.arguments(&fetch));
+        !String::from_utf8(output.stdout).unwrap().contains(&hybrid.0)
+    });
+    dev.write("keys.json", &dev.ok(&fetch));
+    assert!(seal("mine.json", &["--suite", "p256-mlkem768"]).1.contains("no key of that suite"));
     dev.stop();
 }
 

@@ -81,6 +81,7 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
                 RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
                 RotateKind::P256MlKem768 => KeyKind::Suite(Suite::P256MlKem768),
                 RotateKind::P256Outside => KeyKind::Outside(Suite::P256),
+                RotateKind::P256MlKem768Outside => KeyKind::Outside(Suite::P256MlKem768),
                 RotateKind::Token => KeyKind::Token,
             };
             control.rotate(app, kind).await

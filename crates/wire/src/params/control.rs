@@ -61,6 +61,8 @@ names! {
         P256MlKem768 = "p256-mlkem768",
         /// The key pair on P-256 whose public key `apps.public_keys` gives to others.
         P256Outside = "p256-outside",
+        /// The key of `p256-mlkem768` whose public key `apps.public_keys` gives to others.
+        P256MlKem768Outside = "p256-mlkem768-outside",
         /// The key that seals the values of tokens.
         Token = "token",
     }

@@ -210,7 +210,7 @@ const APPS_ROTATE: [Param; 2] = [
         "kind",
         "string",
         None,
-        "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"token\"",
+        "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
     ),
 ];
 const APPS_PUBLIC_KEYS: [Param; 3] = [APP, MIN_GENERATION, REASON];

@@ -435,7 +435,9 @@ fn rules_of_the_control_methods() {
         Method::AppsRotate,
         "kind",
         b"\xa6random",
-        Err("kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"token\""),
+        Err(
+            "kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
+        ),
     );
     one(Method::Rewrap, "outside", b"\xa5adopt", Ok(()));
     let outside = Err("outside must be \"accept\" or \"refuse\"");

@@ -1,23 +1,31 @@
 //! Tests of public keys: who gets them, and what becomes of values that were sealed to them without an engine.
 
-use sealwire_apps::{KeyKind, Target};
+use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_client::control::PublicKeysCall;
-use sealwire_client::public_keys::{Expected, KeysError, PublicKeys, SealOptions};
-use sealwire_client::{Client, Encoding, Encrypt, Envelope, Error, Inspect, Outside, Reading, Rewrap, Writing};
+use sealwire_client::public_keys::{EncapsulationPlace, Expected, KeysError, PublicKeys, SealOptions};
+use sealwire_client::{
+    Client, Encapsulation, Encoding, Encrypt, Envelope, Error, Inspect, Outside, Reading, Rewrap, Suite as WireSuite,
+    Writing,
+};
 use sealwire_crypto::{KeyId, Suite};
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{Decrypt, ErrorCode, Format, KeyScope};
 
 use crate::e2e::access::{self, FULL, NOBODY, connect, grant_role};
 use crate::e2e::documents::value;
-use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
+use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
 
 const CALL: PublicKeysCall<'static> = PublicKeysCall { app: APP, min_generation: None, reason: None };
 
-/// Publishes a key of the app. Returns its id.
+/// Publishes a key of suite p256 of the app. Returns its id.
 async fn publish(harness: &Harness) -> KeyId {
+    publish_of(harness, Suite::P256).await
+}
+
+/// Publishes a key of a suite of the app. Returns its id.
+async fn publish_of(harness: &Harness, suite: Suite) -> KeyId {
     let rotated =
-        harness.change(async |control, app| control.rotate(app, KeyKind::Outside(Suite::P256)).await.unwrap()).await;
+        harness.change(async |control, app| control.rotate(app, KeyKind::Outside(suite)).await.unwrap()).await;
     rotated.key().unwrap().id
 }
 
@@ -118,6 +126,126 @@ fn what_a_client_seals_without_an_engine_opens_and_tells_its_origin() {
         assert!(!key_of(&client, &inside).await.1, "engines do not seal to a published key");
         let app = harness.control().await.app(&shop()).await.unwrap();
         assert!(app.keys.iter().any(|key| key.id == outside));
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let hybrid = publish_of(&harness, Suite::P256MlKem768).await;
+        assert_eq!(fetch(&harness, &client).await.key_id(), hybrid, "the only published key is the default");
+        let p256 = publish(&harness).await;
+        let signed = client.signed_public_keys(CALL).await.unwrap();
+        assert!(signed.keys.len() < 2_500, "{} bytes", signed.keys.len());
+        let keys = fetch(&harness, &client).await;
+        assert_eq!(keys.keys().collect::<Vec<_>>(), [(Suite::P256, p256), (Suite::P256MlKem768, hybrid)]);
+
+        let document = fields(20);
+        let (inline, apart) = (EncapsulationPlace::Inline, EncapsulationPlace::Apart);
+        use sealwire_crypto::{Encoding, KeyScope};
+        for (encoding, key_scope, encapsulation) in [
+            (Encoding::Text, KeyScope::Request, inline),
+            (Encoding::Binary, KeyScope::Field, inline),
+            (Encoding::Text, KeyScope::Request, apart),
+            (Encoding::Binary, KeyScope::Request, apart),
+        ] {
+            let suite = Some(Suite::P256MlKem768);
+            let options =
+                SealOptions { context: b"row 7", encoding, key_scope, suite, encapsulation, ..SealOptions::default() };
+            let sealed = keys.seal(&document, &options).unwrap();
+            let open = async |context, texts: &[String], outside| {
+                let encapsulations = texts.iter().map(String::as_str).collect();
+                let writing = Reading { outside };
+                client
+                    .decrypt(Decrypt { context, encapsulations, writing, ..Decrypt::new(APP, &sealed.document) })
+                    .await
+            };
+            let given = &sealed.encapsulations[..];
+            assert_eq!(given.len(), usize::from(encapsulation == apart));
+            // Twice: the second time the key schedules are cached.
+            for _ in 0..2 {
+                assert_eq!(open(b"row 7", given, Outside::Accept).await.unwrap().payload, document);
+                assert_eq!(code(open(b"row 8", given, Outside::Accept).await), ErrorCode::CannotOpen);
+                assert_eq!(code(open(b"row 7", given, Outside::Refuse).await), ErrorCode::CannotOpen);
+            }
+            if encapsulation == apart {
+                assert_eq!(code(open(b"row 7", &[], Outside::Accept).await), ErrorCode::CannotOpen);
+            }
+        }
+        let plain = value(|out| write::str(out, "value"));
+        let options = SealOptions { suite: Some(Suite::P256MlKem768), ..SealOptions::default() };
+        let sealed = keys.seal(&plain, &options).unwrap().document;
+        assert_eq!(key_of(&client, &sealed).await, (hybrid.to_string(), true));
+        let writing = Writing { suite: Some(WireSuite::P256MlKem768), ..Writing::default() };
+        let inside = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &plain) }).await.unwrap().payload;
+        assert!(!key_of(&client, &inside).await.1, "engines do not seal to a published key");
+
+        // Narrowed suites hold for what was sealed outside as for all else.
+        let read = [Suite::P256, Suite::Xaes].into_iter().collect();
+        let narrow = move |settings: &mut Settings| settings.read_suites = read;
+        harness.change(async |control, app| control.configure(app, narrow).await.unwrap()).await;
+        assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_rewrap_leaves_values_sealed_outside_in_their_suite() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        for suite in Suite::PUBLISHED {
+            publish_of(&harness, suite).await;
+        }
+        let keys = fetch(&harness, &client).await;
+        let plain = value(|out| write::str(out, "value"));
+        let sealed =
+            |suite| keys.seal(&plain, &SealOptions { suite: Some(suite), ..SealOptions::default() }).unwrap().document;
+        let (of_p256, of_hybrid) = (sealed(Suite::P256), sealed(Suite::P256MlKem768));
+        let p256 = publish(&harness).await;
+        let hybrid = publish_of(&harness, Suite::P256MlKem768).await;
+        let named = |suite| Writing { suite: Some(suite), ..Writing::default() };
+        let evervault = Writing { format: Some(Format::Evervault), ..named(WireSuite::P256) };
+        for (document, writing, key) in [
+            (&of_p256, Writing::default(), p256),
+            (&of_hybrid, Writing::default(), hybrid),
+            (&of_p256, named(WireSuite::Xaes), p256),
+            (&of_hybrid, named(WireSuite::Xaes), hybrid),
+            (&of_hybrid, named(WireSuite::Secp256k1), hybrid),
+            (&of_hybrid, evervault, hybrid),
+            (&of_hybrid, named(WireSuite::P256), p256),
+            (&of_p256, named(WireSuite::P256MlKem768), hybrid),
+        ] {
+            let moved = client.rewrap(Rewrap { writing, ..Rewrap::new(APP, document) }).await.unwrap().payload;
+            assert_eq!(key_of(&client, &moved).await, (key.to_string(), true), "{writing:?}");
+            assert_eq!(client.decrypt(Decrypt::new(APP, &moved)).await.unwrap().payload, plain);
+        }
+
+        // Values of every origin and suite in one document, with encapsulations that are apart.
+        let options = SealOptions {
+            suite: Some(Suite::P256MlKem768),
+            encapsulation: EncapsulationPlace::Apart,
+            ..SealOptions::default()
+        };
+        let apart = keys.seal(&plain, &options).unwrap();
+        let inside = client.encrypt(Encrypt::new(APP, &plain)).await.unwrap().payload;
+        let all = [&[0x94][..], &of_p256, &of_hybrid, &apart.document, &inside].concat();
+        let opened = [&[0x94][..], &plain, &plain, &plain, &plain].concat();
+        let together = Writing { encapsulation: Encapsulation::Apart, ..named(WireSuite::P256MlKem768) };
+        for encoding in Encoding::ALL {
+            for (writing, texts) in [(Writing::default(), 0), (named(WireSuite::P256MlKem768), 0), (together, 2)] {
+                let writing = Writing { encoding: *encoding, ..writing };
+                let encapsulations = apart.encapsulations.iter().map(String::as_str).collect();
+                let moved = client.rewrap(Rewrap { writing, encapsulations, ..Rewrap::new(APP, &all) }).await.unwrap();
+                assert_eq!(moved.encapsulations.len(), texts, "that of the engine and that of what was sealed outside");
+                let encapsulations = moved.encapsulations.iter().map(String::as_str).collect();
+                let decrypt = Decrypt { encapsulations, ..Decrypt::new(APP, &moved.payload) };
+                assert_eq!(client.decrypt(decrypt).await.unwrap().payload, opened);
+            }
+        }
         harness.settles().await;
     });
 }
