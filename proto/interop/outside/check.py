@@ -1,8 +1,9 @@
 """Fields that stock HPKE libraries of three languages seal to an app's published key open in the engine.
 
-    python3 proto/interop/outside/check.py target/release/sealwire NAME=COMMAND...
+    python3 proto/interop/outside/check.py target/release/sealwire SUITE:NAME=COMMAND...
 
-Starts `sealwire dev` in a temporary folder and free ports. Each COMMAND is one of the programs beside this file.
+Starts `sealwire dev` in a temporary folder and free ports, with a published key of each suite. Each COMMAND is one of the
+programs beside this file, and seals to the key of SUITE.
 """
 
 import base64
@@ -38,11 +39,12 @@ def flipped(text):
     return base64.b64encode(data).decode()
 
 
-def check(program, engine, signed):
+def check(program, suite, engine, signed):
     signer, text = signed["signer"], json.loads(signed["keys"])
+    key_id = next(key["key_id"] for key in text["keys"] if key["suite"] == suite)
     good = {
         "signed": {"keys": signed["keys"], "signature": signed["signature"]},
-        "signer": signer, "app": "demo", "min_generation": signed["generation"], "now": int(time.time()),
+        "signer": signer, "app": "demo", "suite": suite, "min_generation": signed["generation"], "now": int(time.time()),
         "context": CONTEXT.hex(), "fields": [{"datatype": d, "plaintext": p.hex()} for d, p in FIELDS],
     }
 
@@ -58,8 +60,8 @@ def check(program, engine, signed):
     assert opened(envelopes) == [value(*field) for field in FIELDS]
     for sequence, (envelope, (datatype, plaintext)) in enumerate(zip(envelopes, FIELDS)):
         said = call(engine, "inspect", {"envelope": envelope})
-        assert said["outside"] is True and said["key_id"] == text["keys"][0]["key_id"], said
-        assert (said["suite"], said["sequence"], said["plaintext_bytes"]) == ("p256", sequence, len(plaintext)), said
+        assert said["outside"] is True and said["key_id"] == key_id, said
+        assert (said["suite"], said["sequence"], said["plaintext_bytes"]) == (suite, sequence, len(plaintext)), said
     # Many at once, each with a nonce of its own.
     fields = [{"datatype": 0, "plaintext": f"field {n}".encode().hex()} for n in range(MANY)]
     many = ask(fields=fields)["envelopes"]
@@ -93,22 +95,24 @@ def check(program, engine, signed):
 
 
 def main():
-    sealwire, programs = sys.argv[1], [each.split("=", 1) for each in sys.argv[2:]]
+    sealwire, programs = sys.argv[1], [re.fullmatch(r"([^:]+):([^=]+)=(.*)", each).groups() for each in sys.argv[2:]]
     with tempfile.TemporaryDirectory() as folder:
         dev = [sealwire, "dev", "--folder", folder, *(f"--{listen}=127.0.0.1:0" for listen in ("listen", "admin", "control"))]
         with subprocess.Popen(dev, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
             try:
                 data, control = re.findall(r"127\.0\.0\.1:(\d+)", engine.stdout.readline())
                 rotate = [sealwire, "apps", "rotate", "demo", "--outside", "--folder", folder, "--connect", f"127.0.0.1:{control}"]
-                subprocess.run([*rotate, "--server-name", "localhost"], check=True, stdout=subprocess.DEVNULL)
+                for suite in ("p256", "p256-mlkem768"):
+                    command = [*rotate, "--server-name", "localhost", "--suite", suite]
+                    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 with connect(folder, "127.0.0.1", int(data)) as connection:
                     signed = call(connection, "apps.public_keys", {"app": "demo"})
-                    for name, command in programs:
+                    for suite, name, command in programs:
                         with subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-                            count = check(program, connection, signed)
+                            count = check(program, suite, connection, signed)
                             program.stdin.close()
                         assert program.returncode == 0
-                        print(f"sealing outside: {count} fields of {name} open")
+                        print(f"sealing outside: {count} fields of {name} open, {suite}")
             finally:
                 engine.terminate()
                 engine.stdout.read()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Seals with stock HPKE libraries of Python, Go and Node, and opens in the engine. Needs Node with npm, Go of 1.21 or later,
+# Seals with stock HPKE libraries of Python, Go and Node, and opens in the engine. Two of them have the KEM of p256-mlkem768. Needs Node with npm, Go of 1.21 or later,
 # which fetches the version that go.mod names, and the Python environment of .ci/setup.
 #
 #     proto/interop/outside/check.sh [the sealwire program, built here if not given]
@@ -28,4 +28,6 @@ if [ $# -lt 1 ]; then
     set -- "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/sealwire"
 fi
 python=target/interop-venv/bin/python
-exec "$python" "$here/check.py" "$1" "pyhpke=$python $here/seal.py" "Go's crypto/hpke=$work/seal" "@hpke/core=node $here/seal.mjs $work/node"
+exec "$python" "$here/check.py" "$1" "p256:pyhpke=$python $here/seal.py" \
+    "p256:Go's crypto/hpke=$work/seal" "p256-mlkem768:Go's crypto/hpke=$work/seal" \
+    "p256:@hpke/core=node $here/seal.mjs $work/node" "p256-mlkem768:hpke=node $here/seal.mjs $work/node"

@@ -23,6 +23,7 @@ type request struct {
 	}
 	Signer        string
 	App           string
+	Suite         string
 	MinGeneration uint64 `json:"min_generation"`
 	Now           uint64
 	Context       string
@@ -47,6 +48,9 @@ type response struct {
 	Refused   string   `json:"refused,omitempty"`
 }
 
+// suites has the first byte of the headers of each suite.
+var suites = map[string]byte{"p256": 1, "p256-mlkem768": 4}
+
 // checkedKey returns the key to seal to. Nothing of the text is read before its signature holds.
 func checkedKey(ask request) (*publicKey, error) {
 	signer, err := base64.StdEncoding.DecodeString(ask.Signer)
@@ -70,9 +74,13 @@ func checkedKey(ask request) (*publicKey, error) {
 	if text.Version != 1 || text.App != ask.App || text.Generation < ask.MinGeneration || text.ExpiresUnixS <= ask.Now {
 		return nil, errors.New("another version or app, or too old")
 	}
+	suite, known := suites[ask.Suite]
+	if !known {
+		return nil, errors.New("another suite")
+	}
 	for _, key := range text.Keys {
-		if key.Suite == "p256" {
-			digest := sha256.Sum256(append([]byte("sealwire/key-id/1\x01"), key.PublicKey...))
+		if key.Suite == ask.Suite {
+			digest := sha256.Sum256(append(append([]byte("sealwire/key-id/1"), suite), key.PublicKey...))
 			if hex.EncodeToString(digest[:5]) != key.KeyID {
 				return nil, errors.New("the key has another id")
 			}
@@ -80,6 +88,17 @@ func checkedKey(ask request) (*publicKey, error) {
 		}
 	}
 	return nil, errors.New("no key")
+}
+
+// header returns what is before the body of every envelope of an encapsulation.
+func header(suite string, id, enc []byte) []byte {
+	named := append([]byte{suites[suite]}, id...)
+	if suite == "p256" {
+		return append(append(named, 2|enc[64]&1), enc[1:33]...)
+	}
+	digest := sha256.Sum256(append(append([]byte("sealwire/header/1"), named...), enc...))
+	named = append(append(named, digest[:20]...), 1)
+	return append(append(named, enc...), 0, 0)
 }
 
 func seal(key *publicKey, context []byte, fields []field) ([]string, error) {
@@ -107,8 +126,7 @@ func seal(key *publicKey, context []byte, fields []field) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	header := append(append([]byte{1}, id...), 2|enc[64]&1)
-	header = append(header, enc[1:33]...)
+	header := header(key.Suite, id, enc)
 	var envelopes []string
 	for sequence, field := range fields {
 		plaintext, err := hex.DecodeString(field.Plaintext)
