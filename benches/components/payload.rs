@@ -11,7 +11,7 @@ use sealwire_benches::document::{FIELD_BYTES, app_keys, document};
 use sealwire_benches::floor::{Aes, TAG_BYTES};
 use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
-use sealwire_engine::operations::{OpenFields, SealFields, ShowFields};
+use sealwire_engine::operations::{OpenFields, SealFields, ShowFields, UnopenedFields};
 use sealwire_jobs::field_errors::FieldErrors;
 use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
@@ -216,6 +216,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                         reader: FieldOpener::new(native, evervault, 64).into(),
                         cancel: Arc::default(),
                         faults: FieldErrors::new(OnError::Fail, 0, fields as u64),
+                        unopened: UnopenedFields::default(),
                     };
                     let mut show = ShowFields { open, shown: Disclosure::clear() };
                     run(&everything, Containers::Descend, sealed, &mut out, &mut show);

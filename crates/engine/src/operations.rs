@@ -22,7 +22,7 @@ use crate::frame_text::FrameText;
 use crate::operation::{Operation, RequestOptions};
 use sealwire_jobs::cost::OperationKind;
 
-pub use decrypt::{OpenFields, OpenSpec, ShowFields};
+pub use decrypt::{OpenFields, OpenSpec, ShowFields, UnopenedFields};
 pub use encrypt::SealFields;
 pub use immediate::Immediate;
 pub use mask::MaskFields;

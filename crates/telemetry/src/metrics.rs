@@ -41,7 +41,7 @@ type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
     AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel,
-    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
+    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, TraceLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -91,6 +91,12 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "counter",
         labels: &["thread"],
         help: "Key agreements made to open fields. Of idle_thread: ahead of their request",
+    },
+    MetricDoc {
+        name: "sealwire_fields_cannot_open_total",
+        kind: "counter",
+        labels: &["suite"],
+        help: "Fields of decrypt and rewrap requests that did not open, by the suite that they name",
     },
     MetricDoc {
         name: "sealwire_tokens_total",
@@ -423,6 +429,11 @@ struct AgreementLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SuiteLabels {
+    suite: SuiteLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
     operation: StoreLabel,
 }
@@ -491,6 +502,7 @@ const METHODS: usize = MethodLabel::ALL.len();
 const CODES: usize = CallCode::ALL.len();
 const MASKS: usize = MaskLabel::ALL.len();
 const AGREEMENTS: usize = AgreementLabel::ALL.len();
+const SUITES: usize = SuiteLabel::ALL.len();
 const TOKENS: usize = TokenLabel::ALL.len();
 const STORE: usize = StoreLabel::ALL.len();
 const WAITING: usize = WaitingLabel::ALL.len();
@@ -563,6 +575,7 @@ pub struct Metrics {
     fields: [Counter; METHODS],
     masked: [Counter; MASKS],
     key_agreements: [Counter; AGREEMENTS],
+    cannot_open: [Counter; SUITES],
     tokens: [Counter; TOKENS],
     store_seconds: [Histogram; STORE],
     store_failures: [Counter; STORE],
@@ -660,6 +673,8 @@ impl Metrics {
         register(&mut registry, "sealwire_fields_masked_total", masked.clone());
         let key_agreements = Family::<AgreementLabels, Counter>::default();
         register(&mut registry, "sealwire_key_agreements_total", key_agreements.clone());
+        let cannot_open = Family::<SuiteLabels, Counter>::default();
+        register(&mut registry, "sealwire_fields_cannot_open_total", cannot_open.clone());
         let tokens = Family::<TokenLabels, Counter>::default();
         let store = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
         let store_failures = Family::<StoreLabels, Counter>::default();
@@ -735,6 +750,7 @@ impl Metrics {
             masked: MaskLabel::ALL.map(|by| masked.get_or_create_owned(&MaskLabels { by })),
             key_agreements: AgreementLabel::ALL
                 .map(|thread| key_agreements.get_or_create_owned(&AgreementLabels { thread })),
+            cannot_open: SuiteLabel::ALL.map(|suite| cannot_open.get_or_create_owned(&SuiteLabels { suite })),
             tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
             store_seconds: StoreLabel::ALL.map(|operation| store.get_or_create_owned(&StoreLabels { operation })),
             store_failures: StoreLabel::ALL
@@ -845,6 +861,11 @@ impl Metrics {
     /// That many key agreements were needed to open fields.
     pub fn key_agreements(&self, thread: AgreementLabel, agreements: u64) {
         self.key_agreements[thread as usize].inc_by(agreements);
+    }
+
+    /// Counts fields that did not open and name this suite.
+    pub fn fields_cannot_open(&self, suite: SuiteLabel, fields: u64) {
+        self.cannot_open[suite as usize].inc_by(fields);
     }
 
     /// That many fields were masked.
@@ -1078,6 +1099,7 @@ mod tests {
         metrics.fields_done(Method::Encrypt.into(), 30);
         metrics.fields_masked(MaskLabel::Role, 6);
         metrics.key_agreements(AgreementLabel::IdleThread, 7);
+        metrics.fields_cannot_open(SuiteLabel::Secp256k1, 2);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.landed(&BatchStats {
@@ -1129,6 +1151,8 @@ mod tests {
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
             ("sealwire_fields_masked_total{by=\"role\"}", 6.0),
             ("sealwire_key_agreements_total{thread=\"idle_thread\"}", 7.0),
+            ("sealwire_fields_cannot_open_total{suite=\"secp256k1\"}", 2.0),
+            ("sealwire_fields_cannot_open_total{suite=\"p256-mlkem768\"}", 0.0),
             ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
             ("sealwire_store_seconds_count{operation=\"write\"}", 1.0),
             ("sealwire_store_failures_total{operation=\"write\"}", 1.0),

@@ -12,7 +12,7 @@ use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
-use sealwire_engine::operations::{OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields};
+use sealwire_engine::operations::{OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields, UnopenedFields};
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
@@ -62,6 +62,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
         reader: FieldOpener::new(native, evervault, 64).into(),
         cancel: Arc::default(),
         faults: FieldErrors::new(OnError::Fail, 10, 10),
+        unopened: UnopenedFields::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sealwire_crypto as crypto;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
-use sealwire_telemetry::metrics::{MaskLabel, Metrics};
+use sealwire_telemetry::metrics::{MaskLabel, Metrics, SuiteLabel};
 use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, Suite};
 
 use crate::apps::Apps;
@@ -15,7 +15,7 @@ use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocume
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
+use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener, OpenedField};
 use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, walk_on};
 use sealwire_jobs::masks::disclosure::Disclosure;
@@ -107,7 +107,7 @@ impl OpenSpec {
     pub fn start(self, context: FieldContext) -> OpenFields {
         let (mut reader, faults) = (self.reader, context.errors(self.on_error));
         reader.stop_with(Arc::clone(&context.cancel));
-        OpenFields { reader, cancel: context.cancel, faults }
+        OpenFields { reader, cancel: context.cancel, faults, unopened: UnopenedFields::default() }
     }
 }
 
@@ -120,6 +120,41 @@ pub struct OpenFields {
     pub cancel: Arc<CancelToken>,
     /// Fields that did not open.
     pub faults: FieldErrors,
+    /// The number of them, for metrics.
+    pub unopened: UnopenedFields,
+}
+
+/// Numbers of fields that did not open, by the suite that they name. They show an operator who has narrowed an app's
+/// `read_suites` that clients still send an old suite. A field is counted after its outcome is decided, for every reason in
+/// the same way, so that counting tells a client nothing about the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnopenedFields([u64; SuiteLabel::ALL.len()]);
+
+impl UnopenedFields {
+    #[cold]
+    fn note(&mut self, token: Token<'_>) {
+        let is_native = match token {
+            Token::Str(text) => crypto::looks_like_text(text),
+            Token::Bin(bytes) => crypto::looks_like_binary(bytes),
+            _ => false,
+        };
+        let label = match named_suite(token) {
+            Some(crypto::Suite::P256) => SuiteLabel::P256,
+            Some(crypto::Suite::Secp256k1) => SuiteLabel::Secp256k1,
+            Some(crypto::Suite::Xaes) => SuiteLabel::Xaes,
+            Some(crypto::Suite::P256MlKem768) => SuiteLabel::P256MlKem768,
+            None if is_native => SuiteLabel::Unknown,
+            None => SuiteLabel::Evervault,
+        };
+        self.0[label as usize] += 1;
+    }
+
+    /// Adds the numbers to the metrics.
+    pub(super) fn count(&self, metrics: &Metrics) {
+        for (label, fields) in SuiteLabel::ALL.into_iter().zip(self.0) {
+            metrics.fields_cannot_open(label, fields);
+        }
+    }
 }
 
 impl OpenFields {
@@ -130,10 +165,15 @@ impl OpenFields {
             return Err(FieldFault::Stopped(reason));
         }
         // A field that was given up because of a cancel did not fail to open.
-        let cancel = &self.cancel;
-        self.reader.open(token).map_err(|refusal| match cancel.stop_reason() {
+        let (cancel, unopened) = (&self.cancel, &mut self.unopened);
+        self.reader.open(token).map_err(|problem| match cancel.stop_reason() {
             Some(reason) => FieldFault::Stopped(reason),
-            None => refusal.into(),
+            None => {
+                if problem == FieldProblem::CannotOpen {
+                    unopened.note(token);
+                }
+                problem.into()
+            }
         })
     }
 }
@@ -198,5 +238,6 @@ impl FieldWork for ShowFields {
 
     fn count(&self, metrics: &Metrics) {
         metrics.fields_masked(MaskLabel::Role, self.shown.masked());
+        self.open.unopened.count(metrics);
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, Origin};
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_telemetry::metrics::Metrics;
 use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
 
 use super::decrypt::{OpenFields, OpenSpec, named_suite};
@@ -215,5 +216,9 @@ impl FieldWork for RewrapFields {
 
     fn opener(&mut self) -> Option<&mut FieldOpener> {
         Some(&mut self.open.reader)
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        self.open.unopened.count(metrics);
     }
 }

@@ -117,6 +117,24 @@ label! {
 }
 
 label! {
+    /// Suite that a field names which did not open.
+    SuiteLabel {
+        /// HPKE on P-256.
+        P256 = "p256",
+        /// HPKE on secp256k1.
+        Secp256k1 = "secp256k1",
+        /// XAES-256-GCM.
+        Xaes = "xaes",
+        /// HPKE with ML-KEM-768 and P-256.
+        P256MlKem768 = "p256-mlkem768",
+        /// None: it claims to be a string or file in the Evervault format.
+        Evervault = "evervault",
+        /// None that this program knows.
+        Unknown = "unknown",
+    }
+}
+
+label! {
     /// Outcome of a token in a request.
     TokenLabel {
         /// Made and kept.
@@ -350,6 +368,7 @@ mod tests {
         check(&CallCode::ALL, CallCode::index);
         check(&AgreementLabel::ALL, |v| v as usize);
         check(&MaskLabel::ALL, |v| v as usize);
+        check(&SuiteLabel::ALL, |v| v as usize);
         check(&TokenLabel::ALL, |v| v as usize);
         check(&StoreLabel::ALL, |v| v as usize);
         check(&WaitingLabel::ALL, |v| v as usize);

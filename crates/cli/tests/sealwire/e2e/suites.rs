@@ -4,7 +4,7 @@ use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_client::{Client, Encapsulation, Encoding, Envelope, Inspect, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{TokenReader, write};
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, Suite, Writing};
+use sealwire_wire::{Decrypt, Encrypt, ErrorCode, Format, KeyScope, OnError, Suite, Writing};
 
 use crate::e2e::documents::value;
 use crate::e2e::harness::{APP, Harness, code, fields, rpc_error, run, shop};
@@ -88,6 +88,61 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
         set(&harness, crypto::Suite::Xaes, &[crypto::Suite::P256, crypto::Suite::Xaes]).await;
         let moved = client.rewrap(Rewrap::new(APP, &old)).await.unwrap().payload;
         assert_eq!(suite_of(&client, &moved).await, xaes);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = fields(3);
+        let series = |suite: &str| format!("sealwire_fields_cannot_open_total{{suite=\"{suite}\"}}");
+        let counts = async || {
+            let mut counts = Vec::new();
+            for suite in ["p256", "secp256k1", "xaes", "p256-mlkem768", "evervault", "unknown"] {
+                counts.push(harness.metric(&series(suite)).await);
+            }
+            counts
+        };
+        let mut sealed = Vec::new();
+        for suite in Suite::ALL {
+            sealed.push(encrypted(&client, with(*suite), &document).await);
+        }
+        let writing = Writing { format: Some(Format::Evervault), ..Writing::default() };
+        let evervault = encrypted(&client, writing, &document).await;
+        for each in sealed.iter().chain([&evervault]) {
+            assert_eq!(client.decrypt(Decrypt::new(APP, each)).await.unwrap().payload, document);
+        }
+        assert_eq!(counts().await, [0.0; 6], "what opens is not counted");
+
+        set(&harness, crypto::Suite::Xaes, &[crypto::Suite::Xaes]).await;
+        let report = OnError::Report;
+        for each in &sealed {
+            client.decrypt(Decrypt { on_error: report, ..Decrypt::new(APP, each) }).await.unwrap();
+        }
+        assert_eq!(counts().await, [3.0, 3.0, 0.0, 3.0, 0.0, 0.0], "those that the app does not read");
+        assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed[0])).await), ErrorCode::CannotOpen);
+        assert_eq!(code(client.rewrap(Rewrap::new(APP, &sealed[1])).await), ErrorCode::CannotOpen);
+        client.rewrap(Rewrap { on_error: report, ..Rewrap::new(APP, &sealed[3]) }).await.unwrap();
+        assert_eq!(counts().await, [4.0, 4.0, 0.0, 6.0, 0.0, 0.0], "a request that fails stops at its first one");
+        // Another reason counts alike; an Evervault value does not open under a context.
+        for each in [&sealed[2], &evervault] {
+            let call = Decrypt { on_error: report, context: b"other", ..Decrypt::new(APP, each) };
+            assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
+        }
+        assert_eq!(counts().await, [4.0, 4.0, 3.0, 6.0, 3.0, 0.0]);
+        let unknown = value(|out| {
+            write::array_len(out, 4);
+            write::str(out, "sw1:");
+            write::str(out, "sw1:BQAA and more");
+            write::bin(out, b"SW\x01\x05");
+            write::str(out, "no envelope");
+        });
+        let call = Decrypt { on_error: report, ..Decrypt::new(APP, &unknown) };
+        assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
+        assert_eq!(counts().await, [4.0, 4.0, 3.0, 6.0, 3.0, 3.0]);
         harness.settles().await;
     });
 }
