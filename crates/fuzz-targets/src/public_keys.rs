@@ -1,6 +1,6 @@
 //! Texts of public keys, as a client parses them once their signature is checked.
 
-use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion, Origin, SigningKey};
+use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Origin, SigningKey, Suite};
 use sealwire_public_keys::{SealOptions, fuzzing, publish};
 use zeroize::Zeroizing;
 
@@ -13,20 +13,30 @@ pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     match fuzzing::parse(text) {
         Ok(keys) => {
-            assert!(text.contains(&keys.key_id().to_string()));
-            let sealed = keys.seal(b"\xa5value", &SealOptions::default()).expect("a key that is sealed to");
-            assert!(sealed.document.windows(4).any(|part| part == b"sw1:"));
+            for (suite, id) in keys.keys() {
+                assert!(text.contains(&id.to_string()));
+                let options = SealOptions { suite: Some(suite), ..SealOptions::default() };
+                let sealed = keys.seal(b"\xa5value", &options).expect("a key that is sealed to");
+                assert!(sealed.document.windows(4).any(|part| part == b"sw1:"));
+            }
+            assert_eq!(keys.keys().next().map(|(_, id)| id), Some(keys.key_id()));
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let pair = KeyPair::from_scalar(Curve::P256, &[3; 32]).expect("a scalar below the order");
-    let version = KeyVersion::new(1, KeyState::Active, pair).of_origin(Origin::Outside);
-    let keys = AppKeys::new(AppId::new("shop").expect("a name"), vec![version]).expect("one key");
+    let app = AppId::new("shop").expect("a name");
+    let version = |suite| {
+        let material = KeyMaterial::from_secret(&app, suite, [3; 32].into()).expect("a key");
+        KeyVersion::new(1, KeyState::Active, material).of_origin(Origin::Outside)
+    };
     let signer = SigningKey::from_seed(Zeroizing::new([7; 32])).expect("a seed");
-    let good = publish(&keys, &signer, 7, 1_800_000_000).expect("a published key").keys;
+    let published = |suites: &[Suite]| {
+        let keys = AppKeys::new(app.clone(), suites.iter().copied().map(version).collect()).expect("keys");
+        publish(&keys, &signer, 7, 1_800_000_000).expect("a published key").keys
+    };
+    let (good, both) = (published(&[Suite::P256]), published(&Suite::PUBLISHED));
     let texts = [
         good.clone(),
         good.replace("\"version\":1", "\"version\":2"),
@@ -35,6 +45,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         good.replace("\"key_id\":\"", "\"key_id\":\"0"),
         good.replace("[{", "[{},{"),
         good.replace("}]}", "}],\"later\":null}"),
+        both.clone(),
+        both.replace("p256-mlkem768", "p256"),
     ];
     numbered("text", b"", texts.iter().map(String::as_str))
 }
@@ -48,9 +60,11 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         "\"expires_unix_s\":",
         "\"keys\":[",
         "\"suite\":\"p256\"",
+        "\"suite\":\"p256-mlkem768\"",
         "\"key_id\":",
         "\"public_key\":",
         "\"kem\":16",
+        "\"kem\":80",
         "\"kdf\":1",
         "\"aead\":2",
         "\"info\":\"sealwire/1",
