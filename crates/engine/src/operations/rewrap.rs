@@ -113,9 +113,9 @@ pub enum OutsideSealers {
 
 /// A sealer that is made for its first value.
 pub enum LazySealer {
-    /// There was no value yet. `None`: it could not be made.
+    /// No value was sealed yet. `None`: the sealer could not be made.
     Planned(Option<Box<SealerSpec>>),
-    /// There was a value.
+    /// At least one value was sealed.
     Ready(FieldSealer),
 }
 
@@ -146,7 +146,7 @@ impl OutsideSealers {
         sealer.get().map(Some)
     }
 
-    /// Returns the sealers that had a value.
+    /// Returns the sealers that sealed a value.
     fn ready(&mut self) -> impl Iterator<Item = &mut FieldSealer> {
         let sealers = match self {
             Self::Adopt => &mut [],

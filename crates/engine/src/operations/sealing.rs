@@ -188,10 +188,10 @@ impl SealOptions {
         }))
     }
 
-    /// Returns the sealers of values that were sealed outside, so that they stay such, each with the suite of its values, or
-    /// `None` for values of every suite. All are sealed to the published key of the suite that the request names. If it names
-    /// none, or the app publishes no key of it, each value keeps its suite: no value loses its protection from quantum
-    /// computers by the way.
+    /// Returns the sealers of values that were sealed outside, so that they keep that origin. Each has the suite of its
+    /// values, or `None` for values of every suite. If the request names a suite of which the app publishes a key, all
+    /// values are sealed to that key. Otherwise each value keeps its suite, so that none loses its protection from quantum
+    /// computers unnoticed.
     pub(super) fn outside_sealers(
         &self,
         app: &App,
@@ -285,7 +285,7 @@ mod tests {
 
     use super::super::encrypt::sealed_bytes;
     use super::super::rewrap::rewrapped_bytes;
-    use super::{Arc, crypto, evervault};
+    use super::{Arc, EncapsulationPlace, crypto, evervault};
     use crate::operation::MessageSize;
     use sealwire_jobs::field_errors::FieldProblem;
     use sealwire_jobs::field_opener::{Evervault, FieldOpener};
@@ -413,6 +413,42 @@ mod tests {
                     assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
                 }
             }
+        }
+    }
+    #[test]
+    fn no_value_that_keeps_its_suite_is_longer_than_what_is_set_aside_for_it() {
+        let keys = keys();
+        let mut opener = crypto::Opener::new(Arc::clone(&keys), b"");
+        let mut cases = Vec::new();
+        for suite in Suite::PUBLISHED {
+            for encoding in [Encoding::Text, Encoding::Binary] {
+                // The request writes the suite with the shortest header.
+                cases.push((suite, encoding, EncapsulationPlace::Inline, Suite::Xaes));
+            }
+        }
+        for encoding in [Encoding::Text, Encoding::Binary] {
+            // The encapsulation comes to be in the value.
+            cases.push((Suite::P256MlKem768, encoding, EncapsulationPlace::Apart, Suite::P256MlKem768));
+        }
+        let mut sent = Vec::new();
+        for (suite, encoding, place, sized_by) in cases {
+            let mut source = FieldSealer::Native(native_sealer(&keys, suite, encoding).placing(place).into());
+            for (datatype, plaintext, _) in leaves() {
+                let mut field = Vec::new();
+                source.write(datatype, &plaintext, &mut field).unwrap();
+                source.complete(&mut field);
+                sent.push((suite, sized_by, field));
+            }
+            source.take_encapsulations().iter().for_each(|text| opener.give(text.as_bytes()).unwrap());
+        }
+        let mut reader = FieldOpener::new(opener, Evervault::new(Arc::clone(&keys), Arc::default()), 64);
+        for (suite, sized_by, field) in sent {
+            let found = reader.open(TokenReader::new(&field).token().unwrap()).unwrap().unwrap();
+            let (mut target, mut out) = (FieldSealer::Native(native_sealer(&keys, suite, Encoding::Text)), Vec::new());
+            target.rewrite(&found, &mut out).unwrap();
+            let empty = crypto::Encoding::Text.sealed_bytes(sized_by, 0);
+            let room = rewrapped_bytes(Format::Native, empty, MessageSize { bytes: field.len(), leaves: 1 });
+            assert!(out.len() <= room, "{suite:?} for {sized_by:?}: {} > {room}", out.len());
         }
     }
 }
