@@ -90,7 +90,7 @@ func checkedKey(ask request) (*publicKey, error) {
 	return nil, errors.New("no key")
 }
 
-// header returns what is before the body of every envelope of an encapsulation.
+// header returns the bytes before the body of every envelope of an encapsulation.
 func header(suite string, id, enc []byte) []byte {
 	named := append([]byte{suites[suite]}, id...)
 	if suite == "p256" {

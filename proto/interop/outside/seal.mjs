@@ -16,7 +16,7 @@ const core = createRequire(resolve(folder, "index.js"))("@hpke/core");
 const load = (name) => import(pathToFileURL(resolve(folder, "node_modules", name, "index.js")));
 const [hpke, noble] = await Promise.all([load("hpke"), load("@panva/hpke-noble")]);
 
-// By suite: the first byte of a header, and a context of one sender.
+// The first byte of a header and the sender of each suite.
 const suites = {
     p256: { byte: 1, senderTo: senderOfCore },
     "p256-mlkem768": { byte: 4, senderTo: senderOfHpke },
@@ -55,7 +55,7 @@ function checkedKey({ signed, signer, app, suite, min_generation, now }) {
     return { key, publicKey };
 }
 
-// What is before the body of every envelope of an encapsulation.
+// Returns the bytes before the body of every envelope of an encapsulation.
 function headerOf(key, enc) {
     const named = Buffer.from([suites[key.suite].byte, ...Buffer.from(key.key_id, "hex")]);
     if (key.suite === "p256") return Buffer.from([...named, 2 | (enc[64] & 1), ...enc.slice(1, 33)]);
