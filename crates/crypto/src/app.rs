@@ -351,10 +351,11 @@ impl AppKeys {
         self.newest_of(suite.into(), Origin::Inside)
     }
 
-    /// Returns the version under a suite whose public key is published.
+    /// Returns the version under a suite whose public key is published. `None` if the suite is not opened, because nobody
+    /// must seal what does not open.
     #[must_use]
     pub fn newest_outside(&self, suite: Suite) -> Option<&Arc<KeyVersion>> {
-        self.newest_of(suite, Origin::Outside)
+        self.newest_of(suite, Origin::Outside).filter(|_| self.reads.contains(suite))
     }
 
     fn newest_of(&self, suite: Suite, origin: Origin) -> Option<&Arc<KeyVersion>> {

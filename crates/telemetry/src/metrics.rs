@@ -41,7 +41,8 @@ type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
     AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel,
-    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, TraceLabel, WaitingLabel,
+    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, TraceLabel,
+    WaitingLabel,
 };
 pub use reference::reference;
 

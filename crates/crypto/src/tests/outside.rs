@@ -12,7 +12,7 @@ use crate::{
     KeyVersion, OpenedSchedules, Opener, Origin, PublicKey, Sealer, SigningKey, Suite, VerifyingKey,
 };
 
-/// An app with a key of each origin, and what those have who seal to the outside one.
+/// Returns an app with a key of each origin, and the public half of the outside key.
 fn app_and_client(suite: Suite) -> (Arc<AppKeys>, Arc<KeyVersion>) {
     let app = AppId::new("shop").unwrap();
     let version = |number| KeyVersion::new(number, KeyState::Active, KeyMaterial::generate(&app, suite).unwrap());
@@ -81,6 +81,9 @@ fn a_key_of_one_origin_is_never_used_as_one_of_the_other() {
             AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, material).of_origin(origin)]).unwrap()
         };
         assert!(!again(Origin::Inside).is_same(&again(Origin::Outside)));
+        let others = Suite::ALL.into_iter().filter(|other| *other != suite).collect();
+        let narrowed = again(Origin::Outside).reading(others);
+        assert!(narrowed.newest_outside(suite).is_none(), "nobody seals what does not open");
     }
     // Evervault strings name no key. Whoever has the published key can make one.
     let (keys, _) = app_and_client(Suite::P256);
@@ -117,10 +120,11 @@ fn an_envelope_names_its_suite_before_anything_of_it_is_checked() {
             let mut out = Vec::new();
             let mut sealer = Sealer::new(keys.app(), Arc::clone(version), KeyScope::Request, encoding, b"").unwrap();
             sealer.seal(Datatype::String, b"x", &mut out).unwrap();
-            let (named, short): (fn(&[u8]) -> Option<Suite>, usize) = match encoding {
-                Encoding::Text => (Suite::of_text_envelope, 8),
-                Encoding::Binary => (Suite::of_binary_envelope, 4),
+            let named = |envelope: &[u8]| match encoding {
+                Encoding::Text => Suite::of_text_envelope(envelope),
+                Encoding::Binary => Suite::of_binary_envelope(envelope),
             };
+            let short = if encoding == Encoding::Text { 8 } else { 4 };
             assert_eq!((named(&out), named(&out[..short])), (Some(suite), Some(suite)));
             assert_eq!(named(&out[..short - 1]), None);
         }

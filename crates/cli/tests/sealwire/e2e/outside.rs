@@ -188,6 +188,8 @@ fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
         let narrow = move |settings: &mut Settings| settings.read_suites = read;
         harness.change(async |control, app| control.configure(app, narrow).await.unwrap()).await;
         assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen);
+        let left: Vec<_> = fetch(&harness, &client).await.keys().collect();
+        assert_eq!(left, [(Suite::P256, p256)], "nobody is to seal what does not open");
         harness.settles().await;
     });
 }
