@@ -7,11 +7,22 @@
 //! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is
 //! asked first, is the caller's.
 
+#[cfg(feature = "awskms")]
+mod aws_kms;
+mod credential_files;
+mod https;
 pub mod local;
 pub mod pkcs11;
 mod secret_file;
 pub mod settings;
 pub mod shares;
+#[cfg(test)]
+mod test_log;
+mod transit;
+
+#[cfg(feature = "awskms")]
+pub use aws_kms::{AwsCredentials, AwsKms, AwsKmsOptions};
+pub use transit::{SecretIdSource, Transit, TransitLogin, TransitOptions};
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Environment of tests and benches: a PostgreSQL of their own, its certificates, PKCS #11 tokens, free ports, and a
-//! proxy that breaks connections. Never part of the program.
+//! Environment of tests and benches: a PostgreSQL of their own, its certificates, PKCS #11 tokens, free ports, a proxy
+//! that breaks connections, and a transit server. Never part of the program.
 //!
 //! Every helper here blocks and starts its own threads and processes. Each is removed after its owner ends, in whatever
 //! way. Linux only, because it reads `/proc`.
@@ -11,9 +11,11 @@ mod ports;
 mod postgres;
 mod proxy;
 pub mod softhsm;
+mod transit;
 
 pub use certificates::Certificates;
 pub use documents::check_document;
 pub use ports::free_ports;
 pub use postgres::{Database, Failure, Options, Postgres, Stop};
 pub use proxy::{Direction, Proxy};
+pub use transit::{ROOT_TOKEN, TransitFault, TransitServer};

@@ -1,0 +1,405 @@
+//! AWS Key Management Service as a provider.
+//!
+//! The root key is encrypted under a symmetric KMS key, with the slot as encryption context: `sealwire-set` and
+//! `sealwire-root` in hexadecimal, `sealwire-slot` in decimal. KMS authenticates the context, and writes it to its audit
+//! log. A policy can require it by the condition `kms:EncryptionContext:sealwire-set`. Decryption names the key, so a copy
+//! of another key does not open. The identity needs `kms:Encrypt` and `kms:Decrypt` on the key.
+//!
+//! The SDK signs requests and parses responses. Its requests go through the HTTPS client of this crate, which trusts the
+//! configured authority alone. The SDK keeps short-lived copies of the plaintext that are not wiped.
+
+mod credentials;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_kms::config::http::{HttpRequest, HttpResponse};
+use aws_sdk_kms::config::retry::RetryConfig;
+use aws_sdk_kms::config::timeout::TimeoutConfig;
+use aws_sdk_kms::config::{
+    AsyncSleep, BehaviorVersion, HttpClient, IdentityCache, Region, RuntimeComponents, Sleep,
+    StalledStreamProtectionConfig,
+};
+use aws_sdk_kms::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_kms::primitives::Blob;
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::body::SdkBody;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response, Uri};
+use tracing::Dispatch;
+use tracing::instrument::{WithDispatch, WithSubscriber as _};
+use zeroize::Zeroizing;
+
+use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot, WRAPPED_BYTES_MAX};
+pub use credentials::AwsCredentials;
+use credentials::CredentialsSource;
+
+/// Longest ciphertext that KMS accepts, in bytes.
+const CIPHERTEXT_BYTES_MAX: usize = 6_144;
+/// A call ends after this many times `request_timeout`, whatever it waits for.
+const CALL_TIMEOUTS: u32 = 4;
+
+/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwsKmsOptions {
+    /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes. Prefer the ARN: copies do
+    /// not open once an alias points to another key.
+    pub key_id: String,
+    /// The region, such as `eu-central-1`.
+    pub region: String,
+    /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint. `http://` only for
+    /// hosts on this machine.
+    pub endpoint_url: Option<String>,
+    /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1 MiB. Required for
+    /// `https://`.
+    pub ca: Option<PathBuf>,
+    /// Where the credentials are.
+    pub credentials: AwsCredentials,
+    /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
+    pub connect_timeout: Duration,
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes up to three tries, and
+    /// ends after four times this at the latest.
+    pub request_timeout: Duration,
+}
+
+impl AwsKmsOptions {
+    /// Creates options with the defaults.
+    #[must_use]
+    pub fn new(key_id: impl Into<String>, region: impl Into<String>, credentials: AwsCredentials) -> Self {
+        Self {
+            key_id: key_id.into(),
+            region: region.into(),
+            endpoint_url: None,
+            ca: None,
+            credentials,
+            connect_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Wraps root keys by AWS KMS.
+///
+/// Credentials are read again for each request, so rotated ones take effect with the next call.
+pub struct AwsKms {
+    options: AwsKmsOptions,
+    client: aws_sdk_kms::Client,
+}
+
+impl AwsKms {
+    /// Creates a provider. Reads no file and opens no connection.
+    ///
+    /// # Errors
+    /// [`ProviderError::Settings`] if an option is missing or out of its limits.
+    pub fn new(options: AwsKmsOptions) -> Result<Self, ProviderError> {
+        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
+        let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if options.key_id.is_empty() || options.key_id.len() > 2_048 || !is_graphic(&options.key_id) {
+            return bad("awskms.key_id must have 1 to 2048 printable characters");
+        }
+        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if options.region.is_empty() || options.region.len() > 64 || !options.region.bytes().all(is_region) {
+            return bad("awskms.region must be the name of a region, such as eu-central-1");
+        }
+        let endpoint = options.endpoint_url.as_deref();
+        let encrypted =
+            endpoint.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls()))?;
+        let encrypted_sts = options.credentials.check()?;
+        if (encrypted || encrypted_sts) && options.ca.is_none() {
+            return bad("awskms.ca is required for https://");
+        }
+        let connector = SdkConnector {
+            files: TlsFiles { ca: options.ca.clone(), client: None },
+            connect_timeout: check_timeout("awskms.connect_timeout_ms", options.connect_timeout)?,
+            request_timeout: check_timeout("awskms.request_timeout_ms", options.request_timeout)?,
+        };
+        let credentials = CredentialsSource {
+            credentials: options.credentials.clone(),
+            region: options.region.clone(),
+            connector: connector.clone(),
+        };
+        let retries = RetryConfig::standard()
+            .with_max_attempts(TRIES_MAX)
+            .with_initial_backoff(Duration::from_millis(200))
+            .with_max_backoff(Duration::from_secs(1));
+        let timeouts = TimeoutConfig::builder()
+            .operation_attempt_timeout(options.request_timeout)
+            .operation_timeout(options.request_timeout * CALL_TIMEOUTS)
+            .build();
+        let mut config = aws_sdk_kms::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new(options.region.clone()))
+            .credentials_provider(credentials)
+            .identity_cache(IdentityCache::no_cache())
+            .http_client(connector)
+            .sleep_impl(TokioSleep)
+            .retry_config(retries)
+            .timeout_config(timeouts)
+            // Bodies are bounded in size and time by the connector.
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
+        config.set_endpoint_url(endpoint.map(|url| url.trim_end_matches('/').to_owned()));
+        Ok(Self { options, client: aws_sdk_kms::Client::from_conf(config.build()) })
+    }
+}
+
+impl fmt::Debug for AwsKms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AwsKms").field(&self.options).finish()
+    }
+}
+
+#[async_trait]
+impl Provider for AwsKms {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::AwsKms
+    }
+
+    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+        let mut request = self.client.encrypt().key_id(&self.options.key_id).plaintext(Blob::new(root.as_slice()));
+        for (name, value) in encryption_context(slot) {
+            request = request.encryption_context(name, value);
+        }
+        let response = silent(request.send()).await.map_err(|error| provider_error("encrypt", &error))?;
+        let wrapped = response.ciphertext_blob.map(Blob::into_inner).unwrap_or_default();
+        if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX.min(WRAPPED_BYTES_MAX) {
+            return Err(wrong_answer("encrypt"));
+        }
+        Ok(wrapped)
+    }
+
+    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+        if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX {
+            let text = format!("awskms decrypt: a copy has 1 to {CIPHERTEXT_BYTES_MAX} bytes");
+            return Err(ProviderError::DoesNotUnwrap(text));
+        }
+        let mut request = self.client.decrypt().key_id(&self.options.key_id).ciphertext_blob(Blob::new(wrapped));
+        for (name, value) in encryption_context(slot) {
+            request = request.encryption_context(name, value);
+        }
+        let response = silent(request.send()).await.map_err(|error| provider_error("decrypt", &error))?;
+        let plaintext = Zeroizing::new(response.plaintext.map(Blob::into_inner).unwrap_or_default());
+        let mut root = RootBytes::default();
+        if plaintext.len() != root.len() {
+            return Err(wrong_answer("decrypt"));
+        }
+        root.copy_from_slice(&plaintext);
+        Ok(root)
+    }
+}
+
+/// Runs a future of the SDK without its log events: at level `trace` they hold requests, and so the root key.
+fn silent<T: Future>(future: T) -> WithDispatch<T> {
+    future.with_subscriber(Dispatch::none())
+}
+
+/// Returns the encryption context of a slot.
+fn encryption_context(slot: &Slot) -> [(&'static str, String); 3] {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    [("sealwire-set", hex(&slot.set)), ("sealwire-root", hex(&slot.root)), ("sealwire-slot", slot.number.to_string())]
+}
+
+fn wrong_answer(what: &str) -> ProviderError {
+    ProviderError::WrongAnswer(format!("awskms {what}: the response is not what the KMS API describes"))
+}
+
+/// The meaning of an error code of AWS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CodeMeaning {
+    Denied,
+    Clock,
+    NotFound,
+    DoesNotUnwrap,
+    Settings,
+    Unavailable,
+}
+
+/// Known error codes of KMS and STS. Other codes are not quoted: they are text of the server.
+const CODES: &[(&str, CodeMeaning)] = &[
+    ("AccessDenied", CodeMeaning::Denied),
+    ("AccessDeniedException", CodeMeaning::Denied),
+    ("ExpiredToken", CodeMeaning::Denied),
+    ("ExpiredTokenException", CodeMeaning::Denied),
+    ("IDPRejectedClaim", CodeMeaning::Denied),
+    ("IncompleteSignature", CodeMeaning::Denied),
+    ("IncompleteSignatureException", CodeMeaning::Denied),
+    ("InvalidClientTokenId", CodeMeaning::Denied),
+    ("InvalidIdentityToken", CodeMeaning::Denied),
+    ("MissingAuthenticationToken", CodeMeaning::Denied),
+    ("MissingAuthenticationTokenException", CodeMeaning::Denied),
+    ("NotAuthorized", CodeMeaning::Denied),
+    ("OptInRequired", CodeMeaning::Denied),
+    ("UnrecognizedClientException", CodeMeaning::Denied),
+    ("InvalidSignatureException", CodeMeaning::Clock),
+    ("RequestExpired", CodeMeaning::Clock),
+    ("RequestTimeTooSkewed", CodeMeaning::Clock),
+    ("SignatureDoesNotMatch", CodeMeaning::Clock),
+    ("DisabledException", CodeMeaning::NotFound),
+    ("KMSInvalidStateException", CodeMeaning::NotFound),
+    ("NotFoundException", CodeMeaning::NotFound),
+    ("IncorrectKeyException", CodeMeaning::DoesNotUnwrap),
+    ("InvalidCiphertextException", CodeMeaning::DoesNotUnwrap),
+    ("InvalidArnException", CodeMeaning::Settings),
+    ("InvalidKeyUsageException", CodeMeaning::Settings),
+    ("ValidationError", CodeMeaning::Settings),
+    ("ValidationException", CodeMeaning::Settings),
+    ("DependencyTimeoutException", CodeMeaning::Unavailable),
+    ("IDPCommunicationError", CodeMeaning::Unavailable),
+    ("InternalFailure", CodeMeaning::Unavailable),
+    ("KMSInternalException", CodeMeaning::Unavailable),
+    ("KeyUnavailableException", CodeMeaning::Unavailable),
+    ("LimitExceededException", CodeMeaning::Unavailable),
+    ("RequestLimitExceeded", CodeMeaning::Unavailable),
+    ("RequestTimeout", CodeMeaning::Unavailable),
+    ("RequestTimeoutException", CodeMeaning::Unavailable),
+    ("ServiceUnavailable", CodeMeaning::Unavailable),
+    ("ServiceUnavailableException", CodeMeaning::Unavailable),
+    ("SlowDown", CodeMeaning::Unavailable),
+    ("Throttling", CodeMeaning::Unavailable),
+    ("ThrottlingException", CodeMeaning::Unavailable),
+    ("TooManyRequestsException", CodeMeaning::Unavailable),
+];
+
+/// Returns the error that a response means. Quotes known codes and the status alone.
+fn response_error(what: &str, status: u16, code: Option<&str>) -> ProviderError {
+    let known = CODES.iter().find(|(known, _)| Some(*known) == code);
+    let meaning = match known {
+        // A client cannot mend a failure of the server, whatever its code says.
+        _ if status >= 500 || status == 429 => Some(CodeMeaning::Unavailable),
+        Some((_, meaning)) => Some(*meaning),
+        None if matches!(status, 401 | 403) => Some(CodeMeaning::Denied),
+        None => None,
+    };
+    let code = known.map_or("an unknown error", |(code, _)| *code);
+    let text = |phrase: &str| format!("awskms {what}: status {status}, {code}: {phrase}");
+    match meaning {
+        Some(CodeMeaning::Denied) => ProviderError::Denied(text("the credentials do not permit this")),
+        Some(CodeMeaning::Clock) => {
+            ProviderError::Denied(text("the secret access key or this machine's clock is wrong"))
+        }
+        Some(CodeMeaning::NotFound) => ProviderError::NotFound(text("the key is not there, disabled or to be deleted")),
+        Some(CodeMeaning::DoesNotUnwrap) => ProviderError::DoesNotUnwrap(text("the copy does not unwrap")),
+        Some(CodeMeaning::Settings) => ProviderError::Settings(text("the key must be symmetric, for encryption")),
+        Some(CodeMeaning::Unavailable) => ProviderError::Unavailable(text("the service failed or throttles")),
+        None => ProviderError::WrongAnswer(text("an unexpected response")),
+    }
+}
+
+/// Maps an error of the SDK. Texts of the SDK can quote the service, so none is passed on.
+fn provider_error<E>(what: &str, error: &SdkError<E, HttpResponse>) -> ProviderError
+where
+    E: ProvideErrorMetadata + StdError + 'static,
+{
+    if let SdkError::ServiceError(service) = error {
+        return response_error(what, service.raw().status().as_u16(), service.err().code());
+    }
+    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(cause) = source {
+        if let Some(error) = cause.downcast_ref::<ConnectorFailure>() {
+            return error.0.clone();
+        }
+        source = cause.source();
+    }
+    match error {
+        SdkError::TimeoutError(_) | SdkError::DispatchFailure(_) => {
+            ProviderError::Unavailable(format!("awskms {what}: no response in time"))
+        }
+        SdkError::ConstructionFailure(_) => ProviderError::Settings(format!("awskms {what}: no request can be made")),
+        _ => wrong_answer(what),
+    }
+}
+
+/// Carries an error of this crate through the SDK.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct ConnectorFailure(ProviderError);
+
+/// Sleeps for the SDK, by which it measures timeouts and pauses.
+#[derive(Debug)]
+struct TokioSleep;
+
+impl AsyncSleep for TokioSleep {
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::new(tokio::time::sleep(duration))
+    }
+}
+
+/// Sends the SDK's requests by the HTTPS client of this crate.
+#[derive(Clone, Debug)]
+struct SdkConnector {
+    files: TlsFiles,
+    connect_timeout: Duration,
+    request_timeout: Duration,
+}
+
+impl SdkConnector {
+    /// Sends a request whose URI has a scheme and a host.
+    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<crate::https::HttpResponse, HttpError> {
+        let uri = request.uri();
+        let origin = format!(
+            "{}://{}",
+            uri.scheme_str().unwrap_or_default(),
+            uri.authority().map_or("", |authority| authority.as_str())
+        );
+        let origin = ProviderOrigin::parse(&origin, "awskms.endpoint_url").map_err(HttpError::Settings)?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = path.parse::<Uri>().map_err(|_| HttpError::NotHttp)?;
+        let client = HttpsClient {
+            origin,
+            files: self.files.clone(),
+            connect_timeout: self.connect_timeout,
+            request_timeout: self.request_timeout,
+        };
+        client.send(request).await
+    }
+
+    async fn call(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
+        let unusable = || {
+            let error = ProviderError::Settings("awskms: the SDK made a request that cannot be sent".into());
+            ConnectorError::user(Box::new(ConnectorFailure(error)))
+        };
+        let request = request.try_into_http1x().map_err(|_| unusable())?;
+        let (parts, body) = request.into_parts();
+        // Wiped on drop: the body of an encryption holds the root key.
+        let body = Zeroizing::new(body.bytes().ok_or_else(unusable)?.to_vec());
+        let request = Request::from_parts(parts, Full::new(Bytes::from_owner(body)));
+        let response = self.send(request).await.map_err(connector_error)?;
+        let mut converted = Response::new(SdkBody::from(Bytes::from_owner(response.body)));
+        *converted.status_mut() = response.status;
+        *converted.headers_mut() = response.headers;
+        HttpResponse::try_from(converted).map_err(|_| connector_error(HttpError::NotHttp))
+    }
+}
+
+/// Tells the SDK whether it can help to send a request again.
+fn connector_error(error: HttpError) -> ConnectorError {
+    let (is_transient, is_timeout) =
+        (error.is_transient(), matches!(error, HttpError::Timeout(_) | HttpError::ConnectTimeout(_)));
+    let failure = Box::new(ConnectorFailure(error.into_provider_error("awskms")));
+    match (is_transient, is_timeout) {
+        (_, true) => ConnectorError::timeout(failure),
+        (true, false) => ConnectorError::io(failure),
+        (false, false) => ConnectorError::other(failure, None),
+    }
+}
+
+impl HttpConnector for SdkConnector {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        HttpConnectorFuture::new(self.clone().call(request))
+    }
+}
+
+impl HttpClient for SdkConnector {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}

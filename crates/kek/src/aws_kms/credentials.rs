@@ -1,0 +1,309 @@
+//! Credentials of AWS: the environment, a credentials file, or a web identity.
+
+use std::env;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{self, ProvideCredentials, future};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use zeroize::Zeroizing;
+
+use super::{ConnectorFailure, SdkConnector, response_error};
+use crate::ProviderError;
+use crate::credential_files::{read_secret, read_token_line};
+use crate::https::ProviderOrigin;
+
+/// Where the credentials of AWS are. They are read again for each request.
+///
+/// Instance metadata, container credentials, SSO and `credential_process` are not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AwsCredentials {
+    /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
+    Environment,
+    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 1 MiB.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The profile. Usually `default`.
+        profile: String,
+    },
+    /// A token of an identity provider, such as a Kubernetes service account, exchanged at STS for credentials.
+    WebIdentity {
+        /// The ARN of the role, as in `AWS_ROLE_ARN`.
+        role_arn: String,
+        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Its mode is not checked: Kubernetes makes such files
+        /// readable by every user of the container.
+        token_file: PathBuf,
+        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for hosts on this machine.
+        sts_endpoint_url: Option<String>,
+    },
+}
+
+impl AwsCredentials {
+    /// Checks the settings. Returns true if they need a connection with TLS.
+    pub(super) fn check(&self) -> Result<bool, ProviderError> {
+        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
+        match self {
+            Self::Environment => Ok(false),
+            Self::File { profile, .. } if profile.is_empty() || profile.contains(['[', ']', '\n']) => {
+                bad("awskms.profile must be the name of a profile")
+            }
+            Self::File { .. } => Ok(false),
+            Self::WebIdentity { role_arn, .. } if !(20..=2_048).contains(&role_arn.len()) => {
+                bad("awskms.role_arn must be the ARN of a role")
+            }
+            Self::WebIdentity { sts_endpoint_url, .. } => {
+                let url = sts_endpoint_url.as_deref();
+                url.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.sts_endpoint_url")?.tls()))
+            }
+        }
+    }
+}
+
+/// Reads credentials for the SDK.
+#[derive(Debug)]
+pub(super) struct CredentialsSource {
+    pub(super) credentials: AwsCredentials,
+    pub(super) region: String,
+    pub(super) connector: SdkConnector,
+}
+
+impl ProvideCredentials for CredentialsSource {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::new(self.load())
+    }
+}
+
+impl CredentialsSource {
+    async fn load(&self) -> provider::Result {
+        let found = match &self.credentials {
+            AwsCredentials::Environment => environment(|name| env::var(name).ok().map(Zeroizing::new)),
+            AwsCredentials::File { path, profile } => {
+                let (path, profile) = (path.clone(), profile.clone());
+                blocking(move || profile_of(&path, &profile)).await
+            }
+            AwsCredentials::WebIdentity { role_arn, token_file, sts_endpoint_url } => {
+                self.web_identity(role_arn, token_file, sts_endpoint_url.as_deref()).await
+            }
+        };
+        found.map_err(|error| CredentialsError::provider_error(ConnectorFailure(error)))
+    }
+
+    /// Exchanges a token for credentials by `AssumeRoleWithWebIdentity`, a request without a signature.
+    async fn web_identity(
+        &self,
+        role_arn: &str,
+        token_file: &Path,
+        endpoint: Option<&str>,
+    ) -> Result<Credentials, ProviderError> {
+        let file = token_file.to_owned();
+        let token = blocking(move || read_token_line(&file)).await?;
+        let form = form(&[
+            ("Action", "AssumeRoleWithWebIdentity"),
+            ("Version", "2011-06-15"),
+            ("RoleArn", role_arn),
+            ("RoleSessionName", "sealwire"),
+            ("WebIdentityToken", &token),
+        ]);
+        let end = if self.region.starts_with("cn-") { ".cn" } else { "" };
+        let endpoint = endpoint.map_or_else(
+            || format!("https://sts.{}.amazonaws.com{end}", self.region),
+            |endpoint| endpoint.trim_end_matches('/').to_owned(),
+        );
+        let request = Request::post(format!("{endpoint}/"))
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Full::new(Bytes::from_owner(form)))
+            .map_err(|_| ProviderError::Settings("awskms.sts_endpoint_url is no URL".into()))?;
+        let response = self.connector.send(request).await;
+        let response = response.map_err(|error| error.into_provider_error("awskms login"))?;
+        let text = std::str::from_utf8(&response.body).unwrap_or_default();
+        if !response.status.is_success() {
+            return Err(response_error("login", response.status.as_u16(), element(text, "Code")));
+        }
+        let wrong =
+            || ProviderError::WrongAnswer("awskms login: the response is not what the STS API describes".into());
+        let field = |name: &str| element(text, name).ok_or_else(wrong);
+        let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
+        Ok(credentials(id, secret, Some(field("SessionToken")?)))
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
+) -> Result<T, ProviderError> {
+    let ended = |_| Err(ProviderError::Unavailable("awskms: the runtime is shutting down".into()));
+    tokio::task::spawn_blocking(read).await.unwrap_or_else(ended)
+}
+
+fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentials {
+    Credentials::new(id, secret, session_token.map(str::to_owned), None, "sealwire")
+}
+
+/// Reads credentials by the names of environment variables.
+fn environment(variable: impl Fn(&str) -> Option<Zeroizing<String>>) -> Result<Credentials, ProviderError> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let required = |name: &str| set(name).ok_or_else(|| ProviderError::Settings(format!("awskms: {name} is not set")));
+    let (id, secret) = (required("AWS_ACCESS_KEY_ID")?, required("AWS_SECRET_ACCESS_KEY")?);
+    let session_token = set("AWS_SESSION_TOKEN");
+    Ok(credentials(&id, &secret, session_token.as_ref().map(|token| token.as_str())))
+}
+
+/// Reads a profile of a credentials file. Blocks.
+fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> {
+    let bytes = read_secret(path)?;
+    let bad = |text: &str| ProviderError::Settings(format!("{}: {text}", path.display()));
+    let text = std::str::from_utf8(&bytes).map_err(|_| bad("is not UTF-8"))?;
+    let (mut found, mut in_profile) = ([None; 3], false);
+    let mut has_profile = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            in_profile = name.trim() == profile;
+            has_profile |= in_profile;
+        } else if in_profile
+            && !line.starts_with(['#', ';'])
+            && let Some((key, value)) = line.split_once('=')
+        {
+            let names = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+            if let Some(index) = names.iter().position(|name| key.trim().eq_ignore_ascii_case(name)) {
+                found[index] = Some(value.trim()).filter(|value| !value.is_empty());
+            }
+        }
+    }
+    match found {
+        [Some(id), Some(secret), session_token] => Ok(credentials(id, secret, session_token)),
+        _ if has_profile => Err(bad("the profile lacks aws_access_key_id or aws_secret_access_key")),
+        _ => Err(bad("does not have the profile")),
+    }
+}
+
+/// Encodes a form. The bytes are wiped on drop.
+fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
+    // A byte takes at most three. One allocation leaves no copies behind.
+    let capacity = fields.iter().map(|(name, value)| name.len() + 3 * value.len() + 2).sum();
+    let mut text = Zeroizing::new(String::with_capacity(capacity));
+    for (name, value) in fields {
+        if !text.is_empty() {
+            text.push('&');
+        }
+        text.push_str(name);
+        text.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                text.push(byte.into());
+            } else {
+                // Writing to memory cannot fail.
+                let _ = write!(*text, "%{byte:02X}");
+            }
+        }
+    }
+    Zeroizing::new(std::mem::take(&mut *text).into_bytes())
+}
+
+/// Returns the text of the first XML element of a name. The elements that are read hold no escaped characters.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once(&format!("</{name}>"))?;
+    let text = text.trim();
+    (!text.is_empty() && !text.contains(['<', '&'])).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn parts(credentials: &Credentials) -> (String, String, Option<String>) {
+        let token = credentials.session_token().map(str::to_owned);
+        (credentials.access_key_id().into(), credentials.secret_access_key().into(), token)
+    }
+
+    #[test]
+    fn environments_need_an_id_and_a_secret() {
+        for (variables, expected) in [
+            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2")][..], Ok(None)),
+            (
+                &[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2"), ("AWS_SESSION_TOKEN", "token")],
+                Ok(Some("token")),
+            ),
+            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2"), ("AWS_SESSION_TOKEN", "")], Ok(None)),
+            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "")], Err("AWS_SECRET_ACCESS_KEY")),
+            (&[("AWS_SECRET_ACCESS_KEY", "hunter2")], Err("AWS_ACCESS_KEY_ID")),
+            (&[], Err("AWS_ACCESS_KEY_ID")),
+        ] {
+            let look = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| Zeroizing::new((*value).to_owned()))
+            };
+            match (environment(look), expected) {
+                (Ok(found), Ok(token)) => {
+                    assert_eq!(parts(&found), ("id".into(), "hunter2".into(), token.map(str::to_owned)));
+                    assert!(!format!("{found:?}").contains("hunter2"));
+                }
+                (Err(error), Err(name)) => {
+                    let text = error.to_string();
+                    assert!(text.contains(name) && !text.contains("hunter2"), "{text}");
+                }
+                (found, _) => panic!("{variables:?}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn files_have_profiles() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("credentials");
+        let file = "# [ops]\n[default]\naws_access_key_id = id\naws_secret_access_key=hunter2\n\n[ops]\r\n\
+            ; aws_session_token = no\r\nAWS_ACCESS_KEY_ID = ops\r\naws_secret_access_key = a=b/c+d==\r\n\
+            aws_session_token = token\r\nregion = eu-central-1\n[half]\naws_access_key_id = hunter2\n\
+            [empty]\naws_access_key_id =\naws_secret_access_key = hunter2\n";
+        fs::write(&path, file).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        for (profile, expected) in [
+            ("default", Ok(("id", "hunter2", None))),
+            ("ops", Ok(("ops", "a=b/c+d==", Some("token")))),
+            ("half", Err("lacks")),
+            ("empty", Err("lacks")),
+            ("other", Err("does not have")),
+        ] {
+            match (profile_of(&path, profile), expected) {
+                (Ok(found), Ok((id, secret, token))) => {
+                    assert_eq!(parts(&found), (id.into(), secret.into(), token.map(str::to_owned)));
+                }
+                (Err(error), Err(part)) => {
+                    let text = error.to_string();
+                    assert!(text.contains(part) && !text.contains("hunter2"), "{text}");
+                }
+                (found, _) => panic!("{profile}: {found:?}"),
+            }
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(profile_of(&path, "default").unwrap_err().to_string().contains("mode 644"));
+    }
+
+    #[test]
+    fn forms_and_elements() {
+        let encoded = form(&[("A", "a b"), ("B", "arn:aws/\u{e9}~")]);
+        assert_eq!(std::str::from_utf8(&encoded).unwrap(), "A=a%20b&B=arn%3Aaws%2F%C3%A9~");
+        for (xml, expected) in [
+            ("<a><Code>AccessDenied</Code></a>", Some("AccessDenied")),
+            ("<Code> x </Code>", Some("x")),
+            ("<Code></Code>", None),
+            ("<Code><x>1</x></Code>", None),
+            ("<Code>a&amp;b</Code>", None),
+            ("<Code>x", None),
+            ("", None),
+        ] {
+            assert_eq!(element(xml, "Code"), expected, "{xml}");
+        }
+    }
+}

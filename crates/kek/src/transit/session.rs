@@ -1,0 +1,355 @@
+//! Logins and the lifetime of tokens.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+use zeroize::Zeroizing;
+
+use super::{
+    FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin, data_of, wrong_answer,
+};
+use crate::ProviderError;
+use crate::credential_files::read_secret_line;
+
+/// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy loop.
+const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// A token and its lifetime.
+pub(super) struct ClientToken {
+    pub(super) secret: Zeroizing<String>,
+    /// The lifetime when it was issued. Zero: it does not expire, or its lifetime is not known.
+    issued_ttl: Duration,
+    /// The lifetime that the server last granted.
+    ttl: Duration,
+    granted: Instant,
+    renewable: bool,
+}
+
+/// Whether a token should be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenState {
+    Fresh,
+    /// Two thirds of the lifetime have passed.
+    Due,
+    Expired,
+}
+
+impl ClientToken {
+    fn new(secret: Zeroizing<String>, ttl: Duration, renewable: bool) -> Self {
+        Self { secret, issued_ttl: ttl, ttl, granted: Instant::now(), renewable }
+    }
+
+    fn state(&self, now: Instant) -> TokenState {
+        if self.ttl.is_zero() || now < self.due() {
+            TokenState::Fresh
+        } else if now < self.granted + self.ttl {
+            TokenState::Due
+        } else {
+            TokenState::Expired
+        }
+    }
+
+    fn due(&self) -> Instant {
+        self.granted + self.ttl * 2 / 3
+    }
+
+    /// Returns true if a renewal can prolong this token. Near its maximum lifetime the server grants less and less.
+    fn can_renew(&self) -> bool {
+        self.renewable && !self.ttl.is_zero() && self.ttl >= self.issued_ttl / 2
+    }
+}
+
+/// The state of logins.
+#[derive(Default)]
+pub(super) struct LoginState {
+    token: Option<Arc<ClientToken>>,
+    /// The wrapping token that was unwrapped last, and the secret id that it held.
+    unwrapped: Option<(Zeroizing<String>, Zeroizing<String>)>,
+}
+
+#[derive(Deserialize)]
+struct AuthBody {
+    auth: Auth,
+}
+
+#[derive(Deserialize)]
+struct Auth {
+    client_token: SecretText,
+    lease_duration: u64,
+    renewable: bool,
+}
+
+#[derive(Deserialize)]
+struct LookupData {
+    ttl: u64,
+    #[serde(default)]
+    renewable: bool,
+}
+
+#[derive(Deserialize)]
+struct WrappingData {
+    creation_path: String,
+}
+
+#[derive(Deserialize)]
+struct SecretIdData {
+    secret_id: SecretText,
+}
+
+/// Longest lifetime that is believed, so that sums of times cannot overflow: ten years.
+const TTL_SECONDS_MAX: u64 = 10 * 365 * 86_400;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds.min(TTL_SECONDS_MAX))
+}
+
+impl TransitClient {
+    /// Returns a token, after a login if there is none that can be used.
+    ///
+    /// The login runs in a task of its own, so a dropped call cannot lose a secret id that was unwrapped.
+    pub(super) async fn token(
+        self: &Arc<Self>,
+        logins: &mut LoginAllowance,
+    ) -> Result<Arc<ClientToken>, FailedRequest> {
+        let (inner, rejected) = (Arc::clone(self), logins.rejected.take());
+        let had_rejected = rejected.is_some();
+        let result = tokio::spawn(async move { inner.usable_token(rejected).await }).await;
+        let ended =
+            |_| FailedRequest::from(ProviderError::Unavailable("transit login: the runtime is shutting down".into()));
+        let (token, logged_in) = result.map_err(ended)??;
+        // A token that another call got in the meantime counts as a login, too.
+        logins.used |= logged_in || had_rejected;
+        Ok(token)
+    }
+
+    /// Returns a token other than the rejected one, and whether a login was made for it.
+    async fn usable_token(
+        self: &Arc<Self>,
+        rejected: Option<Arc<ClientToken>>,
+    ) -> Result<(Arc<ClientToken>, bool), FailedRequest> {
+        let mut session = self.session.lock().await;
+        let current = session.token.clone();
+        let is_rejected =
+            |token: &ClientToken| rejected.as_ref().is_some_and(|rejected| *rejected.secret == *token.secret);
+        let Some(token) = current.filter(|token| !is_rejected(token)) else {
+            session.token = None;
+            return Ok((self.log_in(&mut session, rejected.as_deref()).await?, true));
+        };
+        let state = token.state(Instant::now());
+        if state == TokenState::Fresh {
+            return Ok((token, false));
+        }
+        if state == TokenState::Due && token.can_renew() {
+            match self.renew(&token).await {
+                Ok(renewed) => {
+                    session.token = Some(Arc::clone(&renewed));
+                    return Ok((renewed, false));
+                }
+                Err(failed) if !failed.responded => return Ok((token, false)),
+                Err(_) => (),
+            }
+        }
+        match self.log_in(&mut session, None).await {
+            Ok(new) => Ok((new, true)),
+            Err(failed) if state == TokenState::Due => {
+                tracing::warn!(error = %failed.error, "no new transit token; the current one is used until it expires");
+                Ok((token, false))
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    async fn log_in(
+        self: &Arc<Self>,
+        session: &mut LoginState,
+        rejected: Option<&ClientToken>,
+    ) -> Result<Arc<ClientToken>, FailedRequest> {
+        let token = match &self.options.login {
+            TransitLogin::TokenFile(file) => {
+                let secret = read_line(file).await?;
+                if rejected.is_some_and(|rejected| *rejected.secret == *secret) {
+                    let text = format!("transit login: the server does not accept the token in {}", file.display());
+                    return Err(FailedRequest::of_response(ProviderError::Denied(text)));
+                }
+                self.look_up(secret).await?
+            }
+            TransitLogin::AppRole { mount, role_id, secret_id } => {
+                let secret_id = match secret_id {
+                    SecretIdSource::File(file) => read_line(file).await?,
+                    SecretIdSource::Wrapped { file, creation_path } => {
+                        self.unwrap_secret_id(session, file, creation_path).await?
+                    }
+                };
+                let fields = [("role_id", role_id.as_str()), ("secret_id", &secret_id)];
+                self.log_in_at(mount, &fields).await?
+            }
+            TransitLogin::Certificate { mount, role } => {
+                let fields = role.as_ref().map(|role| ("name", role.as_str()));
+                self.log_in_at(mount, fields.as_slice()).await?
+            }
+        };
+        let token = Arc::new(token);
+        session.token = Some(Arc::clone(&token));
+        let renewal = token.can_renew().then(|| tokio::spawn(keep_renewed(Arc::downgrade(self))).abort_handle());
+        self.replace_renewal(renewal);
+        Ok(token)
+    }
+
+    /// Logs in at `auth/MOUNT/login`.
+    async fn log_in_at(&self, mount: &str, fields: &[(&str, &str)]) -> Result<ClientToken, FailedRequest> {
+        let response = self.send("login", Method::POST, &format!("auth/{mount}/login"), None, fields).await?;
+        if response.status == StatusCode::BAD_REQUEST {
+            let text = "transit login: status 400: the server does not accept the credential";
+            return Err(FailedRequest::of_response(ProviderError::Denied(text.into())));
+        }
+        FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
+        let auth = auth_of("login", &response.body)?;
+        Ok(ClientToken::new(auth.client_token.0, seconds(auth.lease_duration), auth.renewable))
+    }
+
+    /// Finds out how long a token lives. A policy can forbid to ask; then the token is used as it is.
+    async fn look_up(&self, secret: Zeroizing<String>) -> Result<ClientToken, FailedRequest> {
+        let response = self.send("login", Method::GET, "auth/token/lookup-self", Some(&secret), &[]).await?;
+        if response.status == StatusCode::FORBIDDEN {
+            return Ok(ClientToken::new(secret, Duration::ZERO, false));
+        }
+        FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
+        let data: LookupData = data_of("login", &response.body).map_err(FailedRequest::of_response)?;
+        Ok(ClientToken::new(secret, seconds(data.ttl), data.renewable))
+    }
+
+    /// Renews a token. The server can return it with a shorter lifetime than before.
+    async fn renew(&self, token: &ClientToken) -> Result<Arc<ClientToken>, FailedRequest> {
+        let response = self.send("renew", Method::POST, "auth/token/renew-self", Some(&token.secret), &[]).await?;
+        if response.status == StatusCode::BAD_REQUEST {
+            let text = "transit renew: status 400: the token cannot be renewed";
+            return Err(FailedRequest::of_response(ProviderError::Denied(text.into())));
+        }
+        FailedRequest::of_status("renew", response.status).map_or(Ok(()), Err)?;
+        let auth = auth_of("renew", &response.body)?;
+        let renewed = ClientToken {
+            secret: token.secret.clone(),
+            issued_ttl: token.issued_ttl,
+            ttl: seconds(auth.lease_duration),
+            granted: Instant::now(),
+            renewable: auth.renewable,
+        };
+        Ok(Arc::new(renewed))
+    }
+
+    /// Returns the secret id that a wrapping token holds. A file that did not change since is not unwrapped again.
+    async fn unwrap_secret_id(
+        &self,
+        session: &mut LoginState,
+        file: &Path,
+        creation_path: &str,
+    ) -> Result<Zeroizing<String>, FailedRequest> {
+        let wrapping = match (read_line(file).await, &session.unwrapped) {
+            // A file that is removed after its use is not missed.
+            (Err(_), Some((_, secret_id))) => return Ok(secret_id.clone()),
+            (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => return Ok(secret_id.clone()),
+            (wrapping, _) => wrapping?,
+        };
+        let what = "unwrap";
+        let spent = || {
+            let text = "the wrapping token is spent, expired or unknown; if you did not use it, someone else has the secret id";
+            FailedRequest::of_response(ProviderError::Denied(format!("transit {what}: {}: {text}", file.display())))
+        };
+        let fields = [("token", wrapping.as_str())];
+        let response = self.send(what, Method::POST, "sys/wrapping/lookup", None, &fields).await?;
+        if matches!(response.status, StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT) {
+            return Err(spent());
+        }
+        FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
+        let data: WrappingData = data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+        if data.creation_path != creation_path {
+            let text = format!("{}: the wrapping token was not made at {creation_path}", file.display());
+            return Err(FailedRequest::of_response(ProviderError::Denied(format!("transit {what}: {text}"))));
+        }
+        let response = self.send(what, Method::POST, "sys/wrapping/unwrap", Some(&wrapping), &[]).await;
+        // The server may have unwrapped it although its response did not arrive, so this request is not repeated.
+        let response = response.map_err(|failed| FailedRequest { transient: false, ..failed })?;
+        if matches!(response.status, StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT) {
+            return Err(spent());
+        }
+        FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
+        let data: SecretIdData = data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+        session.unwrapped = Some((wrapping, data.secret_id.0.clone()));
+        Ok(data.secret_id.0)
+    }
+
+    /// Stops the task that renews the token, and keeps the handle of its successor.
+    pub(super) fn replace_renewal(&self, renewal: Option<AbortHandle>) {
+        let mut current = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(previous) = std::mem::replace(&mut *current, renewal) {
+            previous.abort();
+        }
+    }
+
+    /// Renews the current token if it is due. Returns the time of the next renewal, or `None` if only a login can help.
+    async fn renew_if_due(&self) -> Option<Instant> {
+        let mut session = self.session.lock().await;
+        let token = Arc::clone(session.token.as_ref()?);
+        if !token.can_renew() {
+            return None;
+        }
+        let now = Instant::now();
+        match token.state(now) {
+            TokenState::Fresh => return Some(token.due()),
+            TokenState::Expired => return None,
+            TokenState::Due => (),
+        }
+        match self.renew(&token).await {
+            Ok(renewed) => {
+                let next = renewed.can_renew().then(|| renewed.due().max(now + RENEWAL_PAUSE_MIN));
+                session.token = Some(renewed);
+                next
+            }
+            Err(failed) => {
+                tracing::warn!(error = %failed.error, "the transit token was not renewed");
+                let left = (token.granted + token.ttl).saturating_duration_since(now);
+                (!failed.responded || failed.transient).then(|| now + (left / 4).max(RENEWAL_PAUSE_MIN))
+            }
+        }
+    }
+}
+
+/// Renews the token at two thirds of its lifetime, until it cannot be renewed or the provider is dropped.
+async fn keep_renewed(inner: Weak<TransitClient>) {
+    while let Some(inner_now) = inner.upgrade() {
+        let Some(next) = inner_now.renew_if_due().await else { return };
+        drop(inner_now);
+        sleep_until(next).await;
+    }
+}
+
+async fn read_line(file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
+    let file = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || read_secret_line(&file)).await;
+    let read = read.map_err(|_| ProviderError::Unavailable("transit login: the runtime is shutting down".into()))?;
+    read.map_err(FailedRequest::from)
+}
+
+fn auth_of(what: &str, body: &[u8]) -> Result<Auth, FailedRequest> {
+    let auth = serde_json::from_slice(body).map(|body: AuthBody| body.auth);
+    match auth {
+        Ok(auth) if !auth.client_token.0.is_empty() => Ok(auth),
+        _ => Err(FailedRequest::of_response(wrong_answer(what))),
+    }
+}
+
+#[cfg(test)]
+impl LoginState {
+    pub(super) fn current_secret(&self) -> Option<String> {
+        self.token.as_ref().map(|token| token.secret.to_string())
+    }
+
+    pub(super) fn granted(&self) -> Option<Instant> {
+        self.token.as_ref().map(|token| token.granted)
+    }
+}
