@@ -1,9 +1,8 @@
 //! Key agreements of one request that any thread can make before the request needs them.
 //!
 //! A document whose fields were sealed by many requests takes one Diffie-Hellman per field, and these do not depend on each
-//! other. The opener takes fields from the front. Whoever helps adds envelopes in the order of the document, and makes
-//! agreements from the back, so that the two meet only once per queue. An agreement that is not there when the opener needs
-//! it, the opener makes itself: it never waits for another thread.
+//! other. Helpers append envelopes in document order and compute agreements from the end. The opener takes them from the
+//! front. If an agreement is not ready, the opener computes it: the opener waits for no other thread's computation.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -18,7 +17,7 @@ use crate::recipient::{HeldContext, Recipient};
 
 /// Envelopes in a queue, with contexts or without: about 1 KiB each.
 const QUEUED_MAX: usize = 128;
-/// Headers after which a queue forgets which it had.
+/// Number of headers after which the duplicate filter is cleared.
 const RECENT_MAX: usize = 1_024;
 
 /// The queue of one request. See the module.
@@ -30,8 +29,10 @@ pub struct AgreementQueue {
 struct State {
     /// In the order of the document.
     entries: VecDeque<Entry>,
-    /// Headers that were added lately, or that the opener had before.
+    /// The duplicate filter: headers that were added, or whose contexts the opener had.
     recent: HashSet<Header>,
+    /// Number of agreements that helpers began.
+    begun: u64,
 }
 
 struct Entry {
@@ -42,15 +43,15 @@ struct Entry {
 enum Stage {
     /// To be made. An encapsulation in the envelope comes with it.
     Waiting(Option<Box<[u8; ENC_BYTES]>>),
-    /// A thread is at it.
+    /// A helper is computing it.
     Running,
     Made(HeldContext),
 }
 
 impl AgreementQueue {
-    /// `had`: headers whose contexts the opener has.
-    pub(crate) fn new<'a>(recipient: Recipient, had: impl Iterator<Item = &'a Header>) -> Self {
-        let state = State { entries: VecDeque::new(), recent: had.copied().collect() };
+    /// `known_headers`: those whose contexts the opener has.
+    pub(crate) fn new<'a>(recipient: Recipient, known_headers: impl Iterator<Item = &'a Header>) -> Self {
+        let state = State { entries: VecDeque::new(), recent: known_headers.copied().collect(), begun: 0 };
         Self { recipient, state: Mutex::new(state) }
     }
 
@@ -78,18 +79,24 @@ impl AgreementQueue {
     /// `enc` returns the encapsulation if it is the one that the header names.
     fn add(&self, parts: &Parts<'_>, enc: impl FnOnce() -> Option<Box<[u8; ENC_BYTES]>>) {
         let header = parts.header;
-        // What does not open, or takes no agreement, is the opener's.
+        // Skips envelopes that cannot open or need no agreement.
         if header.suite() == Suite::Xaes
             || self.recipient.lacks_encapsulation(parts)
-            || self.recipient.reader(header).is_err()
+            || self.recipient.key_version(header).is_err()
         {
             return;
         }
-        let mut state = self.lock();
-        if state.recent.len() == RECENT_MAX {
-            state.recent.clear();
+        {
+            let mut state = self.lock();
+            if state.recent.len() == RECENT_MAX {
+                state.recent.clear();
+            }
+            if state.entries.len() == QUEUED_MAX || !state.recent.insert(header) {
+                return;
+            }
         }
-        if state.entries.len() == QUEUED_MAX || !state.recent.insert(header) || self.recipient.is_kept(header) {
+        // Without the lock, for which the opener would wait.
+        if self.recipient.is_cached(header) {
             return;
         }
         let enc = match parts.encapsulation {
@@ -99,7 +106,7 @@ impl AgreementQueue {
                 None => return,
             },
         };
-        state.entries.push_back(Entry { header, stage: Stage::Waiting(enc) });
+        self.lock().entries.push_back(Entry { header, stage: Stage::Waiting(enc) });
     }
 
     /// Makes the last agreement that nobody has begun. Returns false if there is none.
@@ -113,6 +120,7 @@ impl AgreementQueue {
             }
             Stage::Running | Stage::Made(_) => None,
         });
+        state.begun += u64::from(begun.is_some());
         drop(state);
         let Some((header, enc)) = begun else { return false };
         // A failure is the opener's too, which makes the agreement once more.
@@ -131,6 +139,11 @@ impl AgreementQueue {
     /// Returns true if an agreement is there that nobody has begun.
     pub fn is_waiting(&self) -> bool {
         self.lock().entries.iter().any(|entry| matches!(entry.stage, Stage::Waiting(_)))
+    }
+
+    /// Returns the number of agreements that helpers began.
+    pub fn begun(&self) -> u64 {
+        self.lock().begun
     }
 
     /// Forgets all envelopes: the opener has passed them.

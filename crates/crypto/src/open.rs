@@ -92,7 +92,7 @@ impl Opener {
     /// Makes the opener use and extend the cache of schedules that other requests opened.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { recipient: self.recipient.keeping(kept), ..self }
+        Self { recipient: self.recipient.with_cache(kept), ..self }
     }
 
     /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one does.
@@ -144,9 +144,9 @@ impl Opener {
         if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
-        let Ok(version) = self.recipient.reader(header) else { return true };
+        let Ok(version) = self.recipient.key_version(header) else { return true };
         // A full table would be emptied, and with it what is there for other fields.
-        match self.recipient.kept_context(header, version.origin) {
+        match self.recipient.cached_context(header, version.origin) {
             Some(held) if self.schedules.len() < HELD_MAX => {
                 self.hold(held);
                 true
@@ -225,7 +225,7 @@ impl Opener {
             ContextPlace::Held(schedule) => {
                 let held = &mut self.schedules[schedule];
                 let plaintext = &*held.context.open(sequence, &self.aad, sealed)?;
-                self.recipient.keep(held);
+                self.recipient.add_to_cache(held);
                 (plaintext, held.origin)
             }
         };
@@ -260,7 +260,7 @@ impl Opener {
     fn derive(&mut self, header: Header) -> Result<(), CannotOpen> {
         // Whatever `last` says, a failure leaves no context for it.
         self.last = None;
-        let version = self.recipient.reader(header)?;
+        let version = self.recipient.key_version(header)?;
         let KeyMaterial::Symmetric(key) = &version.material else { return Err(CannotOpen) };
         self.derived = Some(key.opening_context(header.random()).map_err(|_| CannotOpen)?);
         Ok(())
@@ -270,8 +270,8 @@ impl Opener {
     /// encapsulation of [`Suite::P256MlKem768`]. Returns its index.
     fn agree(&mut self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<usize, CannotOpen> {
         // Looks up the key before the cache, because a disabled version must open nothing.
-        let origin = self.recipient.reader(header)?.origin;
-        let kept = self.recipient.kept_context(header, origin);
+        let origin = self.recipient.key_version(header)?.origin;
+        let kept = self.recipient.cached_context(header, origin);
         let held = if let Some(held) = kept {
             held
         } else if let Some(held) = self.queue.as_ref().and_then(|queue| queue.take(&header)) {

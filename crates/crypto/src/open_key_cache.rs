@@ -20,7 +20,9 @@ use crate::{AppId, KeyId};
 
 /// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB for Evervault. They
 /// are outside every byte budget, so the limit is small. A request with more schedules still opens. An evicted schedule
-/// is taken from [`OpenedSchedules`] if it opened a field, else derived again.
+/// is taken from [`OpenedSchedules`] if it opened a field, else derived again. An
+/// [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads help: there are about as many queues as
+/// crypto threads.
 pub(crate) const HELD_MAX: usize = 32;
 
 /// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh entry.

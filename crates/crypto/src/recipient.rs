@@ -14,12 +14,12 @@ use crate::{AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules
 #[derive(Clone)]
 pub(crate) struct Recipient {
     keys: Arc<AppKeys>,
-    /// Whether what was sealed outside opens.
+    /// True if envelopes that were sealed outside may be opened.
     opens_outside: bool,
     /// Encapsulations that are apart from the fields, by the headers that name them.
     given: HashMap<Header, Box<[u8; ENC_BYTES]>>,
     /// The cache of schedules that earlier requests opened, if enabled.
-    kept: Option<Arc<OpenedSchedules>>,
+    cache: Option<Arc<OpenedSchedules>>,
 }
 
 /// The context of one header of a request.
@@ -28,20 +28,20 @@ pub(crate) struct HeldContext {
     pub(crate) header: Header,
     pub(crate) origin: Origin,
     /// True if the context is in the cache of other requests, or was offered to it.
-    is_kept: bool,
+    is_cached: bool,
 }
 
 impl Recipient {
     pub(crate) fn new(keys: Arc<AppKeys>) -> Self {
-        Self { keys, opens_outside: true, given: HashMap::new(), kept: None }
+        Self { keys, opens_outside: true, given: HashMap::new(), cache: None }
     }
 
     pub(crate) fn inside_only(self, inside_only: bool) -> Self {
         Self { opens_outside: !inside_only, ..self }
     }
 
-    pub(crate) fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { kept, ..self }
+    pub(crate) fn with_cache(self, cache: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { cache, ..self }
     }
 
     pub(crate) fn app(&self) -> &AppId {
@@ -63,40 +63,40 @@ impl Recipient {
     }
 
     /// Returns the key version that opens a header.
-    pub(crate) fn reader(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
+    pub(crate) fn key_version(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
         let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
         if self.opens_outside || version.origin == Origin::Inside { Ok(version) } else { Err(CannotOpen) }
     }
 
     /// Returns a context under which an earlier request opened a field, with a version of this origin.
-    pub(crate) fn kept_context(&self, header: Header, origin: Origin) -> Option<HeldContext> {
-        match self.kept.as_ref()?.get(self.app(), Name::Envelope(header))? {
-            Schedule::Envelope(context) => Some(HeldContext { context, header, origin, is_kept: true }),
+    pub(crate) fn cached_context(&self, header: Header, origin: Origin) -> Option<HeldContext> {
+        match self.cache.as_ref()?.get(self.app(), Name::Envelope(header))? {
+            Schedule::Envelope(context) => Some(HeldContext { context, header, origin, is_cached: true }),
             _ => None,
         }
     }
 
-    /// Returns true if [`Self::kept_context`] would return a context. Does not count as a use.
-    pub(crate) fn is_kept(&self, header: Header) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.contains(self.app(), Name::Envelope(header)))
+    /// Returns true if [`Self::cached_context`] would return a context. Does not count as a use.
+    pub(crate) fn is_cached(&self, header: Header) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.contains(self.app(), Name::Envelope(header)))
     }
 
     /// Offers a context, under which a field has opened, to other requests.
     #[inline]
-    pub(crate) fn keep(&self, held: &mut HeldContext) {
-        if held.is_kept {
+    pub(crate) fn add_to_cache(&self, held: &mut HeldContext) {
+        if held.is_cached {
             return;
         }
-        held.is_kept = true;
-        if let Some(kept) = &self.kept {
-            kept.keep(self.app(), Name::Envelope(held.header), Schedule::Envelope(Arc::clone(&held.context)));
+        held.is_cached = true;
+        if let Some(cache) = &self.cache {
+            cache.keep(self.app(), Name::Envelope(held.header), Schedule::Envelope(Arc::clone(&held.context)));
         }
     }
 
     /// Makes the context of a header by one Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`], unless it
     /// was given.
     pub(crate) fn agree(&self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<HeldContext, CannotOpen> {
-        let version = self.reader(header)?;
+        let version = self.key_version(header)?;
         let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
         let context = match (&version.material, enc) {
             (KeyMaterial::Hybrid(key), Some(enc)) => {
@@ -113,6 +113,6 @@ impl Recipient {
             _ => return Err(CannotOpen),
         };
         let context = Arc::new(context.map_err(|_| CannotOpen)?);
-        Ok(HeldContext { context, header, origin: version.origin, is_kept: false })
+        Ok(HeldContext { context, header, origin: version.origin, is_cached: false })
     }
 }

@@ -18,7 +18,7 @@ use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
 use crate::read_ahead::ReadAhead;
-use crate::scheduler::IdleWork;
+use crate::scheduler::RequestHelp;
 use crate::tokens::detokenize::DetokenizeFields;
 use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
@@ -291,9 +291,14 @@ pub trait Slices: Send {
     /// Does as much as is allowed.
     fn slice(&mut self, allowance: &SliceBudget) -> Slice;
 
-    /// Returns what other threads can do for the next slices. Called between two slices.
-    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+    /// Returns what idle threads can do for the next slices. Called between two slices.
+    fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
         None
+    }
+
+    /// Returns the number of key agreements that helpers had made for the last slice.
+    fn take_agreements_ahead(&mut self) -> u64 {
+        0
     }
 
     /// Tells whoever waits what it came to, after the last slice.
@@ -317,6 +322,8 @@ pub struct Job {
     document: Option<reply::Document>,
     /// Begun when the document turns out to need many key agreements.
     read_ahead: Option<Arc<ReadAhead>>,
+    /// Key agreements of the last slice that helpers had made.
+    agreements_ahead: u64,
     started: Option<Instant>,
     worked: Duration,
     limits: Limits,
@@ -364,6 +371,7 @@ impl Job {
             out: Vec::new(),
             document: None,
             read_ahead: None,
+            agreements_ahead: 0,
             started: None,
             worked: Duration::ZERO,
             limits: limits.clone(),
@@ -375,9 +383,10 @@ impl Job {
         (Box::new(work), finished)
     }
 
-    fn agreements(&mut self) -> usize {
+    /// Returns the key agreements of opening so far: those made in slices, and those that helpers had made.
+    fn agreements(&mut self) -> [usize; 2] {
         let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
-        opener.map_or(0, |opener| opener.agreements())
+        opener.map_or([0, 0], |opener| [opener.agreements(), opener.agreements_ahead()])
     }
 
     /// Begins to read ahead if that can help.
@@ -483,7 +492,9 @@ impl Job {
         fields.work().count(&self.metrics);
         if let Some(opener) = fields.work_mut().opener() {
             self.metrics.key_agreements(AgreementLabel::Request, opener.agreements() as u64);
-            self.metrics.key_agreements(AgreementLabel::IdleThread, opener.agreements_ahead() as u64);
+        }
+        if let Some(read_ahead) = &self.read_ahead {
+            self.metrics.key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_begun());
         }
     }
 
@@ -545,11 +556,13 @@ impl Slices for Job {
         let first = self.started.is_none();
         self.started.get_or_insert(start);
         let (fields, bytes) = (self.walk.fields(), self.walk.position());
-        let agreements = self.agreements();
+        let [agreements, ahead] = self.agreements();
         let advanced = self.advance(allowance);
         self.worked += start.elapsed();
         let fields = (self.walk.fields() - fields) as u64;
-        let opened = (self.agreements() - agreements) as u64;
+        let [agreements_now, ahead_now] = self.agreements();
+        self.agreements_ahead = (ahead_now - ahead) as u64;
+        let opened = (agreements_now - agreements) as u64;
         let work_size = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
         let more = matches!(advanced, Ok(false));
         match advanced {
@@ -560,13 +573,17 @@ impl Slices for Job {
         Slice { done: work_size, more }
     }
 
-    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+    fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
         self.begin_read_ahead();
         let read_ahead = self.read_ahead.as_ref()?;
-        read_ahead.follow(&self.walk).then(|| {
-            let work: Weak<ReadAhead> = Arc::downgrade(read_ahead);
-            work as Weak<dyn IdleWork>
+        read_ahead.catch_up_with(&self.walk).then(|| {
+            let help: Weak<ReadAhead> = Arc::downgrade(read_ahead);
+            help as Weak<dyn RequestHelp>
         })
+    }
+
+    fn take_agreements_ahead(&mut self) -> u64 {
+        std::mem::take(&mut self.agreements_ahead)
     }
 
     fn deliver(mut self: Box<Self>) {
@@ -579,6 +596,9 @@ impl Slices for Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
+        if let Some(read_ahead) = &self.read_ahead {
+            read_ahead.end();
+        }
         if self.done.is_some() && self.ended.is_none() {
             self.count(false);
         }

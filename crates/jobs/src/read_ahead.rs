@@ -2,9 +2,11 @@
 //!
 //! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us, while its walk takes well
 //! under 1 us per field. A second walk over the same fields therefore finds the next envelopes long before the job does.
-//! Only threads that would sleep do this, one agreement at a time, so it delays no other request and is charged to none.
+//! Only threads that would sleep do this, one agreement at a time, so it delays no other request. The request's tenant is
+//! charged for the agreements that it uses.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
 use bytes::Bytes;
@@ -12,21 +14,24 @@ use sealwire_crypto::{AgreementQueue, looks_like_binary, looks_like_text};
 use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Field, Outcome, Path, Progress, Transform, Walk};
 
-use crate::scheduler::IdleWork;
+use crate::scheduler::{HelpStep, RequestHelp};
 
-/// Bounds the time of one step of the walk.
-const STEP: Budget = Budget { fields_max: 128, bytes_max: 64 << 10 };
+/// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in one step, as in a slice.
+const STEP: Budget = Budget { fields_max: 32, bytes_max: 16 << 10 };
 
 /// The walk ahead of one job.
 pub struct ReadAhead {
     payload: Bytes,
     agreements: Arc<AgreementQueue>,
     scan: Mutex<Scan>,
+    /// True once the job has ended. Helpers hold references to this while they do a step, and several could keep each
+    /// other's alive.
+    has_ended: AtomicBool,
 }
 
 struct Scan {
     walk: Walk,
-    /// The document ended or is malformed, which is for the job to say.
+    /// True at the end of the document or at a malformed token, which the job reports.
     is_over: bool,
 }
 
@@ -34,11 +39,16 @@ impl ReadAhead {
     /// Begins where the job is: at `walk`.
     pub fn new(payload: Bytes, walk: &Walk, agreements: Arc<AgreementQueue>) -> Self {
         let scan = Scan { walk: walk.clone().without_output(), is_over: false };
-        Self { payload, agreements, scan: Mutex::new(scan) }
+        Self { payload, agreements, scan: Mutex::new(scan), has_ended: AtomicBool::new(false) }
     }
 
-    /// Tells where the job is, so that fields behind it are not read. Returns false if there is nothing to read any more.
-    pub fn follow(&self, walk: &Walk) -> bool {
+    /// Ends the help: the job has ended.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Skips the fields that the job has passed. Returns false if there is nothing to do.
+    pub fn catch_up_with(&self, walk: &Walk) -> bool {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,
             Err(TryLockError::WouldBlock) => return true,
@@ -48,26 +58,39 @@ impl ReadAhead {
             scan.walk = walk.clone().without_output();
             self.agreements.clear();
         }
-        !scan.is_over || self.agreements.is_waiting()
+        !scan.is_over && self.agreements.has_room() || self.agreements.is_waiting()
     }
 
-    /// Adds envelopes to the queue. Returns false if there are no more, or no room.
-    fn read_on(&self) -> bool {
-        // A walk that panicked reads no further.
-        let Ok(mut scan) = self.scan.lock() else { return false };
+    /// Returns the number of key agreements that were begun here, also if their fields were never opened.
+    pub fn agreements_begun(&self) -> u64 {
+        self.agreements.begun()
+    }
+
+    /// Adds envelopes to the queue, unless there are no more or no room. One thread at a time does this: others must not wait
+    /// for it, since slices may need them.
+    fn read_on(&self) -> HelpStep {
+        let mut scan = match self.scan.try_lock() {
+            Ok(scan) => scan,
+            Err(TryLockError::WouldBlock) => return HelpStep::Busy,
+            // A walk that panicked reads no further.
+            Err(TryLockError::Poisoned(_)) => return HelpStep::Nothing,
+        };
         if scan.is_over || !self.agreements.has_room() {
-            return false;
+            return HelpStep::Nothing;
         }
         let mut envelopes = Envelopes(&self.agreements);
         let progress = scan.walk.advance(&self.payload, &mut Vec::new(), &mut envelopes, STEP);
         scan.is_over = progress != Ok(Progress::More);
-        true
+        HelpStep::Done
     }
 }
 
-impl IdleWork for ReadAhead {
-    fn step(&self) -> bool {
-        self.agreements.agree_next() || self.read_on()
+impl RequestHelp for ReadAhead {
+    fn step(&self) -> HelpStep {
+        if self.has_ended.load(Ordering::Relaxed) {
+            return HelpStep::Nothing;
+        }
+        if self.agreements.agree_next() { HelpStep::Done } else { self.read_on() }
     }
 }
 
@@ -159,7 +182,7 @@ mod tests {
 
     /// Steps until there is nothing to do. Returns their number.
     fn help(ahead: &ReadAhead) -> usize {
-        (0..10 * FIELDS).take_while(|_| ahead.step()).count()
+        (0..10 * FIELDS).take_while(|_| ahead.step() == HelpStep::Done).count()
     }
 
     #[test]
@@ -173,13 +196,14 @@ mod tests {
             let ahead = ReadAhead::new(document.payload.clone(), &job, opener.share_agreements());
             while help(&ahead) > 0 {
                 advance(&mut job, &document, &mut opener, 16);
-                ahead.follow(&job);
+                ahead.catch_up_with(&job);
             }
             advance(&mut job, &document, &mut opener, usize::MAX);
             let selected = if paths == ["$[*]"] { FIELDS } else { 3 };
             assert_eq!((job.fields(), opener.agreements()), (selected, own), "{paths:?}");
             assert_eq!(opener.agreements_ahead(), selected - own, "{paths:?}");
-            assert!(!ahead.follow(&job), "nothing is left");
+            assert_eq!(ahead.agreements_begun(), (selected - own) as u64, "{paths:?}");
+            assert!(!ahead.catch_up_with(&job), "nothing is left");
         }
     }
 
@@ -190,13 +214,23 @@ mod tests {
         let mut job = walk(&["$[*]"]);
         advance(&mut job, &document, &mut opener, 2);
         let ahead = ReadAhead::new(document.payload.clone(), &job, opener.share_agreements());
-        // One step queues fields from the third on. The job passes them all before another step.
-        assert!(ahead.step());
+        // Steps queue fields from the third on. The job passes them all before another step.
+        assert_eq!(ahead.step(), HelpStep::Done);
         advance(&mut job, &document, &mut opener, 148);
-        assert!(ahead.follow(&job));
+        assert!(ahead.catch_up_with(&job));
         help(&ahead);
         advance(&mut job, &document, &mut opener, usize::MAX);
         assert_eq!((opener.agreements(), opener.agreements_ahead()), (150, 50));
+    }
+
+    #[test]
+    fn the_end_of_the_job_ends_the_help() {
+        let document = document();
+        let mut opener = Opener::new(Arc::clone(&document.keys), b"");
+        let ahead = ReadAhead::new(document.payload.clone(), &walk(&["$[*]"]), opener.share_agreements());
+        assert_eq!([ahead.step(), ahead.step()], [HelpStep::Done; 2]);
+        ahead.end();
+        assert_eq!((ahead.step(), ahead.agreements_begun()), (HelpStep::Nothing, 1));
     }
 
     #[test]
@@ -208,6 +242,6 @@ mod tests {
         let ahead = ReadAhead::new(cut, &job, opener.share_agreements());
         let steps = help(&ahead);
         assert!(steps > 0 && steps < FIELDS, "{steps}");
-        assert!(!ahead.follow(&job) && !ahead.step());
+        assert!(!ahead.catch_up_with(&job) && ahead.step() == HelpStep::Nothing);
     }
 }

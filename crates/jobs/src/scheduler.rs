@@ -5,8 +5,8 @@
 //! and fits the thread's [budget](crate::inline_budget): waking a crypto thread would cost more. The lock is held for a few
 //! hundred nanoseconds at a time: nothing is run, dropped or woken under it.
 //!
-//! A crypto thread for which no slice is queued helps the requests that run ([`IdleWork`]), then does the engine's
-//! [`IdleTask`], then sleeps.
+//! A crypto thread for which no slice is queued helps the requests that run ([`RequestHelp`]), then does the engine's
+//! [`IdleTask`], then sleeps. Helpers wake each other one by one, as long as there is something to do.
 //!
 //! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped.
 
@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,10 +39,25 @@ const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 /// Idle task of a crypto thread. Returns true if it did something. Each step is short.
 pub type IdleTask = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Work that a request offers to idle crypto threads, for as long as it lives.
-pub trait IdleWork: Send + Sync {
-    /// Does one short step. Returns false if there is nothing to do now.
-    fn step(&self) -> bool;
+/// Steps that a helping thread does before it asks for a slice again, unless one is queued.
+const HELP_STEPS: u32 = 4;
+
+/// Work that idle crypto threads do for a running request.
+pub trait RequestHelp: Send + Sync {
+    /// Does one step, which is no longer than a slice. Once the request has ended there must be nothing to do, even if this
+    /// is still referred to.
+    fn step(&self) -> HelpStep;
+}
+
+/// Result of [`RequestHelp::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelpStep {
+    /// Something was done.
+    Done,
+    /// Another thread is at the only step that there is.
+    Busy,
+    /// There is nothing to do until the request's next slice.
+    Nothing,
 }
 
 /// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
@@ -57,6 +72,8 @@ struct SharedScheduler {
     weights: HashMap<(PrincipalKind, String), u32>,
     state: Mutex<SchedulerState>,
     wake: Condvar,
+    /// Set when a slice is queued. Helpers, which hold no lock, then stop.
+    is_slice_queued: AtomicBool,
     spare: IdleTask,
     /// Requests that network threads ran.
     inline_runs: AtomicU32,
@@ -65,8 +82,8 @@ struct SharedScheduler {
 struct SchedulerState {
     core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
-    /// Work of running requests for idle threads, in turns. Only filled while a thread is idle, so it stays short.
-    idle_work: VecDeque<Weak<dyn IdleWork>>,
+    /// Running requests that idle threads can help, in round-robin order. At most one per crypto thread.
+    help_offers: VecDeque<Weak<dyn RequestHelp>>,
     idle: usize,
     closed: bool,
 }
@@ -122,6 +139,8 @@ struct TakenSlice {
     id: Id,
     work: Box<dyn Slices>,
     allowance: SliceBudget,
+    /// True if a thread is idle.
+    can_be_helped: bool,
 }
 
 /// A slice that is over.
@@ -133,7 +152,9 @@ struct SliceResult {
     took: Option<Duration>,
     unfinished: Option<Box<dyn Slices>>,
     ended: Option<Box<dyn Slices>>,
-    idle_work: Option<Weak<dyn IdleWork>>,
+    /// Key agreements of the slice that helpers had made.
+    agreements_ahead: u64,
+    help: Option<Weak<dyn RequestHelp>>,
 }
 
 impl Scheduler {
@@ -154,11 +175,12 @@ impl Scheduler {
             state: Mutex::new(SchedulerState {
                 core: Core::new(knobs),
                 costs,
-                idle_work: VecDeque::new(),
+                help_offers: VecDeque::new(),
                 idle: 0,
                 closed: false,
             }),
             wake: Condvar::new(),
+            is_slice_queued: AtomicBool::new(false),
             spare,
             inline_runs: AtomicU32::new(0),
         });
@@ -352,6 +374,7 @@ impl AdmissionPermit {
         } else {
             state.core.submit(self.id, self.estimate.first_walk, work)
         };
+        shared.is_slice_queued.store(true, Ordering::Relaxed);
         let wake = state.idle > 0;
         drop(state);
         if wake {
@@ -427,21 +450,32 @@ impl Drop for Handle {
 impl TakenSlice {
     /// Runs the slice. `is_timed`: reads the CPU clock before and after.
     fn run(self, is_timed: bool) -> SliceResult {
-        let Self { id, mut work, allowance } = self;
+        let Self { id, mut work, allowance, can_be_helped } = self;
         let began = is_timed.then(thread_cpu);
         let kind = work.kind();
+        let run = || {
+            let slice = work.slice(&allowance);
+            let took = began.map(|began| thread_cpu().saturating_sub(began));
+            let help = if slice.more && can_be_helped { work.help() } else { None };
+            (slice, work.take_agreements_ahead(), took, help)
+        };
         // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
-        let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
-        let took = began.map(|began| thread_cpu().saturating_sub(began));
-        let result =
-            SliceResult { id, kind, done: WorkSize::default(), took, unfinished: None, ended: None, idle_work: None };
-        match slice {
-            Ok(Slice { done, more: true }) => {
-                let idle_work = work.idle_work();
-                SliceResult { done, unfinished: Some(work), idle_work, ..result }
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        match ran {
+            Ok((Slice { done, more }, agreements_ahead, took, help)) => {
+                let (unfinished, ended) = if more { (Some(work), None) } else { (None, Some(work)) };
+                SliceResult { id, kind, done, agreements_ahead, took, unfinished, ended, help }
             }
-            Ok(Slice { done, more: false }) => SliceResult { done, ended: Some(work), ..result },
-            Err(_) => SliceResult { took: None, ..result },
+            Err(_) => SliceResult {
+                id,
+                kind,
+                done: WorkSize::default(),
+                agreements_ahead: 0,
+                took: None,
+                unfinished: None,
+                ended: None,
+                help: None,
+            },
         }
     }
 }
@@ -452,36 +486,39 @@ impl SchedulerState {
         let slice = self.core.pick(now)?;
         let (id, work) = (slice.id, slice.work);
         let allowance = self.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
-        Some(TakenSlice { id, work, allowance })
+        let can_be_helped = self.idle > 0;
+        Some(TakenSlice { id, work, allowance, can_be_helped })
     }
 
     /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
-        let SliceResult { id, kind, done, took, unfinished, ended, idle_work } = result;
-        if let Some(work) = idle_work {
-            self.offer_idle_work(work);
+        let SliceResult { id, kind, done, agreements_ahead, took, unfinished, ended, help } = result;
+        if let Some(help) = help {
+            self.offer_help(help);
         }
         if let Some(took) = took {
             self.costs.observe(kind, done, took);
         }
-        let spent = self.costs.estimate(kind, done);
+        // The tenant pays for what helpers did, too.
+        let key_agreements = done.key_agreements.saturating_add(agreements_ahead);
+        let spent = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
         [ended, self.core.done(now, id, spent, unfinished)]
     }
 }
 
 impl SchedulerState {
-    /// Offers work to the threads that are idle. The caller wakes them.
-    fn offer_idle_work(&mut self, work: Weak<dyn IdleWork>) {
-        if self.idle > 0 && !self.idle_work.iter().any(|other| other.ptr_eq(&work)) {
-            self.idle_work.push_back(work);
+    /// Lets idle threads help a request. The caller wakes one.
+    fn offer_help(&mut self, help: Weak<dyn RequestHelp>) {
+        if self.idle > 0 && !self.help_offers.iter().any(|other| other.ptr_eq(&help)) {
+            self.help_offers.push_back(help);
         }
     }
 
-    /// Returns the work whose turn it is.
-    fn next_idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
-        let work = self.idle_work.pop_front()?;
-        self.idle_work.push_back(work.clone());
-        Some(work)
+    /// Returns the next request to help.
+    fn next_help(&mut self) -> Option<Weak<dyn RequestHelp>> {
+        let help = self.help_offers.pop_front()?;
+        self.help_offers.push_back(help.clone());
+        Some(help)
     }
 
     /// Returns true if a slice is queued.
@@ -530,14 +567,15 @@ impl SharedScheduler {
         let mut state = self.lock();
         let [mut ended, mut unwanted] = ran.map_or_else(Default::default, |ran| state.account(self.now(), ran));
         loop {
+            self.is_slice_queued.store(false, Ordering::Relaxed);
             let taken = state.take_slice(self.now());
             let woken = woken(&mut state.core);
             let closed = state.closed;
-            let idle_work = if taken.is_none() { state.next_idle_work() } else { None };
-            let wake = taken.is_some() && state.idle > 0 && !state.idle_work.is_empty();
+            let wake = taken.is_some() && state.idle > 0 && !state.help_offers.is_empty();
+            let help = if taken.is_none() { state.next_help() } else { None };
             drop(state);
             if wake {
-                self.wake.notify_all();
+                self.wake.notify_one();
             }
             deliver(&mut ended);
             if taken.is_none() && closed {
@@ -548,10 +586,11 @@ impl SharedScheduler {
             if taken.is_some() {
                 return taken;
             }
-            let helped = idle_work.is_some_and(|work| self.help(&work));
+            let helped = help.map(|help| self.help(&help));
             let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
             state = self.lock();
-            if helped || did_something || state.closed || !state.idle_work.is_empty() || state.has_ready() {
+            let can_help = !state.help_offers.is_empty() && helped != Some(HelpStep::Busy);
+            if did_something || can_help || state.closed || state.has_ready() {
                 continue;
             }
             state.idle += 1;
@@ -560,15 +599,26 @@ impl SharedScheduler {
         }
     }
 
-    /// Does one step of a request's work. Returns false, and removes the work, if there was nothing to do.
-    fn help(&self, work: &Weak<dyn IdleWork>) -> bool {
-        // A panic ends the help, not the request.
-        let step = |work: Arc<dyn IdleWork>| catch_unwind(AssertUnwindSafe(|| work.step())).unwrap_or(false);
-        let helped = work.upgrade().is_some_and(step);
-        if helped {
-            std::thread::yield_now();
-        } else {
-            self.lock().idle_work.retain(|other| !other.ptr_eq(work));
+    /// Helps a request for some steps, and wakes another idle thread after the first that did something. Removes the offer
+    /// if there is nothing to do.
+    fn help(&self, help: &Weak<dyn RequestHelp>) -> HelpStep {
+        let mut helped = HelpStep::Nothing;
+        for step in 0..HELP_STEPS {
+            // A panic ends the help, not the request.
+            let run = |help: Arc<dyn RequestHelp>| catch_unwind(AssertUnwindSafe(|| help.step())).ok();
+            helped = help.upgrade().and_then(run).unwrap_or(HelpStep::Nothing);
+            if helped != HelpStep::Done || self.is_slice_queued.load(Ordering::Relaxed) {
+                break;
+            }
+            if step == 0 {
+                // This thread holds no lock, so the other may find that there is nothing to do. It then sleeps again.
+                self.wake.notify_one();
+            }
+        }
+        match helped {
+            HelpStep::Done => std::thread::yield_now(),
+            HelpStep::Busy => (),
+            HelpStep::Nothing => self.lock().help_offers.retain(|other| !other.ptr_eq(help)),
         }
         helped
     }

@@ -91,7 +91,7 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_key_agreements_total",
         kind: "counter",
         labels: &["thread"],
-        help: "Key agreements made to open fields. Of idle_thread: ahead of their request",
+        help: "Key agreements to open fields. idle_thread: begun in advance by an idle crypto thread",
     },
     MetricDoc {
         name: "sealwire_fields_cannot_open_total",

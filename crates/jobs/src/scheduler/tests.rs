@@ -198,26 +198,29 @@ impl Slices for Assisted {
         Slice { done: size(1), more: self.slices > 0 }
     }
 
-    fn idle_work(&mut self) -> Option<Weak<dyn IdleWork>> {
+    fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
         let help: Weak<Help> = Arc::downgrade(&self.help);
         Some(help)
     }
 
     fn deliver(self: Box<Self>) {
-        let Self { help, events, .. } = *self;
-        drop(help);
-        events.send("delivered").unwrap();
+        self.help.has_ended.store(true, Ordering::Relaxed);
+        self.events.send("delivered").unwrap();
     }
 }
 
 /// Steps that each wait for their outcome: `None` panics.
 struct Help {
-    outcomes: Mutex<mpsc::Receiver<Option<bool>>>,
+    outcomes: Mutex<mpsc::Receiver<Option<HelpStep>>>,
     events: mpsc::Sender<&'static str>,
+    has_ended: AtomicBool,
 }
 
-impl IdleWork for Help {
-    fn step(&self) -> bool {
+impl RequestHelp for Help {
+    fn step(&self) -> HelpStep {
+        if self.has_ended.load(Ordering::Relaxed) {
+            return HelpStep::Nothing;
+        }
         self.events.send("step").unwrap();
         let outcome = self.outcomes.lock().unwrap().recv().unwrap();
         outcome.expect("on purpose")
@@ -229,7 +232,7 @@ struct Assistance {
     scheduler: Scheduler,
     _permit: AdmissionPermit,
     release: mpsc::Sender<()>,
-    outcomes: mpsc::Sender<Option<bool>>,
+    outcomes: mpsc::Sender<Option<HelpStep>>,
     events: mpsc::Receiver<&'static str>,
     sender: mpsc::Sender<&'static str>,
 }
@@ -243,7 +246,8 @@ impl Assistance {
         let (sender, events) = mpsc::channel();
         let (outcomes, steps) = mpsc::channel();
         let (release, holds) = mpsc::channel();
-        let help = Arc::new(Help { outcomes: Mutex::new(steps), events: sender.clone() });
+        let help =
+            Arc::new(Help { outcomes: Mutex::new(steps), events: sender.clone(), has_ended: AtomicBool::new(false) });
         let mut permit = permit(&scheduler, 2);
         permit.submit(Box::new(Assisted { help, slices: 2, holds, events: sender.clone() }));
         assert_eq!(events.recv().unwrap(), "step");
@@ -255,11 +259,11 @@ impl Assistance {
 async fn an_idle_thread_helps_until_there_is_nothing_to_do() {
     let it = Assistance::start();
     for _ in 0..3 {
-        it.outcomes.send(Some(true)).unwrap();
+        it.outcomes.send(Some(HelpStep::Done)).unwrap();
         assert_eq!(it.events.recv().unwrap(), "step");
     }
-    it.outcomes.send(Some(false)).unwrap();
-    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+    it.outcomes.send(Some(HelpStep::Nothing)).unwrap();
+    while !it.scheduler.0.0.lock().help_offers.is_empty() {
         thread::yield_now();
     }
     it.release.send(()).unwrap();
@@ -270,7 +274,7 @@ async fn an_idle_thread_helps_until_there_is_nothing_to_do() {
 async fn help_that_panics_ends_and_the_request_does_not() {
     let it = Assistance::start();
     it.outcomes.send(None).unwrap();
-    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+    while !it.scheduler.0.0.lock().help_offers.is_empty() {
         thread::yield_now();
     }
     it.release.send(()).unwrap();
@@ -302,9 +306,9 @@ async fn a_queued_slice_goes_before_help() {
     let it = Assistance::start();
     let mut queued = permit(&it.scheduler, 1);
     queued.submit(Box::new(Queued(it.sender.clone())));
-    it.outcomes.send(Some(true)).unwrap();
+    it.outcomes.send(Some(HelpStep::Done)).unwrap();
     assert_eq!([it.events.recv().unwrap(), it.events.recv().unwrap()], ["slice", "step"]);
-    it.outcomes.send(Some(false)).unwrap();
+    it.outcomes.send(Some(HelpStep::Nothing)).unwrap();
     it.release.send(()).unwrap();
     assert_eq!(it.events.recv().unwrap(), "delivered");
 }
@@ -315,8 +319,8 @@ async fn help_ends_with_its_request() {
     it.release.send(()).unwrap();
     assert_eq!(it.events.recv().unwrap(), "delivered");
     // The step under way is the last one.
-    it.outcomes.send(Some(true)).unwrap();
-    while !it.scheduler.0.0.lock().idle_work.is_empty() {
+    it.outcomes.send(Some(HelpStep::Done)).unwrap();
+    while !it.scheduler.0.0.lock().help_offers.is_empty() {
         thread::yield_now();
     }
     assert!(it.events.try_recv().is_err());

@@ -315,7 +315,9 @@ fn idle_threads_agree_on_keys_ahead_of_a_document_of_many_requests() {
             assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
             requests += 1.0;
         }
-        assert_eq!(made("idle_thread").await + made("request").await, requests * f64::from(FIELDS));
+        let [ahead, own] = [made("idle_thread").await, made("request").await];
+        assert!(own < requests * f64::from(FIELDS), "{own} of {requests} requests were made by themselves");
+        assert!(ahead + own >= requests * f64::from(FIELDS), "{ahead} and {own} of {requests} requests");
         harness.settles().await;
     });
 }
