@@ -136,9 +136,9 @@ impl AgreementQueue {
         true
     }
 
-    /// Returns true if an agreement is there that nobody has begun.
-    pub fn is_waiting(&self) -> bool {
-        self.lock().entries.iter().any(|entry| matches!(entry.stage, Stage::Waiting(_)))
+    /// Returns the number of agreements that nobody has begun.
+    pub fn waiting(&self) -> usize {
+        self.lock().entries.iter().filter(|entry| matches!(entry.stage, Stage::Waiting(_))).count()
     }
 
     /// Returns the number of agreements that helpers began.

@@ -19,6 +19,9 @@ use crate::scheduler::{HelpStep, RequestHelp};
 /// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in one step, as in a slice.
 const STEP: Budget = Budget { fields_max: 32, bytes_max: 16 << 10 };
 
+/// Agreements that are queued, if the document has as many, before helpers make the last of them.
+const WAITING_MIN: usize = 32;
+
 /// The walk ahead of one job.
 pub struct ReadAhead {
     payload: Bytes,
@@ -58,7 +61,7 @@ impl ReadAhead {
             scan.walk = walk.clone().without_output();
             self.agreements.clear();
         }
-        !scan.is_over && self.agreements.has_room() || self.agreements.is_waiting()
+        !scan.is_over && self.agreements.has_room() || self.agreements.waiting() > 0
     }
 
     /// Returns the number of key agreements that were begun here, also if their fields were never opened.
@@ -90,7 +93,10 @@ impl RequestHelp for ReadAhead {
         if self.has_ended.load(Ordering::Relaxed) {
             return HelpStep::Nothing;
         }
-        if self.agreements.agree_next() { HelpStep::Done } else { self.read_on() }
+        // Agreements just ahead of the job are of no use: the job comes to them while they are being made.
+        let reads = self.agreements.waiting() < WAITING_MIN;
+        let read = if reads { self.read_on() } else { HelpStep::Nothing };
+        if read == HelpStep::Done || self.agreements.agree_next() { HelpStep::Done } else { read }
     }
 }
 
