@@ -23,6 +23,9 @@ const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 /// as a seed.
 const SIGNING_LABEL: &[u8] = b"/signing-key/1/";
 
+/// The additional data of the audit log's secret, which begins with `/` for the same reason.
+const WRAPPED_AUDIT_LABEL: &[u8] = b"/audit-secret/1/";
+
 /// Wraps private keys and secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
 /// One KEK may wrap 2^32 of them. The record's public fields are authenticated as additional data, so a wrapped key
 /// cannot be moved to another app or version.
@@ -39,11 +42,17 @@ impl Kek {
     pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         let mut audit = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, &bytes[..]).expand(AUDIT_LABEL, &mut audit[..]).map_err(|_| Error::Library)?;
+        Self::with_audit_secret(bytes, audit)
+    }
+
+    /// Creates a KEK whose audit secret is not derived from it.
+    pub(crate) fn with_audit_secret(bytes: &Zeroizing<[u8; 32]>, audit: Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         Ok(Self { aead: AeadKey::new(bytes)?, audit })
     }
 
-    /// Returns the secret of the audit log, derived from the KEK by HKDF-SHA-256 under its own label. The KEK cannot be
-    /// computed from this secret.
+    /// Returns the secret of the audit log. The secret of a KEK from [`Kek::new`] is derived from it by HKDF-SHA-256 under
+    /// its own label. A KEK of a root key carries a secret that outlives the root key. The KEK cannot be computed from
+    /// either secret.
     #[must_use]
     pub fn audit_secret(&self) -> &Zeroizing<[u8; 32]> {
         &self.audit
@@ -137,6 +146,23 @@ impl Kek {
     pub fn unwrap_signing_key(&self, wrapped: &[u8], public: &VerifyingKey) -> Result<SigningKey, Error> {
         let seed = self.unwrap_bytes(wrapped, &[SIGNING_LABEL, public.as_bytes()].concat())?;
         SigningKey::from_seed(seed)
+    }
+
+    /// Wraps the audit log's secret that this KEK carries. The result unwraps as nothing else, and only with the same
+    /// `bound`.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_audit_secret(&self, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(&self.audit, &[WRAPPED_AUDIT_LABEL, bound].concat())
+    }
+
+    /// Unwraps a secret that [`Kek::wrap_audit_secret`] wrapped.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
+    pub fn unwrap_audit_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+        self.unwrap_bytes(wrapped, &[WRAPPED_AUDIT_LABEL, bound].concat())
     }
 
     /// Wraps the seed of a hybrid key. `bound` says what it belongs to and is needed again to unwrap.

@@ -8,6 +8,7 @@ mod epochs;
 mod hybrid;
 mod outside;
 mod rfc9180;
+mod root;
 mod short_fields;
 mod vectors;
 mod wycheproof;
