@@ -3,7 +3,7 @@
 use sealwire_crypto::Kek;
 
 use super::record::{Contents, SIGNING_KEY, SigningKeyEntry, app_key, collection_key};
-use super::{State, keys};
+use super::{ROOT_RECORD, State, keys};
 use sealwire_store::{Snapshot, StoreError};
 
 /// Parses all records and serializes them again.
@@ -11,13 +11,15 @@ use sealwire_store::{Snapshot, StoreError};
 /// # Errors
 /// [`StoreError::Damaged`].
 pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
-    let Contents { generation, apps, collections, signing_key, access } = Contents::read(snapshot)?;
+    let Contents { generation, apps, collections, signing_key, root, access } = Contents::read(snapshot)?;
     let apps = apps.into_iter().map(|(app, entry)| (app_key(&app), entry.into_bytes()));
     let collections = collections.into_iter().flat_map(|(app, all)| {
         all.into_iter().map(move |(name, entry)| (collection_key(&app, &name), entry.into_bytes()))
     });
     let signing_key = signing_key.map(|record| (SIGNING_KEY.into(), SigningKeyEntry::Live(record).into_bytes()));
-    Ok(Snapshot { generation, records: apps.chain(collections).chain(signing_key).chain(access).collect() })
+    let root = root.map(|record| Ok::<_, StoreError>((ROOT_RECORD.into(), record.to_bytes()?))).transpose()?;
+    let records = apps.chain(collections).chain(signing_key).chain(root).chain(access).collect();
+    Ok(Snapshot { generation, records })
 }
 
 /// Parses all records and unwraps their keys.

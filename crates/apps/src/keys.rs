@@ -13,8 +13,8 @@ use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
 use super::model::{App, State};
 use super::record::{
-    AppRecord, Contents, Entry, KeyRecord, SIGNING_KEY, SigningKeyRecord, StateName, TokenKeyRecord, app_key, base64,
-    damaged, suite_name,
+    AppEntry, AppRecord, Contents, Entry, KeyRecord, SIGNING_KEY, SigningKeyEntry, SigningKeyRecord, StateName,
+    TokenKeyRecord, app_key, base64, damaged, suite_name,
 };
 use super::{first_removal, unix_s};
 use sealwire_store::StoreError;
@@ -98,6 +98,43 @@ fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey
     } else {
         Err(damaged(SIGNING_KEY, "the key does not match its public half".into()))
     }
+}
+
+/// Returns all records with keys, wrapped under `new` instead of `old`.
+pub(super) fn wrap_anew(old: &Kek, new: &Kek, contents: &Contents) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    let mut records = Vec::new();
+    for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
+        let mut record = record.clone();
+        for key in &mut record.keys {
+            key.wrapped = STANDARD.encode(wrap_key_anew(old, new, app, key)?);
+        }
+        let number = record.number;
+        for key in &mut record.token_keys {
+            let TokenKeyVersion { secret, .. } = unwrap_token_key(old, app, number, key)?;
+            let wrapped = new.wrap_secret(secret.expose(), &token_key_context(app, number, key.number))?;
+            key.wrapped = STANDARD.encode(wrapped);
+        }
+        records.push((app_key(app), AppEntry::Live(record).into_bytes()));
+    }
+    if let Some(record) = &contents.signing_key {
+        let wrapped = STANDARD.encode(new.wrap_signing_key(&unwrap_signing_key(old, record)?)?);
+        let record = SigningKeyEntry::Live(SigningKeyRecord { wrapped, ..record.clone() });
+        records.push((SIGNING_KEY.into(), record.into_bytes()));
+    }
+    Ok(records)
+}
+
+fn wrap_key_anew(old: &Kek, new: &Kek, app: &AppId, record: &KeyRecord) -> Result<Vec<u8>, StoreError> {
+    let store_key = app_key(app);
+    let summary = record.summary(&store_key)?;
+    let context = key_context(app, summary.suite, summary.number, summary.id, summary.origin);
+    let wrapped = base64(&store_key, &record.wrapped)?;
+    let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
+    Ok(match summary.suite {
+        Suite::P256 | Suite::Secp256k1 => new.wrap(&old.unwrap(&wrapped, &context).map_err(wrong_kek)?, &context)?,
+        Suite::Xaes => new.wrap_xaes(&old.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?, &context)?,
+        Suite::P256MlKem768 => new.wrap_hybrid(&old.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?, &context)?,
+    })
 }
 
 /// Returns the record of a fresh signing key.
@@ -238,7 +275,7 @@ impl AppRecord {
 
 /// Returns the context to which a wrapped key is bound: its app, suite, number, id and origin. The context is public. The
 /// app's name contains no zero byte, so the encoding is unambiguous.
-fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId, origin: Origin) -> Vec<u8> {
+pub(super) fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId, origin: Origin) -> Vec<u8> {
     let origin: &[u8] = match origin {
         Origin::Inside => b"", // The contexts are older than origins.
         Origin::Outside => b"outside",
@@ -249,6 +286,6 @@ fn key_context(app: &AppId, suite: Suite, number: u32, id: KeyId, origin: Origin
 
 /// Returns the context to which a wrapped token key is bound: its app, the app's number and its own number. A token key
 /// has no id, but the app's number is never reused.
-fn token_key_context(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
+pub(super) fn token_key_context(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
     [app.as_str().as_bytes(), &[0], &app_number.to_be_bytes(), &number.to_be_bytes()].concat()
 }

@@ -2,8 +2,8 @@
 //!
 //! Every change loads all records, edits one of them, and commits the edit on the generation that was loaded. If
 //! another change was committed first, the edit is repeated on the new records. Concurrent changes therefore take
-//! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK).
-//! Unwrapped keys are never written, logged or put into an error.
+//! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK), which
+//! is given or derived from the store's root key ([`RootRecord`]). Unwrapped keys are never written, logged or put into an error.
 //!
 //! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from being reused. Its
 //! generation tells from when on no instance can serve the deleted object under its name.
@@ -15,6 +15,8 @@ mod keys;
 mod maps;
 mod model;
 mod record;
+mod root;
+mod root_record;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,6 +29,9 @@ pub use model::{
     CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary, Scope, Settings,
     State, Target, TokenKeySummary,
 };
+pub use root::{FIRST_SLOT, FindKek, SlotChange};
+pub use root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot, SLOTS_MAX};
+
 use record::{
     AppEntry, AppRecord, AppTombstone, Contents, Entry, SIGNING_KEY, SigningKeyEntry, StateName, app_key,
     collection_key, damaged,
@@ -53,7 +58,7 @@ const REMOVALS_MAX: u64 = 1_024;
 #[derive(Clone)]
 pub struct Control {
     store: Arc<dyn ControlStore>,
-    kek: Arc<Kek>,
+    keks: Arc<dyn FindKek>,
 }
 
 /// A change of one record, and the result for the method that made it.
@@ -61,6 +66,20 @@ struct RecordEdit<T> {
     key: String,
     record: Option<Vec<u8>>,
     made: T,
+}
+
+/// An edit of the records of generation `base`.
+struct PreparedEdit<T> {
+    base: u64,
+    /// Generation in which the record at the key was removed, if it was.
+    tombstone: Option<u64>,
+    edit: RecordEdit<T>,
+}
+
+impl<T> PreparedEdit<T> {
+    fn new(contents: &Contents, edit: RecordEdit<T>) -> Self {
+        Self { base: contents.generation, tombstone: contents.tombstone(&edit.key), edit }
+    }
 }
 
 impl RecordEdit<(AppSummary, Target)> {
@@ -71,10 +90,16 @@ impl RecordEdit<(AppSummary, Target)> {
 }
 
 impl Control {
-    /// Creates a control over a store whose keys are wrapped under `kek`.
+    /// Creates a control over a store without a root key, whose keys are wrapped under `kek`.
     #[must_use]
     pub fn new(store: Arc<dyn ControlStore>, kek: Kek) -> Self {
-        Self { store, kek: Arc::new(kek) }
+        Self::with_finder(store, Arc::new(Arc::new(kek)))
+    }
+
+    /// Creates a control over a store. `keks` is asked whenever keys are wrapped or unwrapped.
+    #[must_use]
+    pub fn with_finder(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
+        Self { store, keks }
     }
 
     /// Returns the underlying store.
@@ -101,9 +126,7 @@ impl Control {
     /// # Errors
     /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears silently.
     pub async fn load(&self) -> Result<State, StoreError> {
-        let snapshot = self.store.load().await?;
-        let kek = Arc::clone(&self.kek);
-        blocking(move || keys::unwrap_state(&kek, &Contents::read(&snapshot)?)).await
+        self.read_with_kek(keys::unwrap_state).await
     }
 
     /// Returns every app, by name, and the generation of the records. Does not unwrap keys.
@@ -134,22 +157,22 @@ impl Control {
     /// instance can still serve another app of that name. [`StoreError::WrongKek`] if the keys of other apps are
     /// wrapped under another KEK.
     pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
-        let (app, suites, kek) = (app.clone(), suites.to_owned(), Arc::clone(&self.kek));
-        let edit = move |contents: &Contents| {
+        let (app, suites) = (app.clone(), suites.to_owned());
+        let edit = move |kek: &Kek, contents: &Contents| {
             if contents.apps.get(&app).is_some_and(|entry| entry.live().is_some()) {
                 return Err(StoreError::Exists { app: app.clone() });
             }
-            keys::check_kek_for_all(&kek, contents)?;
+            keys::check_kek_for_all(kek, contents)?;
             let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
             let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
             let mut record = AppRecord::new(&app, number);
             for suite in &suites {
-                record.add_generated_key(&kek, &app, *suite, Origin::Inside)?;
+                record.add_generated_key(kek, &app, *suite, Origin::Inside)?;
             }
-            record.add_token_key(&kek, &app)?;
+            record.add_token_key(kek, &app)?;
             RecordEdit::app(&app, record, Target::App)
         };
-        self.change_app(edit).await
+        self.change_app_keys(edit).await
     }
 
     /// Creates the next version of one of an app's keys. The new version seals from then on, and the older versions
@@ -189,16 +212,16 @@ impl Control {
 
     /// Creates the key that signs published public keys, if there is none. The KEK must be that of the app's keys.
     async fn create_signing_key(&self, app: &AppId) -> Result<(), StoreError> {
-        let (app, kek) = (app.clone(), Arc::clone(&self.kek));
-        let create = move |contents: &Contents| {
+        let app = app.clone();
+        let create = move |kek: &Kek, contents: &Contents| {
             if contents.signing_key.is_some() {
                 return Ok(None);
             }
-            keys::check_kek(&kek, &app, contents.staying(&app)?)?;
-            let record = SigningKeyEntry::Live(keys::new_signing_key(&kek)?).into_bytes();
+            keys::check_kek(kek, &app, contents.staying(&app)?)?;
+            let record = SigningKeyEntry::Live(keys::new_signing_key(kek)?).into_bytes();
             Ok(Some(RecordEdit { key: SIGNING_KEY.into(), record: Some(record), made: () }))
         };
-        self.try_change(create).await.map(drop)
+        self.try_change_keys(create).await.map(drop)
     }
 
     /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The
@@ -339,17 +362,27 @@ impl Control {
         blocking(move || of(&Contents::read(&snapshot)?)).await
     }
 
+    /// Applies `of` to all records and the KEK of their keys.
+    async fn read_with_kek<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&Kek, &Contents) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let snapshot = self.store.load().await?;
+        let kek = self.keks.find(RootRecord::of(&snapshot)?.as_ref()).await?;
+        blocking(move || of(&kek, &Contents::read(&snapshot)?)).await
+    }
+
     /// Adds a key version under the KEK of the other keys. The app must not wait for its removal.
     async fn add(
         &self,
         app: &AppId,
         add: impl Fn(&Kek, &AppId, &mut AppRecord) -> Result<Target, StoreError> + Send + Sync + 'static,
     ) -> Result<AppChange, StoreError> {
-        let (app, kek) = (app.clone(), Arc::clone(&self.kek));
-        self.change_app(move |contents| {
+        let app = app.clone();
+        self.change_app_keys(move |kek, contents| {
             let mut record = contents.staying(&app)?.clone();
-            keys::check_kek(&kek, &app, &record)?;
-            let target = add(&kek, &app, &mut record)?;
+            keys::check_kek(kek, &app, &record)?;
+            let target = add(kek, &app, &mut record)?;
             RecordEdit::app(&app, record, target)
         })
         .await
@@ -381,6 +414,15 @@ impl Control {
         Ok(AppChange { generation, app, target })
     }
 
+    async fn change_app_keys(
+        &self,
+        edit: impl Fn(&Kek, &Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
+    ) -> Result<AppChange, StoreError> {
+        let made = self.try_change_keys(move |kek, contents| edit(kek, contents).map(Some)).await?;
+        let (generation, (app, target)) = made.expect("the edit always makes a change");
+        Ok(AppChange { generation, app, target })
+    }
+
     async fn change<T: Send + 'static>(
         &self,
         edit: impl Fn(&Contents) -> Result<RecordEdit<T>, StoreError> + Send + Sync + 'static,
@@ -397,30 +439,61 @@ impl Control {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
             let edit = Arc::clone(&edit);
-            // The edit creates and unwraps keys, possibly those of all apps.
-            let made = self.read(move |contents| {
-                let Some(edit) = edit(contents)? else { return Ok(None) };
-                Ok(Some((contents.generation, contents.tombstone(&edit.key), edit)))
-            });
-            let Some((base, tombstone, RecordEdit { key, record, made })) = made.await? else { return Ok(None) };
-            self.check_reuse(tombstone, &key).await?;
-            match self.store.commit(base, &key, record.as_deref()).await? {
-                Commit::Done(generation) => return Ok(Some((generation, made))),
-                Commit::Moved => tokio::time::sleep(pause(tries)).await,
+            let prepare = move |contents: &Contents| Ok(edit(contents)?.map(|edit| PreparedEdit::new(contents, edit)));
+            let Some(edit) = self.read(prepare).await? else { return Ok(None) };
+            if let Some(done) = self.commit(edit, tries).await? {
+                return Ok(Some(done));
             }
         }
-        Err(StoreError::Unavailable("other changes always came first".into()))
+        Err(always_late())
+    }
+
+    /// Makes a change that wraps or unwraps keys, as [`Control::try_change`] does.
+    async fn try_change_keys<T: Send + 'static>(
+        &self,
+        edit: impl Fn(&Kek, &Contents) -> Result<Option<RecordEdit<T>>, StoreError> + Send + Sync + 'static,
+    ) -> Result<Option<(u64, T)>, StoreError> {
+        let edit = Arc::new(edit);
+        for tries in 0..TRIES_MAX {
+            let edit = Arc::clone(&edit);
+            let prepare = move |kek: &Kek, contents: &Contents| {
+                Ok(edit(kek, contents)?.map(|edit| PreparedEdit::new(contents, edit)))
+            };
+            let Some(edit) = self.read_with_kek(prepare).await? else { return Ok(None) };
+            if let Some(done) = self.commit(edit, tries).await? {
+                return Ok(Some(done));
+            }
+        }
+        Err(always_late())
+    }
+
+    /// Commits an edit. Returns `None`, after a pause, if another change was committed first.
+    async fn commit<T>(&self, edit: PreparedEdit<T>, tries: u32) -> Result<Option<(u64, T)>, StoreError> {
+        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made } } = edit;
+        self.check_reuse(tombstone, &key).await?;
+        match self.store.commit(base, &key, record.as_deref()).await? {
+            Commit::Done(generation) => Ok(Some((generation, made))),
+            Commit::Moved => {
+                tokio::time::sleep(pause(tries)).await;
+                Ok(None)
+            }
+        }
     }
 
     /// Rejects reusing the key of a removed record while a live instance can still serve the removed object.
     async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
         let Some(generation) = tombstone else { return Ok(()) };
-        let behind: Vec<_> = self.instances().await?.into_iter().filter(|it| it.generation < generation).collect();
-        if behind.is_empty() {
+        let instances = self.behind(generation).await?;
+        if instances.is_empty() {
             return Ok(());
         }
-        let instances = behind.into_iter().map(|instance| instance.id).collect();
         Err(StoreError::Conflict { key: key.to_owned(), generation, instances })
+    }
+
+    /// Returns the ids of live instances that serve an older generation.
+    async fn behind(&self, generation: u64) -> Result<Vec<String>, StoreError> {
+        let live = self.instances().await?.into_iter();
+        Ok(live.filter(|instance| instance.generation < generation).map(|instance| instance.id).collect())
     }
 }
 
@@ -520,6 +593,11 @@ fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName
 /// Returns the pause before another attempt. Its randomness keeps competing changes from colliding again.
 fn pause(tries: u32) -> Duration {
     part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
+}
+
+/// The error after [`TRIES_MAX`] attempts.
+fn always_late() -> StoreError {
+    StoreError::Unavailable("other changes always came first".into())
 }
 
 /// Runs `work` off the network threads.

@@ -13,6 +13,7 @@ use super::model::{
     AppState, AppSummary, Collection, CollectionKind, CollectionName, CollectionRules, DefaultFormat, KeySummary,
     Scope, Settings, TokenKeySummary,
 };
+use super::root_record::{ROOT_RECORD, RootRecord};
 use sealwire_store::{Snapshot, StoreError, copy};
 
 /// Format number of the records.
@@ -51,7 +52,7 @@ impl<T, D> Entry<T, D> {
 }
 
 impl<T: Serialize + DeserializeOwned, D: Serialize + DeserializeOwned> Entry<T, D> {
-    fn read(key: &str, record: &[u8]) -> Result<Self, StoreError> {
+    pub(super) fn read(key: &str, record: &[u8]) -> Result<Self, StoreError> {
         let malformed = |error: serde_json::Error| damaged(key, error.to_string());
         let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
         if format != FORMAT {
@@ -243,6 +244,8 @@ pub(super) struct Contents {
     pub(super) apps: BTreeMap<AppId, AppEntry>,
     pub(super) collections: BTreeMap<AppId, BTreeMap<CollectionName, CollectionEntry>>,
     pub(super) signing_key: Option<SigningKeyRecord>,
+    /// `None`: a plain KEK wraps the keys.
+    pub(super) root: Option<RootRecord>,
     /// Unparsed records about access, by key. The access crate interprets them.
     pub(super) access: BTreeMap<String, Vec<u8>>,
 }
@@ -279,6 +282,7 @@ impl Contents {
                     contents.collections.entry(app_id(key, app)?).or_default().insert(name, entry);
                 }
                 [SIGNING_KEY] => contents.signing_key = SigningKeyEntry::read(key, record)?.live().cloned(),
+                [ROOT_RECORD] => contents.root = Some(RootRecord::parse(record)?),
                 ["role" | "access", ..] => {
                     contents.access.insert(key.clone(), record.clone());
                 }

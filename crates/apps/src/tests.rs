@@ -9,6 +9,7 @@ use sealwire_store::MemoryStore;
 mod collections;
 mod properties;
 mod records;
+mod roots;
 
 const KEK: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 

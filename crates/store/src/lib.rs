@@ -99,6 +99,20 @@ pub enum StoreError {
         /// The app.
         app: AppId,
     },
+    /// The root key cannot be had, or is not the one that is needed.
+    #[error("root key: {0}")]
+    RootKey(String),
+    /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
+    #[error(
+        "the incoming root key was added in generation {generation}, and {} live instances serve an older one",
+        instances.len()
+    )]
+    NotServed {
+        /// Generation that every live instance must reach first.
+        generation: u64,
+        /// Ids of the instances that serve an older generation.
+        instances: Vec<String>,
+    },
     /// An app with this name exists.
     #[error("app {app} exists already")]
     Exists {

@@ -15,14 +15,15 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::CollectionExists { .. }
         | StoreError::KeyTaken { .. }
         | StoreError::Deleted { .. }
-        | StoreError::Conflict { .. } => ErrorCode::Conflict,
+        | StoreError::Conflict { .. }
+        | StoreError::NotServed { .. } => ErrorCode::Conflict,
         StoreError::NoApp { .. }
         | StoreError::NoKey { .. }
         | StoreError::NoTokenKey { .. }
         | StoreError::NoCollection { .. } => ErrorCode::NotFound,
         StoreError::Invalid(_) | StoreError::TimeOutOfRange { .. } => ErrorCode::BadRequest,
         StoreError::ReadOnly => ErrorCode::Forbidden,
-        StoreError::Unavailable(_) | StoreError::InUse { .. } => ErrorCode::Unavailable,
+        StoreError::Unavailable(_) | StoreError::InUse { .. } | StoreError::RootKey(_) => ErrorCode::Unavailable,
         StoreError::Io { .. }
         | StoreError::Setting { .. }
         | StoreError::Newer { .. }
@@ -36,7 +37,7 @@ pub fn of(error: StoreError) -> RpcError {
             ErrorCode::Internal
         }
     };
-    let passes = matches!(error, StoreError::Conflict { .. }) || code == ErrorCode::Unavailable;
+    let passes = matches!(error, StoreError::Conflict { .. } | StoreError::NotServed { .. }) || code == ErrorCode::Unavailable;
     let pause = passes.then_some(RETRY_MS);
     let mut answer = RpcError::new(code, error.to_string());
     answer.retry_after_ms = pause;

@@ -1,0 +1,297 @@
+//! Operations on a store's root key: create, rotate and remove it, and change its slots.
+//!
+//! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With one, the KEK is derived from
+//! the root key. A change of the KEK wraps every key anew in memory and commits all records at once. A reader therefore
+//! finds all keys under one KEK, and a process that is killed midway has changed nothing.
+//!
+//! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every engine then unwraps beside
+//! the active one. [`Control::activate_root`] makes the incoming root key the only one, once all live engines hold it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sealwire_crypto::{Kek, RootKey};
+
+use super::record::Contents;
+use super::root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot};
+use super::{Control, RecordEdit, TRIES_MAX, always_late, blocking, keys, pause, unix_s};
+use sealwire_store::{Commit, Snapshot, StoreError, everything};
+
+/// Number of the first slot of a store.
+pub const FIRST_SLOT: u32 = 1;
+
+/// Finds the key-encryption key of a store.
+#[async_trait]
+pub trait FindKek: Send + Sync {
+    /// Returns the KEK under which a store's keys are wrapped. `root`: the root record of the same generation as the
+    /// keys, if the store has one.
+    ///
+    /// # Errors
+    /// [`StoreError::RootKey`].
+    async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
+}
+
+/// A plain KEK, of a store without a root key.
+#[async_trait]
+impl FindKek for Arc<Kek> {
+    async fn find(&self, root: Option<&RootRecord>) -> Result<Self, StoreError> {
+        match root {
+            None => Ok(Self::clone(self)),
+            Some(_) => Err(StoreError::RootKey("the store has a root key, and no provider of it was given".into())),
+        }
+    }
+}
+
+/// A change of a root key's slots, made as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct SlotChange {
+    /// Slots to add. Their numbers begin at [`RootRecord::next_slot`].
+    pub add: Vec<RootSlot>,
+    /// Numbers of slots to remove.
+    pub remove: Vec<u32>,
+    /// Numbers of slots that were unwrapped and found right just now.
+    pub verified: Vec<u32>,
+}
+
+/// The records after a change of the KEK.
+struct NewState {
+    kek: Arc<Kek>,
+    root: Option<RootRecord>,
+    /// Generation that every live instance must serve before the change.
+    served: Option<u64>,
+}
+
+impl Control {
+    /// Returns the root record, if the store has one, and the generation. Needs no key.
+    ///
+    /// # Errors
+    /// Any error of the store; [`StoreError::Damaged`].
+    pub async fn root(&self) -> Result<(u64, Option<RootRecord>), StoreError> {
+        let (generation, record) = self.store.read(ROOT_RECORD).await?;
+        Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
+    }
+
+    /// Returns the KEK of the store's present keys.
+    ///
+    /// # Errors
+    /// As for [`Control::root`]; any error of [`FindKek::find`].
+    pub async fn kek(&self) -> Result<Arc<Kek>, StoreError> {
+        let (_, root) = self.root().await?;
+        self.keks.find(root.as_ref()).await
+    }
+
+    /// Gives a store without a root key its first one, under which all keys are wrapped from then on. The audit secret
+    /// stays the same. Slot numbers begin at [`FIRST_SLOT`]. Returns the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has a root key, or for invalid slots; [`StoreError::WrongKek`] if the present
+    /// KEK does not unwrap all keys; any error of the store, in which case the change was made or not.
+    pub async fn create_root(&self, set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<u64, StoreError> {
+        let entry = new_entry(set, root, slots)?;
+        let create = |contents: &Contents, kek: &Kek| {
+            if contents.root.is_some() {
+                return Err(StoreError::Invalid("the store has a root key already".into()));
+            }
+            let next_slot = next_slot(FIRST_SLOT, &entry.slots)?;
+            let new = Arc::new(root.kek(&set, kek.audit_secret().clone())?);
+            let wrapped_audit = new.wrap_audit_secret(&set)?;
+            let record = RootRecord { set, active: entry.clone(), incoming: None, wrapped_audit, next_slot };
+            Ok(NewState { kek: new, root: Some(record), served: None })
+        };
+        self.wrap_anew(create).await
+    }
+
+    /// Adds a root key that [`Control::activate_root`] can make the active one. Returns the generation that every live
+    /// instance must serve before that.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key or an incoming one already, or for invalid slots; any error of
+    /// the store.
+    pub async fn stage_root(&self, root: &RootKey, slots: Vec<RootSlot>) -> Result<u64, StoreError> {
+        let bytes = root.expose().clone();
+        let stage = move |generation: u64, record: &mut RootRecord| {
+            if record.incoming.is_some() {
+                return Err(StoreError::Invalid("the store has an incoming root key already".into()));
+            }
+            let entry = new_entry(record.set, &RootKey::from_bytes(bytes.clone()), slots.clone())?;
+            record.next_slot = next_slot(record.next_slot, &entry.slots)?;
+            record.incoming = Some(IncomingRoot { entry, generation });
+            Ok(())
+        };
+        self.change_root(stage).await
+    }
+
+    /// Makes the incoming root key the only one. All keys and the audit secret are wrapped under it from then on. Returns
+    /// the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no incoming root key; [`StoreError::RootKey`] if `incoming` is not that
+    /// key; [`StoreError::NotServed`] while a live instance can lack the incoming root key; otherwise as for
+    /// [`Control::create_root`].
+    pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
+        let activate = |contents: &Contents, kek: &Kek| {
+            let mut record = contents.root.clone().ok_or_else(no_root)?;
+            let IncomingRoot { entry, generation } = record.incoming.take().ok_or_else(no_incoming)?;
+            let set = record.set;
+            if incoming.id(&set)? != entry.id {
+                return Err(StoreError::RootKey("another root key than the incoming one was given".into()));
+            }
+            let new = Arc::new(incoming.kek(&set, kek.audit_secret().clone())?);
+            (record.active, record.wrapped_audit) = (entry, new.wrap_audit_secret(&set)?);
+            Ok(NewState { kek: new, root: Some(record), served: Some(generation) })
+        };
+        self.wrap_anew(activate).await
+    }
+
+    /// Removes the incoming root key. Idempotent. Returns the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key; any error of the store.
+    pub async fn abandon_root(&self) -> Result<u64, StoreError> {
+        self.change_root(|_, record| {
+            record.incoming = None;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the slots of the root key with this id. Returns the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no such root key or slot, if no slot would be left or too many, or if the
+    /// numbers of new slots are not the next ones; any error of the store.
+    pub async fn set_slots(&self, root: [u8; 16], change: SlotChange) -> Result<u64, StoreError> {
+        self.change_root(move |_, record| {
+            let next_slot = next_slot(record.next_slot, &change.add)?;
+            let found = record.root_mut(&root);
+            let found = found.ok_or_else(|| StoreError::Invalid("the store has no such root key".into()))?;
+            let wanted = change.remove.iter().chain(&change.verified);
+            let missing = wanted.into_iter().find(|number| found.slots.iter().all(|slot| slot.number != **number));
+            if let Some(number) = missing {
+                return Err(StoreError::Invalid(format!("the root key has no slot {number}")));
+            }
+            let now = unix_s();
+            for slot in found.slots.iter_mut().filter(|slot| change.verified.contains(&slot.number)) {
+                slot.verified_unix_s = now;
+            }
+            found.slots.retain(|slot| !change.remove.contains(&slot.number));
+            found.slots.extend(change.add.iter().cloned());
+            record.next_slot = next_slot;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes the root key. All keys are wrapped under `plain` from then on. Returns the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key or an incoming one, or if the audit secret is not that of
+    /// `plain`, since the audit log could then not be verified any more; otherwise as for [`Control::create_root`].
+    pub async fn remove_root(&self, plain: Arc<Kek>) -> Result<u64, StoreError> {
+        let remove = |contents: &Contents, kek: &Kek| {
+            let record = contents.root.as_ref().ok_or_else(no_root)?;
+            if record.incoming.is_some() {
+                return Err(StoreError::Invalid("the store has an incoming root key; activate or abandon it".into()));
+            }
+            if plain.audit_secret() != kek.audit_secret() {
+                let what = "the audit log is not of this key-encryption key; give the one that the store had before its \
+                            root key";
+                return Err(StoreError::Invalid(what.into()));
+            }
+            Ok(NewState { kek: Arc::clone(&plain), root: None, served: None })
+        };
+        self.wrap_anew(remove).await
+    }
+
+    /// Changes the root record alone. `edit` gets the generation of the change.
+    async fn change_root(
+        &self,
+        edit: impl Fn(u64, &mut RootRecord) -> Result<(), StoreError> + Send + Sync + 'static,
+    ) -> Result<u64, StoreError> {
+        let edit = move |contents: &Contents| {
+            let mut record = contents.root.clone().ok_or_else(no_root)?;
+            edit(contents.generation + 1, &mut record)?;
+            let record = checked(&record)?;
+            Ok(RecordEdit { key: ROOT_RECORD.into(), record: Some(record), made: () })
+        };
+        Ok(self.change(edit).await?.0)
+    }
+
+    /// Wraps all keys under the KEK of the state that `plan` returns, and commits all records at once. Retries if another
+    /// change was committed first.
+    async fn wrap_anew(
+        &self,
+        plan: impl Fn(&Contents, &Kek) -> Result<NewState, StoreError> + Send + Sync,
+    ) -> Result<u64, StoreError> {
+        for tries in 0..TRIES_MAX {
+            let snapshot = everything(&*self.store).await?;
+            let base = snapshot.generation;
+            let old = self.keks.find(RootRecord::of(&snapshot)?.as_ref()).await?;
+            let parse = move || {
+                let contents = Contents::read(&snapshot.loaded())?;
+                Ok((snapshot, contents))
+            };
+            let (snapshot, contents) = blocking(parse).await?;
+            let new = plan(&contents, &old)?;
+            let served = new.served;
+            let state = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
+            self.check_served(served).await?;
+            match self.store.replace(base, &state).await? {
+                Commit::Done(generation) => return Ok(generation),
+                Commit::Moved => tokio::time::sleep(pause(tries)).await,
+            }
+        }
+        Err(always_late())
+    }
+
+    /// Rejects a change while a live instance serves an older generation than the change needs.
+    async fn check_served(&self, generation: Option<u64>) -> Result<(), StoreError> {
+        let Some(generation) = generation else { return Ok(()) };
+        let instances = self.behind(generation).await?;
+        if instances.is_empty() { Ok(()) } else { Err(StoreError::NotServed { generation, instances }) }
+    }
+}
+
+/// Returns all records with every key wrapped under the new KEK. Fails if a key does not unwrap with the old KEK, or not
+/// again with the new one.
+fn wrapped_anew(
+    mut snapshot: Snapshot,
+    contents: &Contents,
+    old: &Kek,
+    new: &NewState,
+) -> Result<Snapshot, StoreError> {
+    snapshot.records.extend(keys::wrap_anew(old, &new.kek, contents)?);
+    match &new.root {
+        Some(root) => snapshot.records.insert(ROOT_RECORD.into(), checked(root)?),
+        None => snapshot.records.remove(ROOT_RECORD),
+    };
+    keys::unwrap_state(&new.kek, &Contents::read(&snapshot.loaded())?)?;
+    Ok(snapshot)
+}
+
+fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<RootEntry, StoreError> {
+    Ok(RootEntry { id: root.id(&set)?, created_unix_s: unix_s(), slots })
+}
+
+/// Checks that new slots have the next numbers, and returns the number after them.
+fn next_slot(next: u32, slots: &[RootSlot]) -> Result<u32, StoreError> {
+    let follows = |number: u32, slot: &RootSlot| (slot.number == number).then(|| number.checked_add(1)).flatten();
+    let taken = || StoreError::Invalid(format!("new slots must be numbered from {next} on; read the root record anew"));
+    slots.iter().try_fold(next, follows).ok_or_else(taken)
+}
+
+/// Serializes a record whose content comes from the operator.
+fn checked(record: &RootRecord) -> Result<Vec<u8>, StoreError> {
+    record.to_bytes().map_err(|error| match error {
+        StoreError::Damaged { what, .. } => StoreError::Invalid(what),
+        other => other,
+    })
+}
+
+fn no_root() -> StoreError {
+    StoreError::Invalid("the store has no root key".into())
+}
+
+fn no_incoming() -> StoreError {
+    StoreError::Invalid("the store has no incoming root key".into())
+}
