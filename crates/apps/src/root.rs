@@ -233,9 +233,9 @@ impl Control {
             };
             let (snapshot, contents) = blocking(parse).await?;
             let new = plan(&contents, &old)?;
-            let served = new.served;
+            // An instance that starts after this check loads the records of this generation, or later ones.
+            self.check_served(new.served).await?;
             let state = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
-            self.check_served(served).await?;
             match self.store.replace(base, &state).await? {
                 Commit::Done(generation) => return Ok(generation),
                 Commit::Moved => tokio::time::sleep(pause(tries)).await,

@@ -138,7 +138,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "kek",
-        doc: "Key-encryption key, which seals every app key at rest.",
+        doc: "Key-encryption key, which seals every app key at rest, or the store's root key.",
         keys: keys!("kek":
             "provider", ValueKind::Choice(&["file", "environment"]), Literal::Text("file"),
                 "Source of the key-encryption key.";
@@ -146,6 +146,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Key file for provider \"file\".";
             "env_var", ValueKind::Variable, Literal::Text("SEALWIRE_KEK"),
                 "Variable with the key for provider \"environment\".";
+            "providers", ValueKind::OptionalPath, Literal::Text(""),
+                "TOML file of more providers, one table each. Each can unwrap the store's root key, as can the key above, whose\nname is `local`. Empty: none.";
         ),
     },
     Section {

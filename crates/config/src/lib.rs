@@ -52,6 +52,8 @@ pub struct Config {
     pub postgres: Postgres,
     /// Where the key-encryption key comes from.
     pub kek: KekSource,
+    /// File of more providers of key-encryption keys.
+    pub kek_providers: Option<PathBuf>,
     /// Threads for cryptography.
     pub crypto: Crypto,
     /// Options for reading the Evervault format.
@@ -553,6 +555,7 @@ impl Config {
             },
             postgres: Postgres::take(values, folder),
             kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },
+            kek_providers: values.optional_path("kek", "providers", folder),
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
                 precomputed_tables: values.number("crypto", "precomputed_tables") as usize,

@@ -4,9 +4,9 @@ use sealwire_crypto::Kek;
 use zeroize::Zeroizing;
 
 /// The key-encryption key cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("kek: {0}")]
-pub struct KekError(String);
+pub struct KekError(pub(crate) String);
 
 /// Reads the key-encryption key that a configuration names. The text is wiped; errors never repeat it.
 ///

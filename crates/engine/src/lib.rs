@@ -15,6 +15,7 @@ pub mod kek;
 pub mod key_warmer;
 pub mod operation;
 pub mod operations;
+pub mod root;
 pub mod stores;
 mod suite;
 pub mod sweeper;

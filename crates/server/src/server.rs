@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
-use sealwire_crypto::{Kek, OpenedSchedules};
+use sealwire_crypto::OpenedSchedules;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ use crate::accept::{Acceptor, Principals, listen};
 pub use crate::error::StartError;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
-use sealwire_engine::kek::read_kek;
+use sealwire_engine::root::Unsealer;
 use sealwire_telemetry::{Phase, Telemetry};
 
 use crate::admin::AdminServer;
@@ -86,8 +86,8 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
-        let kek = read_kek(&config.kek)?;
-        Self::start_over(config, kek, Stores::open(config, Access::Serve).await?).await
+        let unsealer = Unsealer::open(config)?;
+        Self::start_over(config, unsealer, Stores::open(config, Access::Serve).await?).await
     }
 
     /// Takes calls from now on.
@@ -111,16 +111,17 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
-        let mut server = Self::start_over(config, read_kek(&config.kek)?, stores).await?;
+        let mut server = Self::start_over(config, Unsealer::open(config)?, stores).await?;
         server.open();
         Ok(server)
     }
 
-    async fn start_over(config: &Config, kek: Kek, stores: Stores) -> Result<Self, StartError> {
+    async fn start_over(config: &Config, unsealer: Unsealer, stores: Stores) -> Result<Self, StartError> {
         let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries)
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.open_key_cache_s)));
-        let audit_key = AuditKey::new(kek.audit_secret());
-        let control = Control::new(Arc::clone(&stores.control), kek);
+        let unsealer = Arc::new(unsealer);
+        let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
+        let audit_key = AuditKey::new(control.kek().await?.audit_secret());
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
             if first_start(&config.access, &**apps.control().store()).await? {
@@ -129,7 +130,12 @@ impl Server {
             Self::start_on(config, stores, Arc::clone(&apps), audit_key).await
         };
         match begun.await {
-            Ok(server) => Ok(server),
+            Ok(server) => {
+                if let Some(folder) = &config.audit.folder {
+                    unsealer.keep_copy(folder).await;
+                }
+                Ok(server)
+            }
             Err(error) => {
                 // It never served; names need not wait for it.
                 let _ = apps.leave().await;
@@ -355,7 +361,7 @@ fn shown(address: Option<SocketAddr>) -> String {
 ///
 /// [`StartError::Kek`] or [`StartError::Store`].
 pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
-    let kek = read_kek(&config.kek)?;
+    let unsealer = Unsealer::open(config)?;
     let stores = Stores::open(config, Access::Change).await?;
-    Ok((Control::new(Arc::clone(&stores.control), kek), stores))
+    Ok((Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)), stores))
 }

@@ -17,7 +17,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Failure, default_config, dev_folder};
 use sealwire_config::{Config, Environment};
-use sealwire_engine::kek::read_kek;
+use sealwire_engine::root::audit_kek;
 
 /// Interval at which `show --follow` polls for new records.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
@@ -195,7 +195,10 @@ impl AuditSource {
         let folder = self.folder.clone().or_else(|| config.as_ref()?.audit.folder.clone());
         let folder = folder.ok_or("audit.folder is empty in this configuration: there is no audit trail")?;
         let key = match config.filter(|_| keyed) {
-            Some(config) => Some(AuditKey::new(read_kek(&config.kek)?.audit_secret())),
+            Some(config) => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                Some(AuditKey::new(runtime.block_on(audit_kek(&config, Some(&folder)))?.audit_secret()))
+            }
             None => None,
         };
         Ok((folder, key))

@@ -16,7 +16,7 @@ use sealwire_wire::control::{
 use super::connect::ConnectArgs;
 use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
-use sealwire_engine::kek::read_kek;
+use sealwire_engine::root::Unsealer;
 
 /// Entries per page of a list.
 const PAGE: u32 = 1_000;
@@ -58,8 +58,8 @@ impl TargetArgs {
         let Some(file) = &self.file else {
             return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
         };
-        let kek = read_kek(&self.config.load()?.kek)?;
-        let control = Control::new(Arc::new(FileStore::open(file)?), kek);
+        let unsealer = Unsealer::open(&self.config.load()?)?;
+        let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
             control.maintain(unix_s()?).await?;

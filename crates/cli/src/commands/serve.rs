@@ -14,7 +14,7 @@ use super::{ConfigArgs, Failure, chain};
 pub(super) use crate::core_dumps::forbid as no_core_dumps;
 use crate::systemd::Supervisor;
 use sealwire_config::{Config, LogFormat, Mode};
-use sealwire_engine::kek::read_kek;
+use sealwire_engine::root::Unsealer;
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
@@ -108,12 +108,12 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
 
 /// Loads every app as an engine would. Creates nothing that is missing.
 async fn count_apps(config: &Config) -> Result<usize, StartError> {
-    let kek = read_kek(&config.kek)?;
+    let unsealer = Unsealer::open(config)?;
     if config.state.mode == Mode::Embedded && !config.state.folder.exists() {
         return Ok(0);
     }
     let stores = Stores::open(config, Access::Serve).await?;
-    let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+    let loaded = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)).load().await;
     stores.close().await;
     Ok(loaded?.apps.len())
 }

@@ -11,7 +11,7 @@ use sealwire_store_postgres::{Examined, examine as examine_postgres};
 
 use super::{Report, audit, files};
 use sealwire_config::{AccessMode, Config, Mode};
-use sealwire_engine::kek::read_kek;
+use sealwire_engine::root::{Unsealer, audit_kek};
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 
 /// Latency to the database above which every request on a token is slow.
@@ -21,8 +21,8 @@ const CLOCK_S_MANY: f64 = 5.0;
 
 pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: bool) {
     const CHECK: &str = "key-encryption key";
-    let kek = match read_kek(&config.kek) {
-        Ok(kek) => kek,
+    let unsealer = match Unsealer::open(config) {
+        Ok(unsealer) => unsealer,
         Err(error) => {
             let remedy = "put 64 hexadecimal digits there (32 random bytes), or the key that the state was made under";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
@@ -31,14 +31,24 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             return;
         }
     };
-    audit::examine(report, config, Some(&AuditKey::new(kek.audit_secret())));
-    report.good(CHECK, "it is there, and has the form of one");
+    let audit_key = match audit_kek(config, None).await {
+        Ok(kek) => {
+            report.good(CHECK, "it is there, and has the form of one");
+            Some(AuditKey::new(kek.audit_secret()))
+        }
+        Err(error) => {
+            let remedy = "mend the provider that is named, or configure another one of the store's slots";
+            report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
+            None
+        }
+    };
+    audit::examine(report, config, audit_key.as_ref());
     if !place(report, config, engine_runs).await {
         return;
     }
     match Stores::open(config, Access::Serve).await {
         Ok(stores) => {
-            let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+            let loaded = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)).load().await;
             roles(report, config, &*stores.control).await;
             stores.close().await;
             match loaded {
@@ -92,6 +102,10 @@ fn refused(report: &mut Report, error: &StoreError) {
         StoreError::WrongKek { .. } => (
             "the engine does not start: no key of that app can be opened",
             "find the key-encryption key that the state was made under; without it nothing sealed can be opened again",
+        ),
+        StoreError::RootKey(_) => (
+            "the engine does not start: no key can be opened",
+            "mend a provider that is named, or configure another one of the store's slots",
         ),
         StoreError::InUse { .. } => {
             ("the engine does not start", "stop whoever has it, or give this engine another folder")

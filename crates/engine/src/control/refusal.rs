@@ -37,7 +37,8 @@ pub fn of(error: StoreError) -> RpcError {
             ErrorCode::Internal
         }
     };
-    let passes = matches!(error, StoreError::Conflict { .. } | StoreError::NotServed { .. }) || code == ErrorCode::Unavailable;
+    let passes =
+        matches!(error, StoreError::Conflict { .. } | StoreError::NotServed { .. }) || code == ErrorCode::Unavailable;
     let pause = passes.then_some(RETRY_MS);
     let mut answer = RpcError::new(code, error.to_string());
     answer.retry_after_ms = pause;

@@ -1,0 +1,341 @@
+//! Unseals a store: finds the key-encryption key (KEK) of its keys, by the root key or without one.
+//!
+//! The providers of the root record's slots are asked side by side, and the first right answer counts. Unwrapped root
+//! keys stay in memory, so that the outage of a provider never stops a running engine.
+//!
+//! The key of the audit log comes from the same record. The engine therefore keeps a copy of the record in the folder of
+//! the audit log, where `sealwire audit verify` finds it while the engine has the store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use sealwire_apps::{FindKek, RootEntry, RootRecord, RootSlot};
+use sealwire_config::{Config, KekSource};
+use sealwire_crypto::{Kek, RootKey};
+use sealwire_kek::{Provider, ProviderError, ProviderSettings, Slot};
+use sealwire_store::StoreError;
+use tokio::task::JoinSet;
+
+use crate::kek::{KekError, read_kek};
+
+/// Name of the provider that `kek.provider` configures.
+pub const LOCAL_PROVIDER: &str = "local";
+/// File with a copy of the root record, in the folder of the audit log.
+pub const ROOT_COPY_FILE: &str = "root.json";
+/// Name of the file until it is complete.
+const PARTIAL_COPY_FILE: &str = "root.json.new";
+
+/// The configured providers, by name.
+#[derive(Debug)]
+pub struct Providers(BTreeMap<String, ConfiguredProvider>);
+
+#[derive(Debug)]
+struct ConfiguredProvider {
+    settings: ProviderSettings,
+    /// An error for a kind that this build lacks.
+    provider: Result<Arc<dyn Provider>, ProviderError>,
+}
+
+impl Providers {
+    /// Reads the settings of all providers. Reaches none of them.
+    ///
+    /// # Errors
+    /// The file of `kek.providers` cannot be read, or a setting is invalid.
+    pub fn load(config: &Config) -> Result<Self, KekError> {
+        let local = match &config.kek {
+            KekSource::File(path) => ProviderSettings::File { path: path.clone() },
+            KekSource::Environment(variable) => ProviderSettings::Environment { variable: variable.clone() },
+        };
+        let mut all = BTreeMap::from([(LOCAL_PROVIDER.to_owned(), ConfiguredProvider::new(local))]);
+        let Some(file) = &config.kek_providers else { return Ok(Self(all)) };
+        let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        let tables: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            // The parser's text can contain a value.
+            wrong(&format!("line {line}: must be tables of providers, whose settings are texts"))
+        })?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for (name, mut table) in tables {
+            if name == LOCAL_PROVIDER {
+                return Err(wrong(&"the provider `local` is the one that `kek.provider` configures"));
+            }
+            let kind = table.remove("kind").unwrap_or_default();
+            let settings = ProviderSettings::parse(&name, &kind, &table, folder).map_err(|error| wrong(&error))?;
+            all.insert(name, ConfiguredProvider::new(settings));
+        }
+        Ok(Self(all))
+    }
+
+    /// Returns every provider's name and settings.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ProviderSettings)> {
+        self.0.iter().map(|(name, configured)| (&**name, &configured.settings))
+    }
+
+    /// Wraps a root key for a new slot, and unwraps the copy once.
+    ///
+    /// # Errors
+    /// [`StoreError::RootKey`], which names the provider.
+    pub async fn new_slot(
+        &self,
+        name: &str,
+        set: [u8; 16],
+        root: &RootKey,
+        number: u32,
+    ) -> Result<RootSlot, StoreError> {
+        let failed = |what: &dyn fmt::Display| StoreError::RootKey(format!("provider {name}: {what}"));
+        let configured = self.0.get(name).ok_or_else(|| failed(&"not configured here"))?;
+        let provider = configured.provider.as_ref().map_err(|error| failed(error))?;
+        let place = Slot { set, root: root.id(&set)?, number };
+        let wrapped = provider.wrap(root.expose(), &place).await.map_err(|error| failed(&error))?;
+        let unwrapped = provider.unwrap(&wrapped, &place).await.map_err(|error| failed(&error))?;
+        if RootKey::from_bytes(unwrapped).id(&set)? != place.root {
+            return Err(failed(&"the copy unwraps to another root key"));
+        }
+        let fields = configured.settings.public_fields().into_iter();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Ok(RootSlot {
+            number,
+            provider: name.to_owned(),
+            kind: configured.settings.kind().name().to_owned(),
+            fields: fields.map(|(field, value)| (field.to_owned(), value)).collect(),
+            wrapped,
+            created_unix_s: now,
+            verified_unix_s: now,
+        })
+    }
+
+    /// Unwraps the copy in one slot, and checks that it is the root key of the record.
+    ///
+    /// # Errors
+    /// The reason, without the slot.
+    pub async fn unwrap_slot(&self, set: [u8; 16], root: &RootEntry, slot: &RootSlot) -> Result<RootKey, String> {
+        let configured = self.0.get(&slot.provider).ok_or("not configured here")?;
+        let provider = configured.provider.as_ref().map_err(ToString::to_string)?;
+        unwrap_checked(&**provider, &slot.wrapped, Slot { set, root: root.id, number: slot.number }).await
+    }
+}
+
+impl ConfiguredProvider {
+    fn new(settings: ProviderSettings) -> Self {
+        let provider = settings.provider();
+        Self { settings, provider }
+    }
+}
+
+/// Unwraps a copy. The root key's id in `place` must be that of the result.
+async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: Slot) -> Result<RootKey, String> {
+    let begun = Instant::now();
+    let result = provider.unwrap(wrapped, &place).await.map_err(|error| error.to_string());
+    let checked = result.and_then(|bytes| {
+        let root = RootKey::from_bytes(bytes);
+        match root.id(&place.set) {
+            Ok(id) if id == place.root => Ok(root),
+            Ok(_) => Err("the copy unwraps to another root key".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    });
+    let (slot, kind, ms) = (place.number, provider.kind().name(), begun.elapsed().as_millis());
+    match &checked {
+        Ok(_) => tracing::info!(slot, kind, ms, "a copy of the root key was unwrapped"),
+        Err(error) => tracing::warn!(slot, kind, ms, error, "a copy of the root key was not unwrapped"),
+    }
+    checked
+}
+
+/// Finds the KEK of a store, with or without a root key.
+pub struct Unsealer {
+    providers: Arc<Providers>,
+    /// The KEK of a store without a root key.
+    plain: Result<Arc<Kek>, KekError>,
+    /// Unwrapped root keys, by id.
+    unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
+    copy: tokio::sync::Mutex<RecordCopy>,
+}
+
+/// The copy of the root record beside the audit log.
+#[derive(Default)]
+struct RecordCopy {
+    folder: Option<PathBuf>,
+    /// The record that was found last. `None`: the store was found without one.
+    latest: Option<Option<RootRecord>>,
+    is_written: bool,
+}
+
+impl Unsealer {
+    /// Reads the settings of all providers, and the KEK of the configuration.
+    ///
+    /// # Errors
+    /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is configured.
+    pub fn open(config: &Config) -> Result<Self, KekError> {
+        let providers = Arc::new(Providers::load(config)?);
+        let plain = read_kek(&config.kek).map(Arc::new);
+        if let (None, Err(error)) = (&config.kek_providers, &plain) {
+            return Err(error.clone());
+        }
+        Ok(Self { providers, plain, unwrapped: Mutex::default(), copy: tokio::sync::Mutex::default() })
+    }
+
+    /// Returns the configured providers.
+    #[must_use]
+    pub fn providers(&self) -> &Arc<Providers> {
+        &self.providers
+    }
+
+    /// Keeps a copy of the root record in this folder from now on, or none while the store has no root key. A copy that
+    /// cannot be written is logged and tried again at the next load.
+    pub async fn keep_copy(&self, folder: &Path) {
+        let mut copy = self.copy.lock().await;
+        copy.folder = Some(folder.to_owned());
+        copy.write().await;
+    }
+
+    /// Returns a root key of the record.
+    ///
+    /// # Errors
+    /// [`StoreError::RootKey`] with each slot, its provider and the reason.
+    pub async fn unseal(&self, set: [u8; 16], root: &RootEntry) -> Result<Arc<RootKey>, StoreError> {
+        if let Some(found) = self.kept().get(&root.id) {
+            return Ok(Arc::clone(found));
+        }
+        let (mut asked, mut reasons) = (JoinSet::new(), BTreeMap::new());
+        for slot in root.slots.iter().cloned() {
+            let (providers, root) = (Arc::clone(&self.providers), root.clone());
+            asked.spawn(async move {
+                let result = providers.unwrap_slot(set, &root, &slot).await;
+                (slot.number, slot.provider, result)
+            });
+        }
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok((_, _, Ok(found))) => {
+                    let found = Arc::new(found);
+                    self.kept().insert(root.id, Arc::clone(&found));
+                    return Ok(found);
+                }
+                Ok((number, provider, Err(reason))) => {
+                    reasons.insert(number, format!("slot {number} (provider {provider}): {reason}"));
+                }
+                // The provider panicked, which is logged.
+                Err(_) => {
+                    reasons.insert(u32::MAX, "a provider failed".to_owned());
+                }
+            }
+        }
+        let reasons = reasons.into_values().collect::<Vec<_>>().join("; ");
+        Err(StoreError::RootKey(format!("no slot unwraps it: {reasons}")))
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
+        self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn note(&self, root: Option<&RootRecord>) {
+        let mut copy = self.copy.lock().await;
+        if copy.latest.as_ref().is_none_or(|latest| latest.as_ref() != root) {
+            (copy.latest, copy.is_written) = (Some(root.cloned()), false);
+        }
+        copy.write().await;
+    }
+}
+
+#[async_trait]
+impl FindKek for Unsealer {
+    async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
+        let kek = match root {
+            None => {
+                let unread = |error: &KekError| StoreError::Setting { key: "kek", what: error.0.clone() };
+                Arc::clone(self.plain.as_ref().map_err(unread)?)
+            }
+            Some(record) => {
+                let active = self.unseal(record.set, &record.active).await?;
+                if let Some(incoming) = &record.incoming {
+                    // An instance that serves this generation must hold both.
+                    self.unseal(record.set, &incoming.entry).await?;
+                }
+                let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
+                let altered = |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
+                // Root keys of the past are wiped.
+                self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
+                Arc::new(kek.map_err(altered)?)
+            }
+        };
+        self.note(root).await;
+        Ok(kek)
+    }
+}
+
+impl fmt::Debug for Unsealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsealer").field("providers", &self.providers).finish_non_exhaustive()
+    }
+}
+
+impl RecordCopy {
+    async fn write(&mut self) {
+        let (Some(folder), Some(latest), false) = (&self.folder, &self.latest, self.is_written) else { return };
+        let bytes = match latest.as_ref().map(RootRecord::to_bytes).transpose() {
+            Ok(bytes) => bytes,
+            Err(error) => return tracing::warn!(%error, "the root record is not copied beside the audit log"),
+        };
+        let place = folder.clone();
+        let written = tokio::task::spawn_blocking(move || write_copy(&place, bytes.as_deref())).await;
+        match written.map_err(io::Error::other).flatten() {
+            Ok(()) => self.is_written = true,
+            Err(error) => {
+                tracing::warn!(folder = %folder.display(), %error, "the root record is not copied beside the audit log");
+            }
+        }
+    }
+}
+
+/// Replaces the copy as a whole, or removes it.
+fn write_copy(folder: &Path, record: Option<&[u8]>) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let remove = |path: &Path| match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let (path, partial) = (folder.join(ROOT_COPY_FILE), folder.join(PARTIAL_COPY_FILE));
+    match record {
+        None => remove(&path)?,
+        Some(record) => {
+            remove(&partial)?;
+            let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
+            file.write_all(record)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)?;
+        }
+    }
+    std::fs::File::open(folder)?.sync_all()
+}
+
+/// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root record is looked for in
+/// `folder`, then in `audit.folder`. Without a copy, the result is the KEK of the configuration.
+///
+/// # Errors
+/// The copy cannot be read, or no provider unwraps it; the KEK cannot be read.
+pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek>, KekError> {
+    for folder in [folder, config.audit.folder.as_deref()].into_iter().flatten() {
+        let path = folder.join(ROOT_COPY_FILE);
+        let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
+        let record = match std::fs::read(&path) {
+            Ok(record) => RootRecord::parse(&record).map_err(|error| wrong(&error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(wrong(&error)),
+        };
+        // The audit secret is under the active root key.
+        let record = RootRecord { incoming: None, ..record };
+        return Unsealer::open(config)?.find(Some(&record)).await.map_err(|error| wrong(&error));
+    }
+    read_kek(&config.kek).map(Arc::new)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Tests of unsealing: any slot serves, a right root key stays in memory, and the audit key needs no store.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use sealwire_apps::Control;
+use sealwire_crypto::{AppId, Suite};
+use sealwire_store::{ControlStore, MemoryStore};
+
+use super::*;
+
+const SET: [u8; 16] = [3; 16];
+
+/// A configuration with the provider `local` and two more, whose keys are files.
+struct Deployment {
+    folder: tempfile::TempDir,
+    config: Config,
+    store: Arc<dyn ControlStore>,
+}
+
+impl Deployment {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults(folder.path());
+        config.kek_providers = Some(folder.path().join("providers.toml"));
+        config.audit.folder = Some(folder.path().join("audit"));
+        let deployment = Self { folder, config, store: Arc::new(MemoryStore::default()) };
+        fs::create_dir(deployment.path("audit")).unwrap();
+        for name in ["kek.key", "east.key", "west.key"] {
+            deployment.write(name, &Kek::generate_hex().unwrap());
+        }
+        let table = |name: &str| format!("[{name}]\nkind = \"file\"\npath = \"{name}.key\"\n");
+        deployment.write("providers.toml", &(table("east") + &table("west")));
+        deployment
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    fn remove(&self, names: &[&str]) {
+        names.iter().for_each(|name| fs::remove_file(self.path(name)).unwrap());
+    }
+
+    /// Opens the store as another process does.
+    fn open(&self) -> (Arc<Unsealer>, Control) {
+        let unsealer = Arc::new(Unsealer::open(&self.config).unwrap());
+        let control = Control::with_finder(Arc::clone(&self.store), Arc::<Unsealer>::clone(&unsealer));
+        (unsealer, control)
+    }
+
+    async fn slots(&self, names: &[&str], root: &RootKey, first: u32) -> Vec<RootSlot> {
+        let providers = Providers::load(&self.config).unwrap();
+        let mut slots = Vec::new();
+        for (name, number) in names.iter().zip(first..) {
+            slots.push(providers.new_slot(name, SET, root, number).await.unwrap());
+        }
+        slots
+    }
+
+    /// Creates an app and a root key.
+    async fn with_root(names: &[&str]) -> (Self, RootKey) {
+        let deployment = Self::new();
+        let (_, control) = deployment.open();
+        control.create(&AppId::new("shop").unwrap(), &[Suite::P256]).await.unwrap();
+        let root = RootKey::generate().unwrap();
+        let slots = deployment.slots(names, &root, 1).await;
+        control.create_root(SET, &root, slots).await.unwrap();
+        (deployment, root)
+    }
+
+    async fn refusal(&self) -> String {
+        match self.open().1.load().await {
+            Err(StoreError::RootKey(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_one_slot_unseals_the_store() {
+    let all = ["kek.key", "east.key", "west.key"];
+    for left in all {
+        let (deployment, _) = Deployment::with_root(&["local", "east", "west"]).await;
+        let gone: Vec<&str> = all.into_iter().filter(|name| *name != left).collect();
+        deployment.remove(&gone);
+        assert_eq!(deployment.open().1.load().await.unwrap().apps.len(), 1, "{left}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_a_right_slot_names_each_with_its_reason() {
+    let (deployment, root) = Deployment::with_root(&["local", "east", "west"]).await;
+    deployment.remove(&["kek.key"]);
+    let other = Kek::generate_hex().unwrap();
+    deployment.write("east.key", &other);
+    deployment.write("providers.toml", "[east]\nkind = \"file\"\npath = \"east.key\"\n");
+    let why = deployment.refusal().await;
+    let parts: Vec<&str> = why.split("; ").collect();
+    assert!(
+        parts[0].starts_with("no slot unwraps it: slot 1 (provider local): ") && parts[0].contains("kek.key"),
+        "{why}"
+    );
+    assert!(parts[1].starts_with("slot 2 (provider east): ") && parts[1].contains("another key's"), "{why}");
+    assert_eq!(parts[2..], ["slot 3 (provider west): not configured here"]);
+    let digits = hex_of(root.expose());
+    assert!(!why.contains(&*other) && !why.contains(&digits));
+}
+
+fn hex_of(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn a_provider_that_gives_another_root_key_is_refused_and_the_others_are_awaited() {
+    /// A provider that answers at once, with another root key.
+    #[derive(Debug)]
+    struct Liar;
+    #[async_trait]
+    impl Provider for Liar {
+        fn kind(&self) -> sealwire_kek::ProviderKind {
+            sealwire_kek::ProviderKind::File
+        }
+        async fn wrap(&self, _: &sealwire_kek::RootBytes, _: &Slot) -> Result<Vec<u8>, ProviderError> {
+            Ok(vec![1])
+        }
+        async fn unwrap(&self, _: &[u8], _: &Slot) -> Result<sealwire_kek::RootBytes, ProviderError> {
+            Ok(sealwire_kek::RootBytes::new([9; 32]))
+        }
+    }
+    let (deployment, root) = Deployment::with_root(&["local", "east"]).await;
+    let record = deployment.open().1.root().await.unwrap().1.unwrap();
+    let lying = |name: &str| {
+        let mut unsealer = Unsealer::open(&deployment.config).unwrap();
+        let mut providers = Providers::load(&deployment.config).unwrap();
+        providers.0.get_mut(name).unwrap().provider = Ok(Arc::new(Liar));
+        unsealer.providers = Arc::new(providers);
+        unsealer
+    };
+    let found = lying("local").unseal(SET, &record.active).await.unwrap();
+    assert_eq!(found.expose(), root.expose());
+    let refused = lying("local").providers.new_slot("local", SET, &root, 9).await.unwrap_err().to_string();
+    assert_eq!(refused, "root key: provider local: the copy unwraps to another root key");
+    deployment.remove(&["east.key"]);
+    let refused = lying("local").unseal(SET, &record.active).await.unwrap_err().to_string();
+    assert!(refused.contains("slot 1 (provider local): the copy unwraps to another root key; slot 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_unwrapped_root_key_outlives_its_providers_and_no_longer_than_its_record() {
+    let (deployment, first) = Deployment::with_root(&["local", "east"]).await;
+    let (unsealer, control) = deployment.open();
+    control.load().await.unwrap();
+    deployment.remove(&["kek.key", "east.key"]);
+    control.load().await.unwrap();
+    assert!(deployment.refusal().await.contains("kek.key"));
+
+    // An incoming root key must be there before the load succeeds.
+    let second = RootKey::generate().unwrap();
+    control.stage_root(&second, deployment.slots(&["west"], &second, 3).await).await.unwrap();
+    let staged = fs::read_to_string(deployment.path("west.key")).unwrap();
+    deployment.remove(&["west.key"]);
+    let refused = control.load().await.unwrap_err().to_string();
+    assert!(refused.contains("slot 3 (provider west)"), "{refused}");
+    deployment.write("west.key", &staged);
+    control.load().await.unwrap();
+    let held = || unsealer.kept().keys().copied().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(held(), [first.id(&SET).unwrap(), second.id(&SET).unwrap()].into());
+    control.activate_root(&second).await.unwrap();
+    deployment.remove(&["west.key"]);
+    control.load().await.unwrap();
+    assert_eq!(held(), [second.id(&SET).unwrap()].into());
+}
+
+#[tokio::test]
+async fn the_audit_key_needs_no_store_and_stays_the_same() {
+    let (deployment, _) = Deployment::with_root(&["local", "east"]).await;
+    let copy = deployment.path("audit").join(ROOT_COPY_FILE);
+    let local = fs::read_to_string(deployment.path("kek.key")).unwrap();
+    let secret = Kek::from_hex(&local).unwrap().audit_secret().clone();
+    let offline = async || audit_kek(&deployment.config, None).await.map(|kek| kek.audit_secret().clone());
+    assert_eq!(offline().await.unwrap(), secret, "without a copy, by the configured key");
+
+    let (unsealer, control) = deployment.open();
+    unsealer.keep_copy(&deployment.path("audit")).await;
+    assert!(!copy.exists(), "nothing was loaded yet");
+    control.load().await.unwrap();
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read(&copy).unwrap(), deployment.store.read("root").await.unwrap().1.unwrap());
+    let other = Kek::generate_hex().unwrap();
+    deployment.write("kek.key", &other);
+    assert_eq!(offline().await.unwrap(), secret, "by the other slot");
+    deployment.write("kek.key", &local);
+
+    // Another root key, and none.
+    let second = RootKey::generate().unwrap();
+    control.stage_root(&second, deployment.slots(&["west"], &second, 3).await).await.unwrap();
+    control.activate_root(&second).await.unwrap();
+    control.load().await.unwrap();
+    assert_eq!(fs::read(&copy).unwrap(), deployment.store.read("root").await.unwrap().1.unwrap());
+    assert_eq!(offline().await.unwrap(), secret);
+    fs::write(&copy, "{}").unwrap();
+    assert!(offline().await.unwrap_err().to_string().contains("root.json: root: damaged"));
+    control.remove_root(Arc::new(Kek::from_hex(&local).unwrap())).await.unwrap();
+    control.load().await.unwrap();
+    assert!(!copy.exists());
+    assert_eq!(offline().await.unwrap(), secret);
+}
+
+#[test]
+fn a_file_of_providers_is_refused_by_name_and_without_its_values() {
+    let deployment = Deployment::new();
+    for (text, expected) in [
+        ("[hsm", "line 1: must be tables of providers"),
+        ("\n\n[hsm]\nkind = 7", "line 4: must be tables of providers"),
+        ("kind = \"file\"", "line 1: must be tables of providers"),
+        ("[local]\nkind = \"file\"\npath = \"a\"", "`local` is the one that `kek.provider` configures"),
+        ("[hsm]\npath = \"a\"", "provider `hsm`: the kind must be one of"),
+        ("[HSM]\nkind = \"file\"\npath = \"a\"", "provider `HSM`: the name must be"),
+        ("[hsm]\nkind = \"file\"\npath = \"a\"\npni_file = \"hunter2\"", "provider `hsm`: pni_file: unknown"),
+        ("[hsm]\nkind = \"hunter2\"", "the kind must be one of"),
+        ("[hsm]\nkind = \"file\"\npath = hunter2", "line 3: must be tables of providers"),
+    ] {
+        deployment.write("providers.toml", text);
+        let error = Unsealer::open(&deployment.config).unwrap_err().to_string();
+        assert!(error.starts_with("kek: ") && error.contains("providers.toml"), "{error}");
+        assert!(error.contains(expected) && !error.contains("hunter2"), "{expected}: {error}");
+    }
+    deployment.remove(&["providers.toml"]);
+    assert!(Unsealer::open(&deployment.config).unwrap_err().to_string().contains("providers.toml"));
+}
+
+#[tokio::test]
+async fn the_configured_key_may_be_absent_only_beside_other_providers() {
+    let (mut deployment, _) = Deployment::with_root(&["east"]).await;
+    deployment.remove(&["kek.key"]);
+    deployment.open().1.load().await.unwrap();
+    let empty = Control::with_finder(Arc::new(MemoryStore::default()), deployment.open().0);
+    assert!(matches!(empty.load().await, Err(StoreError::Setting { key: "kek", what }) if what.contains("kek.key")));
+    deployment.config.kek_providers = None;
+    assert!(Unsealer::open(&deployment.config).unwrap_err().to_string().contains("kek.key"));
+}
