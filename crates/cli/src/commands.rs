@@ -20,6 +20,7 @@ mod doctor;
 mod documents;
 mod encapsulations;
 mod instances;
+mod kek;
 mod mask;
 mod operator;
 mod principals;
@@ -97,6 +98,10 @@ enum Command {
     Principals(principals::Args),
     /// Migrate everything of one store to another, and compare them
     Store(store::Args),
+    /// Create the store's root key, and manage its slots: copies of which any one starts an engine
+    Kek(kek::Args),
+    /// Replace or remove the store's root key
+    Root(kek::RootArgs),
     /// Verify the audit trail, and show its records
     Audit(audit::Args),
     /// Check a configuration file, or print one with every key
@@ -132,6 +137,8 @@ pub fn run() -> ExitCode {
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Mask(args) => mask::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Kek(args) => kek::run(&args),
+        Command::Root(args) => kek::run_root(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),

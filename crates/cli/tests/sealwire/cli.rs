@@ -1,6 +1,7 @@
 //! Tests of the program as a user runs it: the built binary, real files, a real engine on loopback.
 
 mod masks;
+mod root;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,0 +1,104 @@
+//! Tests of `sealwire kek` and `sealwire root`: a document opens again after every change of the root key.
+
+use std::fs;
+
+use super::{DEV, Dev, ok, refused};
+
+/// Starts an engine on the folder, and opens the document that an engine sealed before.
+fn opens(folder: tempfile::TempDir) -> tempfile::TempDir {
+    let dev = Dev::start_in(folder);
+    assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
+    dev.end()
+}
+
+#[test]
+fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    refused(dev.path(), &["kek", "list"], 1, "stop the engine");
+    let folder = dev.end();
+    let at = folder.path().to_owned();
+    let (config, local) = (at.join("sealwire-dev/sealwire.toml"), at.join("sealwire-dev/kek"));
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("file = \"kek\"", "file = \"kek\"\nproviders = \"providers.toml\"")).unwrap();
+    let table = "[vault]\nkind = \"file\"\npath = \"vault.key\"\n\n[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
+    fs::write(at.join("sealwire-dev/providers.toml"), table).unwrap();
+    for (name, digit) in [("vault.key", "5"), ("spare.key", "6")] {
+        fs::write(at.join("sealwire-dev").join(name), digit.repeat(64)).unwrap();
+    }
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&ok(&at, &[arguments, &["--json"]].concat())).unwrap()
+    };
+    let numbers = || -> Vec<u64> {
+        let slots = json(&["kek", "list"])["roots"][0]["slots"].as_array().unwrap().clone();
+        slots.iter().map(|slot| slot["number"].as_u64().unwrap()).collect()
+    };
+
+    assert!(ok(&at, &["kek", "list"]).contains("the store has no root key"));
+    refused(&at, &["kek", "verify"], 1, "`sealwire kek init` creates one");
+    refused(&at, &["kek", "init", "--provider", "hsm"], 1, "provider hsm: not configured here");
+    assert!(ok(&at, &["kek", "init", "--provider", "local", "--provider", "vault"]).contains("2 slots"));
+    refused(&at, &["kek", "init"], 1, "root key already");
+    let shown = ok(&at, &["kek", "list"]);
+    assert!(shown.contains(", active, created ") && shown.contains("provider spare (file) has no slot"), "{shown}");
+    assert_eq!(json(&["kek", "add", "spare"])["slot"], 3);
+    refused(&at, &["kek", "add", "spare"], 1, "provider spare has two slots");
+
+    // The local key is lost. The other slots start the engine, and verify the audit log.
+    let kept = fs::read_to_string(&local).unwrap();
+    fs::remove_file(&local).unwrap();
+    fs::write(&local, "0".repeat(64)).unwrap();
+    let folder = opens(folder);
+    assert!(at.join("sealwire-dev/audit/root.json").exists());
+    assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
+    refused_after_output(&at, &["kek", "verify"], "1 slots do not unwrap");
+    ok(&at, &["kek", "remove", "1"]);
+    assert!(ok(&at, &["kek", "verify"]).contains("slot 2 (provider vault): unwraps the root key"));
+    refused(&at, &["kek", "remove", "1"], 1, "no slot 1");
+    assert_eq!(numbers(), [2, 3]);
+    ok(&at, &["kek", "rotate"]);
+    assert_eq!(numbers(), [4, 5]);
+    let folder = opens(folder);
+
+    // A slot goes only if another one unwraps now.
+    fs::rename(at.join("sealwire-dev/spare.key"), at.join("spare.key")).unwrap();
+    refused(&at, &["kek", "remove", "4"], 1, "no other slot unwraps the root key now");
+    ok(&at, &["kek", "remove", "5"]);
+    refused(&at, &["kek", "remove", "4"], 1, "the last slot cannot be removed");
+
+    let before = json(&["kek", "list"])["roots"][0]["id"].clone();
+    ok(&at, &["root", "rotate"]);
+    assert_ne!(json(&["kek", "list"])["roots"][0]["id"], before);
+    assert_eq!(numbers(), [6]);
+    let folder = opens(folder);
+    assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
+    ok(&at, &["root", "rotate", "--abandon"]);
+
+    refused(&at, &["root", "remove"], 2, "--to-local");
+    refused(&at, &["root", "remove", "--to-local"], 1, "the audit log is not of this key-encryption key");
+    fs::write(&local, kept).unwrap();
+    ok(&at, &["root", "remove", "--to-local"]);
+    fs::remove_file(at.join("sealwire-dev/vault.key")).unwrap();
+    opens(folder);
+    assert!(!at.join("sealwire-dev/audit/root.json").exists());
+}
+
+/// Runs a command that prints a result and fails.
+fn refused_after_output(folder: &std::path::Path, arguments: &[&str], says: &str) {
+    let output = super::sealwire(folder, arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && !output.stdout.is_empty() && text.contains(says), "{text}");
+}
+
+#[test]
+fn a_missing_provider_is_named_and_nothing_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    ok(path, &["kek", "init"]);
+    fs::write(path.join("sealwire-dev/kek"), "0".repeat(64)).unwrap();
+    refused(path, &["config", "check"], 1, "root key: no slot unwraps it: slot 1 (provider local): ");
+    refused(path, &["kek", "add", "local"], 1, "slot 1 (provider local): ");
+    refused(path, &["root", "rotate", "--abandon", "--config", "absent.toml"], 64, "absent.toml");
+}
