@@ -11,4 +11,5 @@ mod ledger;
 mod loss;
 mod moving;
 mod planes;
+mod roots;
 mod sweeps;
