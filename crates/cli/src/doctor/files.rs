@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Report;
 use sealwire_config::{Config, KekSource, Mode};
+use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
 use sealwire_server::tls::exposed_mode;
 
 const CHECK: &str = "files";
@@ -22,10 +23,17 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     ];
     let postgres = postgres.into_iter().filter_map(|(key, file)| Some((key, file.as_deref()?)));
     let postgres = postgres.filter(|_| config.state.mode == Mode::Postgres);
+    let named = tls_key.into_iter().chain(kek).chain(postgres);
+    let mut files: Vec<_> = named.map(|(key, file)| (key.to_owned(), file.to_owned())).collect();
+    // A file of providers that does not load is reported by the check of the key-encryption key.
+    for (name, settings) in Providers::load(config).iter().flat_map(Providers::iter) {
+        let secret = settings.secret_files().into_iter().filter(|_| name != LOCAL_PROVIDER);
+        files.extend(secret.map(|(setting, file)| (format!("provider {name}: {setting}"), file.to_owned())));
+    }
     let mut looked = 0;
-    for (key, file) in tls_key.into_iter().chain(kek).chain(postgres) {
+    for (key, file) in files {
         // A missing file is reported by the check that needs the file.
-        let Ok(metadata) = std::fs::metadata(file) else { continue };
+        let Ok(metadata) = std::fs::metadata(&file) else { continue };
         looked += 1;
         if let Some(mode) = exposed_mode(&metadata) {
             report.wrong(

@@ -131,6 +131,18 @@ async fn what_is_broken_is_found() {
         (|d| d.mode("tls/server-key.pem", 0o644), Wrong, "files", "tls.key"),
         (|d| d.mode("kek.key", 0o640), Level::Good, "files", "2 files"),
         (|d| d.mode("kek.key", 0o664), Wrong, "files", "kek.file"),
+        (
+            |d| {
+                d.config.push_str("[kek]\nproviders = \"providers.toml\"\n");
+                d.write("providers.toml", "[safe]\nkind = \"file\"\npath = \"safe.key\"\n");
+                d.write("safe.key", &Kek::generate_hex().unwrap());
+                d.mode("safe.key", 0o644);
+            },
+            Wrong,
+            "files",
+            "provider safe: path",
+        ),
+        (|d| d.config.push_str("[kek]\nproviders = \"absent.toml\"\n"), Wrong, "key-encryption key", "absent.toml"),
         (|d| d.mode("state", 0o777), Wrong, "files", "state.folder"),
         (|d| d.config = d.config.replace("folder = \"audit\"", ""), Warning, "audit trail", "no records are kept"),
         (
