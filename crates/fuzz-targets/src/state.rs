@@ -140,6 +140,7 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         "app/shop",
         "collection/shop/",
         "role/",
+        "root",
         "\\u0041",
     ])
 }
