@@ -9,7 +9,6 @@
 
 #[cfg(feature = "awskms")]
 mod aws_kms;
-mod credential_files;
 mod https;
 pub mod local;
 pub mod pkcs11;
@@ -112,7 +111,7 @@ pub enum ProviderError {
     /// The credential was rejected, or does not permit this.
     #[error("{0}")]
     Denied(String),
-    /// The key, token or module that the settings name is not there.
+    /// The key, token, module or file that the settings name is not there.
     #[error("{0}")]
     NotFound(String),
     /// The provider answered, but the copy does not unwrap: it was altered, is another slot's or another key's.

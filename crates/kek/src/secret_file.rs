@@ -1,62 +1,36 @@
-//! Reads small files that hold a secret.
+//! Reads small files: secrets, tokens and certificates.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use crate::ProviderError;
 
 /// Longest secret file that is read, in bytes.
-pub const SECRET_FILE_BYTES_MAX: u64 = 16 << 10;
+pub const SECRET_FILE_BYTES_MAX: u64 = 64 << 10;
+/// Longest file with certificates that is read, in bytes. A bundle of every public authority has 250 KB.
+pub(crate) const PUBLIC_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The bytes of a secret file.
+#[derive(Debug)]
 pub(crate) struct SecretFile {
     pub(crate) bytes: Zeroizing<Vec<u8>>,
     /// The file's mode, if others can read the file or its group can change it.
     pub(crate) exposed: Option<u32>,
 }
 
-/// Reads a file of at most [`SECRET_FILE_BYTES_MAX`] bytes. Blocks on the file system.
+/// Reads a file of at most [`SECRET_FILE_BYTES_MAX`] bytes, whatever its mode. Blocks on the file system.
 ///
 /// # Errors
 /// [`ProviderError::NotFound`], [`ProviderError::Denied`], [`ProviderError::Unavailable`], or
-/// [`ProviderError::Settings`] for a folder or a longer file. Errors name the file and none of its bytes.
+/// [`ProviderError::Settings`] if it is not a regular file or a longer one. Errors name the file and none of its bytes.
 pub(crate) fn read(path: &Path) -> Result<SecretFile, ProviderError> {
-    let failed = |error: io::Error| {
-        let text = format!("{}: {error}", path.display());
-        match error.kind() {
-            io::ErrorKind::NotFound => ProviderError::NotFound(text),
-            io::ErrorKind::PermissionDenied => ProviderError::Denied(text),
-            io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => ProviderError::Settings(text),
-            _ => ProviderError::Unavailable(text),
-        }
-    };
-    let file = File::open(path).map_err(failed)?;
-    // Inspects the opened file, so that no other file can take its place in between.
-    let metadata = file.metadata().map_err(failed)?;
-    let too_long = || {
-        ProviderError::Settings(format!("{}: must be a file of at most {SECRET_FILE_BYTES_MAX} bytes", path.display()))
-    };
-    if metadata.is_dir() || metadata.len() > SECRET_FILE_BYTES_MAX {
-        return Err(too_long());
-    }
-    // One allocation of the longest size: a growing buffer would leave copies of the secret behind, unwiped.
-    let mut bytes = Zeroizing::new(vec![0; SECRET_FILE_BYTES_MAX as usize + 1]);
-    let mut length = 0;
-    while length < bytes.len() {
-        match (&file).read(&mut bytes[length..]) {
-            Ok(0) => break,
-            Ok(more) => length += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    if length as u64 > SECRET_FILE_BYTES_MAX {
-        return Err(too_long());
-    }
-    bytes.truncate(length);
+    let (file, metadata) = open(path)?;
+    let bytes = read_at_most(path, &file, &metadata, SECRET_FILE_BYTES_MAX)?;
     Ok(SecretFile { bytes, exposed: exposed_mode(&metadata) })
 }
 
@@ -72,6 +46,84 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderEr
     }
 }
 
+/// Reads a secret of one line of printable ASCII, such as a token, from a private file. White space around the line is
+/// dropped. Blocks.
+pub(crate) fn read_private_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
+    line_of(path, &read_private(path)?)
+}
+
+/// Like [`read_private_line`], whatever the mode of the file is. Blocks.
+#[cfg(feature = "awskms")]
+pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
+    line_of(path, &read(path)?.bytes)
+}
+
+/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a certificate. Blocks.
+pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
+    let (file, metadata) = open(path)?;
+    let mut bytes = read_at_most(path, &file, &metadata, PUBLIC_FILE_BYTES_MAX)?;
+    Ok(std::mem::take(&mut *bytes))
+}
+
+/// Opens a file and inspects what was opened, so that no other file can take its place in between. A named pipe does not
+/// block.
+pub(crate) fn open(path: &Path) -> Result<(File, Metadata), ProviderError> {
+    let failed = |error| unreadable(path, &error);
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(ProviderError::Settings(format!("{}: must be a regular file", path.display())));
+    }
+    Ok((file, metadata))
+}
+
+/// Reads into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
+fn read_at_most(
+    path: &Path,
+    mut file: &File,
+    metadata: &Metadata,
+    most: u64,
+) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
+    let too_long = || ProviderError::Settings(format!("{}: must have at most {most} bytes", path.display()));
+    if metadata.len() > most {
+        return Err(too_long());
+    }
+    let mut bytes = Zeroizing::new(vec![0; most as usize + 1]);
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(unreadable(path, &error)),
+        }
+    }
+    if length as u64 > most {
+        return Err(too_long());
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError> {
+    let line = bytes.trim_ascii();
+    match std::str::from_utf8(line) {
+        Ok(text) if !line.is_empty() && line.iter().all(u8::is_ascii_graphic) => Ok(Zeroizing::new(text.to_owned())),
+        _ => Err(ProviderError::Settings(format!("{}: must hold one line without spaces", path.display()))),
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> ProviderError {
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => ProviderError::NotFound(text),
+        io::ErrorKind::PermissionDenied => ProviderError::Denied(text),
+        io::ErrorKind::InvalidInput => ProviderError::Settings(text),
+        _ => ProviderError::Unavailable(text),
+    }
+}
+
 /// Describes an exposed file and its remedy.
 pub(crate) fn exposed_text(path: &Path, mode: u32) -> String {
     let path = path.display();
@@ -80,59 +132,80 @@ pub(crate) fn exposed_text(path: &Path, mode: u32) -> String {
 
 /// Returns the mode of a file if others can read it or its group can change it. The group may read: container platforms
 /// mount secrets with mode 0440.
-#[cfg(unix)]
 pub(crate) fn exposed_mode(metadata: &Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = metadata.permissions().mode() & 0o777;
     (mode & 0o027 != 0).then_some(mode)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn exposed_mode(_: &Metadata) -> Option<u32> {
-    None
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
     #[test]
-    fn a_private_file_is_readable_by_its_owner_and_group_alone() {
+    fn private_lines_are_readable_by_their_owner_and_group_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
-        fs::write(&path, "content").unwrap();
-        for (mode, private) in
-            [(0o600, true), (0o400, true), (0o440, true), (0o640, true), (0o644, false), (0o660, false), (0o601, false)]
-        {
+        for (content, mode, expected) in [
+            ("s.token\n", 0o600, Ok("s.token")),
+            ("s.token", 0o400, Ok("s.token")),
+            (" s.token \r\n", 0o440, Ok("s.token")),
+            ("s.token", 0o640, Ok("s.token")),
+            ("s.token", 0o644, Err("mode 644")),
+            ("s.token", 0o660, Err("mode 660")),
+            ("s.token", 0o601, Err("mode 601")),
+            ("", 0o600, Err("one line")),
+            ("\n", 0o600, Err("one line")),
+            ("s.token\nhunter2", 0o600, Err("one line")),
+            ("hunter 2", 0o600, Err("one line")),
+            ("hunter\u{e9}2", 0o600, Err("one line")),
+        ] {
+            let _ = fs::remove_file(&path);
+            fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(&*read(&path).unwrap().bytes, b"content");
-            match read_private(&path) {
-                Ok(bytes) => assert!(private && *bytes == b"content", "{mode:o}"),
-                Err(ProviderError::Settings(text)) => {
-                    assert!(!private && text.contains("chmod 600") && !text.contains("content"), "{mode:o}: {text}");
+            assert_eq!(&*read(&path).unwrap().bytes, content.as_bytes(), "{mode:o}");
+            match (read_private_line(&path), expected) {
+                (Ok(line), Ok(expected)) => assert_eq!(*line, expected),
+                (Err(ProviderError::Settings(text)), Err(part)) => {
+                    assert!(text.contains(part) && !text.contains("hunter") && !text.contains("s.token"), "{text}");
                 }
-                Err(error) => panic!("{mode:o}: {error}"),
+                (line, _) => panic!("{content:?} {mode:o}: {line:?}"),
             }
         }
     }
 
     #[test]
-    fn what_is_no_short_file_is_rejected() {
+    fn files_that_are_not_regular_or_too_long_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, bytes: u64| {
-            fs::write(folder.path().join(name), vec![b'x'; usize::try_from(bytes).unwrap()]).unwrap();
-        };
+        let write = |name: &str, bytes: u64| File::create(folder.path().join(name)).unwrap().set_len(bytes).unwrap();
         write("empty", 0);
-        write("longest", SECRET_FILE_BYTES_MAX);
-        write("longer", SECRET_FILE_BYTES_MAX + 1);
-        let read = |name: &str| read(&folder.path().join(name)).map(|file| file.bytes.len() as u64);
-        assert_eq!(read("empty"), Ok(0));
-        assert_eq!(read("longest"), Ok(SECRET_FILE_BYTES_MAX));
-        assert!(matches!(read("longer"), Err(ProviderError::Settings(_))));
-        assert!(matches!(read("."), Err(ProviderError::Settings(_))));
-        assert!(matches!(read("missing"), Err(ProviderError::NotFound(_))));
+        write("secret", SECRET_FILE_BYTES_MAX);
+        write("long secret", SECRET_FILE_BYTES_MAX + 1);
+        write("public", PUBLIC_FILE_BYTES_MAX);
+        write("long public", PUBLIC_FILE_BYTES_MAX + 1);
+        mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let kind = |result: Result<usize, ProviderError>| match result {
+            Ok(_) => "ok",
+            Err(ProviderError::Settings(_)) => "settings",
+            Err(ProviderError::NotFound(_)) => "not found",
+            Err(_) => "other",
+        };
+        for (name, secret, public) in [
+            ("empty", "ok", "ok"),
+            ("secret", "ok", "ok"),
+            ("long secret", "settings", "ok"),
+            ("public", "settings", "ok"),
+            ("long public", "settings", "settings"),
+            ("pipe", "settings", "settings"),
+            (".", "settings", "settings"),
+            ("missing", "not found", "not found"),
+        ] {
+            let path = folder.path().join(name);
+            let read = read(&path).map(|file| file.bytes.len());
+            assert_eq!((kind(read), kind(read_public(&path).map(|bytes| bytes.len()))), (secret, public), "{name}");
+        }
     }
 }

@@ -51,7 +51,7 @@ pub struct TransitOptions {
     pub ca: Option<PathBuf>,
     /// PEM client certificate, at most 1 MiB. Required for [`TransitLogin::Certificate`].
     pub client_certificate: Option<PathBuf>,
-    /// PEM private key of the client certificate, readable by its owner or group alone.
+    /// PEM private key of the client certificate, readable by its owner or group alone, at most 64 KiB.
     pub client_key: Option<PathBuf>,
     /// The namespace that holds the mounts, such as `team/payments`.
     pub namespace: Option<String>,

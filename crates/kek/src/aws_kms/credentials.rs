@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 
 use super::{ConnectorFailure, SdkConnector, response_error};
 use crate::ProviderError;
-use crate::credential_files::{read_secret, read_token_line};
 use crate::https::ProviderOrigin;
+use crate::secret_file::{read_line, read_private};
 
 /// Where the credentials of AWS are. They are read again for each request.
 ///
@@ -25,7 +25,7 @@ use crate::https::ProviderOrigin;
 pub enum AwsCredentials {
     /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
     Environment,
-    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 1 MiB.
+    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 64 KiB.
     File {
         /// The file.
         path: PathBuf,
@@ -105,7 +105,7 @@ impl CredentialsSource {
         endpoint: Option<&str>,
     ) -> Result<Credentials, ProviderError> {
         let file = token_file.to_owned();
-        let token = blocking(move || read_token_line(&file)).await?;
+        let token = blocking(move || read_line(&file)).await?;
         let form = form(&[
             ("Action", "AssumeRoleWithWebIdentity"),
             ("Version", "2011-06-15"),
@@ -158,7 +158,7 @@ fn environment(variable: impl Fn(&str) -> Option<Zeroizing<String>>) -> Result<C
 
 /// Reads a profile of a credentials file. Blocks.
 fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> {
-    let bytes = read_secret(path)?;
+    let bytes = read_private(path)?;
     let bad = |text: &str| ProviderError::Settings(format!("{}: {text}", path.display()));
     let text = std::str::from_utf8(&bytes).map_err(|_| bad("is not UTF-8"))?;
     let (mut found, mut in_profile) = ([None; 3], false);

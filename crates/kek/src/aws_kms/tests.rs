@@ -187,7 +187,7 @@ async fn a_web_identity_is_exchanged_for_credentials() {
     assert_eq!(*kms.unwrap(&wrapped, &SLOT).await.unwrap(), *root_key());
     fs::remove_file(token_file).unwrap();
     let result = kms.unwrap(&wrapped, &SLOT).await;
-    assert_eq!(kind_of(&result), "settings", "{result:?}");
+    assert_eq!(kind_of(&result), "not found", "{result:?}");
 }
 
 /// A server that fails as it is told.
@@ -306,7 +306,7 @@ async fn a_server_that_does_not_respond_or_is_not_trusted_is_unavailable() {
 
     let options = AwsKmsOptions { ca: Some(folder.path().join("none")), ..failing.options() };
     let result = AwsKms::new(options).unwrap().unwrap(b"a copy", &SLOT).await;
-    assert_eq!(kind_of(&result), "settings", "{result:?}");
+    assert_eq!(kind_of(&result), "not found", "{result:?}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use super::{
     FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin, data_of, wrong_answer,
 };
 use crate::ProviderError;
-use crate::credential_files::read_secret_line;
+use crate::secret_file::read_private_line;
 
 /// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy loop.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -330,7 +330,7 @@ async fn keep_renewed(inner: Weak<TransitClient>) {
 
 async fn read_line(file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
     let file = file.to_owned();
-    let read = tokio::task::spawn_blocking(move || read_secret_line(&file)).await;
+    let read = tokio::task::spawn_blocking(move || read_private_line(&file)).await;
     let read = read.map_err(|_| ProviderError::Unavailable("transit login: the runtime is shutting down".into()))?;
     read.map_err(FailedRequest::from)
 }

@@ -191,7 +191,7 @@ async fn a_token_file_is_read_again_when_its_token_ends() {
     check_round_trip(&transit, "the file is not read for each call").await;
     harness.revoke(&harness::token_of(&transit).await).await;
     let result = transit.wrap(&root_key(), &SLOT).await;
-    assert_eq!(kind_of(&result), "settings", "{result:?}");
+    assert_eq!(kind_of(&result), "not found", "{result:?}");
 }
 
 #[tokio::test]
