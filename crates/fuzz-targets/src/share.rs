@@ -16,10 +16,10 @@ pub(crate) fn run(input: &[u8]) {
     let _ = check(text);
     let bytes = text.trim().strip_prefix("sws1:").and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
     let body = bytes.unwrap_or_else(|| input.to_vec());
-    let body = &body[..body.len().min(57)];
+    let body = &body[..body.len().min(61)];
     let sealed = [body, &Sha256::digest(body)[..4]].concat();
     if let Err(error) = check(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
-        assert!(error != ShareError::Checksum && (body.len() == 57) == (error != ShareError::Form), "{error}");
+        assert!(error != ShareError::Checksum && (body.len() == 61) == (error != ShareError::Form), "{error}");
     }
 }
 
@@ -27,7 +27,7 @@ fn check(text: &str) -> Result<(), ShareError> {
     let share = Share::parse(text)?;
     assert_eq!(share.to_text().as_str(), text.trim());
     assert!((1..=share.total()).contains(&share.index()) && (2..=share.total()).contains(&share.threshold()));
-    assert_eq!(shares::join(&[share.clone(), share.clone()]), Err(JoinError::Doubled { index: share.index() }));
+    assert_eq!(shares::join(&[share.clone(), share.clone()]), Err(JoinError::DuplicateIndex { index: share.index() }));
     let few = JoinError::TooFew { given: 1, threshold: share.threshold() };
     assert_eq!(shares::join(&[share]), Err(few));
     Ok(())
@@ -35,7 +35,7 @@ fn check(text: &str) -> Result<(), ShareError> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let encode = |version: u8, threshold: u8, total: u8, index: u8| {
-        let mut bytes = [&[version][..], &[0xa5; 16], b"key-5", &[threshold, total, index], &[7; 32]].concat();
+        let mut bytes = [&[version][..], &[0xa5; 16], b"key-5", b"spl4", &[threshold, total, index], &[7; 32]].concat();
         let sum = Sha256::digest(&bytes);
         bytes.extend_from_slice(&sum[..4]);
         format!("sws1:{}", URL_SAFE_NO_PAD.encode(bytes))

@@ -1,7 +1,7 @@
 //! Providers of key-encryption keys (KEK).
 //!
-//! The root key of a store rests wrapped, once per provider. A provider has a KEK of its own and wraps or unwraps the root
-//! key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`Slot`], so that a copy cannot be
+//! The root key of a store is stored once per provider, wrapped under its KEK. A provider has a KEK of its own and wraps or
+//! unwraps the root key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`Slot`], so that a copy cannot be
 //! moved to another store, root key or slot.
 //!
 //! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is

@@ -1,10 +1,11 @@
 //! Split custody: `t` of `n` shares of a 32-byte recovery secret (Shamir's scheme over GF(256)).
 //!
-//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys and the recovery key that it
-//! belongs to. [`join`] does not know the secret, so its caller must check the secret against the recovery key.
+//! Fewer than `t` shares reveal nothing about the secret. A share names the set of root keys, the recovery key and the
+//! split that it belongs to: shares of two splits of one key would join to a wrong secret. [`join`] does not know the
+//! secret, so its caller must check the secret against the recovery key.
 //!
-//! Text form: `sws1:` and, in base64url without padding, 61 bytes: version `01`, set (16), key id (5), threshold, total,
-//! index, value (32), and the first 4 bytes of the SHA-256 of all bytes before. The checksum finds typing errors. It does
+//! Text form: `sws1:` and, in base64url without padding, 65 bytes: version `01`, set (16), key id (5), split id (4),
+//! threshold, total, index, value (32), and the first 4 bytes of the SHA-256 of all bytes before. The checksum finds typing errors. It does
 //! not protect against forgery.
 
 use std::convert::Infallible;
@@ -22,7 +23,7 @@ pub const THRESHOLD_MIN: u8 = 2;
 /// Bytes of the text's binary form.
 const BINARY_BYTES: usize = BODY_BYTES + CHECKSUM_BYTES;
 /// Bytes before the checksum.
-const BODY_BYTES: usize = 1 + 16 + 5 + 3 + 32;
+const BODY_BYTES: usize = 1 + 16 + 5 + 4 + 3 + 32;
 const CHECKSUM_BYTES: usize = 4;
 /// Begins the text form.
 const PREFIX: &str = "sws1:";
@@ -36,6 +37,7 @@ const VERSION: u8 = 1;
 pub struct Share {
     set: [u8; 16],
     key: [u8; 5],
+    split: [u8; 4],
     threshold: u8,
     total: u8,
     index: u8,
@@ -46,7 +48,7 @@ pub struct Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The text does not begin as a share does, or has another length.
-    #[error("must be `sws1:` and 82 characters of base64url")]
+    #[error("must be `sws1:` and 87 characters of base64url")]
     Form,
     /// The checksum does not match: a character was altered.
     #[error("a character was altered: the checksum does not match")]
@@ -95,13 +97,19 @@ pub enum JoinError {
     },
     /// Two shares have the same number.
     #[error("share number {index} was given twice")]
-    Doubled {
+    DuplicateIndex {
         /// The number of both.
         index: u8,
     },
-    /// A share belongs to another set, key or split than the first.
+    /// A share belongs to another set or key than the first.
     #[error("the share at position {position} belongs to another recovery key than the first")]
-    Foreign {
+    OtherKey {
+        /// The share's position.
+        position: usize,
+    },
+    /// A share belongs to another split of the same key than the first.
+    #[error("the share at position {position} belongs to another split of the recovery key than the first")]
+    OtherSplit {
         /// The share's position.
         position: usize,
     },
@@ -123,6 +131,12 @@ impl Share {
         &self.key
     }
 
+    /// Returns the id of the split, which is random.
+    #[must_use]
+    pub fn split_id(&self) -> &[u8; 4] {
+        &self.split
+    }
+
     /// Returns how many shares are needed.
     #[must_use]
     pub fn threshold(&self) -> u8 {
@@ -141,13 +155,13 @@ impl Share {
         self.index
     }
 
-    /// Returns the text form, 87 characters. The text is as secret as the share.
+    /// Returns the text form, 92 characters. The text is as secret as the share.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new([0; BINARY_BYTES]);
         let mut rest = &mut bytes[..];
         let numbers = [self.threshold, self.total, self.index];
-        for field in [&[VERSION][..], &self.set, &self.key, &numbers, &self.value[..]] {
+        for field in [&[VERSION][..], &self.set, &self.key, &self.split, &numbers, &self.value[..]] {
             let (place, after) = rest.split_at_mut(field.len());
             place.copy_from_slice(field);
             rest = after;
@@ -179,13 +193,13 @@ impl Share {
         if body[0] != VERSION {
             return Err(ShareError::Version(body[0]));
         }
-        let [threshold, total, index] = array(body, 22);
+        let [threshold, total, index] = array(body, 26);
         if threshold < THRESHOLD_MIN || threshold > total || index == 0 || index > total {
             return Err(ShareError::Numbers { index, total, threshold });
         }
         let mut value = Zeroizing::new([0; 32]);
-        value.copy_from_slice(&body[25..]);
-        Ok(Self { set: array(body, 1), key: array(body, 17), threshold, total, index, value })
+        value.copy_from_slice(&body[29..]);
+        Ok(Self { set: array(body, 1), key: array(body, 17), split: array(body, 22), threshold, total, index, value })
     }
 
     /// Returns index and value, the library's form.
@@ -196,9 +210,12 @@ impl Share {
         point
     }
 
-    /// Returns the fields that all shares of one split have in common.
-    fn common(&self) -> ([u8; 16], [u8; 5], u8, u8) {
-        (self.set, self.key, self.threshold, self.total)
+    fn is_of_key_of(&self, other: &Self) -> bool {
+        (self.set, self.key) == (other.set, other.key)
+    }
+
+    fn is_of_split_of(&self, other: &Self) -> bool {
+        (self.split, self.threshold, self.total) == (other.split, other.threshold, other.total)
     }
 }
 
@@ -235,6 +252,8 @@ pub fn split(
     if threshold < THRESHOLD_MIN || threshold > total {
         return Err(SplitError::Threshold { threshold, total });
     }
+    let mut id = [0; 4];
+    aws_lc_rs::rand::fill(&mut id).map_err(|_| SplitError::Library)?;
     let mut random = AwsLcRandom { failed: false };
     let points = Gf256::split_bytes(usize::from(threshold), usize::from(total), secret, &mut random);
     let points = Zeroizing::new(points.map_err(|_| SplitError::Library)?);
@@ -244,7 +263,7 @@ pub fn split(
     let share = |point: &Vec<u8>| {
         let mut value = Zeroizing::new([0; 32]);
         value.copy_from_slice(&point[1..]);
-        Share { set, key, threshold, total, index: point[0], value }
+        Share { set, key, split: id, threshold, total, index: point[0], value }
     };
     Ok(points.iter().map(share).collect())
 }
@@ -255,12 +274,17 @@ pub fn split(
 /// See [`JoinError`].
 pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
     let Some(first) = shares.first() else { return Err(JoinError::TooFew { given: 0, threshold: 0 }) };
-    if let Some(foreign) = shares.iter().position(|share| share.common() != first.common()) {
-        return Err(JoinError::Foreign { position: foreign + 1 });
+    for (share, position) in shares.iter().zip(1..) {
+        if !share.is_of_key_of(first) {
+            return Err(JoinError::OtherKey { position });
+        }
+        if !share.is_of_split_of(first) {
+            return Err(JoinError::OtherSplit { position });
+        }
     }
     for (position, share) in shares.iter().enumerate() {
         if shares[..position].iter().any(|other| other.index == share.index) {
-            return Err(JoinError::Doubled { index: share.index });
+            return Err(JoinError::DuplicateIndex { index: share.index });
         }
     }
     let threshold = usize::from(first.threshold);

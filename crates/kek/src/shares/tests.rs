@@ -45,19 +45,29 @@ fn a_threshold_that_cannot_be_is_rejected() {
 }
 
 #[test]
-fn doubled_foreign_and_false_shares_do_not_join() {
+fn shares_that_do_not_belong_together_do_not_join() {
     let ours = shares(3, 5);
-    assert_eq!(joined(&ours, &[1, 2, 2]), Err(JoinError::Doubled { index: 2 }));
-    assert_eq!(joined(&ours, &[1, 2, 3, 1]), Err(JoinError::Doubled { index: 1 }));
-    let others: [fn(&mut Share); 4] =
-        [|share| share.set[15] ^= 1, |share| share.key[0] ^= 1, |share| share.threshold = 2, |share| share.total = 6];
-    for other in others {
+    assert_eq!(joined(&ours, &[1, 2, 2]), Err(JoinError::DuplicateIndex { index: 2 }));
+    assert_eq!(joined(&ours, &[1, 2, 3, 1]), Err(JoinError::DuplicateIndex { index: 1 }));
+    type Change = fn(&mut Share);
+    let others: [(Change, JoinError); 5] = [
+        (|share| share.set[15] ^= 1, JoinError::OtherKey { position: 3 }),
+        (|share| share.key[0] ^= 1, JoinError::OtherKey { position: 3 }),
+        (|share| share.split[3] ^= 1, JoinError::OtherSplit { position: 3 }),
+        (|share| share.threshold = 2, JoinError::OtherSplit { position: 3 }),
+        (|share| share.total = 6, JoinError::OtherSplit { position: 3 }),
+    ];
+    for (other, error) in others {
         let mut shares = ours[..3].to_vec();
         other(&mut shares[2]);
-        assert_eq!(join(&shares), Err(JoinError::Foreign { position: 3 }));
+        assert_eq!(join(&shares), Err(error));
     }
+    // Two splits of one key differ in their random ids.
+    let again = [ours[0].clone(), ours[1].clone(), shares(3, 5).remove(2)];
+    assert_eq!(join(&again), Err(JoinError::OtherSplit { position: 3 }));
     // Another secret under the same names: only a surplus share shows it; the caller checks the key.
-    let false_share = split(&[0; 32], SET, KEY, 3, 5).unwrap().remove(3);
+    let mut false_share = split(&[0; 32], SET, KEY, 3, 5).unwrap().remove(3);
+    false_share.split = ours[0].split;
     let three = [ours[0].clone(), ours[1].clone(), false_share.clone()];
     assert_ne!(*join(&three).unwrap(), SECRET);
     let four = [ours[0].clone(), ours[1].clone(), ours[2].clone(), false_share];
@@ -66,11 +76,11 @@ fn doubled_foreign_and_false_shares_do_not_join() {
 
 #[test]
 fn fixed_shares_still_join() {
-    // Made by another implementation: coefficient 7 i + 1 of byte i, polynomial 0x11b, indexes 1, 2 and 255.
+    // Made by another implementation: coefficient 7 i + 1 of byte i, polynomial 0x11b, split id 0a0b0c0d, indexes 1, 2 and 255.
     let texts = [
-        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQL_AWBmL3NlRUZCVSVnITN8AkoDHRzp-_Hp24nD0t23qaf0mqtPxA",
-        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQL_AmN-PklCKTsUHuWu88yYp_SQlZ14d1ZfJmkIEATj5smB35SvJQ",
-        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQL__57XUjiGYhwukdpUXZ6eFhGJ2BU-hLjdK9GtcDCG193BNFKeIg",
+        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C_wFgZi9zZUVGQlUlZyEzfAJKAx0c6fvx6duJw9Ldt6mn9Fd0HWw",
+        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C_wJjfj5JQik7FB7lrvPMmKf0kJWdeHdWXyZpCBAE4-bJgWcPw9M",
+        "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C__-e11I4hmIcLpHaVF2enhYRidgVPoS43SvRrXAwhtfdwYpJzxI",
     ];
     let shares: Vec<Share> = texts.iter().map(|text| Share::parse(text).unwrap()).collect();
     for pair in [[0, 1], [0, 2], [1, 2], [2, 0]] {
@@ -106,7 +116,7 @@ fn each_byte_of_a_coefficient_is_uniform() {
 fn each_altered_character_is_found() {
     let text = shares(2, 3)[1].to_text();
     assert_eq!(text.len(), TEXT_CHARS);
-    assert_eq!(text.len(), 87);
+    assert_eq!(text.len(), 92);
     for at in 0..text.len() {
         for other in ["A", "b", "0", "-", "_", "=", "+", " ", ":", "\u{e9}", "\0"] {
             if !text[at..].starts_with(other) {
@@ -125,7 +135,7 @@ fn each_altered_character_is_found() {
 #[test]
 fn a_good_checksum_does_not_excuse_bad_numbers() {
     let body = |version: u8, numbers: [u8; 3]| {
-        let mut bytes = [&[version][..], &SET, &KEY, &numbers, &SECRET].concat();
+        let mut bytes = [&[version][..], &SET, &KEY, &[9; 4], &numbers, &SECRET].concat();
         bytes.extend(checksum(&bytes));
         Share::parse(&(PREFIX.to_owned() + &BASE64URL_NOPAD.encode(&bytes)))
     };
@@ -151,7 +161,7 @@ fn debug_output_and_errors_hold_no_value() {
 
 proptest! {
     #[test]
-    fn a_parsed_text_is_the_share_s_own(text in "(sws1:)?[A-Za-z0-9_-]{80,84}") {
+    fn a_parsed_text_is_the_share_s_own(text in "(sws1:)?[A-Za-z0-9_-]{85,89}") {
         if let Ok(share) = Share::parse(&text) {
             prop_assert_eq!(&*share.to_text(), &text);
         }
