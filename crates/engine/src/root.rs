@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use sealwire_apps::{FindKek, RootEntry, RootRecord, RootSlot};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
-use sealwire_kek::{Provider, ProviderError, ProviderSettings, Slot};
+use sealwire_kek::{Provider, ProviderError, ProviderSettings, WrapSlot};
 use sealwire_store::StoreError;
 use tokio::task::JoinSet;
 
@@ -91,7 +91,7 @@ impl Providers {
         let failed = |what: &dyn fmt::Display| StoreError::RootKey(format!("provider {name}: {what}"));
         let configured = self.0.get(name).ok_or_else(|| failed(&"not configured here"))?;
         let provider = configured.provider.as_ref().map_err(|error| failed(error))?;
-        let place = Slot { set, root: root.id(&set)?, number };
+        let place = WrapSlot { set, root: root.id(&set)?, number };
         let wrapped = provider.wrap(root.expose(), &place).await.map_err(|error| failed(&error))?;
         let unwrapped = provider.unwrap(&wrapped, &place).await.map_err(|error| failed(&error))?;
         if RootKey::from_bytes(unwrapped).id(&set)? != place.root {
@@ -117,7 +117,7 @@ impl Providers {
     pub async fn unwrap_slot(&self, set: [u8; 16], root: &RootEntry, slot: &RootSlot) -> Result<RootKey, String> {
         let configured = self.0.get(&slot.provider).ok_or("not configured here")?;
         let provider = configured.provider.as_ref().map_err(ToString::to_string)?;
-        unwrap_checked(&**provider, &slot.wrapped, Slot { set, root: root.id, number: slot.number }).await
+        unwrap_checked(&**provider, &slot.wrapped, WrapSlot { set, root: root.id, number: slot.number }).await
     }
 }
 
@@ -129,7 +129,7 @@ impl ConfiguredProvider {
 }
 
 /// Unwraps a copy. The root key's id in `place` must be that of the result.
-async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: Slot) -> Result<RootKey, String> {
+async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: WrapSlot) -> Result<RootKey, String> {
     let begun = Instant::now();
     let result = provider.unwrap(wrapped, &place).await.map_err(|error| error.to_string());
     let checked = result.and_then(|bytes| {

@@ -40,7 +40,7 @@ use tracing::instrument::{WithDispatch, WithSubscriber as _};
 use zeroize::Zeroizing;
 
 use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout};
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot, WRAPPED_BYTES_MAX};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
 pub use credentials::AwsCredentials;
 use credentials::CredentialsSource;
 
@@ -164,7 +164,7 @@ impl Provider for AwsKms {
         ProviderKind::AwsKms
     }
 
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let mut request = self.client.encrypt().key_id(&self.options.key_id).plaintext(Blob::new(root.as_slice()));
         for (name, value) in encryption_context(slot) {
             request = request.encryption_context(name, value);
@@ -177,7 +177,7 @@ impl Provider for AwsKms {
         Ok(wrapped)
     }
 
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX {
             let text = format!("awskms decrypt: a copy has 1 to {CIPHERTEXT_BYTES_MAX} bytes");
             return Err(ProviderError::DoesNotUnwrap(text));
@@ -203,7 +203,7 @@ fn silent<T: Future>(future: T) -> WithDispatch<T> {
 }
 
 /// Returns the encryption context of a slot.
-fn encryption_context(slot: &Slot) -> [(&'static str, String); 3] {
+fn encryption_context(slot: &WrapSlot) -> [(&'static str, String); 3] {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     [("sealwire-set", hex(&slot.set)), ("sealwire-root", hex(&slot.root)), ("sealwire-slot", slot.number.to_string())]
 }

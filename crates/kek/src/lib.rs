@@ -1,7 +1,7 @@
 //! Providers of key-encryption keys (KEK).
 //!
 //! The root key of a store is stored once per provider, wrapped under its KEK. A provider has a KEK of its own and wraps or
-//! unwraps the root key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`Slot`], so that a copy cannot be
+//! unwraps the root key with it; the KEK never leaves the provider. Each wrapped copy is bound to its [`WrapSlot`], so that a copy cannot be
 //! moved to another store, root key or slot.
 //!
 //! This crate does the I/O with providers. It stores nothing and decides nothing: which copies exist, and which provider is
@@ -42,7 +42,7 @@ pub const WRAPPED_BYTES_MAX: usize = 8 << 10;
 
 /// The place of a wrapped copy, which its provider authenticates. None of it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct WrapSlot {
     /// Names the set of root keys of one store: random, chosen once.
     pub set: [u8; 16],
     /// Names the root key, and commits to it.
@@ -51,7 +51,7 @@ pub struct Slot {
     pub number: u32,
 }
 
-impl Slot {
+impl WrapSlot {
     /// Returns the additional authenticated data: `sealwire/slot/1`, set, root, number (4 bytes, big endian).
     #[must_use]
     pub fn aad(&self) -> Vec<u8> {
@@ -137,11 +137,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// See [`ProviderError`].
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError>;
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError>;
 
     /// Unwraps what [`Self::wrap`] returned for the same slot.
     ///
     /// # Errors
     /// See [`ProviderError`].
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError>;
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError>;
 }

@@ -11,7 +11,7 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use zeroize::Zeroizing;
 
 use crate::secret_file::{self, exposed_text};
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
 
 /// Bytes of a nonce of AES-GCM.
 pub(crate) const NONCE_BYTES: usize = 12;
@@ -72,11 +72,11 @@ impl Provider for FileProvider {
         ProviderKind::File
     }
 
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         self.kek().await?.wrap(root, slot)
     }
 
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         self.kek().await?.unwrap(wrapped, slot)
     }
 }
@@ -108,11 +108,11 @@ impl Provider for EnvironmentProvider {
         ProviderKind::Environment
     }
 
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         self.kek()?.wrap(root, slot)
     }
 
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         self.kek()?.unwrap(wrapped, slot)
     }
 }
@@ -139,7 +139,7 @@ impl LocalKek {
         Ok(LessSafeKey::new(key))
     }
 
-    fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let nonce = random_nonce()?;
         // Allocates the full capacity at once: growing would leave an unwiped copy of the key.
         let mut copy = Zeroizing::new(Vec::with_capacity(COPY_BYTES));
@@ -157,7 +157,7 @@ impl LocalKek {
         Ok(std::mem::take(&mut *copy))
     }
 
-    fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         let altered =
             || ProviderError::DoesNotUnwrap(format!("{}: the copy was altered, or is another key's", self.place));
         let wrapped: &[u8; COPY_BYTES] = wrapped.try_into().map_err(|_| altered())?;
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     const DIGITS: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
-    const SLOT: Slot = Slot { set: [1; 16], root: [2; 16], number: 3 };
+    const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
     /// Names the variable with the KEK in the child process.
     const VARIABLE: &str = "SEALWIRE_TEST_CHILD_KEK";
 
@@ -224,7 +224,9 @@ mod tests {
         assert_eq!(copy.len(), COPY_BYTES);
         assert_eq!(file.provider.unwrap(&copy, &SLOT).await, Ok(root()));
         assert_ne!(copy, file.provider.wrap(&root(), &SLOT).await.unwrap(), "nonces differ");
-        for other in [Slot { set: [9; 16], ..SLOT }, Slot { root: [9; 16], ..SLOT }, Slot { number: 4, ..SLOT }] {
+        for other in
+            [WrapSlot { set: [9; 16], ..SLOT }, WrapSlot { root: [9; 16], ..SLOT }, WrapSlot { number: 4, ..SLOT }]
+        {
             let result = file.provider.unwrap(&copy, &other).await;
             assert!(matches!(result, Err(ProviderError::DoesNotUnwrap(_))), "{other:?}: {result:?}");
         }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
 use module::Module;
 
 /// Longest time of a call, in seconds, with its wait in the queue.
@@ -134,12 +134,12 @@ impl Provider for Pkcs11Provider {
         ProviderKind::Pkcs11
     }
 
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let (options, root, aad) = (Arc::clone(&self.options), root.clone(), slot.aad());
         self.call(move |module| module.wrap(&options, &root, &aad)).await
     }
 
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         let (options, wrapped, aad) = (Arc::clone(&self.options), wrapped.to_vec(), slot.aad());
         self.call(move |module| module.unwrap(&options, &wrapped, &aad)).await
     }

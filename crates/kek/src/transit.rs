@@ -1,6 +1,6 @@
 //! The transit engine of HashiCorp Vault or OpenBao as a provider.
 //!
-//! The root key is encrypted under a named key of the transit engine, with [`Slot::aad`] as associated data. The wrapped
+//! The root key is encrypted under a named key of the transit engine, with [`WrapSlot::aad`] as associated data. The wrapped
 //! copy is the engine's text, `vault:v1:...`, so a rotated transit key still opens copies of its earlier versions.
 //!
 //! The key must be of a type with associated data (`aes256-gcm96`, `chacha20-poly1305`) and not derived. The policy of
@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 use crate::https::{
     HttpError, HttpResponse, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout, pause_after,
 };
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, Slot, WRAPPED_BYTES_MAX};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
 use session::{ClientToken, LoginState};
 
 /// A call ends after this many times `request_timeout`, whatever it waits for.
@@ -230,7 +230,7 @@ impl Provider for Transit {
         ProviderKind::Transit
     }
 
-    async fn wrap(&self, root: &RootBytes, slot: &Slot) -> Result<Vec<u8>, ProviderError> {
+    async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let plaintext = Zeroizing::new(BASE64.encode(root.as_slice()));
         let aad = slot.aad();
         let fields = [("plaintext", plaintext.as_str()), ("associated_data", &BASE64.encode(&aad))];
@@ -246,7 +246,7 @@ impl Provider for Transit {
         Ok(ciphertext.into_bytes())
     }
 
-    async fn unwrap(&self, wrapped: &[u8], slot: &Slot) -> Result<RootBytes, ProviderError> {
+    async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         let ciphertext = std::str::from_utf8(wrapped).ok().filter(|text| is_ciphertext(text));
         let ciphertext = ciphertext
             .ok_or_else(|| ProviderError::DoesNotUnwrap("transit decrypt: the copy is not a text of transit".into()))?;

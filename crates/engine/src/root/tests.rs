@@ -125,10 +125,10 @@ async fn a_provider_that_gives_another_root_key_is_refused_and_the_others_are_aw
         fn kind(&self) -> sealwire_kek::ProviderKind {
             sealwire_kek::ProviderKind::File
         }
-        async fn wrap(&self, _: &sealwire_kek::RootBytes, _: &Slot) -> Result<Vec<u8>, ProviderError> {
+        async fn wrap(&self, _: &sealwire_kek::RootBytes, _: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
             Ok(vec![1])
         }
-        async fn unwrap(&self, _: &[u8], _: &Slot) -> Result<sealwire_kek::RootBytes, ProviderError> {
+        async fn unwrap(&self, _: &[u8], _: &WrapSlot) -> Result<sealwire_kek::RootBytes, ProviderError> {
             Ok(sealwire_kek::RootBytes::new([9; 32]))
         }
     }

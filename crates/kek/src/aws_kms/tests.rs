@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::test_log::CapturedLog;
 
-const SLOT: Slot = Slot { set: [1; 16], root: [2; 16], number: 3 };
+const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
 
 fn root_key() -> RootBytes {
     RootBytes::new(std::array::from_fn(|index| index as u8))
@@ -130,11 +130,11 @@ async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
         assert_eq!(*kms.unwrap(&own, &SLOT).await.unwrap(), *root_key(), "{key_id}");
     }
 
-    let mut slots = vec![Slot { number: SLOT.number + 1, ..SLOT }];
+    let mut slots = vec![WrapSlot { number: SLOT.number + 1, ..SLOT }];
     for index in 0..16 {
         let (mut set, mut root) = (SLOT.set, SLOT.root);
         (set[index], root[index]) = (set[index] ^ 1, root[index] ^ 1);
-        slots.extend([Slot { set, ..SLOT }, Slot { root, ..SLOT }]);
+        slots.extend([WrapSlot { set, ..SLOT }, WrapSlot { root, ..SLOT }]);
     }
     for slot in slots {
         let result = kms.unwrap(&wrapped, &slot).await;
@@ -345,7 +345,7 @@ async fn logins_by_web_identity_fail_with_their_reason() {
 
 #[test]
 fn encryption_contexts_name_the_slot() {
-    let slot = Slot { set: [0xab; 16], root: [0x01; 16], number: u32::MAX };
+    let slot = WrapSlot { set: [0xab; 16], root: [0x01; 16], number: u32::MAX };
     let expected =
         [("sealwire-set", "ab".repeat(16)), ("sealwire-root", "01".repeat(16)), ("sealwire-slot", "4294967295".into())];
     assert_eq!(encryption_context(&slot), expected);

@@ -19,7 +19,7 @@ use super::*;
 
 const PIN: &str = "correct-pin";
 const TOKEN: &str = "sealwire";
-const SLOT: Slot = Slot { set: [1; 16], root: [2; 16], number: 3 };
+const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
 
 /// Name the case, the module and the folder to the child process.
 const CASE: &str = "SEALWIRE_TEST_PKCS11_CASE";
@@ -112,7 +112,8 @@ async fn copies() {
     assert_ne!(copy, first.wrap(&root(), &SLOT).await.unwrap(), "nonces differ");
     assert_eq!(first.unwrap(&copy, &SLOT).await, Ok(root()));
 
-    for other in [Slot { set: [9; 16], ..SLOT }, Slot { root: [9; 16], ..SLOT }, Slot { number: 4, ..SLOT }] {
+    for other in [WrapSlot { set: [9; 16], ..SLOT }, WrapSlot { root: [9; 16], ..SLOT }, WrapSlot { number: 4, ..SLOT }]
+    {
         let result = first.unwrap(&copy, &other).await;
         assert!(matches!(result, Err(ProviderError::DoesNotUnwrap(_))), "{other:?}: {result:?}");
     }
@@ -244,7 +245,7 @@ async fn many_callers() {
             let provider = providers[task as usize % providers.len()].clone();
             tokio::spawn(async move {
                 for number in 0..10 {
-                    let slot = Slot { number: task * 100 + number, ..SLOT };
+                    let slot = WrapSlot { number: task * 100 + number, ..SLOT };
                     let copy = provider.wrap(&root(), &slot).await.unwrap();
                     assert_eq!(provider.unwrap(&copy, &slot).await, Ok(root()));
                 }

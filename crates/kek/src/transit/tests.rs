@@ -62,11 +62,11 @@ async fn copies_open_in_their_own_slot_alone() {
     let harness = TransitHarness::start().await;
     let transit = Transit::new(harness.by_token(&[KEY]).await).unwrap();
     let wrapped = transit.wrap(&root_key(), &SLOT).await.unwrap();
-    let mut slots = vec![Slot { number: SLOT.number + 1, ..SLOT }];
+    let mut slots = vec![WrapSlot { number: SLOT.number + 1, ..SLOT }];
     for index in 0..16 {
         let (mut set, mut root) = (SLOT.set, SLOT.root);
         (set[index], root[index]) = (set[index] ^ 1, root[index] ^ 1);
-        slots.extend([Slot { set, ..SLOT }, Slot { root, ..SLOT }]);
+        slots.extend([WrapSlot { set, ..SLOT }, WrapSlot { root, ..SLOT }]);
     }
     for slot in slots {
         let result = transit.unwrap(&wrapped, &slot).await;

@@ -19,11 +19,11 @@ use tokio::time::Instant;
 
 use super::super::{SecretIdSource, Transit, TransitLogin, TransitOptions};
 use crate::https::{HttpsClient, ProviderOrigin, TlsFiles};
-use crate::{RootBytes, Slot};
+use crate::{RootBytes, WrapSlot};
 
 /// The name of the transit key.
 pub(super) const KEY: &str = "sealwire";
-pub(super) const SLOT: Slot = Slot { set: [1; 16], root: [2; 16], number: 3 };
+pub(super) const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
 
 pub(super) fn root_key() -> RootBytes {
     RootBytes::new(std::array::from_fn(|index| index as u8))
