@@ -119,7 +119,7 @@ impl AwsKms {
             return bad("awskms.ca is required for https://");
         }
         let connector = SdkConnector {
-            files: TlsFiles { ca: options.ca.clone(), client: None },
+            files: TlsFiles::new(options.ca.clone(), None),
             connect_timeout: check_timeout("awskms.connect_timeout_ms", options.connect_timeout)?,
             request_timeout: check_timeout("awskms.request_timeout_ms", options.request_timeout)?,
         };

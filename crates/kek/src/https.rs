@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use crate::ProviderError;
-use crate::secret_file::{read_private, read_public};
+use crate::secret_file::{FileReader, read_private, read_public};
 
 /// Longest accepted response body, in bytes. A response of a provider has at most some kilobytes.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -126,9 +126,15 @@ pub(crate) struct TlsFiles {
     pub(crate) ca: Option<PathBuf>,
     /// The client's certificate and its private key.
     pub(crate) client: Option<(PathBuf, PathBuf)>,
+    /// Reads the files, and other files of the same provider.
+    pub(crate) reader: FileReader,
 }
 
 impl TlsFiles {
+    pub(crate) fn new(ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
+        Self { ca, client, reader: FileReader::default() }
+    }
+
     /// Reads the files. Blocks.
     pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, ProviderError> {
         let mut roots = RootCertStore::empty();
@@ -254,8 +260,8 @@ impl HttpsClient {
         request.headers_mut().insert(HOST, self.origin.authority.clone());
         if self.origin.tls {
             let files = self.files.clone();
-            let config = tokio::task::spawn_blocking(move || files.load()).await;
-            let config = config.map_err(|_| HttpError::Broken)?.map_err(HttpError::Settings)?;
+            let config = self.files.reader.run("the files for TLS", move || files.load()).await;
+            let config = config.map_err(HttpError::Settings)?;
             let name = ServerName::try_from(self.origin.host.clone());
             let name = name.map_err(|_| HttpError::Connect(io::ErrorKind::InvalidInput.into()))?;
             let connect = async {
@@ -399,7 +405,7 @@ mod tests {
         });
         let client = HttpsClient {
             origin: ProviderOrigin::parse(&format!("http://{address}"), "address").unwrap(),
-            files: TlsFiles { ca: None, client: None },
+            files: TlsFiles::new(None, None),
             connect_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(60),
         };

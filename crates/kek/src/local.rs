@@ -3,14 +3,13 @@
 //! Each call reads the KEK anew, and the KEK is wiped when the call ends.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use data_encoding::HEXLOWER_PERMISSIVE;
 use zeroize::Zeroizing;
 
-use crate::secret_file::{self, exposed_text};
+use crate::secret_file::{self, FileReader, exposed_text};
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
 
 /// Bytes of a nonce of AES-GCM.
@@ -20,20 +19,19 @@ pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of a wrapped copy: nonce, ciphertext, tag.
 pub(crate) const COPY_BYTES: usize = NONCE_BYTES + 32 + TAG_BYTES;
 
-/// Longest wait for a file, in seconds. A network file system can hang.
-const FILE_SECONDS_MAX: u64 = 5;
-
 /// A KEK in a file with 64 hexadecimal digits and optional white space around them.
 #[derive(Clone, Debug)]
 pub struct FileProvider {
     path: PathBuf,
+    reader: FileReader,
 }
 
 impl FileProvider {
-    /// Creates a provider. The file is read by each call.
+    /// Creates a provider. The file is read by each call, one call at a time. A read that hangs makes other calls end as
+    /// [`ProviderError::Unavailable`] after 5 seconds.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, reader: FileReader::default() }
     }
 
     /// Returns the file's path.
@@ -43,26 +41,17 @@ impl FileProvider {
     }
 
     /// Returns a warning if other users can read the file or its group can change it. Such a file is used all the same.
-    /// Blocks on the file system.
+    /// Judges the file that it opens; returns `None` for a file that cannot be opened. Blocks on the file system.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let metadata = std::fs::metadata(&self.path).ok()?;
+        let (_, metadata) = secret_file::open(&self.path).ok()?;
         Some(exposed_text(&self.path, secret_file::exposed_mode(&metadata)?))
     }
 
     async fn kek(&self) -> Result<LocalKek, ProviderError> {
         let path = self.path.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            LocalKek::parse(&secret_file::read(&path)?.bytes, || path.display().to_string())
-        });
-        match tokio::time::timeout(Duration::from_secs(FILE_SECONDS_MAX), reading).await {
-            Ok(Ok(kek)) => kek,
-            Ok(Err(_)) => Err(ProviderError::Unavailable(format!("{}: reading was aborted", self.path.display()))),
-            Err(_) => Err(ProviderError::Unavailable(format!(
-                "{}: not read within {FILE_SECONDS_MAX} seconds",
-                self.path.display()
-            ))),
-        }
+        let read = move || LocalKek::parse(&secret_file::read(&path)?.bytes, || path.display().to_string());
+        self.reader.run(&self.path.display().to_string(), read).await
     }
 }
 
@@ -300,6 +289,29 @@ mod tests {
             let warning = file.provider.warning();
             assert_eq!(warning.is_some_and(|text| text.contains("chmod 600")), warned, "{mode:o}");
         }
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_judged() {
+        let file = file(DIGITS);
+        fs::remove_file(file.provider.path()).unwrap();
+        fs::create_dir(file.provider.path()).unwrap();
+        assert_eq!(file.provider.warning(), None, "a folder, whose mode says nothing about a key");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_hangs_makes_calls_unavailable() {
+        let file = file(DIGITS);
+        let permit = file.provider.reader.block();
+        for provider in [file.provider.clone(), file.provider.clone()] {
+            let result = provider.wrap(&root(), &SLOT).await;
+            assert!(
+                matches!(&result, Err(ProviderError::Unavailable(text)) if text.contains("within 5 seconds")),
+                "{result:?}"
+            );
+        }
+        drop(permit);
+        file.provider.wrap(&root(), &SLOT).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,8 +4,11 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
+use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::ProviderError;
@@ -14,6 +17,53 @@ use crate::ProviderError;
 pub const SECRET_FILE_BYTES_MAX: u64 = 64 << 10;
 /// Longest file with certificates that is read, in bytes. A bundle of every public authority has 250 KB.
 pub(crate) const PUBLIC_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Longest wait for files, in seconds. A network file system can hang.
+const READ_SECONDS_MAX: u64 = 5;
+
+/// Reads files on a blocking thread, one read at a time. A read that hangs blocks one thread per reader, not one per call.
+#[derive(Clone, Debug)]
+pub(crate) struct FileReader {
+    permit: Arc<Semaphore>,
+}
+
+impl Default for FileReader {
+    fn default() -> Self {
+        Self { permit: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl FileReader {
+    /// Runs `read`, which can block, after the reads before it. `place` names the files in errors.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unavailable`] after 5 seconds, with the wait for other reads; those of `read`.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        place: &str,
+        read: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        let aborted = || ProviderError::Unavailable(format!("{place}: reading was aborted"));
+        let reading = async {
+            let permit = Arc::clone(&self.permit).acquire_owned().await.map_err(|_| aborted())?;
+            let work = move || {
+                let result = read();
+                // Held by the thread, because a call that gave up does not end the read.
+                drop(permit);
+                result
+            };
+            tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(aborted()))
+        };
+        let late = |_| Err(ProviderError::Unavailable(format!("{place}: not read within {READ_SECONDS_MAX} seconds")));
+        tokio::time::timeout(Duration::from_secs(READ_SECONDS_MAX), reading).await.unwrap_or_else(late)
+    }
+
+    /// Takes the permit of the reader, as a read that hangs does.
+    #[cfg(test)]
+    pub(crate) fn block(&self) -> tokio::sync::OwnedSemaphorePermit {
+        Arc::clone(&self.permit).try_acquire_owned().unwrap()
+    }
+}
 
 /// The bytes of a secret file.
 #[derive(Debug)]
@@ -175,6 +225,28 @@ mod tests {
                 (line, _) => panic!("{content:?} {mode:o}: {line:?}"),
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_read_that_hangs_keeps_the_permit_of_a_call_that_gave_up() {
+        let reader = FileReader::default();
+        let (started, is_started) = tokio::sync::oneshot::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hanging = reader.clone();
+        let call = tokio::spawn(async move {
+            let read = move || {
+                let _ = started.send(());
+                let _ = ended.recv();
+                Ok(())
+            };
+            hanging.run("a file", read).await
+        });
+        is_started.await.unwrap();
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        assert_eq!(reader.permit.available_permits(), 0);
+        drop(end);
+        assert_eq!(reader.run("a file", || Ok(7)).await, Ok(7));
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Transit {
         }
         let client = HttpsClient {
             origin,
-            files: TlsFiles { ca: options.ca.clone(), client },
+            files: TlsFiles::new(options.ca.clone(), client),
             connect_timeout: check_timeout("transit.connect_timeout_ms", options.connect_timeout)?,
             request_timeout: check_timeout("transit.request_timeout_ms", options.request_timeout)?,
         };

@@ -88,7 +88,8 @@ impl CredentialsSource {
             AwsCredentials::Environment => environment(|name| env::var(name).ok().map(Zeroizing::new)),
             AwsCredentials::File { path, profile } => {
                 let (path, profile) = (path.clone(), profile.clone());
-                blocking(move || profile_of(&path, &profile)).await
+                let place = path.display().to_string();
+                self.connector.files.reader.run(&place, move || profile_of(&path, &profile)).await
             }
             AwsCredentials::WebIdentity { role_arn, token_file, sts_endpoint_url } => {
                 self.web_identity(role_arn, token_file, sts_endpoint_url.as_deref()).await
@@ -105,7 +106,8 @@ impl CredentialsSource {
         endpoint: Option<&str>,
     ) -> Result<Credentials, ProviderError> {
         let file = token_file.to_owned();
-        let token = blocking(move || read_line(&file)).await?;
+        let place = file.display().to_string();
+        let token = self.connector.files.reader.run(&place, move || read_line(&file)).await?;
         let form = form(&[
             ("Action", "AssumeRoleWithWebIdentity"),
             ("Version", "2011-06-15"),
@@ -134,13 +136,6 @@ impl CredentialsSource {
         let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
         Ok(credentials(id, secret, Some(field("SessionToken")?)))
     }
-}
-
-async fn blocking<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
-) -> Result<T, ProviderError> {
-    let ended = |_| Err(ProviderError::Unavailable("awskms: the runtime is shutting down".into()));
-    tokio::task::spawn_blocking(read).await.unwrap_or_else(ended)
 }
 
 fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentials {

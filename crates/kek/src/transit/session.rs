@@ -171,7 +171,7 @@ impl TransitClient {
     ) -> Result<Arc<ClientToken>, FailedRequest> {
         let token = match &self.options.login {
             TransitLogin::TokenFile(file) => {
-                let secret = read_line(file).await?;
+                let secret = self.read_line(file).await?;
                 if rejected.is_some_and(|rejected| *rejected.secret == *secret) {
                     let text = format!("transit login: the server does not accept the token in {}", file.display());
                     return Err(FailedRequest::of_response(ProviderError::Denied(text)));
@@ -180,7 +180,7 @@ impl TransitClient {
             }
             TransitLogin::AppRole { mount, role_id, secret_id } => {
                 let secret_id = match secret_id {
-                    SecretIdSource::File(file) => read_line(file).await?,
+                    SecretIdSource::File(file) => self.read_line(file).await?,
                     SecretIdSource::Wrapped { file, creation_path } => {
                         self.unwrap_secret_id(session, file, creation_path).await?
                     }
@@ -249,7 +249,7 @@ impl TransitClient {
         file: &Path,
         creation_path: &str,
     ) -> Result<Zeroizing<String>, FailedRequest> {
-        let wrapping = match (read_line(file).await, &session.unwrapped) {
+        let wrapping = match (self.read_line(file).await, &session.unwrapped) {
             // A file that is removed after its use is not missed.
             (Err(_), Some((_, secret_id))) => return Ok(secret_id.clone()),
             (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => return Ok(secret_id.clone()),
@@ -281,6 +281,12 @@ impl TransitClient {
         let data: SecretIdData = data_of(what, &response.body).map_err(FailedRequest::of_response)?;
         session.unwrapped = Some((wrapping, data.secret_id.0.clone()));
         Ok(data.secret_id.0)
+    }
+
+    async fn read_line(&self, file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
+        let (file, place) = (file.to_owned(), file.display().to_string());
+        let read = self.client.files.reader.run(&place, move || read_private_line(&file)).await;
+        read.map_err(FailedRequest::from)
     }
 
     /// Stops the task that renews the token, and keeps the handle of its successor.
@@ -326,13 +332,6 @@ async fn keep_renewed(inner: Weak<TransitClient>) {
         drop(inner_now);
         sleep_until(next).await;
     }
-}
-
-async fn read_line(file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
-    let file = file.to_owned();
-    let read = tokio::task::spawn_blocking(move || read_private_line(&file)).await;
-    let read = read.map_err(|_| ProviderError::Unavailable("transit login: the runtime is shutting down".into()))?;
-    read.map_err(FailedRequest::from)
 }
 
 fn auth_of(what: &str, body: &[u8]) -> Result<Auth, FailedRequest> {

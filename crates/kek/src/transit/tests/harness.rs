@@ -136,7 +136,7 @@ impl TransitHarness {
     async fn try_admin(&self, method: &str, path: &str, body: Value, wrap: bool) -> Result<Value, String> {
         let client = HttpsClient {
             origin: ProviderOrigin::parse(&self.address, "address").unwrap(),
-            files: TlsFiles { ca: Some(self.certificates.ca.clone()), client: None },
+            files: TlsFiles::new(Some(self.certificates.ca.clone()), None),
             connect_timeout: HANG,
             request_timeout: HANG,
         };
