@@ -14,7 +14,6 @@ mod tests;
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,54 +38,14 @@ use tracing::Dispatch;
 use tracing::instrument::{WithDispatch, WithSubscriber as _};
 use zeroize::Zeroizing;
 
-use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout};
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
-pub use credentials::AwsCredentials;
+use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles};
+use crate::{AwsKmsOptions, Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
 use credentials::CredentialsSource;
 
 /// Longest ciphertext that KMS accepts, in bytes.
 const CIPHERTEXT_BYTES_MAX: usize = 6_144;
 /// A call ends after this many times `request_timeout`, whatever it waits for.
 const CALL_TIMEOUTS: u32 = 4;
-
-/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AwsKmsOptions {
-    /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes. Prefer the ARN: copies do
-    /// not open once an alias points to another key.
-    pub key_id: String,
-    /// The region, such as `eu-central-1`.
-    pub region: String,
-    /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint. `http://` only for
-    /// hosts on this machine.
-    pub endpoint_url: Option<String>,
-    /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1 MiB. Required for
-    /// `https://`.
-    pub ca: Option<PathBuf>,
-    /// Where the credentials are.
-    pub credentials: AwsCredentials,
-    /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
-    pub connect_timeout: Duration,
-    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes up to three tries, and
-    /// ends after four times this at the latest.
-    pub request_timeout: Duration,
-}
-
-impl AwsKmsOptions {
-    /// Creates options with the defaults.
-    #[must_use]
-    pub fn new(key_id: impl Into<String>, region: impl Into<String>, credentials: AwsCredentials) -> Self {
-        Self {
-            key_id: key_id.into(),
-            region: region.into(),
-            endpoint_url: None,
-            ca: None,
-            credentials,
-            connect_timeout: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(5),
-        }
-    }
-}
 
 /// Wraps root keys by AWS KMS.
 ///
@@ -102,26 +61,12 @@ impl AwsKms {
     /// # Errors
     /// [`ProviderError::Settings`] if an option is missing or out of its limits.
     pub fn new(options: AwsKmsOptions) -> Result<Self, ProviderError> {
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
-        let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        if options.key_id.is_empty() || options.key_id.len() > 2_048 || !is_graphic(&options.key_id) {
-            return bad("awskms.key_id must have 1 to 2048 printable characters");
-        }
-        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if options.region.is_empty() || options.region.len() > 64 || !options.region.bytes().all(is_region) {
-            return bad("awskms.region must be the name of a region, such as eu-central-1");
-        }
+        options.check()?;
         let endpoint = options.endpoint_url.as_deref();
-        let encrypted =
-            endpoint.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls()))?;
-        let encrypted_sts = options.credentials.check()?;
-        if (encrypted || encrypted_sts) && options.ca.is_none() {
-            return bad("awskms.ca is required for https://");
-        }
         let connector = SdkConnector {
             files: TlsFiles::new(options.ca.clone(), None),
-            connect_timeout: check_timeout("awskms.connect_timeout_ms", options.connect_timeout)?,
-            request_timeout: check_timeout("awskms.request_timeout_ms", options.request_timeout)?,
+            connect_timeout: options.connect_timeout,
+            request_timeout: options.request_timeout,
         };
         let credentials = CredentialsSource {
             credentials: options.credentials.clone(),

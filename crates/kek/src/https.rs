@@ -52,7 +52,7 @@ pub(crate) fn check_timeout(key: &str, value: Duration) -> Result<Duration, Prov
     if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&value) {
         return Ok(value);
     }
-    Err(ProviderError::Settings(format!("{key} must be {} to {}", TIMEOUT_MIN.as_millis(), TIMEOUT_MAX.as_millis())))
+    Err(ProviderError::Settings(format!("{key} must be {} to {} ms", TIMEOUT_MIN.as_millis(), TIMEOUT_MAX.as_millis())))
 }
 
 /// The origin of a provider: scheme, host and port.
@@ -77,8 +77,9 @@ impl ProviderOrigin {
             _ => return Err(bad("must begin with https://")),
         };
         let authority = uri.authority().ok_or_else(|| bad("names no host"))?;
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(bad("must not have a path or a query"));
+        // The parser drops a fragment.
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() || url.contains('#') {
+            return Err(bad("must not have a path, a query or a fragment"));
         }
         if authority.as_str().contains('@') {
             return Err(bad("must not hold a credential"));
@@ -376,6 +377,7 @@ mod tests {
             ("http://localhost.example", "unless the host"),
             ("https://vault.example/v1", "path"),
             ("https://vault.example/?x=1", "path"),
+            ("https://vault.example/#hunter2", "fragment"),
             ("https://user:hunter2@vault.example", "credential"),
             ("https://vault.example:0", "port"),
             ("https://vault.example:", "port"),

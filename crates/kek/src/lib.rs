@@ -9,6 +9,7 @@
 
 #[cfg(feature = "awskms")]
 mod aws_kms;
+mod aws_kms_options;
 mod https;
 pub mod local;
 pub mod pkcs11;
@@ -20,7 +21,8 @@ mod test_log;
 mod transit;
 
 #[cfg(feature = "awskms")]
-pub use aws_kms::{AwsCredentials, AwsKms, AwsKmsOptions};
+pub use aws_kms::AwsKms;
+pub use aws_kms_options::{AwsCredentials, AwsKmsOptions};
 pub use transit::{SecretIdSource, Transit, TransitLogin, TransitOptions};
 
 use std::fmt;
@@ -31,7 +33,7 @@ use zeroize::Zeroizing;
 pub use local::{EnvironmentProvider, FileProvider};
 pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
 pub use secret_file::SECRET_FILE_BYTES_MAX;
-pub use settings::{ProviderSettings, SettingsError, TransitAuth};
+pub use settings::{ProviderSettings, SettingsError};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
 /// The bytes of a root key, wiped on drop.
@@ -102,7 +104,8 @@ impl fmt::Display for ProviderKind {
     }
 }
 
-/// A provider did not do what was asked. No text contains a key, a credential or a wrapped copy.
+/// A provider did not do what was asked. Texts contain no bytes of a key, a credential or a wrapped copy. They name files,
+/// variables, tokens and keys as the settings do, so a secret that is set as such a name is shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
     /// No answer, or a temporary failure. Trying again can help.

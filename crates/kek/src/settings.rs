@@ -1,25 +1,35 @@
 //! Settings of providers, read from a table of texts.
 //!
-//! A secret is never a setting: settings name files and environment variables that hold secrets. Every setting that a
-//! kind does not know is an error, so a secret that was put here by mistake stops the program. No error repeats a value.
+//! A secret is never a setting: settings name files and environment variables that hold secrets. A setting that a kind
+//! does not know is an error, whose name is shown if it is 1 to 32 characters of a to z and `_`. No error of parsing repeats
+//! a value. A value of 64 hexadecimal digits is rejected as the name of a variable or as the last part of a path. Other
+//! secrets in the place of a name or path are not recognised: later errors and [`ProviderSettings::public_fields`] show
+//! them.
 //!
 //! | kind | settings |
 //! | --- | --- |
 //! | `file` | `path` |
 //! | `environment` | `variable` |
 //! | `pkcs11` | `module`, `token` or `serial` or both, `key`, `key_id` (optional), `pin_file` |
-//! | `awskms` | `key`, `region`, `endpoint` (optional), `credentials_file` (optional) |
-//! | `transit` | `address`, `key`, `mount` (`transit`), `ca`, `namespace` (optional), `auth`, `auth_mount` (optional), and for `auth` = `token`: `token_file`; `approle`: `role_id`, `secret_id_file`; `certificate`: `client_certificate`, `client_key` |
+//! | `awskms` | `key_id`, `region`, `endpoint_url` (optional), `ca`, `credentials` (`environment`), timeouts; for `credentials` = `file`: `credentials_file`, `profile` (`default`); `web_identity`: `role_arn`, `web_identity_token_file`, `sts_endpoint_url` (optional) |
+//! | `transit` | `address`, `ca`, `namespace` (optional), `mount` (`transit`), `key`, `client_certificate` and `client_key` (optional), `auth`, timeouts; for `auth` = `token`: `token_file`; `approle`: `approle_mount` (`approle`), `role_id`, and `secret_id_file` or `wrapped_secret_id_file` with `wrapped_creation_path`; `certificate`: `cert_mount` (`cert`), `cert_role` (optional) |
+//!
+//! Defaults are in parentheses. Timeouts are `connect_timeout_ms` (2000) and `request_timeout_ms` (5000), in milliseconds
+//! from 100 to 60000. `ca` is required unless every URL is `http://`, which is for hosts on this machine alone. See
+//! [`Pkcs11Options`], [`AwsKmsOptions`] and [`TransitOptions`] for the meaning of each.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 
-use crate::{EnvironmentProvider, FileProvider, Pkcs11Options, Pkcs11Provider, Provider, ProviderError, ProviderKind};
+use crate::{
+    AwsCredentials, AwsKmsOptions, EnvironmentProvider, FileProvider, Pkcs11Options, Pkcs11Provider, Provider,
+    ProviderError, ProviderKind, SecretIdSource, Transit, TransitLogin, TransitOptions,
+};
 
 /// Longest name of a provider, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -32,7 +42,7 @@ const TOKEN_SERIAL_BYTES_MAX: usize = 16;
 /// Longest id of a PKCS #11 key, in bytes.
 const KEY_ID_BYTES_MAX: usize = 64;
 
-/// Settings of one provider. None of them is secret.
+/// Settings of one provider. None of them is meant to be secret; see the module for what is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderSettings {
     /// A KEK in a file.
@@ -47,78 +57,18 @@ pub enum ProviderSettings {
     },
     /// A KEK on a PKCS #11 token.
     Pkcs11(Pkcs11Options),
-    /// A KEK in AWS Key Management Service.
-    AwsKms {
-        /// The key's id, ARN or alias.
-        key: String,
-        /// The region, such as `eu-central-1`.
-        region: String,
-        /// The service's URL, if it is not the region's own. HTTPS, or HTTP on loopback.
-        endpoint: Option<String>,
-        /// A file with credentials. Without it, they come from the usual environment variables or a web identity.
-        credentials_file: Option<PathBuf>,
-    },
+    /// A KEK in AWS Key Management Service. The provider needs the feature `awskms`.
+    AwsKms(AwsKmsOptions),
     /// A KEK in the transit engine of Vault or OpenBao.
-    Transit {
-        /// The server's URL, without a path. HTTPS, or HTTP on loopback.
-        address: String,
-        /// The key's name in the engine.
-        key: String,
-        /// The path at which the engine is mounted; `transit` unless set.
-        mount: String,
-        /// A file with the certificates (PEM) that sign the server's. `None` only with HTTP.
-        ca: Option<PathBuf>,
-        /// The namespace.
-        namespace: Option<String>,
-        /// The way to log in.
-        auth: TransitAuth,
-        /// The path at which the way to log in is mounted, if it is not `approle` or `cert`.
-        auth_mount: Option<String>,
-    },
-}
-
-/// Ways to log in to Vault or OpenBao.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TransitAuth {
-    /// With a token that another program keeps valid.
-    Token {
-        /// The file with the token.
-        token_file: PathBuf,
-    },
-    /// With a role and its secret.
-    AppRole {
-        /// The role's id.
-        role_id: String,
-        /// The file with the secret id, or with a wrapping token for the secret id.
-        secret_id_file: PathBuf,
-    },
-    /// With a client certificate.
-    Certificate {
-        /// The certificate chain (PEM).
-        client_certificate: PathBuf,
-        /// The private key (PEM).
-        client_key: PathBuf,
-    },
-}
-
-impl TransitAuth {
-    /// Returns the name in settings.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Token { .. } => "token",
-            Self::AppRole { .. } => "approle",
-            Self::Certificate { .. } => "certificate",
-        }
-    }
+    Transit(TransitOptions),
 }
 
 /// A setting cannot be used. No text contains a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsError {
-    /// The provider's name; printable ASCII characters, others are replaced by `?`.
+    /// The provider's name, or `?` if it is not a name.
     pub provider: String,
-    /// The setting's name, if the error is one setting's; likewise.
+    /// The setting's name, if the error is one setting's and its name can be shown.
     pub setting: Option<String>,
     /// The problem, as a sentence without the value.
     pub problem: String,
@@ -145,7 +95,9 @@ impl ProviderSettings {
         table: &BTreeMap<String, String>,
         folder: &Path,
     ) -> Result<Self, SettingsError> {
-        let error = |problem: &str| SettingsError { provider: shown(name), setting: None, problem: problem.to_owned() };
+        let provider = if is_name(name) { name } else { "?" };
+        let error =
+            |problem: &str| SettingsError { provider: provider.into(), setting: None, problem: problem.to_owned() };
         if !is_name(name) {
             return Err(error("the name must be of 1 to 64 characters of a to z, 0 to 9, `-` and `_`"));
         }
@@ -156,8 +108,8 @@ impl ProviderSettings {
             ProviderKind::File => Self::File { path: reader.path("path")? },
             ProviderKind::Environment => Self::Environment { variable: reader.checked("variable", variable)? },
             ProviderKind::Pkcs11 => Self::Pkcs11(reader.pkcs11()?),
-            ProviderKind::AwsKms => reader.aws_kms()?,
-            ProviderKind::Transit => reader.transit()?,
+            ProviderKind::AwsKms => Self::AwsKms(reader.aws_kms()?),
+            ProviderKind::Transit => Self::Transit(reader.transit()?),
         };
         reader.reject_unknown()?;
         Ok(settings)
@@ -170,8 +122,8 @@ impl ProviderSettings {
             Self::File { .. } => ProviderKind::File,
             Self::Environment { .. } => ProviderKind::Environment,
             Self::Pkcs11(_) => ProviderKind::Pkcs11,
-            Self::AwsKms { .. } => ProviderKind::AwsKms,
-            Self::Transit { .. } => ProviderKind::Transit,
+            Self::AwsKms(_) => ProviderKind::AwsKms,
+            Self::Transit(_) => ProviderKind::Transit,
         }
     }
 
@@ -191,52 +143,88 @@ impl ProviderSettings {
                 ("key", text(key)),
                 ("key_id", key_id.as_ref().map(|id| HEXLOWER_PERMISSIVE.encode(id))),
             ],
-            Self::AwsKms { key, region, endpoint, credentials_file: _ } => {
-                vec![("key", text(key)), ("region", text(region)), ("endpoint", endpoint.clone())]
-            }
-            Self::Transit { address, key, mount, ca: _, namespace, auth, auth_mount: _ } => vec![
-                ("address", text(address)),
-                ("key", text(key)),
-                ("mount", text(mount)),
-                ("namespace", namespace.clone()),
-                ("auth", text(auth.name())),
+            Self::AwsKms(options) => vec![
+                ("key_id", text(&options.key_id)),
+                ("region", text(&options.region)),
+                ("endpoint_url", options.endpoint_url.clone()),
+                ("credentials", text(credentials_name(&options.credentials))),
+            ],
+            Self::Transit(options) => vec![
+                ("address", text(&options.address)),
+                ("key", text(&options.key)),
+                ("mount", text(&options.mount)),
+                ("namespace", options.namespace.clone()),
+                ("auth", text(login_name(&options.login))),
             ],
         };
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// Returns the files that hold secrets, each with its setting's name, to check their permissions.
+    /// Returns the files that hold secrets, each with its setting's name, to check their permissions. Leaves out a web
+    /// identity token: Kubernetes makes such files readable by every user of the container.
     #[must_use]
     pub fn secret_files(&self) -> Vec<(&'static str, &Path)> {
         match self {
             Self::File { path } => vec![("path", path)],
             Self::Environment { .. } => Vec::new(),
             Self::Pkcs11(options) => vec![("pin_file", &options.pin_file)],
-            Self::AwsKms { credentials_file, .. } => {
-                credentials_file.iter().map(|file| ("credentials_file", file.as_path())).collect()
+            Self::AwsKms(options) => match &options.credentials {
+                AwsCredentials::File { path, .. } => vec![("credentials_file", path)],
+                AwsCredentials::Environment | AwsCredentials::WebIdentity { .. } => Vec::new(),
+            },
+            Self::Transit(options) => {
+                let login = match &options.login {
+                    TransitLogin::TokenFile(file) => Some(("token_file", file)),
+                    TransitLogin::AppRole { secret_id: SecretIdSource::File(file), .. } => {
+                        Some(("secret_id_file", file))
+                    }
+                    TransitLogin::AppRole { secret_id: SecretIdSource::Wrapped { file, .. }, .. } => {
+                        Some(("wrapped_secret_id_file", file))
+                    }
+                    TransitLogin::Certificate { .. } => None,
+                };
+                let key = options.client_key.as_ref().map(|key| ("client_key", key));
+                login.into_iter().chain(key).map(|(name, file)| (name, file.as_path())).collect()
             }
-            Self::Transit { auth: TransitAuth::Token { token_file }, .. } => vec![("token_file", token_file)],
-            Self::Transit { auth: TransitAuth::AppRole { secret_id_file, .. }, .. } => {
-                vec![("secret_id_file", secret_id_file)]
-            }
-            Self::Transit { auth: TransitAuth::Certificate { client_key, .. }, .. } => vec![("client_key", client_key)],
         }
     }
 
     /// Creates the provider. Nothing is opened or reached before its first call.
     ///
     /// # Errors
-    /// [`ProviderError::Settings`] for a kind that this build does not have.
+    /// [`ProviderError::Settings`] for options out of their limits, or a kind that this program was built without.
     pub fn provider(&self) -> Result<Arc<dyn Provider>, ProviderError> {
-        match self {
-            Self::File { path } => Ok(Arc::new(FileProvider::new(path.clone()))),
-            Self::Environment { variable } => Ok(Arc::new(EnvironmentProvider::new(variable.clone()))),
-            Self::Pkcs11(options) => Ok(Arc::new(Pkcs11Provider::new(options.clone()))),
-            // The providers of these two kinds are created here.
-            Self::AwsKms { .. } | Self::Transit { .. } => {
-                Err(ProviderError::Settings(format!("kind {} is not in this build", self.kind())))
+        Ok(match self {
+            Self::File { path } => Arc::new(FileProvider::new(path.clone())),
+            Self::Environment { variable } => Arc::new(EnvironmentProvider::new(variable.clone())),
+            Self::Pkcs11(options) => Arc::new(Pkcs11Provider::new(options.clone())),
+            #[cfg(feature = "awskms")]
+            Self::AwsKms(options) => Arc::new(crate::AwsKms::new(options.clone())?),
+            #[cfg(not(feature = "awskms"))]
+            Self::AwsKms(_) => {
+                let text = "kind awskms: this program was built without it (feature awskms)";
+                return Err(ProviderError::Settings(text.into()));
             }
-        }
+            Self::Transit(options) => Arc::new(Transit::new(options.clone())?),
+        })
+    }
+}
+
+/// Returns the value of `credentials`.
+fn credentials_name(credentials: &AwsCredentials) -> &'static str {
+    match credentials {
+        AwsCredentials::Environment => "environment",
+        AwsCredentials::File { .. } => "file",
+        AwsCredentials::WebIdentity { .. } => "web_identity",
+    }
+}
+
+/// Returns the value of `auth`.
+fn login_name(login: &TransitLogin) -> &'static str {
+    match login {
+        TransitLogin::TokenFile(_) => "token",
+        TransitLogin::AppRole { .. } => "approle",
+        TransitLogin::Certificate { .. } => "certificate",
     }
 }
 
@@ -254,7 +242,7 @@ type ValueCheck = fn(&str) -> Result<(), &'static str>;
 
 impl<'a> SettingsReader<'a> {
     fn error(&self, setting: &str, problem: impl Into<String>) -> SettingsError {
-        SettingsError { provider: shown(self.provider), setting: Some(shown(setting)), problem: problem.into() }
+        SettingsError { provider: self.provider.to_owned(), setting: Some(setting.to_owned()), problem: problem.into() }
     }
 
     fn missing(&self, setting: &str) -> SettingsError {
@@ -281,7 +269,37 @@ impl<'a> SettingsReader<'a> {
     }
 
     fn optional_path(&mut self, setting: &'static str) -> Result<Option<PathBuf>, SettingsError> {
-        Ok(self.optional(setting)?.map(|path| self.folder.join(path)))
+        let path = self.optional_checked(setting, file_path)?;
+        Ok(path.map(|path| self.folder.join(path)))
+    }
+
+    fn text(&mut self, setting: &'static str) -> Result<String, SettingsError> {
+        self.checked(setting, |_| Ok(()))
+    }
+
+    fn optional_text(&mut self, setting: &'static str) -> Result<Option<String>, SettingsError> {
+        self.optional_checked(setting, |_| Ok(()))
+    }
+
+    fn text_or(&mut self, setting: &'static str, default: &str) -> Result<String, SettingsError> {
+        Ok(self.optional_text(setting)?.unwrap_or_else(|| default.to_owned()))
+    }
+
+    /// Reads a number of milliseconds. The options check its limits.
+    fn milliseconds(&mut self, setting: &'static str, default: Duration) -> Result<Duration, SettingsError> {
+        let Some(value) = self.optional(setting)? else { return Ok(default) };
+        let digits = value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok()).flatten();
+        digits.map(Duration::from_millis).ok_or_else(|| self.error(setting, "must be a whole number of milliseconds"))
+    }
+
+    /// Converts an error of options, `KIND.SETTING PROBLEM`.
+    fn option_error(&self, error: &ProviderError) -> SettingsError {
+        let text = error.to_string();
+        let parts = text.strip_prefix(self.kind.name()).and_then(|text| text.strip_prefix('.'));
+        match parts.and_then(|text| text.split_once(' ')) {
+            Some((setting, problem)) => self.error(setting, problem),
+            None => SettingsError { provider: self.provider.to_owned(), setting: None, problem: text },
+        }
     }
 
     fn path(&mut self, setting: &'static str) -> Result<PathBuf, SettingsError> {
@@ -307,62 +325,82 @@ impl<'a> SettingsReader<'a> {
         Ok(options)
     }
 
-    fn aws_kms(&mut self) -> Result<ProviderSettings, SettingsError> {
-        Ok(ProviderSettings::AwsKms {
-            key: self.checked("key", |key| {
-                let allowed = |c: char| c.is_ascii_alphanumeric() || "-_/:.".contains(c);
-                ensure(key.len() <= 2048 && key.chars().all(allowed), "must be a key's id, ARN or alias")
-            })?,
-            region: self.checked("region", |region| {
-                let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-                ensure(region.len() <= 64 && region.chars().all(allowed), "must be a region, such as eu-central-1")
-            })?,
-            endpoint: self.optional_checked("endpoint", address)?,
-            credentials_file: self.optional_path("credentials_file")?,
-        })
+    fn aws_kms(&mut self) -> Result<AwsKmsOptions, SettingsError> {
+        let (key_id, region) = (self.text("key_id")?, self.text("region")?);
+        let credentials = match self.optional("credentials")?.unwrap_or("environment") {
+            "environment" => AwsCredentials::Environment,
+            "file" => AwsCredentials::File {
+                path: self.path("credentials_file")?,
+                profile: self.text_or("profile", "default")?,
+            },
+            "web_identity" => AwsCredentials::WebIdentity {
+                role_arn: self.text("role_arn")?,
+                token_file: self.path("web_identity_token_file")?,
+                sts_endpoint_url: self.optional_text("sts_endpoint_url")?,
+            },
+            _ => return Err(self.error("credentials", "must be one of: environment, file, web_identity")),
+        };
+        let mut options = AwsKmsOptions::new(key_id, region, credentials);
+        options.endpoint_url = self.optional_text("endpoint_url")?;
+        options.ca = self.optional_path("ca")?;
+        options.connect_timeout = self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
+        options.request_timeout = self.milliseconds("request_timeout_ms", options.request_timeout)?;
+        options.check().map_err(|error| self.option_error(&error))?;
+        Ok(options)
     }
 
-    fn transit(&mut self) -> Result<ProviderSettings, SettingsError> {
-        let server = self.checked("address", address)?;
-        let ca = self.optional_path("ca")?;
-        if ca.is_none() && server.starts_with("https:") {
-            return Err(self.missing("ca"));
-        }
-        Ok(ProviderSettings::Transit {
-            address: server,
-            key: self.checked("key", |key| {
-                ensure(path(key).is_ok() && !key.contains('/'), "must be of A to Z, a to z, 0 to 9, `-`, `_` and `.`")
-            })?,
-            mount: self.optional_checked("mount", path)?.unwrap_or_else(|| "transit".to_owned()),
-            ca,
-            namespace: self.optional_checked("namespace", path)?,
-            auth: self.transit_auth()?,
-            auth_mount: self.optional_checked("auth_mount", path)?,
-        })
+    fn transit(&mut self) -> Result<TransitOptions, SettingsError> {
+        let (address, key) = (self.text("address")?, self.text("key")?);
+        let login = match &*self.text("auth")? {
+            "token" => TransitLogin::TokenFile(self.path("token_file")?),
+            "approle" => TransitLogin::AppRole {
+                mount: self.text_or("approle_mount", "approle")?,
+                role_id: self.text("role_id")?,
+                secret_id: self.secret_id()?,
+            },
+            "certificate" => TransitLogin::Certificate {
+                mount: self.text_or("cert_mount", "cert")?,
+                role: self.optional_text("cert_role")?,
+            },
+            _ => return Err(self.error("auth", "must be one of: token, approle, certificate")),
+        };
+        let mut options = TransitOptions::new(address, key, login);
+        options.ca = self.optional_path("ca")?;
+        options.client_certificate = self.optional_path("client_certificate")?;
+        options.client_key = self.optional_path("client_key")?;
+        options.namespace = self.optional_text("namespace")?;
+        options.mount = self.text_or("mount", &options.mount)?;
+        options.connect_timeout = self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
+        options.request_timeout = self.milliseconds("request_timeout_ms", options.request_timeout)?;
+        options.check().map_err(|error| self.option_error(&error))?;
+        Ok(options)
     }
 
-    fn transit_auth(&mut self) -> Result<TransitAuth, SettingsError> {
-        match &*self.checked("auth", |_| Ok(()))? {
-            "token" => Ok(TransitAuth::Token { token_file: self.path("token_file")? }),
-            "approle" => Ok(TransitAuth::AppRole {
-                role_id: self.checked("role_id", |_| Ok(()))?,
-                secret_id_file: self.path("secret_id_file")?,
-            }),
-            "certificate" => Ok(TransitAuth::Certificate {
-                client_certificate: self.path("client_certificate")?,
-                client_key: self.path("client_key")?,
-            }),
-            _ => Err(self.error("auth", "must be one of: token, approle, certificate")),
+    fn secret_id(&mut self) -> Result<SecretIdSource, SettingsError> {
+        let (file, wrapped) = (self.optional_path("secret_id_file")?, self.optional_path("wrapped_secret_id_file")?);
+        let creation_path = self.optional_text("wrapped_creation_path")?;
+        match (file, wrapped, creation_path) {
+            (Some(file), None, None) => Ok(SecretIdSource::File(file)),
+            (None, Some(file), Some(creation_path)) => Ok(SecretIdSource::Wrapped { file, creation_path }),
+            (None, Some(_), None) => Err(self.missing("wrapped_creation_path")),
+            (None, None, _) => Err(self.missing("secret_id_file")),
+            (Some(_), _, _) => {
+                Err(self.error("secret_id_file", "excludes wrapped_secret_id_file and wrapped_creation_path"))
+            }
         }
     }
 
     fn reject_unknown(&self) -> Result<(), SettingsError> {
-        match self.table.keys().find(|setting| !self.known.contains(&setting.as_str())) {
-            None => Ok(()),
-            Some(setting) => {
-                Err(self.error(setting, format!("unknown; kind {} has {}", self.kind, self.known.join(", "))))
-            }
+        let Some(setting) = self.table.keys().find(|setting| !self.known.contains(&setting.as_str())) else {
+            return Ok(());
+        };
+        let has = format!("kind {} has {}", self.kind, self.known.join(", "));
+        // The name can be a secret in the wrong place.
+        if (1..=32).contains(&setting.len()) && setting.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
+            return Err(self.error(setting, format!("unknown; {has}")));
         }
+        let problem = format!("a setting is unknown, and its name is not one to show; {has}");
+        Err(SettingsError { provider: self.provider.to_owned(), setting: None, problem })
     }
 }
 
@@ -382,17 +420,17 @@ fn is_name(name: &str) -> bool {
 fn variable(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let holds = name.len() <= 128 && name.chars().all(allowed) && !name.starts_with(|c: char| c.is_ascii_digit());
-    ensure(holds, "must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself")
+    ensure(holds && !is_key(name), "must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself")
 }
 
-/// A path below `/v1/` of Vault's API.
-fn path(path: &str) -> Result<(), &'static str> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let part = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(allowed);
-    ensure(
-        path.split('/').all(part),
-        "must be a path of A to Z, a to z, 0 to 9, `-`, `_` and `.`, without outer slashes",
-    )
+fn file_path(path: &str) -> Result<(), &'static str> {
+    let last = path.trim_end_matches('/').rsplit('/').next();
+    ensure(!last.is_some_and(is_key), "must be a path, not a key itself")
+}
+
+/// Returns true if a text is a KEK.
+fn is_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn key_id(text: &str) -> Result<Vec<u8>, &'static str> {
@@ -400,34 +438,6 @@ fn key_id(text: &str) -> Result<Vec<u8>, &'static str> {
         Ok(id) if (1..=KEY_ID_BYTES_MAX).contains(&id.len()) => Ok(id),
         _ => Err("must be 1 to 64 bytes as hexadecimal digits"),
     }
-}
-
-/// A URL of a server: HTTPS, or HTTP on loopback, without user, path or query.
-fn address(text: &str) -> Result<(), &'static str> {
-    const PROBLEM: &str =
-        "must be a URL such as https://host:8200, without user, path or query; http on loopback alone";
-    let uri: http::Uri = text.parse().map_err(|_| PROBLEM)?;
-    let authority = uri.authority().ok_or(PROBLEM)?;
-    let host = authority.host();
-    let numeric = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    let loopback = host == "localhost" || numeric.is_ok_and(|address| address.is_loopback());
-    let scheme = match uri.scheme_str() {
-        Some("https") => true,
-        Some("http") => loopback,
-        _ => false,
-    };
-    // A port is a number, and not 0; the parser takes any text of digits.
-    let port = match authority.as_str().rsplit_once(':') {
-        Some((_, port)) if !port.contains(']') => port.parse::<u16>().is_ok_and(|port| port != 0),
-        _ => true,
-    };
-    let plain = !authority.as_str().contains('@') && matches!(uri.path(), "" | "/") && uri.query().is_none();
-    ensure(scheme && port && plain && !host.is_empty() && !text.contains('#'), PROBLEM)
-}
-
-/// Makes a name printable and short: it can be a secret in the wrong place, or come from anywhere.
-fn shown(name: &str) -> String {
-    name.chars().take(NAME_BYTES_MAX).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }
 
 #[cfg(test)]

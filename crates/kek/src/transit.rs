@@ -41,6 +41,9 @@ const CALL_TIMEOUTS: u32 = 4;
 /// Longest name of a key, and longest path of a mount or namespace, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
+/// A file with a client certificate, and one with its private key.
+type ClientFiles = Option<(PathBuf, PathBuf)>;
+
 /// Where a transit engine is, and how to log in to it. Holds no secret: these are in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitOptions {
@@ -84,6 +87,50 @@ impl TransitOptions {
             connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(5),
         }
+    }
+
+    /// Checks the options. Returns the origin, and the client certificate with its key. The names of options in errors are
+    /// those of the settings.
+    pub(crate) fn check(&self) -> Result<(ProviderOrigin, ClientFiles), ProviderError> {
+        let origin = ProviderOrigin::parse(&self.address, "transit.address")?;
+        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
+        if origin.tls() && self.ca.is_none() {
+            return bad("transit.ca is required for https://");
+        }
+        let client = match (&self.client_certificate, &self.client_key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            _ => return bad("transit.client_certificate and client_key need each other"),
+        };
+        check_segment("transit.key", &self.key)?;
+        check_path("transit.mount", &self.mount)?;
+        if let Some(namespace) = &self.namespace {
+            check_path("transit.namespace", namespace)?;
+        }
+        match &self.login {
+            TransitLogin::TokenFile(_) => (),
+            TransitLogin::AppRole { mount, role_id, secret_id } => {
+                check_path("transit.approle_mount", mount)?;
+                if role_id.is_empty() || role_id.len() > 4_096 {
+                    return bad("transit.role_id must have 1 to 4096 bytes");
+                }
+                if let SecretIdSource::Wrapped { creation_path, .. } = secret_id {
+                    check_path("transit.wrapped_creation_path", creation_path)?;
+                }
+            }
+            TransitLogin::Certificate { mount, role } => {
+                check_path("transit.cert_mount", mount)?;
+                if role.as_ref().is_some_and(|role| role.is_empty() || role.len() > NAME_BYTES_MAX) {
+                    return bad("transit.cert_role must have 1 to 256 bytes");
+                }
+                if client.is_none() || !origin.tls() {
+                    return bad("transit.client_certificate is required by this login, with client_key and https://");
+                }
+            }
+        }
+        check_timeout("transit.connect_timeout_ms", self.connect_timeout)?;
+        check_timeout("transit.request_timeout_ms", self.request_timeout)?;
+        Ok((origin, client))
     }
 }
 
@@ -150,49 +197,12 @@ impl Transit {
     /// # Errors
     /// [`ProviderError::Settings`] if an option is missing or out of its limits.
     pub fn new(options: TransitOptions) -> Result<Self, ProviderError> {
-        let origin = ProviderOrigin::parse(&options.address, "transit.address")?;
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
-        if origin.tls() && options.ca.is_none() {
-            return bad("transit.ca is required for https://");
-        }
-        let client = match (&options.client_certificate, &options.client_key) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            _ => return bad("transit.client_certificate and transit.client_key need each other"),
-        };
-        check_segment("transit.key", &options.key)?;
-        check_path("transit.mount", &options.mount)?;
-        if let Some(namespace) = &options.namespace {
-            check_path("transit.namespace", namespace)?;
-        }
-        match &options.login {
-            TransitLogin::TokenFile(_) => (),
-            TransitLogin::AppRole { mount, role_id, secret_id } => {
-                check_path("transit.approle_mount", mount)?;
-                if role_id.is_empty() || role_id.len() > 4_096 {
-                    return bad("transit.role_id must have 1 to 4096 bytes");
-                }
-                if let SecretIdSource::Wrapped { creation_path, .. } = secret_id {
-                    check_path("transit.wrapped_creation_path", creation_path)?;
-                }
-            }
-            TransitLogin::Certificate { mount, role } => {
-                check_path("transit.cert_mount", mount)?;
-                if role.as_ref().is_some_and(|role| role.is_empty() || role.len() > NAME_BYTES_MAX) {
-                    return bad("transit.cert_role must have 1 to 256 bytes");
-                }
-                if client.is_none() || !origin.tls() {
-                    return bad(
-                        "a login by certificate needs https://, transit.client_certificate and transit.client_key",
-                    );
-                }
-            }
-        }
+        let (origin, client) = options.check()?;
         let client = HttpsClient {
             origin,
             files: TlsFiles::new(options.ca.clone(), client),
-            connect_timeout: check_timeout("transit.connect_timeout_ms", options.connect_timeout)?,
-            request_timeout: check_timeout("transit.request_timeout_ms", options.request_timeout)?,
+            connect_timeout: options.connect_timeout,
+            request_timeout: options.request_timeout,
         };
         let inner = TransitClient {
             options,

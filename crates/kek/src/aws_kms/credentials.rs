@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
@@ -14,56 +14,8 @@ use hyper::header::CONTENT_TYPE;
 use zeroize::Zeroizing;
 
 use super::{ConnectorFailure, SdkConnector, response_error};
-use crate::ProviderError;
-use crate::https::ProviderOrigin;
 use crate::secret_file::{read_line, read_private};
-
-/// Where the credentials of AWS are. They are read again for each request.
-///
-/// Instance metadata, container credentials, SSO and `credential_process` are not supported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AwsCredentials {
-    /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
-    Environment,
-    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 64 KiB.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The profile. Usually `default`.
-        profile: String,
-    },
-    /// A token of an identity provider, such as a Kubernetes service account, exchanged at STS for credentials.
-    WebIdentity {
-        /// The ARN of the role, as in `AWS_ROLE_ARN`.
-        role_arn: String,
-        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Its mode is not checked: Kubernetes makes such files
-        /// readable by every user of the container.
-        token_file: PathBuf,
-        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for hosts on this machine.
-        sts_endpoint_url: Option<String>,
-    },
-}
-
-impl AwsCredentials {
-    /// Checks the settings. Returns true if they need a connection with TLS.
-    pub(super) fn check(&self) -> Result<bool, ProviderError> {
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
-        match self {
-            Self::Environment => Ok(false),
-            Self::File { profile, .. } if profile.is_empty() || profile.contains(['[', ']', '\n']) => {
-                bad("awskms.profile must be the name of a profile")
-            }
-            Self::File { .. } => Ok(false),
-            Self::WebIdentity { role_arn, .. } if !(20..=2_048).contains(&role_arn.len()) => {
-                bad("awskms.role_arn must be the ARN of a role")
-            }
-            Self::WebIdentity { sts_endpoint_url, .. } => {
-                let url = sts_endpoint_url.as_deref();
-                url.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.sts_endpoint_url")?.tls()))
-            }
-        }
-    }
-}
+use crate::{AwsCredentials, ProviderError};
 
 /// Reads credentials for the SDK.
 #[derive(Debug)]

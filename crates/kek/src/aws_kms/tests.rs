@@ -16,6 +16,7 @@ use sealwire_testkit::{Certificates, TransitFault, TransitServer, free_ports};
 use tempfile::TempDir;
 
 use super::*;
+use crate::AwsCredentials;
 use crate::test_log::CapturedLog;
 
 const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };

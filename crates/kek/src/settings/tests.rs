@@ -1,4 +1,13 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
+use sealwire_testkit::{Certificates, TransitFault, TransitServer, child};
+
 use super::*;
+use crate::{RootBytes, WrapSlot};
 
 type Table<'a> = &'a [(&'a str, &'a str)];
 
@@ -25,7 +34,8 @@ fn changed<'a>(settings: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) 
 
 const PKCS11: Table =
     &[("module", "/usr/lib/hsm.so"), ("token", "sealwire"), ("key", "kek"), ("pin_file", "secrets/pin")];
-const AWS_KMS: Table = &[("key", "alias/sealwire"), ("region", "eu-central-1")];
+const AWS_KMS: Table = &[("key_id", "alias/sealwire"), ("region", "eu-central-1"), ("ca", "aws.pem")];
+const ROLE_ARN: &str = "arn:aws:iam::123456789012:role/sealwire";
 const TRANSIT: Table = &[
     ("address", "https://vault.internal:8200"),
     ("key", "sealwire"),
@@ -57,55 +67,99 @@ fn each_kind_is_read() {
         Pkcs11Options { token: None, serial: Some("0123456789abcdef".into()), key_id: Some(vec![0, 255]), ..options };
     assert_eq!(parse("pkcs11", &all), Ok(ProviderSettings::Pkcs11(options)));
 
-    let kms = |endpoint: Option<&str>, file: Option<&str>| ProviderSettings::AwsKms {
-        key: "alias/sealwire".into(),
-        region: "eu-central-1".into(),
-        endpoint: endpoint.map(Into::into),
-        credentials_file: file.map(Into::into),
+    let kms = |credentials: AwsCredentials| AwsKmsOptions {
+        ca: Some("/etc/sealwire/aws.pem".into()),
+        ..AwsKmsOptions::new("alias/sealwire", "eu-central-1", credentials)
     };
-    assert_eq!(parse("awskms", AWS_KMS), Ok(kms(None, None)));
-    let all = changed(AWS_KMS, &[("endpoint", "http://127.0.0.1:5000"), ("credentials_file", "aws")]);
-    assert_eq!(parse("awskms", &all), Ok(kms(Some("http://127.0.0.1:5000"), Some("/etc/sealwire/aws"))));
+    let file = |profile: &str| AwsCredentials::File { path: "/etc/sealwire/aws".into(), profile: profile.into() };
+    let identity = |url: Option<&str>| AwsCredentials::WebIdentity {
+        role_arn: ROLE_ARN.into(),
+        token_file: "/run/token".into(),
+        sts_endpoint_url: url.map(Into::into),
+    };
+    let by_identity =
+        [("credentials", "web_identity"), ("role_arn", ROLE_ARN), ("web_identity_token_file", "/run/token")];
+    let at_sts = [&by_identity[..], &[("sts_endpoint_url", "https://sts.internal")]].concat();
+    let by_file = [("credentials", "file"), ("credentials_file", "aws")];
+    let cases: &[(Table, AwsKmsOptions)] = &[
+        (&[], kms(AwsCredentials::Environment)),
+        (&[("credentials", "environment")], kms(AwsCredentials::Environment)),
+        (&by_file, kms(file("default"))),
+        (&[by_file[0], by_file[1], ("profile", "ops")], kms(file("ops"))),
+        (&by_identity, kms(identity(None))),
+        (&at_sts, kms(identity(Some("https://sts.internal")))),
+        (
+            &[("ca", ""), ("endpoint_url", "http://127.0.0.1:5000"), ("connect_timeout_ms", "100")],
+            AwsKmsOptions {
+                ca: None,
+                endpoint_url: Some("http://127.0.0.1:5000".into()),
+                connect_timeout: Duration::from_millis(100),
+                ..kms(AwsCredentials::Environment)
+            },
+        ),
+    ];
+    for (changes, options) in cases {
+        assert_eq!(parse("awskms", &changed(AWS_KMS, changes)), Ok(ProviderSettings::AwsKms(options.clone())));
+    }
 }
 
 #[test]
 fn each_way_to_log_in_to_transit_is_read() {
-    let transit = |auth: TransitAuth| ProviderSettings::Transit {
-        address: "https://vault.internal:8200".into(),
-        key: "sealwire".into(),
-        mount: "transit".into(),
+    let transit = |login: TransitLogin| TransitOptions {
         ca: Some("/etc/sealwire/vault.pem".into()),
-        namespace: None,
-        auth,
-        auth_mount: None,
+        ..TransitOptions::new("https://vault.internal:8200", "sealwire", login)
     };
-    let token = TransitAuth::Token { token_file: "/etc/sealwire/token".into() };
-    assert_eq!(parse("transit", TRANSIT), Ok(transit(token)));
-    let role = [("auth", "approle"), ("token_file", ""), ("role_id", "4711"), ("secret_id_file", "secret-id")];
-    let auth = TransitAuth::AppRole { role_id: "4711".into(), secret_id_file: "/etc/sealwire/secret-id".into() };
-    assert_eq!(parse("transit", &changed(TRANSIT, &role)), Ok(transit(auth)));
-    let certificate =
+    let token = transit(TransitLogin::TokenFile("/etc/sealwire/token".into()));
+    let role = |mount: &str, secret_id: SecretIdSource| {
+        transit(TransitLogin::AppRole { mount: mount.into(), role_id: "4711".into(), secret_id })
+    };
+    let file = SecretIdSource::File("/etc/sealwire/secret-id".into());
+    let creation_path = "auth/approle/role/sealwire/secret-id";
+    let wrapped = SecretIdSource::Wrapped { file: "/etc/sealwire/wrapped".into(), creation_path: creation_path.into() };
+    let certificate = |mount: &str, role: Option<&str>| TransitOptions {
+        client_certificate: Some("/etc/sealwire/c.pem".into()),
+        client_key: Some("/etc/sealwire/c.key".into()),
+        ..transit(TransitLogin::Certificate { mount: mount.into(), role: role.map(Into::into) })
+    };
+    let by_role = [("auth", "approle"), ("token_file", ""), ("role_id", "4711")];
+    let by_file = [&by_role[..], &[("secret_id_file", "secret-id")]].concat();
+    let by_wrapped =
+        [&by_role[..], &[("wrapped_secret_id_file", "wrapped"), ("wrapped_creation_path", creation_path)]].concat();
+    let by_certificate =
         [("auth", "certificate"), ("token_file", ""), ("client_certificate", "c.pem"), ("client_key", "c.key")];
-    let auth = TransitAuth::Certificate {
-        client_certificate: "/etc/sealwire/c.pem".into(),
-        client_key: "/etc/sealwire/c.key".into(),
-    };
-    assert_eq!(parse("transit", &changed(TRANSIT, &certificate)), Ok(transit(auth)));
-
-    let more = [
-        ("address", "http://[::1]:8200/"),
-        ("ca", ""),
-        ("mount", "keys/transit"),
-        ("namespace", "team/a"),
-        ("auth_mount", "k8s"),
+    let cases: &[(Table, TransitOptions)] = &[
+        (&[], token.clone()),
+        (&by_file, role("approle", file.clone())),
+        (&[&by_file[..], &[("approle_mount", "team/role")]].concat(), role("team/role", file)),
+        (&by_wrapped, role("approle", wrapped)),
+        (&by_certificate, certificate("cert", None)),
+        (
+            &[&by_certificate[..], &[("cert_mount", "mtls"), ("cert_role", "sealwire")]].concat(),
+            certificate("mtls", Some("sealwire")),
+        ),
+        (
+            &[
+                ("address", "http://[::1]:8200/"),
+                ("ca", ""),
+                ("mount", "keys/transit"),
+                ("namespace", "team/a"),
+                ("connect_timeout_ms", "100"),
+                ("request_timeout_ms", "60000"),
+            ],
+            TransitOptions {
+                address: "http://[::1]:8200/".into(),
+                ca: None,
+                mount: "keys/transit".into(),
+                namespace: Some("team/a".into()),
+                connect_timeout: Duration::from_millis(100),
+                request_timeout: Duration::from_secs(60),
+                ..token
+            },
+        ),
     ];
-    let Ok(ProviderSettings::Transit { mount, ca, namespace, auth_mount, .. }) =
-        parse("transit", &changed(TRANSIT, &more))
-    else {
-        panic!("not read")
-    };
-    assert_eq!((&*mount, ca), ("keys/transit", None));
-    assert_eq!((namespace.as_deref(), auth_mount.as_deref()), (Some("team/a"), Some("k8s")));
+    for (changes, options) in cases {
+        assert_eq!(parse("transit", &changed(TRANSIT, changes)), Ok(ProviderSettings::Transit(options.clone())));
+    }
 }
 
 #[test]
@@ -121,13 +175,31 @@ fn every_setting_that_is_needed_is_named_when_it_is_missing() {
         assert!(parse(kind, settings).is_ok(), "{kind}");
         for (name, _) in settings {
             let error = parse(kind, &changed(settings, &[(name, "")])).unwrap_err();
-            assert!(error.starts_with(&format!("provider `main`: {name}: missing")), "{kind}: {error}");
+            let problem = error.strip_prefix(&format!("provider `main`: {name}: "));
+            let named = problem.is_some_and(|text| text.starts_with("missing") || text.starts_with("is required"));
+            assert!(named, "{kind}: {error}");
         }
-        for unknown in ["Path", "pin", "secret", "access_key_id", "\u{e9}"] {
+        let secret = "0123456789abcdef".repeat(4);
+        let long = "hunter".repeat(6);
+        for (unknown, shown) in [
+            ("pin", true),
+            ("secret", true),
+            ("access_key_id", true),
+            ("Path", false),
+            ("hunter2", false),
+            ("hunter-x", false),
+            (&*secret, false),
+            (&*long, false),
+            ("\u{e9}", false),
+        ] {
             let error = parse(kind, &changed(settings, &[(unknown, "hunter2-value")])).unwrap_err();
-            let shown = unknown.replace('\u{e9}', "?");
-            assert!(error.starts_with(&format!("provider `main`: {shown}: unknown; kind {kind} has ")), "{error}");
-            assert!(!error.contains("hunter2"), "{error}");
+            let start = if shown {
+                format!("{unknown}: unknown; kind {kind} has ")
+            } else {
+                "a setting is unknown, ".to_owned()
+            };
+            assert!(error.starts_with(&format!("provider `main`: {start}")), "{error}");
+            assert!(!error.contains("hunter") && (shown || !error.contains(unknown)), "{error}");
         }
     }
 }
@@ -142,6 +214,8 @@ fn a_setting_of_another_way_to_log_in_is_unknown() {
 #[test]
 fn malformed_values_are_named_but_never_repeated() {
     let long = "x".repeat(VALUE_BYTES_MAX + 1);
+    let key = "0123456789abcdef".repeat(4);
+    let (upper_key, key_below) = (key.replace('0', "A").to_uppercase(), format!("/etc/{key}/"));
     let cases: &[(&str, Table, &str, &str)] = &[
         ("file", &[], "path", &long),
         ("file", &[], "path", "a\0hunter2"),
@@ -153,9 +227,21 @@ fn malformed_values_are_named_but_never_repeated() {
         ("pkcs11", PKCS11, "serial", "hunter2-hunter2-h"),
         ("pkcs11", PKCS11, "key_id", "hunter2"),
         ("pkcs11", PKCS11, "key_id", "123"),
-        ("awskms", AWS_KMS, "key", "hunter2 key"),
+        ("file", &[], "path", &key),
+        ("file", &[], "path", &key_below),
+        ("environment", &[], "variable", &upper_key),
+        ("pkcs11", PKCS11, "pin_file", &key),
+        ("pkcs11", PKCS11, "module", &key_below),
+        ("transit", TRANSIT, "token_file", &key),
+        ("awskms", AWS_KMS, "key_id", "hunter2 key"),
         ("awskms", AWS_KMS, "region", "hunter2/eu"),
-        ("awskms", AWS_KMS, "endpoint", "http://hunter2.internal"),
+        ("awskms", AWS_KMS, "endpoint_url", "http://hunter2.internal"),
+        ("awskms", AWS_KMS, "credentials", "hunter2"),
+        ("awskms", AWS_KMS, "connect_timeout_ms", "hunter2"),
+        ("awskms", AWS_KMS, "connect_timeout_ms", "99"),
+        ("awskms", AWS_KMS, "request_timeout_ms", "60001"),
+        ("transit", TRANSIT, "connect_timeout_ms", "+500"),
+        ("transit", TRANSIT, "request_timeout_ms", "5s"),
         ("transit", TRANSIT, "address", "http://hunter2.internal:8200"),
         ("transit", TRANSIT, "address", "http://127.0.0.1.hunter2:8200"),
         ("transit", TRANSIT, "address", "http://localhost@hunter2:8200"),
@@ -177,12 +263,17 @@ fn malformed_values_are_named_but_never_repeated() {
         ("transit", TRANSIT, "namespace", "hunter2?x"),
         ("transit", TRANSIT, "namespace", "hunter2%2f"),
         ("transit", TRANSIT, "auth", "hunter2"),
-        ("transit", TRANSIT, "auth_mount", "hunter2\\x"),
     ];
     for &(kind, settings, name, value) in cases {
         let error = parse(kind, &changed(settings, &[(name, value)])).unwrap_err();
-        assert!(error.starts_with(&format!("provider `main`: {name}: must be ")), "{name} {value:?}: {error}");
-        assert!(!error.contains("hunter2") && !error.contains("HUNTER2") && error.len() < 300, "{error}");
+        assert!(error.starts_with(&format!("provider `main`: {name}: ")), "{name} {value:?}: {error}");
+        assert!(
+            !error.contains("hunter2")
+                && !error.contains("HUNTER2")
+                && !error.contains("123456789")
+                && error.len() < 300,
+            "{error}"
+        );
     }
     let empty = parse("file", &[("path", "")]).unwrap_err();
     assert!(empty.starts_with("provider `main`: path: must be "), "{empty}");
@@ -221,7 +312,12 @@ fn public_fields_say_where_the_kek_is_and_name_no_credential() {
             &[("key_id", "0A"), ("serial", "77")],
             "key=kek key_id=0a module=/usr/lib/hsm.so serial=77 token=sealwire",
         ),
-        ("awskms", AWS_KMS, &[("credentials_file", "c")], "key=alias/sealwire region=eu-central-1"),
+        (
+            "awskms",
+            AWS_KMS,
+            &[("credentials", "file"), ("credentials_file", "c")],
+            "credentials=file key_id=alias/sealwire region=eu-central-1",
+        ),
         (
             "transit",
             TRANSIT,
@@ -238,13 +334,84 @@ fn public_fields_say_where_the_kek_is_and_name_no_credential() {
     }
 }
 
+/// Names the folder of the test to its child process.
+const FOLDER: &str = "SEALWIRE_TEST_SETTINGS_FOLDER";
+const VARIABLE: &str = "SEALWIRE_TEST_SETTINGS_KEK";
+
 #[test]
-fn a_provider_has_the_kind_of_its_settings() {
-    for (kind, settings) in
-        [("file", &[("path", "kek.key")][..]), ("environment", &[("variable", "SEALWIRE_KEK")]), ("pkcs11", PKCS11)]
-    {
-        let settings = parse(kind, settings).unwrap();
-        assert_eq!(settings.provider().unwrap().kind(), settings.kind());
+fn each_kind_is_parsed_built_and_used() {
+    let hsm = SoftHsm::new().unwrap_or_else(|error| panic!("{error}"));
+    hsm.add_token("sealwire", "correct-pin").unwrap_or_else(|error| panic!("{error}"));
+    let status = child::command("settings::tests::child_process")
+        .env(FOLDER, hsm.folder())
+        .env("SEALWIRE_TEST_SETTINGS_MODULE", hsm.module())
+        .env(CONFIGURATION, hsm.configuration())
+        .env(VARIABLE, "0f".repeat(32))
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// The child process of the test above; passes at once if that test did not start it.
+#[tokio::test]
+async fn child_process() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let write = |name: &str, text: &str| {
+        fs::write(folder.join(name), text).unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write("kek.key", &"0f".repeat(32));
+    write("pin", "correct-pin");
+    write("token", "hunter2");
+    write("aws", "[default]\naws_access_key_id = id\naws_secret_access_key = hunter2\n");
+    let certificates = Certificates::make(&folder, "sealwire").unwrap();
+    let (ca, module) = (certificates.ca.display().to_string(), std::env::var("SEALWIRE_TEST_SETTINGS_MODULE").unwrap());
+    let root = RootBytes::new([7; 32]);
+    let slot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
+    let encoded = BASE64.encode(root.as_slice());
+    let response = |fields: String| {
+        let server = TransitServer::start(&certificates).unwrap();
+        server.fail("", usize::MAX, TransitFault::Response(200, fields));
+        server
+    };
+    let vault = response(format!(r#"{{"data":{{"ttl":0,"plaintext":"{encoded}"}}}}"#));
+    let kms = response(format!(r#"{{"Plaintext":"{encoded}","KeyId":"k"}}"#));
+    let (vault_url, kms_url) = (vault.address(), kms.address());
+    let pkcs11 = changed(PKCS11, &[("module", &module), ("pin_file", "pin")]);
+    let Ok(ProviderSettings::Pkcs11(options)) = ProviderSettings::parse("main", "pkcs11", &table(&pkcs11), &folder)
+    else {
+        panic!("not read")
+    };
+    Pkcs11Provider::new(options).generate_key().await.unwrap();
+    let long = [("connect_timeout_ms", "60000"), ("request_timeout_ms", "60000"), ("ca", &ca)];
+    let by_file = [("endpoint_url", &*kms_url), ("credentials", "file"), ("credentials_file", "aws")];
+    type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, Option<&'a [u8]>);
+    let cases: [Case; 5] = [
+        ("file", vec![("path", "kek.key")], None),
+        ("environment", vec![("variable", VARIABLE)], None),
+        ("pkcs11", pkcs11, None),
+        ("awskms", changed(AWS_KMS, &[&by_file[..], &long].concat()), Some(b"a copy")),
+        ("transit", changed(TRANSIT, &[&[("address", &*vault_url)][..], &long].concat()), Some(b"vault:v1:AAAA")),
+    ];
+    for (kind, settings, recorded) in cases {
+        let settings = ProviderSettings::parse("main", kind, &table(&settings), &folder).unwrap();
+        let provider = match settings.provider() {
+            Err(ProviderError::Settings(text)) if kind == "awskms" && !cfg!(feature = "awskms") => {
+                assert!(text.contains("built without"), "{text}");
+                continue;
+            }
+            provider => provider.unwrap(),
+        };
+        assert_eq!((provider.kind(), provider.kind().name()), (settings.kind(), kind));
+        // The servers know recorded responses alone.
+        let copy = match recorded {
+            Some(copy) => copy.to_vec(),
+            None => provider.wrap(&root, &slot).await.unwrap(),
+        };
+        assert_eq!(provider.unwrap(&copy, &slot).await, Ok(root.clone()), "{kind}");
+        let longer = vec![b'x'; crate::WRAPPED_BYTES_MAX + 1];
+        let result = provider.unwrap(&longer, &slot).await;
+        assert!(matches!(&result, Err(ProviderError::DoesNotUnwrap(_))), "{kind}: {result:?}");
     }
 }
 
@@ -258,7 +425,18 @@ fn secret_files_are_the_files_whose_permissions_matter() {
         ("environment", &[("variable", "SEALWIRE_KEK")], &[], ""),
         ("pkcs11", PKCS11, &[], "pin_file=/etc/sealwire/secrets/pin"),
         ("awskms", AWS_KMS, &[], ""),
-        ("awskms", AWS_KMS, &[("credentials_file", "aws")], "credentials_file=/etc/sealwire/aws"),
+        (
+            "awskms",
+            AWS_KMS,
+            &[("credentials", "file"), ("credentials_file", "aws")],
+            "credentials_file=/etc/sealwire/aws",
+        ),
+        (
+            "awskms",
+            AWS_KMS,
+            &[("credentials", "web_identity"), ("role_arn", ROLE_ARN), ("web_identity_token_file", "token")],
+            "",
+        ),
         ("transit", TRANSIT, &[], "token_file=/etc/sealwire/token"),
         ("transit", TRANSIT, role, "secret_id_file=/etc/sealwire/secret-id"),
         ("transit", TRANSIT, certificate, "client_key=/etc/sealwire/c.key"),

@@ -636,7 +636,7 @@ fn options_out_of_their_limits_are_invalid() {
         ),
         (
             changed(&|o| o.login = TransitLogin::Certificate { mount: "cert".into(), role: None }),
-            "a login by certificate",
+            "is required by this login",
         ),
         (changed(&|o| o.connect_timeout = Duration::from_millis(99)), "transit.connect_timeout_ms"),
         (changed(&|o| o.connect_timeout = Duration::from_millis(60_001)), "transit.connect_timeout_ms"),

@@ -1,0 +1,116 @@
+//! Options of AWS KMS. They are parsed and checked by every build; the provider needs the feature `awskms`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::ProviderError;
+use crate::https::{ProviderOrigin, check_timeout};
+
+/// Which KMS key wraps, and how to reach it. Holds no secret: these are in files or in the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwsKmsOptions {
+    /// The key: its ARN, its id, or an alias (`alias/name` or the alias's ARN), at most 2048 bytes. Prefer the ARN: copies do
+    /// not open once an alias points to another key.
+    pub key_id: String,
+    /// The region, such as `eu-central-1`.
+    pub region: String,
+    /// `https://host[:port]` of KMS, such as a VPC endpoint. Default: the region's public endpoint. `http://` only for
+    /// hosts on this machine.
+    pub endpoint_url: Option<String>,
+    /// PEM certificates of the authorities that issued the certificates of KMS and STS, at most 1 MiB. Required for
+    /// `https://`.
+    pub ca: Option<PathBuf>,
+    /// Where the credentials are.
+    pub credentials: AwsCredentials,
+    /// Longest time until a connection is established, with TLS: 100 ms to 60 s, default 2 s.
+    pub connect_timeout: Duration,
+    /// Longest time of one request, with its connection: 100 ms to 60 s, default 5 s. A call makes up to three tries, and
+    /// ends after four times this at the latest.
+    pub request_timeout: Duration,
+}
+
+impl AwsKmsOptions {
+    /// Creates options with the defaults.
+    #[must_use]
+    pub fn new(key_id: impl Into<String>, region: impl Into<String>, credentials: AwsCredentials) -> Self {
+        Self {
+            key_id: key_id.into(),
+            region: region.into(),
+            endpoint_url: None,
+            ca: None,
+            credentials,
+            connect_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Checks the options. Their names in errors are those of the settings.
+    pub(crate) fn check(&self) -> Result<(), ProviderError> {
+        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
+        let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.key_id.is_empty() || self.key_id.len() > 2_048 || !is_graphic(&self.key_id) {
+            return bad("awskms.key_id must have 1 to 2048 printable characters");
+        }
+        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if self.region.is_empty() || self.region.len() > 64 || !self.region.bytes().all(is_region) {
+            return bad("awskms.region must be the name of a region, such as eu-central-1");
+        }
+        let endpoint = self.endpoint_url.as_deref();
+        let encrypted =
+            endpoint.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls()))?;
+        let encrypted_sts = self.credentials.check()?;
+        if (encrypted || encrypted_sts) && self.ca.is_none() {
+            return bad("awskms.ca is required for https://");
+        }
+        check_timeout("awskms.connect_timeout_ms", self.connect_timeout)?;
+        check_timeout("awskms.request_timeout_ms", self.request_timeout)?;
+        Ok(())
+    }
+}
+
+/// Where the credentials of AWS are. They are read again for each request.
+///
+/// Instance metadata, container credentials, SSO and `credential_process` are not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AwsCredentials {
+    /// The variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, if set, `AWS_SESSION_TOKEN`.
+    Environment,
+    /// A file in the format of `~/.aws/credentials`, readable by its owner or group alone, at most 64 KiB.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The profile. Usually `default`.
+        profile: String,
+    },
+    /// A token of an identity provider, such as a Kubernetes service account, exchanged at STS for credentials.
+    WebIdentity {
+        /// The ARN of the role, as in `AWS_ROLE_ARN`.
+        role_arn: String,
+        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Its mode is not checked: Kubernetes makes such files
+        /// readable by every user of the container.
+        token_file: PathBuf,
+        /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for hosts on this machine.
+        sts_endpoint_url: Option<String>,
+    },
+}
+
+impl AwsCredentials {
+    /// Checks the options. Returns true if they need a connection with TLS.
+    fn check(&self) -> Result<bool, ProviderError> {
+        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
+        match self {
+            Self::Environment => Ok(false),
+            Self::File { profile, .. } if profile.is_empty() || profile.contains(['[', ']', '\n']) => {
+                bad("awskms.profile must be the name of a profile")
+            }
+            Self::File { .. } => Ok(false),
+            Self::WebIdentity { role_arn, .. } if !(20..=2_048).contains(&role_arn.len()) => {
+                bad("awskms.role_arn must be the ARN of a role")
+            }
+            Self::WebIdentity { sts_endpoint_url, .. } => {
+                let url = sts_endpoint_url.as_deref();
+                url.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.sts_endpoint_url")?.tls()))
+            }
+        }
+    }
+}
