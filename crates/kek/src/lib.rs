@@ -42,6 +42,14 @@ pub type RootBytes = Zeroizing<[u8; 32]>;
 /// Longest wrapped copy that is accepted from a provider or a record, in bytes.
 pub const WRAPPED_BYTES_MAX: usize = 8 << 10;
 
+/// Rejects a wrapped copy that no provider made.
+fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {
+    if wrapped.len() <= WRAPPED_BYTES_MAX {
+        return Ok(());
+    }
+    Err(ProviderError::DoesNotUnwrap(format!("a wrapped copy has at most {WRAPPED_BYTES_MAX} bytes")))
+}
+
 /// The place of a wrapped copy, which its provider authenticates. None of it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrapSlot {

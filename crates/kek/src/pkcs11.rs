@@ -4,11 +4,11 @@
 //! has the nonce that the token used (12 bytes), the ciphertext (32) and the tag (16).
 //!
 //! Each module has one context and one thread per process, and each token one session with one login: a session must not
-//! be used by two threads, and two contexts of one module break each other. Requests wait in a bounded queue. A lost
+//! be used by two threads, and two contexts of one module break each other. Links to one file are one module. Requests wait in a bounded queue. A lost
 //! session is opened again once per call.
 //!
-//! A token locks itself after a few wrong PINs. So a PIN that the token rejected is not used again until the file has
-//! another, and no login is tried when the token says that one try is left. A token that says nothing about tries can still
+//! A token locks itself after a few wrong PINs. So a PIN with which a login failed is not used again until the file
+//! has another, unless device, session or slot were lost, and no login is tried when the token says that one try is left. A token that says nothing about tries can still
 //! be locked by a program that is restarted again and again.
 
 mod errors;
@@ -16,6 +16,8 @@ mod module;
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -23,9 +25,10 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
+use crate::secret_file::FileReader;
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot, reject_long};
 use module::Module;
 
 /// Longest time of a call, in seconds, with its wait in the queue.
@@ -56,13 +59,22 @@ pub struct Pkcs11Options {
 pub struct Pkcs11Provider {
     options: Arc<Pkcs11Options>,
     time_limit: Duration,
+    /// The queue of the module, once the module's file was found.
+    queue: Arc<OnceCell<ModuleQueue>>,
+    reader: FileReader,
 }
 
 impl Pkcs11Provider {
-    /// Creates a provider. The first call loads the module, opens a session and logs in.
+    /// Creates a provider. The first call finds and loads the module, opens a session and logs in. Another file that takes
+    /// the module's place is not loaded before the program is restarted.
     #[must_use]
     pub fn new(options: Pkcs11Options) -> Self {
-        Self { options: Arc::new(options), time_limit: Duration::from_secs(CALL_SECONDS_MAX) }
+        Self {
+            options: Arc::new(options),
+            time_limit: Duration::from_secs(CALL_SECONDS_MAX),
+            queue: Arc::default(),
+            reader: FileReader::default(),
+        }
     }
 
     /// Returns its settings.
@@ -81,7 +93,8 @@ impl Pkcs11Provider {
         self.call(move |module| module.generate_key(&options)).await
     }
 
-    /// Checks that token, PIN and key can be used, and wraps and unwraps a test value with the key.
+    /// Checks that the token and the key can be used: wraps and unwraps a test value, which must not unwrap once it is
+    /// altered or has other additional data. Does not try the PIN while the token has a session that is logged in.
     ///
     /// # Errors
     /// See [`ProviderError`].
@@ -94,7 +107,22 @@ impl Pkcs11Provider {
         &self,
         work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        self.call_in(&queue_of(&self.options.module)?, work).await
+        let limited = async {
+            let find = async || {
+                let module = self.options.module.clone();
+                self.reader.run(&self.place(), move || queue_of(&module)).await
+            };
+            self.call_in(self.queue.get_or_try_init(find).await?, work).await
+        };
+        tokio::time::timeout(self.time_limit, limited).await.unwrap_or_else(|_| {
+            let seconds = self.time_limit.as_secs();
+            Err(ProviderError::Unavailable(format!("{}: no answer within {seconds} seconds", self.place())))
+        })
+    }
+
+    /// Names the module in errors.
+    fn place(&self) -> String {
+        format!("module {}", self.options.module.display())
     }
 
     /// Runs `work` on the module's thread. Work whose caller has gone before its start is skipped.
@@ -103,7 +131,6 @@ impl Pkcs11Provider {
         queue: &ModuleQueue,
         work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let module = self.options.module.display();
         let (reply, result) = oneshot::channel();
         let job: ModuleJob = Box::new(move |thread| {
             if !reply.is_closed() {
@@ -113,18 +140,12 @@ impl Pkcs11Provider {
         });
         queue.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => {
-                ProviderError::Unavailable(format!("module {module}: {QUEUE_MAX} calls wait already"))
+                ProviderError::Unavailable(format!("{}: {QUEUE_MAX} calls wait already", self.place()))
             }
             TrySendError::Disconnected(_) => ended(&self.options.module),
         })?;
-        match tokio::time::timeout(self.time_limit, result).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(ended(&self.options.module)),
-            Err(_) => Err(ProviderError::Unavailable(format!(
-                "module {module}: no answer within {} seconds",
-                self.time_limit.as_secs()
-            ))),
-        }
+        let panicked = |_| Err(ProviderError::Unavailable(format!("{}: the call panicked", self.place())));
+        result.await.unwrap_or_else(panicked)
     }
 }
 
@@ -140,6 +161,7 @@ impl Provider for Pkcs11Provider {
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
+        reject_long(wrapped)?;
         let (options, wrapped, aad) = (Arc::clone(&self.options), wrapped.to_vec(), slot.aad());
         self.call(move |module| module.unwrap(&options, &wrapped, &aad)).await
     }
@@ -166,28 +188,36 @@ impl ModuleThread {
 
     fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
-            job(self);
+            // The caller learns of a panic by its dropped reply. The sessions can be in the middle of an operation.
+            if catch_unwind(AssertUnwindSafe(|| job(self))).is_err()
+                && let Some(module) = &mut self.module
+            {
+                module.close_sessions();
+            }
         }
     }
 }
 
-/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process.
+/// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process. Blocks on
+/// the file system.
 fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
-    static QUEUES: LazyLock<Mutex<HashMap<PathBuf, ModuleQueue>>> = LazyLock::new(Mutex::default);
-    // Two paths to one library are one module.
-    let path = fs::canonicalize(module)
-        .map_err(|error| ProviderError::NotFound(format!("module {}: {error}", module.display())))?;
+    static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> = LazyLock::new(Mutex::default);
+    let missing = |error| ProviderError::NotFound(format!("module {}: {error}", module.display()));
+    let path = fs::canonicalize(module).map_err(missing)?;
+    // Two paths to one file are one module, also by hard links.
+    let metadata = fs::metadata(&path).map_err(missing)?;
+    let file = (metadata.dev(), metadata.ino());
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(queue) = queues.get(&path) {
+    if let Some(queue) = queues.get(&file) {
         return Ok(queue.clone());
     }
     let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
-    let mut thread = ModuleThread { path: path.clone(), module: None };
+    let mut thread = ModuleThread { path, module: None };
     thread::Builder::new()
         .name("pkcs11".into())
         .spawn(move || thread.run(&jobs))
         .map_err(|error| ProviderError::Unavailable(format!("no thread for a PKCS #11 module: {error}")))?;
-    queues.insert(path, queue.clone());
+    queues.insert(file, queue.clone());
     Ok(queue)
 }
 

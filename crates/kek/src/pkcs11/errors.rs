@@ -34,6 +34,38 @@ impl ModuleFailure {
         }
     }
 
+    /// Adds the place to an error that the provider found. Those of the module get it from [`Self::into_provider_error`].
+    pub(super) fn with_place(self, place: &str) -> Self {
+        let named = |text: String| format!("{place}: {text}");
+        match self {
+            Self::Module(error) => Self::Module(error),
+            Self::Provider(error) => Self::Provider(match error {
+                ProviderError::Unavailable(text) => ProviderError::Unavailable(named(text)),
+                ProviderError::Denied(text) => ProviderError::Denied(named(text)),
+                ProviderError::NotFound(text) => ProviderError::NotFound(named(text)),
+                ProviderError::DoesNotUnwrap(text) => ProviderError::DoesNotUnwrap(named(text)),
+                ProviderError::WrongAnswer(text) => ProviderError::WrongAnswer(named(text)),
+                ProviderError::Settings(text) => ProviderError::Settings(named(text)),
+            }),
+        }
+    }
+
+    /// Returns whether device, session or slot were lost, so that a login that failed by this did not reach the token.
+    pub(super) fn is_lost_transport(&self) -> bool {
+        use RvError as Code;
+        matches!(
+            self.code(),
+            Some(
+                Code::CryptokiNotInitialized
+                    | Code::DeviceRemoved
+                    | Code::SessionClosed
+                    | Code::SessionHandleInvalid
+                    | Code::SlotIdInvalid
+                    | Code::TokenNotPresent
+            )
+        )
+    }
+
     /// Returns whether the session or its login is lost, so that a new session can help.
     pub(super) fn is_lost_session(&self) -> bool {
         use RvError as Code;
@@ -140,6 +172,24 @@ mod tests {
     use cryptoki::context::Function;
 
     use super::*;
+
+    #[test]
+    fn a_login_that_fails_counts_unless_it_did_not_reach_the_token() {
+        for (code, lost) in [
+            (RvError::DeviceRemoved, true),
+            (RvError::SessionHandleInvalid, true),
+            (RvError::SlotIdInvalid, true),
+            (RvError::TokenNotPresent, true),
+            (RvError::PinIncorrect, false),
+            (RvError::PinExpired, false),
+            (RvError::GeneralError, false),
+            (RvError::FunctionFailed, false),
+            (RvError::DeviceError, false),
+            (RvError::VendorDefined(7), false),
+        ] {
+            assert_eq!(ModuleFailure::from(Error::Pkcs11(code, Function::Login)).is_lost_transport(), lost, "{code:?}");
+        }
+    }
 
     #[test]
     fn codes_become_errors_that_say_what_can_help() {

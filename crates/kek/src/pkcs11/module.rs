@@ -1,5 +1,6 @@
 //! One loaded module and its sessions. Every call here blocks, and belongs on the module's thread.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -31,7 +32,7 @@ pub(super) struct Module {
     place: String,
     /// One session per slot, logged in.
     sessions: HashMap<u64, TokenSession>,
-    /// PINs that a token rejected.
+    /// PINs with which a login failed.
     rejected: HashMap<TokenName, Vec<Zeroizing<String>>>,
 }
 
@@ -98,50 +99,57 @@ impl Module {
                 Ok(root) => return Ok(root),
                 Err(failure) => failure,
             };
-            if failure.is_bad_copy() {
-                return Err(does_not_unwrap(options).into());
-            }
             // Some tokens return a general error for a bad copy. A key that works then shows that the copy is bad.
             if failure.is_ambiguous() && round_trip(session, key).is_ok() {
-                return decrypt(session, key, wrapped, aad).map_err(|failure| {
-                    if failure.is_lost_session() { failure } else { does_not_unwrap(options).into() }
-                });
+                return decrypt(session, key, wrapped, aad).map_err(|failure| failed_unwrap(failure, true, options));
             }
-            Err(failure)
+            Err(failed_unwrap(failure, false, options))
         })
     }
 
-    /// Wraps and unwraps a test value.
+    /// Wraps and unwraps a test value. The token must reject the copy once it is altered or has other additional data.
     pub(super) fn check(&mut self, options: &Pkcs11Options) -> Result<(), ProviderError> {
-        self.with_session(options, |session| round_trip(session, find_key(session, options)?))
+        self.with_session(options, |session| {
+            let key = find_key(session, options)?;
+            round_trip(session, key)?;
+            let copy = encrypt(session, key, &RootBytes::new(CHECK_VALUE), CHECK_AAD)?;
+            check_rejections(&copy, |copy, aad| decrypt(session, key, copy, aad))
+        })
     }
 
     /// Generates the key, and checks that it can be used.
     pub(super) fn generate_key(&mut self, options: &Pkcs11Options) -> Result<(), ProviderError> {
+        self.generate_key_and(options, |session| round_trip(session, find_key(session, options)?))
+    }
+
+    /// Generates the key, and runs `check`. A retry after a lost session takes the key that the first try made.
+    pub(super) fn generate_key_and(
+        &mut self,
+        options: &Pkcs11Options,
+        check: impl Fn(&Session) -> Result<(), ModuleFailure>,
+    ) -> Result<(), ProviderError> {
         let context = self.context.clone();
+        // The session can also be lost after the token made the key and before it said so.
+        let tried = Cell::new(false);
         self.with_session(options, |session| {
             // The login is the token's, so it holds for this session too.
             let writing = context.open_rw_session(session.get_session_info()?.slot_id())?;
-            if !writing.find_objects(&description(options))?.is_empty() {
+            let exists = !writing.find_objects(&description(options))?.is_empty();
+            if exists && !tried.get() {
                 let text = format!("there is a key `{}` already", options.key);
                 return Err(ProviderError::Settings(text).into());
             }
-            let mut template = description(options);
-            template.extend([
-                Attribute::ValueLen(Ulong::from(KEY_BYTES)),
-                Attribute::Private(true),
-                Attribute::Sensitive(true),
-                Attribute::Extractable(false),
-                Attribute::Encrypt(true),
-                Attribute::Decrypt(true),
-                Attribute::Wrap(false),
-                Attribute::Unwrap(false),
-                Attribute::Sign(false),
-                Attribute::Verify(false),
-            ]);
-            writing.generate_key(&Mechanism::AesKeyGen, &template)?;
-            round_trip(session, find_key(session, options)?)
+            if !exists {
+                tried.set(true);
+                writing.generate_key(&Mechanism::AesKeyGen, &template(options))?;
+            }
+            check(session)
         })
+    }
+
+    /// Closes all sessions. The next call opens one and logs in.
+    pub(super) fn close_sessions(&mut self) {
+        self.sessions.clear();
     }
 
     /// Runs `act` in a session that is logged in, and once more in a new session if that one is lost.
@@ -150,17 +158,16 @@ impl Module {
         options: &Pkcs11Options,
         act: impl Fn(&Session) -> Result<T, ModuleFailure>,
     ) -> Result<T, ProviderError> {
-        let mut result = self.session(options).and_then(&act);
+        let place = format!("{}, token {}", self.place, token_text(options));
+        let act = |session: &Session| act(session).map_err(|failure| failure.with_place(&place));
+        let mut result = self.session(options).and_then(act);
         if let Err(failure) = &result
             && failure.is_lost_session()
         {
             self.sessions.clear();
-            result = self.initialize().and_then(|()| self.session(options)).and_then(&act);
+            result = self.initialize().and_then(|()| self.session(options)).and_then(act);
         }
-        result.map_err(|failure| {
-            let token = options.token.as_deref().or(options.serial.as_deref()).unwrap_or_default();
-            failure.into_provider_error(&format!("{}, token `{token}`", self.place))
-        })
+        result.map_err(|failure| failure.into_provider_error(&place))
     }
 
     /// Returns the session of the token, and opens it and logs in if there is none.
@@ -177,31 +184,20 @@ impl Module {
 
     fn find_token(&self, options: &Pkcs11Options) -> Result<(Slot, TokenInfo), ModuleFailure> {
         let matches = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        let mut found = Vec::new();
-        for slot in self.context.get_slots_with_token()? {
-            // A slot that does not answer must not hide the others.
-            let Ok(info) = self.context.get_token_info(slot) else { continue };
-            if info.token_initialized()
+        let slots = self.context.get_slots_with_token()?;
+        let answers =
+            slots.into_iter().map(|slot| Ok((slot, self.context.get_token_info(slot).map_err(ModuleFailure::from)?)));
+        let found = matching(answers, |(_, info)| {
+            info.token_initialized()
                 && matches(&options.token, info.label())
                 && matches(&options.serial, info.serial_number())
-            {
-                found.push((slot, info));
-            }
-        }
+        });
+        let (mut found, wanted) = (found?, token_text(options));
         match (found.pop(), found.len()) {
             (Some(found), 0) => Ok(found),
-            (None, _) => Err(ProviderError::NotFound(format!(
-                "{}: no token with {}",
-                self.place,
-                match (&options.token, &options.serial) {
-                    (Some(label), Some(serial)) => format!("label `{label}` and serial number `{serial}`"),
-                    (Some(label), None) => format!("label `{label}`"),
-                    (None, serial) => format!("serial number `{}`", serial.as_deref().unwrap_or_default()),
-                }
-            ))
-            .into()),
+            (None, _) => Err(ProviderError::NotFound(format!("{}: there is no token {wanted}", self.place)).into()),
             (Some(_), others) => Err(ProviderError::Settings(format!(
-                "{}: {} tokens match: set the serial number",
+                "{}: {} tokens match {wanted}: set the serial number",
                 self.place,
                 others + 1
             ))
@@ -221,7 +217,7 @@ impl Module {
         if self.rejected.get(token).is_some_and(|pins| pins.contains(&pin)) {
             let file = pin_file.display();
             return Err(denied(&format!(
-                "it rejected the PIN in {file}, which is not tried again: correct the file, or restart the program"
+                "a login with the PIN in {file} failed, so it is not tried again: correct the file, or restart the program"
             )));
         }
         if info.user_pin_locked() {
@@ -236,11 +232,15 @@ impl Module {
         match session.login(UserType::User, Some(&secret)).map_err(ModuleFailure::from) {
             Ok(()) => {}
             Err(failure) if matches!(failure.code(), Some(RvError::UserAlreadyLoggedIn)) => {}
-            Err(failure) if failure.is_wrong_pin() => {
+            Err(failure) if failure.is_lost_transport() => return Err(failure),
+            Err(failure) => {
+                // Tokens report a wrong PIN by various codes, so each login that fails can have used up a try.
                 self.rejected.entry(token.clone()).or_default().push(pin);
-                return Err(denied(&format!("it rejected the PIN in {}", pin_file.display())));
+                if failure.is_wrong_pin() {
+                    return Err(denied(&format!("it rejected the PIN in {}", pin_file.display())));
+                }
+                return Err(failure.into_provider_error(&token.place()).into());
             }
-            Err(failure) => return Err(failure),
         }
         Ok(session)
     }
@@ -263,6 +263,35 @@ fn read_pin(file: &Path) -> Result<Zeroizing<String>, ProviderError> {
     Ok(Zeroizing::new(text.to_owned()))
 }
 
+/// Names the wanted token in errors.
+fn token_text(options: &Pkcs11Options) -> String {
+    match (&options.token, &options.serial) {
+        (Some(label), Some(serial)) => format!("`{label}` (serial number `{serial}`)"),
+        (Some(label), None) => format!("`{label}`"),
+        (None, serial) => format!("with serial number `{}`", serial.as_deref().unwrap_or_default()),
+    }
+}
+
+/// Returns the answers that match. A slot that fails to answer hides no other, but can be the one that is wanted: if none
+/// matches, its failure is returned.
+fn matching<T>(
+    answers: impl Iterator<Item = Result<T, ModuleFailure>>,
+    matches: impl Fn(&T) -> bool,
+) -> Result<Vec<T>, ModuleFailure> {
+    let (mut found, mut failed) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(answer) if matches(&answer) => found.push(answer),
+            Ok(_) => {}
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
+    }
+    match failed {
+        Some(failure) if found.is_empty() => Err(failure),
+        _ => Ok(found),
+    }
+}
+
 /// Returns the attributes that find the key.
 fn description(options: &Pkcs11Options) -> Vec<Attribute> {
     let mut description = vec![
@@ -275,14 +304,32 @@ fn description(options: &Pkcs11Options) -> Vec<Attribute> {
     description
 }
 
+/// Returns the attributes of a new key.
+fn template(options: &Pkcs11Options) -> Vec<Attribute> {
+    let mut template = description(options);
+    template.extend([
+        Attribute::ValueLen(Ulong::from(KEY_BYTES)),
+        Attribute::Private(true),
+        Attribute::Sensitive(true),
+        Attribute::Extractable(false),
+        Attribute::Encrypt(true),
+        Attribute::Decrypt(true),
+        Attribute::Wrap(false),
+        Attribute::Unwrap(false),
+        Attribute::Sign(false),
+        Attribute::Verify(false),
+    ]);
+    template
+}
+
 /// Finds the key, and checks that nobody can take it out of the token.
 fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, ModuleFailure> {
     let name = &options.key;
     let settings = |text: String| ModuleFailure::from(ProviderError::Settings(text));
     let key = match session.find_objects(&description(options))?[..] {
-        [] => return Err(ProviderError::NotFound(format!("no AES key `{name}` on the token")).into()),
+        [] => return Err(ProviderError::NotFound(format!("no AES key `{name}`")).into()),
         [key] => key,
-        _ => return Err(settings(format!("several keys `{name}` on the token: set the key's id"))),
+        _ => return Err(settings(format!("several keys `{name}`: set the key's id"))),
     };
     let wanted = [AttributeType::Sensitive, AttributeType::Extractable, AttributeType::ValueLen];
     let attributes = session.get_attributes(key, &wanted)?;
@@ -326,17 +373,131 @@ fn decrypt(session: &Session, key: ObjectHandle, wrapped: &[u8], aad: &[u8]) -> 
     Ok(root)
 }
 
-/// Wraps and unwraps a test value that no slot has.
+/// The value and the additional data of a test, which no slot has.
+const CHECK_VALUE: [u8; 32] = [0x5a; 32];
+const CHECK_AAD: &[u8] = b"sealwire/kek-check/1";
+
+/// Wraps and unwraps a test value.
 fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), ModuleFailure> {
-    const AAD: &[u8] = b"sealwire/kek-check/1";
-    let value = RootBytes::new([0x5a; 32]);
-    let copy = encrypt(session, key, &value, AAD)?;
-    if decrypt(session, key, &copy, AAD)? != value {
+    let value = RootBytes::new(CHECK_VALUE);
+    let copy = encrypt(session, key, &value, CHECK_AAD)?;
+    if decrypt(session, key, &copy, CHECK_AAD)? != value {
         return Err(ProviderError::WrongAnswer("the token decrypted a test value to another".into()).into());
     }
     Ok(())
 }
 
-fn does_not_unwrap(options: &Pkcs11Options) -> ProviderError {
-    ProviderError::DoesNotUnwrap(format!("key `{}`: the copy was altered, or is another key's", options.key))
+/// Checks that a token rejects a copy with other additional data, and with another tag.
+fn check_rejections(
+    copy: &[u8],
+    decrypt: impl Fn(&[u8], &[u8]) -> Result<RootBytes, ModuleFailure>,
+) -> Result<(), ModuleFailure> {
+    let mut altered = copy.to_vec();
+    if let Some(last) = altered.last_mut() {
+        *last ^= 1;
+    }
+    let other_aad = [CHECK_AAD, b"0"].concat();
+    for (copy, aad, ignored) in [(copy, &*other_aad, "additional data"), (&*altered, CHECK_AAD, "the tag")] {
+        match decrypt(copy, aad) {
+            Ok(_) => return Err(ProviderError::WrongAnswer(format!("the token does not check {ignored}")).into()),
+            Err(failure) if failure.is_bad_copy() || failure.is_ambiguous() => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error of a decryption that failed. `key_works` says that a test value was unwrapped since.
+fn failed_unwrap(failure: ModuleFailure, key_works: bool, options: &Pkcs11Options) -> ModuleFailure {
+    if failure.is_bad_copy() || key_works && failure.is_ambiguous() {
+        let text = format!("key `{}`: the copy was altered, or is another key's", options.key);
+        return ProviderError::DoesNotUnwrap(text).into();
+    }
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use cryptoki::context::Function;
+
+    use super::*;
+
+    fn module_failure(code: RvError) -> ModuleFailure {
+        Error::Pkcs11(code, Function::Decrypt).into()
+    }
+
+    #[test]
+    fn a_failed_slot_is_an_error_only_if_no_token_matches() {
+        let failed = || Err(module_failure(RvError::DeviceError));
+        for (answers, expected) in [
+            (vec![], Ok(0)),
+            (vec![Ok(1)], Ok(0)),
+            (vec![Ok(7), Ok(7)], Ok(2)),
+            (vec![failed(), Ok(7)], Ok(1)),
+            (vec![Ok(7), failed()], Ok(1)),
+            (vec![Ok(1), failed()], Err("DeviceError")),
+        ] {
+            match (matching(answers.into_iter(), |number| *number == 7), expected) {
+                (Ok(found), Ok(count)) => assert_eq!(found.len(), count),
+                (Err(failure), Err(code)) => assert!(failure.into_provider_error("m").to_string().contains(code)),
+                (found, _) => panic!("{found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_codes_of_a_bad_copy_and_confirmed_ambiguous_ones_mean_a_bad_copy() {
+        let options = Pkcs11Options {
+            module: "m".into(),
+            token: None,
+            serial: None,
+            key: "kek".into(),
+            key_id: None,
+            pin_file: "p".into(),
+        };
+        for (code, unconfirmed, confirmed) in [
+            (RvError::EncryptedDataInvalid, true, true),
+            (RvError::SignatureInvalid, true, true),
+            (RvError::GeneralError, false, true),
+            (RvError::VendorDefined(1), false, true),
+            (RvError::DeviceError, false, false),
+            (RvError::HostMemory, false, false),
+            (RvError::SessionClosed, false, false),
+            (RvError::PinExpired, false, false),
+        ] {
+            for (key_works, expected) in [(false, unconfirmed), (true, confirmed)] {
+                let error = failed_unwrap(module_failure(code), key_works, &options).into_provider_error("m");
+                assert_eq!(matches!(error, ProviderError::DoesNotUnwrap(_)), expected, "{key_works}: {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_that_checks_nothing_is_found_out() {
+        let copy = [1; COPY_BYTES];
+        let rejected = |code: RvError| Err(module_failure(code));
+        type Decrypt<'a> = &'a dyn Fn(bool, bool) -> Result<RootBytes, ModuleFailure>;
+        let good = || Ok(RootBytes::new(CHECK_VALUE));
+        let cases: [(Decrypt, Option<&str>); 5] = [
+            (&|_, _| rejected(RvError::EncryptedDataInvalid), None),
+            (&|_, _| rejected(RvError::GeneralError), None),
+            (&|_, _| rejected(RvError::DeviceError), Some("DeviceError")),
+            (
+                &|same_copy, _| if same_copy { good() } else { rejected(RvError::EncryptedDataInvalid) },
+                Some("does not check additional data"),
+            ),
+            (
+                &|_, same_aad| if same_aad { good() } else { rejected(RvError::EncryptedDataInvalid) },
+                Some("does not check the tag"),
+            ),
+        ];
+        for (decrypt, problem) in cases {
+            let result = check_rejections(&copy, |altered, aad| decrypt(altered == copy, aad == CHECK_AAD));
+            let text = result.map_err(|failure| failure.into_provider_error("m").to_string());
+            match problem {
+                None => assert_eq!(text, Ok(())),
+                Some(problem) => assert!(text.as_ref().is_err_and(|text| text.contains(problem)), "{text:?}"),
+            }
+        }
+    }
 }

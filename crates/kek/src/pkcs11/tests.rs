@@ -10,7 +10,7 @@ use cryptoki::context::{CInitializeArgs, CInitializeFlags, Function};
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::Mechanism;
 use cryptoki::object::{Attribute, AttributeType, ObjectClass};
-use cryptoki::session::UserType;
+use cryptoki::session::{Session, UserType};
 use cryptoki::types::{AuthPin, Ulong};
 use sealwire_testkit::child;
 use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
@@ -172,6 +172,8 @@ async fn settings() {
     for (case, options, expected) in cases {
         let error = provider(options).check().await.unwrap_err();
         assert!(expected(&error), "{case}: {error:?}");
+        let names_token = error.to_string().contains("token ");
+        assert_eq!(names_token, !matches!(case, "no module" | "no library" | "no PKCS #11"), "{case}: {error}");
     }
 }
 
@@ -204,6 +206,23 @@ async fn wrong_pin() {
     denied(provider(wrong.clone()).wrap(&root(), &SLOT).await.unwrap_err(), "not tried again");
     change_pin(&good, "wrong-pin", PIN).await;
 
+    // A login can fail by other codes than those of a wrong PIN: this token has no PIN yet.
+    let fresh = Pkcs11Options { token: Some("fresh".into()), ..good.clone() };
+    provider(good.clone())
+        .call(|module| {
+            let slots = module.context.get_all_slots().unwrap();
+            let free =
+                slots.into_iter().find(|slot| !module.context.get_token_info(*slot).unwrap().token_initialized());
+            module.context.init_token(free.unwrap(), &pin("security-officer"), "fresh").unwrap();
+            Ok(())
+        })
+        .await
+        .unwrap();
+    let failed = provider(fresh.clone()).check().await.unwrap_err();
+    assert!(failed.to_string().contains("UserPinNotInitialized"), "{failed:?}");
+    let again = provider(fresh).check().await.unwrap_err();
+    assert!(again.to_string().contains("not tried again"), "{again:?}");
+
     // Another PIN in the same file is tried.
     write("wrong-pin", PIN, 0o600);
     provider(wrong.clone()).generate_key().await.unwrap();
@@ -230,16 +249,31 @@ fn callers_of_one_module_share_its_thread() {
 }
 
 async fn many_callers() {
-    let link = folder().join("link.so");
-    symlink(env::var_os(MODULE).unwrap(), &link).unwrap();
+    // A copy, because the folder can be on another file system than the module.
+    let [module, link, hard_link] = ["copy.so", "link.so", "hard.so"].map(|name| folder().join(name));
+    fs::copy(env::var_os(MODULE).unwrap(), &module).unwrap();
+    symlink(&module, &link).unwrap();
+    fs::hard_link(&module, &hard_link).unwrap();
     let providers = [
-        provider(options("a")),
+        provider(Pkcs11Options { module: module.clone(), ..options("a") }),
         provider(Pkcs11Options { module: link, ..options("b") }),
-        provider(Pkcs11Options { token: Some("second".into()), ..options("a") }),
+        provider(Pkcs11Options { module: hard_link, ..options("c") }),
+        provider(Pkcs11Options { module: module.clone(), token: Some("second".into()), ..options("a") }),
     ];
     for provider in &providers {
         provider.generate_key().await.unwrap();
     }
+    // The file is found once.
+    fs::remove_file(&module).unwrap();
+    let session = async || {
+        let options = Arc::clone(&providers[0].options);
+        providers[0].call(move |module| Ok(module.session(&options).unwrap().handle())).await.unwrap()
+    };
+    let before = session().await;
+    assert_eq!(before, session().await);
+    let panicked = providers[0].call(|_| -> Result<(), ProviderError> { panic!("a test") }).await;
+    assert!(matches!(&panicked, Err(ProviderError::Unavailable(text)) if text.contains("panicked")), "{panicked:?}");
+    assert_ne!(before, session().await, "a panic drops the sessions");
     let tasks: Vec<_> = (0..QUEUE_MAX as u32)
         .map(|task| {
             let provider = providers[task as usize % providers.len()].clone();
@@ -259,14 +293,14 @@ async fn many_callers() {
         let name = fs::read_to_string(task.as_ref().unwrap().path().join("comm")).unwrap();
         name.trim_end() == "pkcs11"
     });
-    assert_eq!(threads.count(), 1, "a link leads to the same module");
+    assert_eq!(threads.count(), 1, "links lead to the same module, and a panic ends no thread");
 
     // The module is not even loaded for a caller that has gone.
     let [hasty, patient] = [Duration::ZERO, child::HANG];
     for (time_limit, loaded) in [(hasty, false), (patient, true)] {
-        let provider = Pkcs11Provider { time_limit, ..providers[0].clone() };
         let (queue, jobs) = mpsc::sync_channel(1);
-        let call = tokio::spawn(async move { provider.call_in(&queue, |_| Ok(())).await });
+        let provider = with_queue(Pkcs11Provider { time_limit, ..providers[0].clone() }, queue);
+        let call = tokio::spawn(async move { provider.call(|_| Ok(())).await });
         let mut thread = ModuleThread { path: env::var_os(MODULE).unwrap().into(), module: None };
         if loaded {
             thread.run(&jobs);
@@ -306,6 +340,14 @@ fn lost_sessions() {
         let copy = module.wrap(&options, &root(), &aad).unwrap();
         assert_eq!(module.unwrap(&options, &copy, &aad), Ok(root()), "{loss}");
     }
+    // A key that was made before the session was lost is the key that was asked for.
+    let (first, made) = (RefCell::new(true), Pkcs11Options { key: "made".into(), ..options.clone() });
+    let lost_once = |_: &Session| match first.replace(false) {
+        true => Err(Error::Pkcs11(RvError::SessionClosed, Function::Decrypt).into()),
+        false => Ok(()),
+    };
+    assert_eq!(module.generate_key_and(&made, lost_once), Ok(()));
+    module.check(&made).unwrap();
     // A session that is lost again at once is an error, not a loop.
     let sessions = RefCell::new(Vec::new());
     let result: Result<(), _> = module.with_session(&options, |session| {
@@ -405,6 +447,11 @@ fn equal_tokens() {
     assert!(matches!(module.unwrap(&second, &copy, &SLOT.aad()), Err(ProviderError::NotFound(_))));
 }
 
+/// Returns the provider with another queue than the module's.
+fn with_queue(provider: Pkcs11Provider, queue: ModuleQueue) -> Pkcs11Provider {
+    Pkcs11Provider { queue: Arc::new(OnceCell::new_with(Some(queue))), ..provider }
+}
+
 /// A provider of a module that is never loaded.
 fn stuck() -> Pkcs11Provider {
     Pkcs11Provider::new(Pkcs11Options {
@@ -419,17 +466,36 @@ fn stuck() -> Pkcs11Provider {
 
 #[tokio::test(start_paused = true)]
 async fn a_module_that_hangs_costs_its_time_limit_and_a_bounded_queue() {
-    let provider = stuck();
     let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
+    let provider = with_queue(stuck(), queue);
     for _ in 0..QUEUE_MAX {
-        let result = provider.call_in(&queue, |_| Ok(())).await;
+        let result = provider.call(|_| Ok(())).await;
         assert_eq!(result, Err(ProviderError::Unavailable("module /nowhere.so: no answer within 5 seconds".into())));
     }
-    let result = provider.call_in(&queue, |_| Ok(())).await;
+    let result = provider.call(|_| Ok(())).await;
     assert_eq!(result, Err(ProviderError::Unavailable("module /nowhere.so: 16 calls wait already".into())));
     drop(jobs);
-    let result = provider.call_in(&queue, |_| Ok(())).await;
+    let result = provider.call(|_| Ok(())).await;
     assert!(matches!(result, Err(ProviderError::Unavailable(text)) if text.contains("restart")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_module_file_that_hangs_costs_the_time_limit() {
+    let provider = stuck();
+    let _permit = provider.reader.block();
+    let result = provider.check().await;
+    assert!(matches!(&result, Err(ProviderError::Unavailable(text)) if text.contains("5 seconds")), "{result:?}");
+}
+
+#[test]
+fn a_thread_survives_a_panic() {
+    let (queue, jobs) = mpsc::sync_channel::<ModuleJob>(2);
+    let (ran, has_run) = mpsc::channel();
+    queue.send(Box::new(|_| panic!("a test"))).unwrap();
+    queue.send(Box::new(move |_| ran.send(()).unwrap())).unwrap();
+    drop(queue);
+    ModuleThread { path: "/nowhere.so".into(), module: None }.run(&jobs);
+    assert!(has_run.try_recv().is_ok());
 }
 
 #[tokio::test]
