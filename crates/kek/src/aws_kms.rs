@@ -39,7 +39,9 @@ use tracing::instrument::{WithDispatch, WithSubscriber as _};
 use zeroize::Zeroizing;
 
 use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles};
-use crate::{AwsKmsOptions, Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
+use crate::{
+    AwsKmsOptions, Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long,
+};
 use credentials::CredentialsSource;
 
 /// Longest ciphertext that KMS accepts, in bytes.
@@ -123,6 +125,7 @@ impl Provider for AwsKms {
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
+        reject_long(wrapped)?;
         if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX {
             let text = format!("awskms decrypt: a copy has 1 to {CIPHERTEXT_BYTES_MAX} bytes");
             return Err(ProviderError::DoesNotUnwrap(text));

@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use zeroize::Zeroizing;
 
 use crate::secret_file::{self, FileReader, exposed_text};
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot, reject_long};
 
 /// Bytes of a nonce of AES-GCM.
 pub(crate) const NONCE_BYTES: usize = 12;
@@ -18,6 +18,7 @@ pub(crate) const NONCE_BYTES: usize = 12;
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of a wrapped copy: nonce, ciphertext, tag.
 pub(crate) const COPY_BYTES: usize = NONCE_BYTES + 32 + TAG_BYTES;
+const _: () = assert!(COPY_BYTES <= crate::WRAPPED_BYTES_MAX);
 
 /// A KEK in a file with 64 hexadecimal digits and optional white space around them.
 #[derive(Clone, Debug)]
@@ -66,6 +67,7 @@ impl Provider for FileProvider {
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
+        reject_long(wrapped)?;
         self.kek().await?.unwrap(wrapped, slot)
     }
 }
@@ -102,6 +104,7 @@ impl Provider for EnvironmentProvider {
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
+        reject_long(wrapped)?;
         self.kek()?.unwrap(wrapped, slot)
     }
 }

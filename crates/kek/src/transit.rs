@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 use crate::https::{
     HttpError, HttpResponse, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout, pause_after,
 };
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot};
+use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long};
 use session::{ClientToken, LoginState};
 
 /// A call ends after this many times `request_timeout`, whatever it waits for.
@@ -257,6 +257,7 @@ impl Provider for Transit {
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
+        reject_long(wrapped)?;
         let ciphertext = std::str::from_utf8(wrapped).ok().filter(|text| is_ciphertext(text));
         let ciphertext = ciphertext
             .ok_or_else(|| ProviderError::DoesNotUnwrap("transit decrypt: the copy is not a text of transit".into()))?;
