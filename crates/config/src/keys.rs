@@ -148,6 +148,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Variable with the key for provider \"environment\".";
             "providers", ValueKind::OptionalPath, Literal::Text(""),
                 "TOML file of more providers, one table each. Each can unwrap the store's root key, as can the key above, whose\nname is `local`. Empty: none.";
+            "root_key", ValueKind::Choice(&["optional", "required"]), Literal::Text("optional"),
+                "\"required\": refuse a store without a root key. Set it after `kek init`: who writes the store could else remove\nthe root key and add keys under an earlier key-encryption key.";
         ),
     },
     Section {

@@ -54,6 +54,8 @@ pub struct Config {
     pub kek: KekSource,
     /// File of more providers of key-encryption keys.
     pub kek_providers: Option<PathBuf>,
+    /// `kek.root_key`: true if a store without a root key is refused.
+    pub kek_needs_root: bool,
     /// Threads for cryptography.
     pub crypto: Crypto,
     /// Options for reading the Evervault format.
@@ -556,6 +558,7 @@ impl Config {
             postgres: Postgres::take(values, folder),
             kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },
             kek_providers: values.optional_path("kek", "providers", folder),
+            kek_needs_root: values.text("kek", "root_key") == "required",
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
                 precomputed_tables: values.number("crypto", "precomputed_tables") as usize,

@@ -27,6 +27,8 @@ use crate::kek::{KekError, read_kek};
 pub const LOCAL_PROVIDER: &str = "local";
 /// File with a copy of the root record, in the folder of the audit log.
 pub const ROOT_COPY_FILE: &str = "root.json";
+/// Maximum bytes that are read of it. A record with all slots of two root keys is below 200 KiB.
+const COPY_BYTES_MAX: u64 = 1 << 20;
 /// Name of the file until it is complete.
 const PARTIAL_COPY_FILE: &str = "root.json.new";
 
@@ -153,6 +155,8 @@ pub struct Unsealer {
     providers: Arc<Providers>,
     /// The KEK of a store without a root key.
     plain: Result<Arc<Kek>, KekError>,
+    /// True if a store without a root key is refused (`kek.root_key`).
+    needs_root: bool,
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     copy: tokio::sync::Mutex<RecordCopy>,
@@ -178,7 +182,8 @@ impl Unsealer {
         if let (None, Err(error)) = (&config.kek_providers, &plain) {
             return Err(error.clone());
         }
-        Ok(Self { providers, plain, unwrapped: Mutex::default(), copy: tokio::sync::Mutex::default() })
+        let needs_root = config.kek_needs_root;
+        Ok(Self { providers, plain, needs_root, unwrapped: Mutex::default(), copy: tokio::sync::Mutex::default() })
     }
 
     /// Returns the configured providers.
@@ -235,6 +240,14 @@ impl Unsealer {
         self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns true if a later record of the same set was found before. Operations load side by side, and one with an older
+    /// record must not drop the root keys of a newer one.
+    async fn is_stale(&self, record: &RootRecord) -> bool {
+        let copy = self.copy.lock().await;
+        let latest = copy.latest.as_ref().and_then(Option::as_ref);
+        latest.is_some_and(|latest| latest.set == record.set && latest.next_slot > record.next_slot)
+    }
+
     async fn note(&self, root: Option<&RootRecord>) {
         let mut copy = self.copy.lock().await;
         if copy.latest.as_ref().is_none_or(|latest| latest.as_ref() != root) {
@@ -249,6 +262,12 @@ impl FindKek for Unsealer {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
         let kek = match root {
             None => {
+                if self.needs_root {
+                    let what = "the store has no root key, but kek.root_key is \"required\": someone removed it, or put back \
+                                an older state; if that was you, set it to \"optional\"";
+                    return Err(StoreError::RootKey(what.into()));
+                }
+                self.kept().clear();
                 let unread = |error: &KekError| StoreError::Setting { key: "kek", what: error.0.clone() };
                 Arc::clone(self.plain.as_ref().map_err(unread)?)
             }
@@ -260,9 +279,13 @@ impl FindKek for Unsealer {
                 }
                 let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
                 let altered = |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
+                let kek = Arc::new(kek.map_err(altered)?);
+                if self.is_stale(record).await {
+                    return Ok(kek);
+                }
                 // Root keys of the past are wiped.
                 self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
-                Arc::new(kek.map_err(altered)?)
+                kek
             }
         };
         self.note(root).await;
@@ -316,6 +339,13 @@ fn write_copy(folder: &Path, record: Option<&[u8]>) -> io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
 }
 
+/// Reads a copy of a root record, of bounded length.
+fn read_copy(path: &Path) -> io::Result<Vec<u8>> {
+    let mut record = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, COPY_BYTES_MAX), &mut record)?;
+    Ok(record)
+}
+
 /// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root record is looked for in
 /// `folder`, then in `audit.folder`. Without a copy, the result is the KEK of the configuration.
 ///
@@ -325,7 +355,7 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
     for folder in [folder, config.audit.folder.as_deref()].into_iter().flatten() {
         let path = folder.join(ROOT_COPY_FILE);
         let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
-        let record = match std::fs::read(&path) {
+        let record = match read_copy(&path) {
             Ok(record) => RootRecord::parse(&record).map_err(|error| wrong(&error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(wrong(&error)),

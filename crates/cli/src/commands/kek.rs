@@ -84,7 +84,10 @@ enum KekCommand {
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Replace every slot by a new copy of the same root key, after a provider's key was rotated
+    /// Replace every slot by a new copy of the same root key, after a provider made a new version of its key
+    ///
+    /// For providers that keep the old version. A key in a file or a variable must not be overwritten: give the new key another
+    /// provider name, `kek add` it, and remove the old slot.
     Rotate {
         #[command(flatten)]
         store: StoreArgs,
@@ -96,15 +99,15 @@ enum RootCommand {
     /// Replace the root key, and wrap all stored keys under the new one
     ///
     /// The new root key gets a slot for each provider of the present one. All live engines must load it before it is used:
-    /// the command waits for them. Interrupted, it continues when it is started again. Backups of before need the present
-    /// slots' provider keys.
+    /// the command waits for them. Interrupted, it continues when it is started again. Backups made before the rotation can
+    /// only be opened with the provider keys of today's slots.
     Rotate {
         #[command(flatten)]
         store: StoreArgs,
         /// Longest wait for live engines, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         wait: u64,
-        /// Give up an interrupted rotation: remove its new root key
+        /// Cancel an unfinished rotation and delete its new root key
         #[arg(long)]
         abandon: bool,
     },
@@ -127,6 +130,7 @@ struct RootStore {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::serve::no_core_dumps();
     match &args.command {
         KekCommand::List { store } => store.run(list),
         KekCommand::Init { store, providers } => store.run(async |store| init(store, providers).await),
@@ -138,6 +142,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
+    super::serve::no_core_dumps();
     match &args.command {
         RootCommand::Rotate { store, abandon: true, .. } => store.run(abandon),
         RootCommand::Rotate { store, wait, abandon: false } => {
@@ -153,14 +158,17 @@ impl StoreArgs {
         let config = self.config.load()?;
         // One runtime for PostgreSQL's worker tasks and for all waits.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        runtime.block_on(async {
+        let done = runtime.block_on(async {
             let unsealer = Arc::new(Unsealer::open(&config)?);
             let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
             let done = command(&RootStore { config, unsealer, control, json: self.json }).await;
             stores.close().await;
             done
-        })
+        });
+        // A read of a key file that hangs must not keep the command from ending.
+        runtime.shutdown_background();
+        done
     }
 }
 
@@ -250,6 +258,11 @@ async fn unwrapped(store: &RootStore, set: [u8; 16], root: &RootEntry) -> Vec<Re
     results
 }
 
+/// Returns the numbers of the slots that unwrapped.
+fn right_slots<'a>(root: &'a RootEntry, results: &'a [Result<(), String>]) -> impl Iterator<Item = u32> + 'a {
+    root.slots.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(slot, _)| slot.number)
+}
+
 fn state_name(at: usize) -> &'static str {
     if at == 0 { "active" } else { "incoming" }
 }
@@ -283,6 +296,9 @@ async fn init(store: &RootStore, names: &[String]) -> Result<(), Failure> {
         "all keys are wrapped under a root key with {count} slots, from generation {generation} on\n\
          Keep the key of kek.provider: backups from before need it."
     );
+    if count == 1 {
+        eprintln!("this slot is the only one: without its provider's key all data is lost. Add another with `kek add`");
+    }
     store.say(&text, &json!({"generation": generation, "slots": count}));
     Ok(())
 }
@@ -301,7 +317,7 @@ async fn add(store: &RootStore, name: &str) -> Result<(), Failure> {
     let generation = store.control.set_slots(record.active.id, change).await?;
     let number = record.next_slot;
     store.say(
-        &format!("slot {number} of provider {name} is there, from generation {generation} on"),
+        &format!("added slot {number} (provider {name}), from generation {generation} on"),
         &json!({"generation": generation, "slot": number}),
     );
     Ok(())
@@ -316,13 +332,18 @@ async fn remove(store: &RootStore, number: u32) -> Result<(), Failure> {
     if others.slots.is_empty() {
         return Err("the last slot cannot be removed; add another one first".into());
     }
-    if let Err(error) = store.unsealer.unseal(record.set, &others).await {
-        return Err(format!("no other slot unwraps the root key now, so slot {number} stays: {error}").into());
+    let results = unwrapped(store, record.set, &others).await;
+    // The change names the slots that must stay, so that of two removals at once only one can rely on the other's slot.
+    let verified: Vec<u32> = right_slots(&others, &results).collect();
+    if verified.is_empty() {
+        let reasons: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+        let reasons = reasons.join("; ");
+        return Err(format!("no other slot unwraps the root key now, so slot {number} stays: {reasons}").into());
     }
-    let change = SlotChange { remove: vec![number], ..SlotChange::default() };
+    let change = SlotChange { remove: vec![number], verified, ..SlotChange::default() };
     let generation = store.control.set_slots(root.id, change).await?;
     store.say(
-        &format!("slot {number} is gone, from generation {generation} on; backups from before still have it"),
+        &format!("removed slot {number}, from generation {generation} on; backups from before still have it"),
         &json!({"generation": generation}),
     );
     Ok(())
@@ -333,8 +354,7 @@ async fn verify(store: &RootStore) -> Result<(), Failure> {
     let (mut failed, mut shown) = (0, Vec::new());
     for (at, root) in record.roots().enumerate() {
         let results = unwrapped(store, record.set, root).await;
-        let right = root.slots.iter().zip(&results).filter(|(_, result)| result.is_ok());
-        let verified: Vec<u32> = right.map(|(slot, _)| slot.number).collect();
+        let verified: Vec<u32> = right_slots(root, &results).collect();
         failed += root.slots.len() - verified.len();
         if !verified.is_empty() {
             store.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await?;

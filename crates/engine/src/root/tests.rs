@@ -220,7 +220,7 @@ fn a_file_of_providers_is_refused_by_name_and_without_its_values() {
         ("kind = \"file\"", "line 1: must be tables of providers"),
         ("[local]\nkind = \"file\"\npath = \"a\"", "`local` is the one that `kek.provider` configures"),
         ("[hsm]\npath = \"a\"", "provider `hsm`: the kind must be one of"),
-        ("[HSM]\nkind = \"file\"\npath = \"a\"", "provider `HSM`: the name must be"),
+        ("[HSM]\nkind = \"file\"\npath = \"a\"", "provider `?`: the name must be"),
         ("[hsm]\nkind = \"file\"\npath = \"a\"\npni_file = \"hunter2\"", "provider `hsm`: pni_file: unknown"),
         ("[hsm]\nkind = \"hunter2\"", "the kind must be one of"),
         ("[hsm]\nkind = \"file\"\npath = hunter2", "line 3: must be tables of providers"),
@@ -243,4 +243,37 @@ async fn the_configured_key_may_be_absent_only_beside_other_providers() {
     assert!(matches!(empty.load().await, Err(StoreError::Setting { key: "kek", what }) if what.contains("kek.key")));
     deployment.config.kek_providers = None;
     assert!(Unsealer::open(&deployment.config).unwrap_err().to_string().contains("kek.key"));
+}
+
+#[tokio::test]
+async fn a_required_root_key_that_was_removed_is_missed() {
+    let (mut deployment, _) = Deployment::with_root(&["local", "east"]).await;
+    let (unsealer, control) = deployment.open();
+    control.load().await.unwrap();
+    deployment.config.kek_needs_root = true;
+    let strict = deployment.open().1;
+    strict.load().await.unwrap();
+    let local = Kek::from_hex(&fs::read_to_string(deployment.path("kek.key")).unwrap()).unwrap();
+    control.remove_root(Arc::new(local)).await.unwrap();
+    assert!(matches!(strict.load().await, Err(StoreError::RootKey(why)) if why.contains("kek.root_key")));
+    assert!(deployment.refusal().await.contains("kek.root_key"));
+    control.load().await.unwrap();
+    assert!(unsealer.kept().is_empty(), "the removed root key is wiped");
+}
+
+#[tokio::test]
+async fn an_older_record_drops_no_root_key_of_a_newer_one() {
+    let (deployment, _) = Deployment::with_root(&["local"]).await;
+    let (unsealer, control) = deployment.open();
+    unsealer.keep_copy(&deployment.path("audit")).await;
+    let older = control.root().await.unwrap().1.unwrap();
+    let second = RootKey::generate().unwrap();
+    control.stage_root(&second, deployment.slots(&["east"], &second, 2).await).await.unwrap();
+    control.load().await.unwrap();
+    let copy = fs::read(deployment.path("audit").join(ROOT_COPY_FILE)).unwrap();
+    // An operation that had read the store before comes to its end.
+    unsealer.find(Some(&older)).await.unwrap();
+    deployment.remove(&["kek.key", "east.key"]);
+    control.load().await.unwrap();
+    assert_eq!(fs::read(deployment.path("audit").join(ROOT_COPY_FILE)).unwrap(), copy);
 }
