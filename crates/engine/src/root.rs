@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use sealwire_apps::{FindKek, RootEntry, RootRecord, RootSlot};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
-use sealwire_kek::{Provider, ProviderError, ProviderSettings, WrapSlot};
+use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
 use sealwire_store::StoreError;
 use tokio::task::JoinSet;
 
@@ -77,6 +77,21 @@ impl Providers {
     /// Returns every provider's name and settings.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ProviderSettings)> {
         self.0.iter().map(|(name, configured)| (&**name, &configured.settings))
+    }
+
+    /// Generates the key of a provider of kind `pkcs11` on its token.
+    ///
+    /// # Errors
+    /// The name is not that of such a provider, the key is there already, or the token fails.
+    pub async fn generate_key(&self, name: &str) -> Result<(), KekError> {
+        let failed = |what: &dyn fmt::Display| KekError(format!("provider {name}: {what}"));
+        match self.0.get(name).map(|configured| &configured.settings) {
+            Some(ProviderSettings::Pkcs11(options)) => {
+                Pkcs11Provider::new(options.clone()).generate_key().await.map_err(|error| failed(&error))
+            }
+            Some(settings) => Err(failed(&format!("keys of kind {} are made where they are kept", settings.kind()))),
+            None => Err(failed(&"not configured here")),
+        }
     }
 
     /// Wraps a root key for a new slot, and unwraps the copy once.

@@ -93,6 +93,13 @@ impl TransitServer {
         Ok(Self { port, state, stop: Some(stop), thread: Some(thread) })
     }
 
+    /// Mounts a transit engine, if it is not there, with a key.
+    pub fn add_key(&self, mount: &str, key: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.mounts.insert(mount.to_owned());
+        state.keys.insert(format!("{mount}/{key}"), TransitKey::new(true));
+    }
+
     /// Returns the address, such as `https://localhost:8200`.
     #[must_use]
     pub fn address(&self) -> String {
@@ -336,6 +343,13 @@ struct TransitKey {
     is_aead: bool,
 }
 
+impl TransitKey {
+    /// Creates a key with one version.
+    fn new(is_aead: bool) -> Self {
+        Self { versions: vec![random_key()], min_decryption_version: 1, is_aead }
+    }
+}
+
 /// Everything that the server knows. Names begin with their namespace.
 #[derive(Default)]
 struct ServerState {
@@ -454,8 +468,7 @@ impl ServerState {
             }
             [mount, "keys", name] => {
                 let is_aead = !parsed.text("type").starts_with("rsa");
-                let key = TransitKey { versions: vec![random_key()], min_decryption_version: 1, is_aead };
-                self.keys.insert(named(&format!("{mount}/{name}")), key);
+                self.keys.insert(named(&format!("{mount}/{name}")), TransitKey::new(is_aead));
                 Ok(Value::Null)
             }
             [mount, "keys", name, action] => {

@@ -63,6 +63,14 @@ enum KekCommand {
         #[arg(long = "provider", value_name = "NAME")]
         providers: Vec<String>,
     },
+    /// Generate the key of a provider of kind `pkcs11` on its token: AES-256, sensitive, not extractable
+    Generate {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Name of the provider
+        #[arg(value_name = "PROVIDER")]
+        name: String,
+    },
     /// Add a slot for a configured provider
     Add {
         #[command(flatten)]
@@ -134,6 +142,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         KekCommand::List { store } => store.run(list),
         KekCommand::Init { store, providers } => store.run(async |store| init(store, providers).await),
+        KekCommand::Generate { config, name } => generate(&config.load()?, name),
         KekCommand::Add { store, name } => store.run(async |store| add(store, name).await),
         KekCommand::Remove { store, number } => store.run(async |store| remove(store, *number).await),
         KekCommand::Verify { store } => store.run(verify),
@@ -300,6 +309,16 @@ async fn init(store: &RootStore, names: &[String]) -> Result<(), Failure> {
         eprintln!("this slot is the only one: without its provider's key all data is lost. Add another with `kek add`");
     }
     store.say(&text, &json!({"generation": generation, "slots": count}));
+    Ok(())
+}
+
+fn generate(config: &Config, name: &str) -> Result<(), Failure> {
+    let providers = Providers::load(config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let generated = runtime.block_on(providers.generate_key(name));
+    runtime.shutdown_background();
+    generated?;
+    println!("generated the key of provider {name}; `sealwire kek add {name}` gives it a slot");
     Ok(())
 }
 

@@ -1,6 +1,11 @@
 //! Tests of `sealwire kek` and `sealwire root`: a document opens again after every change of the root key.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
+use sealwire_testkit::{Certificates, ROOT_TOKEN, TransitServer};
 
 use super::{DEV, Dev, ok, refused};
 
@@ -101,4 +106,59 @@ fn a_missing_provider_is_named_and_nothing_is_changed() {
     refused(path, &["config", "check"], 1, "root key: no slot unwraps it: slot 1 (provider local): ");
     refused(path, &["kek", "add", "local"], 1, "slot 1 (provider local): ");
     refused(path, &["root", "rotate", "--abandon", "--config", "absent.toml"], 64, "absent.toml");
+}
+
+/// A token, a transit engine and a file each start the store alone.
+#[test]
+fn a_token_and_a_transit_engine_each_unseal_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    let at = path.join("sealwire-dev");
+    let hsm = SoftHsm::new().unwrap();
+    hsm.add_token("sealwire", "123456").unwrap();
+    let certificates = Certificates::make(path, "unused").unwrap();
+    let transit = TransitServer::start(&certificates).unwrap();
+    transit.add_key("transit", "sealwire");
+    for (name, secret) in [("pin", "123456"), ("token", ROOT_TOKEN)] {
+        fs::write(at.join(name), secret).unwrap();
+        fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let (module, ca) = (hsm.module().display(), certificates.ca.display());
+    let address = transit.address();
+    let tables = format!(
+        "[hsm]\nkind = \"pkcs11\"\nmodule = \"{module}\"\ntoken = \"sealwire\"\nkey = \"root\"\npin_file = \"pin\"\n\n\
+         [vault]\nkind = \"transit\"\naddress = \"{address}\"\nca = \"{ca}\"\nkey = \"sealwire\"\nauth = \"token\"\n\
+         token_file = \"token\"\n"
+    );
+    fs::write(at.join("providers.toml"), tables).unwrap();
+    let config = at.join("sealwire.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("file = \"kek\"", "file = \"kek\"\nproviders = \"providers.toml\"")).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.current_dir(path).args(arguments).env(CONFIGURATION, hsm.configuration());
+        let output = command.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+
+    assert!(run(&["kek", "generate", "vault"]).1.contains("keys of kind transit are made where they are kept"));
+    assert!(run(&["kek", "generate", "hsm"]).0);
+    assert!(run(&["kek", "generate", "hsm"]).1.contains("there is a key"));
+    let (done, said) = run(&["kek", "init"]);
+    assert!(done && said.contains("3 slots"), "{said}");
+    assert!(run(&["kek", "verify"]).0);
+    let key = fs::read_to_string(at.join("kek")).unwrap();
+    fs::write(at.join("kek"), "0".repeat(64)).unwrap();
+    assert!(run(&["config", "check"]).0, "token and transit engine are left");
+    // Without its configuration SoftHSM has no token.
+    assert!(ok(path, &["config", "check"]).contains("is good"), "the transit engine is left");
+    drop(transit);
+    refused(path, &["config", "check"], 1, "no slot unwraps it");
+    assert!(run(&["config", "check"]).0, "the token is left");
+    let (verified, said) = run(&["kek", "verify"]);
+    assert!(!verified && said.contains("slot 1 (provider hsm): unwraps the root key"), "{said}");
+    fs::write(at.join("kek"), key).unwrap();
+    assert!(ok(path, &["config", "check"]).contains("is good"), "the file is left");
 }
