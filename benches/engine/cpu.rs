@@ -160,7 +160,7 @@ fn cpu_per_run(time: Duration, batch: u32, mut run: impl FnMut()) -> io::Result<
     Ok((thread_cpu::current()? - begin).as_nanos() as f64 / runs)
 }
 
-/// What a run measured.
+/// Figures of a run.
 struct Report<'a> {
     measured: &'a [Measured],
     arms: Option<&'a Arms>,

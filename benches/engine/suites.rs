@@ -37,12 +37,12 @@ const XAES_FACTOR_MAX: f64 = 1.0;
 /// The greatest CPU time that a request costs more with `p256-mlkem768` than with `p256`, in microseconds.
 const HYBRID_EXTRA_US_MAX: f64 = 30.0;
 
-/// The same work with several suites.
+/// One kind of work, with several suites.
 struct Comparison {
     name: &'static str,
     fields: usize,
     callers: usize,
-    /// Whether no opened key may be cached.
+    /// True if no opened key may be cached.
     is_cold: bool,
     /// By suite. The first is the one that others are compared with.
     suites: &'static [(&'static str, Operation)],

@@ -188,7 +188,7 @@ pub(crate) fn measure_sent(
     Ok(Measured { load, requests: latencies.len() as u64, wall, cpu, latency_us })
 }
 
-/// What the requests of a load send.
+/// The parameters that the requests of a load send.
 #[derive(Clone)]
 pub(crate) struct Sent {
     pub(crate) payload: Vec<u8>,

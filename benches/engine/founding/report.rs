@@ -31,7 +31,7 @@ pub(super) struct Report {
 pub(super) struct Figures {
     /// Latency of the small client without batches, in milliseconds.
     pub(super) alone: Summary,
-    /// The same at the largest step.
+    /// This ratio at the largest step.
     pub(super) largest: Summary,
     /// Share of the small client's requests at the largest step that were sealed within the timeout.
     pub(super) in_time: f64,

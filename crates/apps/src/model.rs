@@ -278,7 +278,7 @@ pub struct KeySummary {
     pub state: KeyState,
     /// True if the version can seal and open; false if it can only open.
     pub seals: bool,
-    /// Who seals to the version.
+    /// The party that seals to the version.
     pub origin: Origin,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,

@@ -113,7 +113,7 @@ pub enum KeyState {
     Disabled,
 }
 
-/// Who seals to a key version.
+/// The party that seals to a key version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// Engines alone, which never publish the public key.
@@ -208,7 +208,7 @@ pub struct KeyVersion {
     pub state: KeyState,
     /// True if this version can seal. A version that was imported only to open existing envelopes cannot.
     pub seals: bool,
-    /// Who seals to this version.
+    /// The party that seals to this version.
     pub origin: Origin,
     pub(crate) material: KeyMaterial,
     pub(crate) precomputed: Precomputed,

@@ -16,7 +16,7 @@ pub(crate) struct Context {
     /// context only opens.
     key_bytes: Option<Box<Zeroizing<[u8; KEY_BYTES]>>>,
     base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
-    /// The same key for batches of messages, from the first batch on.
+    /// This key for batches of messages, from the first batch on.
     batch_key: OnceLock<Box<BatchKey>>,
 }
 

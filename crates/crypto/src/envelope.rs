@@ -188,14 +188,14 @@ pub(crate) struct Header {
 /// The parts of an envelope behind its prefix.
 pub(crate) struct Parts<'a> {
     pub(crate) header: Header,
-    /// What [`Header::checked_enc`] takes, in the encoding of the envelope. Empty of all suites but
+    /// The input of [`Header::checked_enc`], in the encoding of the envelope. Empty of all suites but
     /// [`Suite::P256MlKem768`].
     pub(crate) encapsulation: &'a [u8],
     /// In the encoding of the envelope.
     pub(crate) body: &'a [u8],
 }
 
-/// What stands between header and body, in both encodings.
+/// The part between header and body, in both encodings.
 pub(crate) struct Encapsulation {
     bytes: [u8; ENCAPSULATION_BYTES],
     text: [u8; ENCAPSULATION_BYTES / 3 * 4],

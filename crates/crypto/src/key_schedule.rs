@@ -12,7 +12,7 @@ pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
     pub(crate) header_text: HeaderText,
-    /// What follows the header of [`Suite::P256MlKem768`].
+    /// The bytes after the header of [`Suite::P256MlKem768`].
     pub(crate) encapsulation: Option<Box<Encapsulation>>,
 }
 

@@ -10,7 +10,7 @@ use crate::hybrid::{self, ENC_BYTES};
 use crate::open_key_cache::{Name, Schedule};
 use crate::{AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
 
-/// What the contexts of one request are made with. Threads that work on the same request each have one.
+/// The inputs of the contexts of one request. Each thread that works on the request has a clone.
 #[derive(Clone)]
 pub(crate) struct Recipient {
     keys: Arc<AppKeys>,

@@ -71,7 +71,7 @@ impl Aads {
 /// Number of fields that a request seals one by one before it seals short fields together. A batch needs the key in
 /// another form, which fewer fields would not pay back.
 const SINGLES: usize = 8;
-/// Whether fields are ever sealed together.
+/// True if fields are ever sealed together.
 static SEALS_BATCHES: LazyLock<bool> = LazyLock::new(sealwire_gcm_batch::is_accelerated);
 
 /// The source of schedules and sequence numbers.

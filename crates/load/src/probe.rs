@@ -35,7 +35,7 @@ const FIELD_BYTES: u32 = 16;
 /// Pause after a first failed connection attempt. The pause doubles up to [`backoff_max`].
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 
-/// What to probe, and how often.
+/// The target of the probes, and their interval.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeSettings {
     pub(crate) target: Target,

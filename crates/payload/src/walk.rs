@@ -70,7 +70,7 @@ pub struct Walk {
     position: usize,
     /// Input before this offset was already copied to the output or replaced.
     copied_to: usize,
-    /// Whether the result is of no interest.
+    /// True if nothing is copied to the output.
     discards: bool,
     /// Start of the current container that is one field. Its bytes must not be copied yet.
     whole_at: Option<usize>,

@@ -16,5 +16,5 @@ pub use error::{KeysError, SealError};
 pub use seal::{SealOptions, Sealed};
 pub use text::{Expected, LIFETIME, PublicKeys, Signed, TEXT_BYTES_MAX, publish, signer_from_base64};
 
-/// What callers of this crate need of the crypto crate.
+/// Items of the crypto crate that callers of this crate need.
 pub use sealwire_crypto::{EncapsulationPlace, Encoding, KeyScope, Suite, VerifyingKey};

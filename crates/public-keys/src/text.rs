@@ -98,7 +98,7 @@ impl KeyText {
     }
 }
 
-/// What a client knows of the keys that it asks for.
+/// A client's expectations of the keys that it asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The signer, which came over a path that the client trusts.
@@ -175,7 +175,7 @@ pub fn signer_from_base64(text: &str) -> Result<VerifyingKey, KeysError> {
 impl PublicKeys {
     /// Parses a text whose signature is checked.
     pub(crate) fn parse(text: &str) -> Result<Self, KeysError> {
-        /// What every version of the text has.
+        /// The member that every version of the text has.
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,

@@ -26,7 +26,7 @@ impl<'o> Map<'o> {
         let [high, low] = self.keys.to_be_bytes();
         match self.keys {
             ..=KEYS_IN_A_BYTE => self.out[self.header_at] += 1,
-            // What is before the sixteenth key is short.
+            // The text before the sixteenth key is short.
             16 => drop(self.out.splice(self.header_at..=self.header_at, [MAP_16, high, low])),
             _ => self.out[self.header_at + 1..][..2].copy_from_slice(&[high, low]),
         }

@@ -111,9 +111,9 @@ struct Shape {
     chars: usize,
     /// Length of its header.
     header: usize,
-    /// Whether its header names the suite asked for.
+    /// True if its header names the suite asked for.
     is_of_suite: bool,
-    /// Whether each field has a header of its own; `None` if either is right.
+    /// True if each field has a header of its own; `None` if either is right.
     own: Option<bool>,
 }
 

@@ -19,7 +19,7 @@ use super::openbao::{DECRYPT, ENCRYPT, OpenBao};
 use crate::cpu::load::{BenchOperation, CpuLoad, Measured};
 use crate::cpu::place::CpuTime;
 
-/// What every ciphertext under the first version of a key begins with.
+/// The prefix of every ciphertext under the first version of a key.
 const CIPHERTEXT: &str = "vault:v1:";
 
 /// One kind of request, as often as its callers send it.

@@ -119,7 +119,7 @@ async fn check_rewritten_records(suite: Suite) {
     let (inside_first, outside) = ("\"state\":\"active\",\"created", "\"outside\":true,");
     let wrapped = signer.split("\"wrapped\":\"").nth(1).unwrap().split('"').next().unwrap();
     for (key, record, expected) in [
-        // What others seal to would be sealed to by the engine, and the other way round.
+        // The engine would seal to keys that others seal to, and the other way round.
         ("app/shop", apps.replace(outside, ""), "does not open"),
         (
             "app/shop",

@@ -152,7 +152,7 @@ async fn whole_life(store: Arc<dyn ControlStore>) {
     assert_eq!((record.set, record.incoming, record.next_slot), (SET, None, 4));
     assert_eq!(record.active.id, second.id(&SET).unwrap());
 
-    // What is made under a root key is kept like the rest.
+    // Keys made under a root key are kept like the others.
     control.rotate(&app("shop"), P256).await.unwrap();
     control.create(&app("new"), &Suite::ALL).await.unwrap();
     let before = plain_content(&control, &keyring).await;

@@ -130,7 +130,7 @@ impl Inner {
     }
 }
 
-/// Whether a request writes the queued records.
+/// Tells if a request writes the queued records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loan {
     None,

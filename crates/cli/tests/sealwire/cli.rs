@@ -401,7 +401,7 @@ fn a_file_has_the_encapsulation_of_its_fields_once() {
     assert!(sealed.len() < 1_900 && !sealed.contains("4242"));
     dev.write("sealed.json", &sealed);
     assert_eq!(dev.ok(&["decrypt", "sealed.json", "--compact"]).trim_end(), plain);
-    // What is left sealed keeps what opens it.
+    // Fields that stay sealed keep their encapsulation.
     let half = dev.ok(&["decrypt", "sealed.json", "--compact", "-s", "$.card"]);
     assert!(half.contains("4242") && half.contains("sw1h:") && half.contains("sw1:"));
     dev.write("half.json", &half);

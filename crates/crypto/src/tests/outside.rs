@@ -74,7 +74,7 @@ fn a_key_of_one_origin_is_never_used_as_one_of_the_other() {
             let found = keys.newest_outside(other).map(|version| version.id);
             assert_eq!(found, (other == suite).then_some(outside.id), "{suite:?} {other:?}");
         }
-        // The same key with the other origin is another set of keys, whose precomputed material is not taken over.
+        // A key with the other origin is another set of keys, whose precomputed material is not taken over.
         let app = keys.app().clone();
         let again = |origin| {
             let material = KeyMaterial::from_secret(&app, suite, [7; 32].into()).unwrap();

@@ -35,7 +35,7 @@ enum KeySource {
     Evervault(Arc<KeyVersion>, crypto::KeyScope, evervault::Form),
 }
 
-/// What native envelopes are sealed under.
+/// The keys under which native envelopes are sealed.
 pub(super) struct AppKeySpec {
     keys: Arc<AppKeys>,
     version: Arc<KeyVersion>,

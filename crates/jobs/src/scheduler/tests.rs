@@ -133,7 +133,7 @@ async fn what_is_queued_goes_first() {
     running.submit(Box::new(Probe { holds: Some(holds), ..probe() }));
     let crypto = ran_on.recv().unwrap();
     inline_budget::renew(BUDGET);
-    // What runs is not queued.
+    // A running slice is not queued.
     assert!(run(&mut permit(&scheduler, 1), probe(), &ran_on));
     queued.submit(Box::new(probe()));
     assert!(late.run_inline(Box::new(probe())).is_err_and(|work| {

@@ -30,7 +30,7 @@ pub(super) struct ClientToken {
     renewable: bool,
 }
 
-/// Whether a token should be used.
+/// Tells if a token should be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenState {
     Fresh,

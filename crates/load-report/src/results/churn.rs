@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a churn load measures besides the figures of any load.
+/// Figures of a churn load besides those of any load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChurnFigures {
     /// New connections per second.

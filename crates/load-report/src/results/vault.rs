@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a vault load measures besides the figures of any load.
+/// Figures of a vault load besides those of any load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VaultFigures {
     /// Number of engines with one table of tokens.

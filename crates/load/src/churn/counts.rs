@@ -22,7 +22,7 @@ pub(super) struct ChurnWindow {
     pub(super) end: u64,
 }
 
-/// What is counted, in the order of the figures.
+/// The counted events, in the order of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Handshake,

@@ -8,7 +8,7 @@ use crate::load::Call;
 use crate::results::{ChurnFigures, Generator, RUN, Run, ServerCpu, Totals};
 use crate::validation;
 
-/// What is known when all clients have ended.
+/// Totals when all clients have ended.
 pub(super) struct Ended {
     /// At the start of the window, of the churn, and at the end.
     pub(super) usage: [UsageReading; 3],

@@ -2,7 +2,7 @@
 
 use super::{Arrivals, Scenario, Scope, SimulationReport, SizeMix, Source, US, mixed};
 
-/// What the engine's default is.
+/// The engine's default.
 const INLINE: u64 = 30 * US;
 /// One field under a ready key: 5.2 us.
 const ONE: SizeMix = &[(1, 1.0)];

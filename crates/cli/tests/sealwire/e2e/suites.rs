@@ -309,7 +309,7 @@ fn idle_threads_agree_on_keys_ahead_of_a_document_of_many_requests() {
         let sealed = encrypted(&client, of_fields, &document).await;
         let made =
             async |thread: &str| harness.metric(&format!("sealwire_key_agreements_total{{thread=\"{thread}\"}}")).await;
-        // Whether the other thread is idle at the end of a slice depends on the machine. Only that it never is would be wrong.
+        // The other thread need not be idle at the end of a slice, but at one of many it must be.
         let mut requests = 0.0;
         while made("idle_thread").await == 0.0 {
             assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
