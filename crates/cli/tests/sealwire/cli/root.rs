@@ -162,3 +162,29 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     fs::write(at.join("kek"), key).unwrap();
     assert!(ok(path, &["config", "check"]).contains("is good"), "the file is left");
 }
+
+/// Kills rotations of the root key and of its copies at any moment. `SEALWIRE_KILL_ROUNDS` sets how many, 20 unless it is
+/// set.
+#[test]
+fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
+    let kills = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(20, |rounds| rounds.parse::<u32>().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    ok(path, &["kek", "init"]);
+    let begun = std::time::Instant::now();
+    ok(path, &["root", "rotate"]);
+    let whole = begun.elapsed();
+    let mut ended_early = 0;
+    for kill in 0..kills {
+        let command = if kill % 3 == 2 { "kek" } else { "root" };
+        let mut child = super::spawn(path, &[command, "rotate"]);
+        std::thread::sleep(whole * kill / kills);
+        let _ = child.kill();
+        ended_early += u32::from(!child.wait().unwrap().success());
+        assert!(ok(path, &["config", "check"]).contains("1 apps"), "kill {kill}");
+    }
+    println!("{ended_early} of {kills} killed before their end, in up to {whole:?}");
+    ok(path, &["root", "rotate"]);
+    ok(path, &["kek", "verify"]);
+}
