@@ -48,31 +48,16 @@ struct Comparison {
     suites: &'static [(&'static str, Operation)],
 }
 
+const ENCRYPT: &[(&str, Operation)] = &[
+    ("p256", Operation::EncryptText),
+    ("xaes", Operation::EncryptXaes),
+    ("p256-mlkem768", Operation::EncryptHybrid),
+    ("secp256k1", Operation::EncryptK1),
+];
+
 const COMPARISONS: [Comparison; 4] = [
-    Comparison {
-        name: "encrypt, 1 field",
-        fields: 1,
-        callers: 64,
-        is_cold: false,
-        suites: &[
-            ("p256", Operation::EncryptText),
-            ("xaes", Operation::EncryptXaes),
-            ("p256-mlkem768", Operation::EncryptHybrid),
-            ("secp256k1", Operation::EncryptK1),
-        ],
-    },
-    Comparison {
-        name: "encrypt, 2,000 fields",
-        fields: 2_000,
-        callers: 4,
-        is_cold: false,
-        suites: &[
-            ("p256", Operation::EncryptText),
-            ("xaes", Operation::EncryptXaes),
-            ("p256-mlkem768", Operation::EncryptHybrid),
-            ("secp256k1", Operation::EncryptK1),
-        ],
-    },
+    Comparison { name: "encrypt, 1 field", fields: 1, callers: 64, is_cold: false, suites: ENCRYPT },
+    Comparison { name: "encrypt, 2,000 fields", fields: 2_000, callers: 4, is_cold: false, suites: ENCRYPT },
     Comparison {
         name: "decrypt, 2,000 fields of one request",
         fields: 2_000,

@@ -9,8 +9,8 @@ use crate::Seed;
 use crate::input::text;
 use crate::seed::{numbered, words as list};
 
-/// Parses a text, and the bytes in the text with a right checksum. What is accepted is written as it was read, and
-/// joins with nothing but its like.
+/// Parses a text, and the bytes in the text with a right checksum. An accepted share is written as it was read,
+/// and joins only with shares of the same split.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
     let _ = check(text);

@@ -2,8 +2,8 @@
 //!
 //! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us, while its walk takes well
 //! under 1 us per field. A second walk over the same fields therefore finds the next envelopes long before the job does.
-//! Only threads that would sleep do this, one agreement at a time, so it delays no other request. The request's tenant is
-//! charged for the agreements that it uses.
+//! Only threads that would sleep do this, in steps of about one agreement, so another request waits for one step at most. The
+//! request's tenant is charged for the agreements that it uses.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -227,6 +227,19 @@ mod tests {
         help(&ahead);
         advance(&mut job, &document, &mut opener, usize::MAX);
         assert_eq!((opener.agreements(), opener.agreements_ahead()), (150, 50));
+    }
+
+    #[test]
+    fn a_thread_does_not_wait_for_another_that_reads() {
+        let document = document();
+        let mut opener = Opener::new(Arc::clone(&document.keys), b"");
+        let ahead = ReadAhead::new(document.payload.clone(), &walk(&["$[*]"]), opener.share_agreements());
+        let reading = ahead.scan.lock().unwrap();
+        assert_eq!(ahead.step(), HelpStep::Busy, "nothing is queued that this thread could do");
+        drop(reading);
+        assert_eq!(ahead.step(), HelpStep::Done);
+        let _reading = ahead.scan.lock().unwrap();
+        assert_eq!((ahead.step(), ahead.agreements_begun()), (HelpStep::Done, 1), "it agrees meanwhile");
     }
 
     #[test]

@@ -504,9 +504,7 @@ impl SchedulerState {
         let spent = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
         [ended, self.core.done(now, id, spent, unfinished)]
     }
-}
 
-impl SchedulerState {
     /// Lets idle threads help a request. The caller wakes one.
     fn offer_help(&mut self, help: Weak<dyn RequestHelp>) {
         if self.idle > 0 && !self.help_offers.iter().any(|other| other.ptr_eq(&help)) {

@@ -111,7 +111,7 @@ pub(super) struct RewrapArgs {
     /// one-time import: whoever can write the file can have put any value of the app there
     #[arg(long)]
     bind_unbound: bool,
-    /// What to do with values that others sealed to a published key: accept seals them to the newest published key, of the
+    /// Treatment of values that others sealed to a published key: accept seals them to the newest published key, of the
     /// suite of --suite or else of their own, adopt like all other values, and refuse does not open them
     #[arg(long, value_enum, default_value = "accept")]
     outside: OutsideName,
