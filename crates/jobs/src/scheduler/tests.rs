@@ -165,6 +165,9 @@ async fn work_that_is_not_done_continues_on_a_crypto_thread_and_a_panic_fails_on
     assert_eq!(scheduler.gauges().running, 0);
 }
 
+/// Key agreements that helpers had made for each slice of assisted work.
+const AGREEMENTS_AHEAD: u64 = 4;
+
 /// Work of two slices that offers help for the second, which does not begin before something comes.
 struct Assisted {
     help: Arc<Help>,
@@ -203,6 +206,10 @@ impl Slices for Assisted {
         Some(help)
     }
 
+    fn take_agreements_ahead(&mut self) -> u64 {
+        AGREEMENTS_AHEAD
+    }
+
     fn deliver(self: Box<Self>) {
         self.help.has_ended.store(true, Ordering::Relaxed);
         self.events.send("delivered").unwrap();
@@ -237,6 +244,9 @@ struct Assistance {
     sender: mpsc::Sender<&'static str>,
 }
 
+/// Fields of the assisted work: 1 us each, and 5 us for the request.
+const FIELDS: u64 = 1_000;
+
 impl Assistance {
     fn start() -> Self {
         let scheduler = scheduler_of(2);
@@ -248,7 +258,7 @@ impl Assistance {
         let (release, holds) = mpsc::channel();
         let help =
             Arc::new(Help { outcomes: Mutex::new(steps), events: sender.clone(), has_ended: AtomicBool::new(false) });
-        let mut permit = permit(&scheduler, 2);
+        let mut permit = permit(&scheduler, FIELDS);
         permit.submit(Box::new(Assisted { help, slices: 2, holds, events: sender.clone() }));
         assert_eq!(events.recv().unwrap(), "step");
         Self { scheduler, _permit: permit, release, outcomes, events, sender }
@@ -266,6 +276,17 @@ async fn an_idle_thread_helps_until_there_is_nothing_to_do() {
     while !it.scheduler.0.0.lock().help_offers.is_empty() {
         thread::yield_now();
     }
+    it.release.send(()).unwrap();
+    assert_eq!(it.events.recv().unwrap(), "delivered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_tenant_pays_for_agreements_that_helpers_made() {
+    let it = Assistance::start();
+    let left: u64 = it.scheduler.gauges().backlog.iter().sum();
+    // The first slice did one field, and used four agreements of 50 us.
+    assert_eq!(left, 5_000 + FIELDS * 1_000 - 6_000 - AGREEMENTS_AHEAD * 50_000);
+    it.outcomes.send(Some(HelpStep::Nothing)).unwrap();
     it.release.send(()).unwrap();
     assert_eq!(it.events.recv().unwrap(), "delivered");
 }
