@@ -20,8 +20,8 @@ use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
-    Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Row, Snapshot, StoreError,
-    Sweep, TokenId, TokenStore, Written,
+    Changes, Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Row, Snapshot,
+    StoreError, Sweep, TokenId, TokenStore, Written,
 };
 
 mod database;
@@ -181,14 +181,14 @@ impl ControlStore for EmbeddedStore {
         .await
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        let (key, record) = (key.to_owned(), record.map(<[u8]>::to_vec));
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        let changes = changes.clone();
         self.change(move |turn| {
             turn.edit(|edit| {
                 if edit.generation() != base {
                     return Ok(Commit::Moved);
                 }
-                edit.change_record(&key, record.as_deref()).map(Commit::Done)
+                edit.change_records(changes).map(Commit::Done)
             })
         })
         .await?

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use rustix::fs::OFlags;
 use tokio::sync::Notify;
 
-use sealwire_store::{Commit, ControlStore, Instance, InstanceTable, Snapshot, StoreError};
+use sealwire_store::{Changes, Commit, ControlStore, Instance, InstanceTable, Snapshot, StoreError};
 
 pub(crate) mod content;
 
@@ -277,9 +277,9 @@ impl ControlStore for FileStore {
         Ok(self.blocking(FileState::look).await?.page(after, limit))
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        let (key, record) = (key.to_owned(), record.map(<[u8]>::to_owned));
-        self.change(move |place, state| state.apply(place, base, &key, record.as_deref())).await
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        let changes = changes.clone();
+        self.change(move |place, state| state.apply(place, base, &changes)).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {

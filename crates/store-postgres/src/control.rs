@@ -9,7 +9,7 @@ use super::PostgresStore;
 use super::rows::column;
 use super::session::Params;
 use super::sqlstate::{SqlFault, damaged};
-use sealwire_store::{Commit, ControlStore, Instance, Snapshot, StoreError, is_single};
+use sealwire_store::{Changes, Commit, ControlStore, Instance, Snapshot, StoreError, is_single};
 
 /// Notification channel for control state changes.
 pub(super) const CHANNEL: &str = "sealwire_control";
@@ -29,34 +29,22 @@ static SINGLES: &str = "SELECT c.generation, r.key, r.record FROM sealwire.contr
     LEFT JOIN (SELECT key, record FROM sealwire.single_records WHERE key > $1 ORDER BY key LIMIT $2) r ON true
     WHERE c.one";
 
-/// A concurrent change waits for the row lock, and then finds that the generation has changed.
-static PUT: &str = "WITH moved AS (
-        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
-    ), put AS (
-        INSERT INTO sealwire.records (key, record) SELECT $2, $3 FROM moved
-        ON CONFLICT (key) DO UPDATE SET record = excluded.record
-    )
-    SELECT generation FROM moved";
-
-static PUT_SINGLE: &str = "WITH moved AS (
-        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
-    ), put AS (
-        INSERT INTO sealwire.single_records (key, record) SELECT $2, $3 FROM moved
-        ON CONFLICT (key) DO UPDATE SET record = excluded.record
-    )
-    SELECT generation FROM moved";
-
-static REMOVE: &str = "WITH moved AS (
+/// A concurrent change waits for the row lock, and then finds that the generation has changed. No key is both removed and
+/// written. `$2` and `$5`: keys to remove. `$3`, `$4` and `$6`, `$7`: keys and records to write.
+static CHANGE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
     ), removed AS (
-        DELETE FROM sealwire.records WHERE key = $2 AND EXISTS (SELECT 1 FROM moved)
-    )
-    SELECT generation FROM moved";
-
-static REMOVE_SINGLE: &str = "WITH moved AS (
-        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
-    ), removed AS (
-        DELETE FROM sealwire.single_records WHERE key = $2 AND EXISTS (SELECT 1 FROM moved)
+        DELETE FROM sealwire.records WHERE key = ANY($2::text[]) AND EXISTS (SELECT 1 FROM moved)
+    ), put AS (
+        INSERT INTO sealwire.records (key, record)
+        SELECT r.key, r.record FROM unnest($3::text[], $4::bytea[]) AS r(key, record), moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
+    ), removed_single AS (
+        DELETE FROM sealwire.single_records WHERE key = ANY($5::bytea[]) AND EXISTS (SELECT 1 FROM moved)
+    ), put_single AS (
+        INSERT INTO sealwire.single_records (key, record)
+        SELECT r.key, r.record FROM unnest($6::bytea[], $7::bytea[]) AS r(key, record), moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
     )
     SELECT generation FROM moved";
 
@@ -169,20 +157,28 @@ impl ControlStore for PostgresStore {
         Ok(Snapshot { generation, records })
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         // No generation exceeds `i64`, so this base cannot match.
         let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
-        if is_single(key) {
-            let key = key.as_bytes();
-            return match &record {
-                Some(record) => self.change(PUT_SINGLE, &[&base, &key, record]).await,
-                None => self.change(REMOVE_SINGLE, &[&base, &key]).await,
-            };
+        let (mut gone, mut keys, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut single_gone, mut single_keys, mut single_records) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, record) in changes {
+            match (is_single(key), record) {
+                (false, None) => gone.push(&**key),
+                (true, None) => single_gone.push(key.as_bytes()),
+                (false, Some(record)) => {
+                    keys.push(&**key);
+                    records.push(&record[..]);
+                }
+                (true, Some(record)) => {
+                    single_keys.push(key.as_bytes());
+                    single_records.push(&record[..]);
+                }
+            }
         }
-        match &record {
-            Some(record) => self.change(PUT, &[&base, &key, record]).await,
-            None => self.change(REMOVE, &[&base, &key]).await,
-        }
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+            [&base, &gone, &keys, &records, &single_gone, &single_keys, &single_records];
+        self.change(CHANGE, &params).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {

@@ -1,7 +1,7 @@
 //! Storage of control state: records by key under one generation, and the instances that serve the records.
 //!
-//! A store does not interpret records. Every change writes one record under the next generation. A change succeeds only
-//! if the generation is still the one that the change was based on. Two concurrent changes therefore cannot overwrite
+//! A store does not interpret records. Every change writes one or more records under the next generation. A change succeeds
+//! only if the generation is still the one that the change was based on. Two concurrent changes therefore cannot overwrite
 //! each other unnoticed.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ pub const SINGLE: &str = "principal/";
 pub fn is_single(key: &str) -> bool {
     key.starts_with(SINGLE)
 }
+
+/// The records that one change writes, by key. `None` removes the record.
+pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Control state at one generation: all records, or the subset that a method documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,15 +55,17 @@ impl Snapshot {
     }
 
     /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names the store in errors.
-    pub fn apply(&mut self, place: &str, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+    pub fn apply(&mut self, place: &str, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
         self.generation = after(place, base)?;
-        match record {
-            Some(record) => self.records.insert(key.to_owned(), record.to_owned()),
-            None => self.records.remove(key),
-        };
+        for (key, record) in changes {
+            match record {
+                Some(record) => self.records.insert(key.clone(), record.clone()),
+                None => self.records.remove(key),
+            };
+        }
         Ok(Commit::Done(self.generation))
     }
 
@@ -184,12 +189,20 @@ pub trait ControlStore: Send + Sync {
     /// As for [`ControlStore::generation`].
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
-    /// Writes `record` at `key`, or removes the record at `key`, if the generation is still `base`. The change is
-    /// durable on [`Commit::Done`]. After an error, the change can have happened or not.
+    /// Writes and removes records under one new generation, if the generation is still `base`. All of `changes` are made
+    /// or none. They are durable on [`Commit::Done`]. After an error, they can have been made or not.
     ///
     /// # Errors
     /// As for [`ControlStore::generation`]; [`StoreError::ReadOnly`] if this store cannot be written.
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError>;
+
+    /// Writes `record` at `key`, or removes the record at `key`, as [`Self::commit_all`] does.
+    ///
+    /// # Errors
+    /// As for [`Self::commit_all`].
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+        self.commit_all(base, &Changes::from([(key.to_owned(), record.map(<[u8]>::to_vec))])).await
+    }
 
     /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts and ends with this
     /// call. The generation becomes that of `state` or the one after `base`, whichever is higher. The change is durable

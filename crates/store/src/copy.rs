@@ -14,6 +14,10 @@ mod compare;
 
 pub use compare::{Differences, How};
 
+/// Key of the record that authenticates the others together with the generation, if a store has one. A copy of it is only
+/// valid in the same generation.
+pub const HEAD: &str = "head";
+
 /// Rows per read and write.
 const PAGE_ROWS: usize = 1_000;
 /// Key of the record that marks an unfinished copy. It stands in for all other records.
@@ -105,6 +109,17 @@ pub enum CopyError {
     /// The target holds a partial copy of another state. Empty the target.
     #[error("the target holds a part of a copy of another store, or of this one as it was; choose an empty one")]
     OtherCopy,
+    /// The target's generation cannot become the source's, and the source's records are authenticated with it.
+    #[error(
+        "the target is of generation {target} and cannot become generation {from}, which the source's records are \
+         authenticated with; choose a new store, or change something in the source first"
+    )]
+    Generation {
+        /// Generation of the source.
+        from: u64,
+        /// Generation of the target.
+        target: u64,
+    },
     /// The source is an unfinished copy.
     #[error("the source is a copy that was never finished")]
     SourceUnfinished,
@@ -137,6 +152,9 @@ pub async fn copy(
         return Err(CopyError::SourceUnfinished);
     }
     let (base, resumed) = mark(&state, to).await?;
+    if base >= state.generation && state.records.contains_key(HEAD) {
+        return Err(CopyError::Generation { from: state.generation, target: base });
+    }
     copy_rows(from, to, resumed, progress).await?;
     let rows = compare::rows(from.tokens, to.tokens, progress).await?;
     // An engine that started during the copy can have created tokens behind the compared rows.

@@ -19,7 +19,8 @@ pub use coalesce::{
     Waiting,
 };
 pub use control::{
-    Commit, ControlStore, Instance, InstanceTable, LIVE_AGE_MAX, SINGLE, Snapshot, after, everything, is_single,
+    Changes, Commit, ControlStore, Instance, InstanceTable, LIVE_AGE_MAX, SINGLE, Snapshot, after, everything,
+    is_single,
 };
 pub use memory::MemoryStore;
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
@@ -102,6 +103,28 @@ pub enum StoreError {
     /// The root key cannot be had, or is not the one that is needed.
     #[error("root key: {0}")]
     RootKey(String),
+    /// A record is not what holders of the root key wrote last. Someone else wrote to the store, or a part of the store is of
+    /// another time. Restore the store as a whole.
+    #[error(
+        "record {key} is not authentic: {what}; someone wrote to the store without its root key, or restored a part of it"
+    )]
+    NotAuthentic {
+        /// Key of the record.
+        key: String,
+        /// Description of the difference, without stored content.
+        what: String,
+    },
+    /// The store is of an older generation than the one that was seen before: someone put back an older state.
+    #[error(
+        "the store is of generation {generation}, and generation {seen} was seen before: an older state was put back; if \
+         that was you, run `sealwire root accept-rollback`"
+    )]
+    RolledBack {
+        /// Generation of the store.
+        generation: u64,
+        /// Highest generation that was seen.
+        seen: u64,
+    },
     /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
     #[error(
         "the incoming root key was added in generation {generation}, and {} live instances serve an older one",

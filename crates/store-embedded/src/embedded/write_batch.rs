@@ -155,10 +155,10 @@ impl RequestEdit<'_> {
         self.turn.pending.generation.unwrap_or(self.turn.generation)
     }
 
-    /// Changes one record under the next generation.
-    pub(super) fn change_record(&mut self, key: &str, record: Option<&[u8]>) -> Result<u64, StoreError> {
+    /// Changes records under the next generation.
+    pub(super) fn change_records(&mut self, changes: sealwire_store::Changes) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?;
-        self.changes.records.insert(key.to_owned(), record.map(<[u8]>::to_vec));
+        self.changes.records.extend(changes);
         self.changes.generation = Some(next);
         Ok(next)
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::MemoryStore;
 use crate::control::InstanceTable;
-use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
+use crate::{Changes, Commit, ControlStore, Instance, Snapshot, StoreError};
 
 /// A handle on the shared state, with the last change that it was notified of.
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl ControlStore for MemoryStore {
         Ok(self.control.snapshot().page(after, limit))
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        let commit = self.control.snapshot().apply("memory", base, key, record)?;
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        let commit = self.control.snapshot().apply("memory", base, changes)?;
         if commit != Commit::Moved {
             self.control.shared.moved.send_replace(());
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 pub use super::records::what_is_read_one_by_one_agrees_with_a_model;
-use crate::{Commit, ControlStore, Instance, Snapshot};
+use crate::{Changes, Commit, ControlStore, Instance, Snapshot, everything};
 
 /// Creates a module of tests, one per promise. `$open` must be an async function in scope. It returns an empty `Arc<dyn
 /// ControlStore>` and a value that must live as long as the store.
@@ -19,6 +19,7 @@ macro_rules! control_promises {
             begins_empty_at_zero,
             a_change_is_there_under_the_next_generation,
             a_change_from_another_base_is_not_made,
+            many_records_change_together,
             keys_and_records_are_kept_to_the_byte,
             a_state_takes_the_place_of_everything,
             of_changes_at_once_one_wins_per_base,
@@ -99,6 +100,39 @@ pub async fn a_change_from_another_base_is_not_made(store: Store) {
         assert_eq!(store.commit(base, "k", record).await.unwrap(), Commit::Moved, "{base}");
         assert_eq!(store.load().await.unwrap(), before);
     }
+}
+
+/// Changes of records that are loaded and records that are read one by one, in one generation.
+pub async fn many_records_change_together(store: Store) {
+    let changes = |all: &[(&str, Option<&str>)]| {
+        all.iter()
+            .map(|(key, record)| ((*key).to_owned(), record.map(|of| of.as_bytes().to_vec())))
+            .collect::<Changes>()
+    };
+    let rounds = [
+        changes(&[("app/a", Some("1")), ("app/b", Some("{}")), ("principal/a", Some("2")), ("principal/b", Some("3"))]),
+        changes(&[
+            ("app/a", None),
+            ("app/b", Some("4")),
+            ("app/c", Some("")),
+            ("principal/a", None),
+            ("principal/c", None),
+        ]),
+        changes(&[]),
+        changes(&[("principal/b", Some("5")), ("none", None)]),
+    ];
+    let mut model = Snapshot::default();
+    for (base, round) in (0..).zip(rounds) {
+        for wrong in [base + 1, base + 100, u64::MAX] {
+            assert_eq!(store.commit_all(wrong, &round).await.unwrap(), Commit::Moved);
+        }
+        assert_eq!(everything(&*store).await.unwrap(), model);
+        assert_eq!(store.commit_all(base, &round).await.unwrap(), Commit::Done(base + 1));
+        model.apply("model", base, &round).unwrap();
+        assert_eq!(everything(&*store).await.unwrap(), model);
+    }
+    let keys: Vec<_> = model.records.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["app/b", "app/c", "principal/b"]);
 }
 
 pub async fn keys_and_records_are_kept_to_the_byte(store: Store) {
