@@ -3,11 +3,13 @@
 //! Every change loads all records, edits one of them, and commits the edit on the generation that was loaded. If
 //! another change was committed first, the edit is repeated on the new records. Concurrent changes therefore take
 //! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK), which
-//! is given or derived from the store's root key ([`RootRecord`]). Unwrapped keys are never written, logged or put into an error.
+//! is given or derived from the store's root key ([`RootRecord`]). The root key also authenticates all records
+//! ([`AuthenticatedStore`]). Unwrapped keys are never written, logged or put into an error.
 //!
 //! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from being reused. Its
 //! generation tells from when on no instance can serve the deleted object under its name.
 
+mod authenticated;
 mod collections;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -15,6 +17,7 @@ mod keys;
 mod maps;
 mod model;
 mod record;
+mod record_index;
 mod root;
 mod root_record;
 
@@ -23,6 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Origin, Suite};
 
+pub use authenticated::AuthenticatedStore;
 pub use maps::{MapState, MapStates};
 pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
@@ -57,7 +61,7 @@ const REMOVALS_MAX: u64 = 1_024;
 /// store error, the change may have been made or not, and can be repeated.
 #[derive(Clone)]
 pub struct Control {
-    store: Arc<dyn ControlStore>,
+    store: Arc<AuthenticatedStore>,
     keks: Arc<dyn FindKek>,
 }
 
@@ -99,12 +103,12 @@ impl Control {
     /// Creates a control over a store. `keks` is asked whenever keys are wrapped or unwrapped.
     #[must_use]
     pub fn with_finder(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
-        Self { store, keks }
+        Self { store: Arc::new(AuthenticatedStore::new(store, Arc::clone(&keks))), keks }
     }
 
-    /// Returns the underlying store.
+    /// Returns the underlying store, whose records are verified.
     #[must_use]
-    pub fn store(&self) -> &Arc<dyn ControlStore> {
+    pub fn store(&self) -> &Arc<AuthenticatedStore> {
         &self.store
     }
 
@@ -129,10 +133,12 @@ impl Control {
         self.read_with_kek(keys::unwrap_state).await
     }
 
-    /// Returns every app, by name, and the generation of the records. Does not unwrap keys.
+    /// Returns every app, by name, and the generation of the records. Does not unwrap keys. Needs the root key, if the store
+    /// has one, to verify the records.
     ///
     /// # Errors
-    /// Any error of the store, or [`StoreError::Damaged`].
+    /// Any error of the store, or [`StoreError::Damaged`]. As every method, [`StoreError::RootKey`],
+    /// [`StoreError::NotAuthentic`] and [`StoreError::RolledBack`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
         self.read(|contents| {
             let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
@@ -367,8 +373,7 @@ impl Control {
         &self,
         of: impl FnOnce(&Kek, &Contents) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let snapshot = self.store.load().await?;
-        let kek = self.keks.find(RootRecord::of(&snapshot)?.as_ref()).await?;
+        let (snapshot, kek) = self.store.load_with_kek().await?;
         blocking(move || of(&kek, &Contents::read(&snapshot)?)).await
     }
 

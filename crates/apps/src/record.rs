@@ -51,7 +51,7 @@ impl<T, D> Entry<T, D> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned, D: Serialize + DeserializeOwned> Entry<T, D> {
+impl<T: DeserializeOwned, D: DeserializeOwned> Entry<T, D> {
     pub(super) fn read(key: &str, record: &[u8]) -> Result<Self, StoreError> {
         let malformed = |error: serde_json::Error| damaged(key, error.to_string());
         let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
@@ -64,7 +64,9 @@ impl<T: Serialize + DeserializeOwned, D: Serialize + DeserializeOwned> Entry<T, 
             _ => Err(damaged(key, "neither live nor deleted".into())),
         }
     }
+}
 
+impl<T: Serialize, D: Serialize> Entry<T, D> {
     pub(super) fn into_bytes(self) -> Vec<u8> {
         let (live, deleted) = match self {
             Self::Live(live) => (Some(live), None),

@@ -1,8 +1,9 @@
 //! Operations on a store's root key: create, rotate and remove it, and change its slots.
 //!
 //! Without a root key, a plain key-encryption key (KEK) wraps the store's keys directly. With one, the KEK is derived from
-//! the root key. A change of the KEK wraps every key anew in memory and commits all records at once. A reader therefore
-//! finds all keys under one KEK, and a process that is killed midway has changed nothing.
+//! the root key. A change of the KEK wraps every key anew in memory and commits all changed records at once. A reader
+//! therefore finds all keys under one KEK, and a process that is killed midway has changed nothing. The root key also
+//! authenticates the records ([`AuthenticatedStore`](crate::AuthenticatedStore)).
 //!
 //! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every engine then unwraps beside
 //! the active one. [`Control::activate_root`] makes the incoming root key the only one, once all live engines hold it.
@@ -15,7 +16,7 @@ use sealwire_crypto::{Kek, RootKey};
 use super::record::Contents;
 use super::root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot};
 use super::{Control, RecordEdit, TRIES_MAX, always_late, blocking, keys, pause, unix_s};
-use sealwire_store::{Commit, Snapshot, StoreError, everything};
+use sealwire_store::{Changes, Commit, Snapshot, StoreError};
 
 /// Number of the first slot of a store.
 pub const FIRST_SLOT: u32 = 1;
@@ -29,6 +30,15 @@ pub trait FindKek: Send + Sync {
     /// # Errors
     /// [`StoreError::RootKey`].
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
+
+    /// Takes note that the records of a generation were verified with the key of `root`, or that a store without a root
+    /// key was read. An error rejects the records.
+    ///
+    /// # Errors
+    /// [`StoreError::RootKey`] or [`StoreError::RolledBack`].
+    async fn verified(&self, _generation: u64, _root: Option<&RootRecord>) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// A plain KEK, of a store without a root key.
@@ -62,12 +72,12 @@ struct NewState {
 }
 
 impl Control {
-    /// Returns the root record, if the store has one, and the generation. Needs no key.
+    /// Returns the root record, if the store has one, and the generation. Needs no key, and does not verify the record.
     ///
     /// # Errors
     /// Any error of the store; [`StoreError::Damaged`].
     pub async fn root(&self) -> Result<(u64, Option<RootRecord>), StoreError> {
-        let (generation, record) = self.store.read(ROOT_RECORD).await?;
+        let (generation, record) = self.store.unverified().read(ROOT_RECORD).await?;
         Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
     }
 
@@ -129,6 +139,9 @@ impl Control {
     /// key; [`StoreError::NotServed`] while a live instance can lack the incoming root key; otherwise as for
     /// [`Control::create_root`].
     pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
+        // Before the work of wrapping, and again after it.
+        let (_, root) = self.root().await?;
+        self.check_served(root.and_then(|root| root.incoming).map(|incoming| incoming.generation)).await?;
         let activate = |contents: &Contents, kek: &Kek| {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
             let IncomingRoot { entry, generation } = record.incoming.take().ok_or_else(no_incoming)?;
@@ -224,19 +237,19 @@ impl Control {
         plan: impl Fn(&Contents, &Kek) -> Result<NewState, StoreError> + Send + Sync,
     ) -> Result<u64, StoreError> {
         for tries in 0..TRIES_MAX {
-            let snapshot = everything(&*self.store).await?;
+            let (snapshot, old) = self.store.load_with_kek().await?;
             let base = snapshot.generation;
-            let old = self.keks.find(RootRecord::of(&snapshot)?.as_ref()).await?;
             let parse = move || {
-                let contents = Contents::read(&snapshot.loaded())?;
+                let contents = Contents::read(&snapshot)?;
                 Ok((snapshot, contents))
             };
             let (snapshot, contents) = blocking(parse).await?;
             let new = plan(&contents, &old)?;
             // An instance that starts after this check loads the records of this generation, or later ones.
             self.check_served(new.served).await?;
-            let state = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
-            match self.store.replace(base, &state).await? {
+            let kek = Arc::clone(&new.kek);
+            let changes = blocking(move || wrapped_anew(snapshot, &contents, &old, &new)).await?;
+            match self.store.commit_under(base, changes, Some(&kek)).await? {
                 Commit::Done(generation) => return Ok(generation),
                 Commit::Moved => tokio::time::sleep(pause(tries)).await,
             }
@@ -252,21 +265,15 @@ impl Control {
     }
 }
 
-/// Returns all records with every key wrapped under the new KEK. Fails if a key does not unwrap with the old KEK, or not
-/// again with the new one.
-fn wrapped_anew(
-    mut snapshot: Snapshot,
-    contents: &Contents,
-    old: &Kek,
-    new: &NewState,
-) -> Result<Snapshot, StoreError> {
-    snapshot.records.extend(keys::wrap_anew(old, &new.kek, contents)?);
-    match &new.root {
-        Some(root) => snapshot.records.insert(ROOT_RECORD.into(), checked(root)?),
-        None => snapshot.records.remove(ROOT_RECORD),
-    };
-    keys::unwrap_state(&new.kek, &Contents::read(&snapshot.loaded())?)?;
-    Ok(snapshot)
+/// Returns the changes that wrap every key under the new KEK. Fails if a key does not unwrap with the old KEK, or not again
+/// with the new one.
+fn wrapped_anew(mut snapshot: Snapshot, contents: &Contents, old: &Kek, new: &NewState) -> Result<Changes, StoreError> {
+    let wrapped = keys::wrap_anew(old, &new.kek, contents)?.into_iter().map(|(key, record)| (key, Some(record)));
+    let mut changes: Changes = wrapped.collect();
+    changes.insert(ROOT_RECORD.into(), new.root.as_ref().map(checked).transpose()?);
+    snapshot.apply("control state", snapshot.generation, &changes)?;
+    keys::unwrap_state(&new.kek, &Contents::read(&snapshot)?)?;
+    Ok(changes)
 }
 
 fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<RootEntry, StoreError> {

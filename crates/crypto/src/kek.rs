@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, HybridSeed, Scalar, SigningKey, VerifyingKey, XaesSecret};
+use crate::{Error, HybridSeed, Scalar, SigningKey, StateKey, VerifyingKey, XaesSecret};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -32,6 +32,7 @@ const WRAPPED_AUDIT_LABEL: &[u8] = b"/audit-secret/1/";
 pub struct Kek {
     aead: AeadKey,
     audit: Zeroizing<[u8; 32]>,
+    state: Option<StateKey>,
 }
 
 impl Kek {
@@ -42,12 +43,22 @@ impl Kek {
     pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         let mut audit = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, &bytes[..]).expand(AUDIT_LABEL, &mut audit[..]).map_err(|_| Error::Library)?;
-        Self::with_audit_secret(bytes, audit)
+        Ok(Self { aead: AeadKey::new(bytes)?, audit, state: None })
     }
 
-    /// Creates a KEK whose audit secret is not derived from it.
-    pub(crate) fn with_audit_secret(bytes: &Zeroizing<[u8; 32]>, audit: Zeroizing<[u8; 32]>) -> Result<Self, Error> {
-        Ok(Self { aead: AeadKey::new(bytes)?, audit })
+    /// Creates the KEK of a root key, whose audit secret is not derived from it.
+    pub(crate) fn of_root(
+        bytes: &Zeroizing<[u8; 32]>,
+        audit: Zeroizing<[u8; 32]>,
+        state: StateKey,
+    ) -> Result<Self, Error> {
+        Ok(Self { aead: AeadKey::new(bytes)?, audit, state: Some(state) })
+    }
+
+    /// Returns the key that authenticates the control state. Only the KEK of a root key has one.
+    #[must_use]
+    pub fn state_key(&self) -> Option<&StateKey> {
+        self.state.as_ref()
     }
 
     /// Returns the secret of the audit log. The secret of a KEK from [`Kek::new`] is derived from it by HKDF-SHA-256 under

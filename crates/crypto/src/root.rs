@@ -6,6 +6,7 @@
 use std::fmt;
 
 use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
@@ -13,8 +14,39 @@ use crate::{Error, Kek};
 
 /// The HKDF label of a root key's id.
 const ID_LABEL: &[u8] = b"sealwire/root-id/1";
+/// The HKDF label of the key that authenticates a store's control state.
+const STATE_LABEL: &[u8] = b"sealwire/root-state/1";
 /// The HKDF label of the key that wraps a store's keys.
 const WRAP_LABEL: &[u8] = b"sealwire/root-wrap/1";
+
+/// Authenticates the control state of a store with HMAC-SHA-256 (RFC 2104). Derived from the store's root key.
+pub struct StateKey(Zeroizing<[u8; 32]>);
+
+impl StateKey {
+    /// Returns the authentication code of a message.
+    #[must_use]
+    pub fn code(&self, message: &[u8]) -> [u8; 32] {
+        self.hmac(message).finalize().into_bytes().into()
+    }
+
+    /// Returns true if `code` is that of the message. Takes the same time for every code of 32 bytes.
+    #[must_use]
+    pub fn verifies(&self, message: &[u8], code: &[u8]) -> bool {
+        self.hmac(message).verify_slice(code).is_ok()
+    }
+
+    fn hmac(&self, message: &[u8]) -> Hmac<Sha256> {
+        let mut hmac = Hmac::new_from_slice(&self.0[..]).expect("HMAC takes keys of any length");
+        hmac.update(message);
+        hmac
+    }
+}
+
+impl fmt::Debug for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StateKey")
+    }
+}
 
 /// The 32 bytes of a root key, wiped on drop.
 pub struct RootKey(Zeroizing<[u8; 32]>);
@@ -60,7 +92,9 @@ impl RootKey {
     pub fn kek(&self, set: &[u8; 16], audit_secret: Zeroizing<[u8; 32]>) -> Result<Kek, Error> {
         let mut key = Zeroizing::new([0; 32]);
         self.expand(WRAP_LABEL, set, &mut key[..])?;
-        Kek::with_audit_secret(&key, audit_secret)
+        let mut state = Zeroizing::new([0; 32]);
+        self.expand(STATE_LABEL, set, &mut state[..])?;
+        Kek::of_root(&key, audit_secret, StateKey(state))
     }
 
     /// Derives the KEK of a set's records, which carries the audit secret that the same KEK wrapped

@@ -15,6 +15,7 @@ use sealwire_access::{
     AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError,
     Loader, Permit, Principal, principal_key,
 };
+use sealwire_store::ControlStore as _;
 use tokio::time::Instant;
 
 use crate::apps::Apps;

@@ -251,6 +251,15 @@ impl Unsealer {
         Err(StoreError::RootKey(format!("no slot unwraps it: {reasons}")))
     }
 
+    fn check_may_lack_root(&self) -> Result<(), StoreError> {
+        if !self.needs_root {
+            return Ok(());
+        }
+        let what = "the store has no root key, but kek.root_key is \"required\": someone removed it, or put back an older \
+                    state; if that was you, set it to \"optional\"";
+        Err(StoreError::RootKey(what.into()))
+    }
+
     fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
         self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,36 +284,33 @@ impl Unsealer {
 #[async_trait]
 impl FindKek for Unsealer {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
-        let kek = match root {
-            None => {
-                if self.needs_root {
-                    let what = "the store has no root key, but kek.root_key is \"required\": someone removed it, or put back \
-                                an older state; if that was you, set it to \"optional\"";
-                    return Err(StoreError::RootKey(what.into()));
-                }
-                self.kept().clear();
-                let unread = |error: &KekError| StoreError::Setting { key: "kek", what: error.0.clone() };
-                Arc::clone(self.plain.as_ref().map_err(unread)?)
-            }
-            Some(record) => {
-                let active = self.unseal(record.set, &record.active).await?;
-                if let Some(incoming) = &record.incoming {
-                    // An instance that serves this generation must hold both.
-                    self.unseal(record.set, &incoming.entry).await?;
-                }
-                let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
-                let altered = |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
-                let kek = Arc::new(kek.map_err(altered)?);
-                if self.is_stale(record).await {
-                    return Ok(kek);
-                }
-                // Root keys of the past are wiped.
-                self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
-                kek
-            }
+        let Some(record) = root else {
+            self.check_may_lack_root()?;
+            let unread = |error: &KekError| StoreError::Setting { key: "kek", what: error.0.clone() };
+            return self.plain.as_ref().map(Arc::clone).map_err(unread);
         };
+        let active = self.unseal(record.set, &record.active).await?;
+        if let Some(incoming) = &record.incoming {
+            // An instance that serves this generation must hold both.
+            self.unseal(record.set, &incoming.entry).await?;
+        }
+        let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
+        let altered = |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
+        Ok(Arc::new(kek.map_err(altered)?))
+    }
+
+    async fn verified(&self, _generation: u64, root: Option<&RootRecord>) -> Result<(), StoreError> {
+        match root {
+            None => {
+                self.check_may_lack_root()?;
+                self.kept().clear();
+            }
+            Some(record) if self.is_stale(record).await => return Ok(()),
+            // Root keys of the past are wiped.
+            Some(record) => self.kept().retain(|id, _| record.roots().any(|root| root.id == *id)),
+        }
         self.note(root).await;
-        Ok(kek)
+        Ok(())
     }
 }
 

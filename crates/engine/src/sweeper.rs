@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{Control, MapState, MapStates};
-use sealwire_store::{MapId, StoreError, Sweep, TokenStore};
+use sealwire_store::{ControlStore as _, MapId, StoreError, Sweep, TokenStore};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -16,7 +16,7 @@ fn rules(format: sealwire_token::Format) -> CollectionRules {
     }
 }
 
-const PLAIN: CollectionRules = CollectionRules {
+pub(super) const PLAIN: CollectionRules = CollectionRules {
     kind: CollectionKind::Random,
     format: sealwire_token::Format::Opaque,
     scope: Scope::Collection,

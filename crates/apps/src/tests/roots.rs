@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::RootKey;
-use sealwire_store::Snapshot;
+use sealwire_store::{Changes, Snapshot};
 use sealwire_store_embedded::embedded::{EmbeddedStore, Options};
 
 use super::*;
@@ -16,20 +16,19 @@ const SET: [u8; 16] = [0xa5; 16];
 
 /// Finds the KEK with the root keys that it holds, as an engine does. Without a root record, the plain KEK.
 #[derive(Clone)]
-struct Keyring {
+pub(super) struct Keyring {
     plain: Arc<Kek>,
     roots: Arc<Mutex<Vec<Arc<RootKey>>>>,
-    asked: Arc<AtomicU64>,
 }
 
 impl Keyring {
-    fn of(roots: &[&Arc<RootKey>]) -> Self {
+    pub(super) fn of(roots: &[&Arc<RootKey>]) -> Self {
         let roots = roots.iter().map(|root| Arc::clone(root)).collect();
         let plain = Arc::new(Kek::from_hex(KEK).unwrap());
-        Self { plain, roots: Arc::new(Mutex::new(roots)), asked: Arc::default() }
+        Self { plain, roots: Arc::new(Mutex::new(roots)) }
     }
 
-    fn control(&self, store: &Arc<dyn ControlStore>) -> Control {
+    pub(super) fn control(&self, store: &Arc<dyn ControlStore>) -> Control {
         Control::with_finder(Arc::clone(store), Arc::new(self.clone()))
     }
 }
@@ -37,7 +36,6 @@ impl Keyring {
 #[async_trait]
 impl FindKek for Keyring {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
         let Some(record) = root else { return Ok(Arc::clone(&self.plain)) };
         let roots = self.roots.lock().unwrap();
         let found = roots.iter().find(|root| root.id(&record.set).unwrap() == record.active.id);
@@ -46,12 +44,12 @@ impl FindKek for Keyring {
     }
 }
 
-fn root() -> Arc<RootKey> {
+pub(super) fn root() -> Arc<RootKey> {
     Arc::new(RootKey::generate().unwrap())
 }
 
 /// A slot whose copy is not looked at.
-fn slot(number: u32, provider: &str) -> RootSlot {
+pub(super) fn slot(number: u32, provider: &str) -> RootSlot {
     RootSlot {
         number,
         provider: provider.into(),
@@ -64,7 +62,7 @@ fn slot(number: u32, provider: &str) -> RootSlot {
 }
 
 /// Creates every kind of key, in two apps, and a record that is read one by one.
-async fn furnish(control: &Control) {
+pub(super) async fn furnish(control: &Control) {
     for name in ["shop", "bank"] {
         control.create(&app(name), &Suite::ALL).await.unwrap();
         control.rotate(&app(name), KeyKind::Token).await.unwrap();
@@ -136,7 +134,7 @@ async fn whole_life(store: Arc<dyn ControlStore>) {
         assert!(matches!(refused, Some(StoreError::RootKey(why)) if why.contains("the store has a root key")));
     }
     // Under the KEK before, no record opens, even without the root record.
-    let mut stripped = store.load().await.unwrap();
+    let mut stripped = control.store().load().await.unwrap();
     stripped.records.remove(ROOT_RECORD);
     let old = fuzzing::load(&keyring.plain, &stripped);
     assert!(matches!(old, Err(StoreError::WrongKek { .. })));
@@ -172,35 +170,37 @@ async fn every_key_and_the_audit_secret_outlive_root_keys() {
 }
 
 #[tokio::test]
-async fn lists_and_states_need_no_root_key() {
+async fn without_the_root_key_nothing_is_believed_or_changed() {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     let first = root();
     let keyring = Keyring::of(&[&first]);
     let control = keyring.control(&store);
     furnish(&control).await;
     control.create_root(SET, &first, vec![slot(1, "local")]).await.unwrap();
-    let without = Keyring::of(&[]);
-    let control = without.control(&store);
-    control.apps().await.unwrap();
-    control.app(&app("shop")).await.unwrap();
-    control.collections(&app("shop")).await.unwrap();
-    control.map_states().await.unwrap();
-    control.disable(&app("shop"), Target::App).await.unwrap();
-    control.configure(&app("shop"), |_| ()).await.unwrap();
-    control.maintain(0).await.unwrap();
-    control.root().await.unwrap();
-    control
-        .set_slots(first.id(&SET).unwrap(), SlotChange { add: vec![slot(2, "hsm")], ..SlotChange::default() })
-        .await
-        .unwrap();
-    assert_eq!(without.asked.load(Ordering::SeqCst), 0);
+    let before = sealwire_store::everything(&*store).await.unwrap();
+    let control = Keyring::of(&[]).control(&store);
+    let shop = app("shop");
+    let slots = SlotChange { add: vec![slot(2, "hsm")], ..SlotChange::default() };
     for refused in [
+        control.apps().await.err(),
+        control.app(&shop).await.err(),
+        control.collections(&shop).await.err(),
+        control.map_states().await.err(),
+        control.disable(&shop, Target::App).await.err(),
+        control.configure(&shop, |_| ()).await.err(),
+        control.maintain(0).await.err(),
         control.create(&app("new"), &[]).await.err(),
-        control.rotate(&app("bank"), P256).await.err(),
+        control.rotate(&shop, P256).await.err(),
         control.load().await.err(),
+        control.store().read("principal/a").await.err(),
+        control.store().singles(None, 1).await.err(),
+        control.store().commit(before.generation, "role/a", Some(b"{}")).await.err(),
+        control.set_slots(first.id(&SET).unwrap(), slots).await.err(),
     ] {
         assert!(matches!(refused, Some(StoreError::RootKey(why)) if why == "not in the keyring"));
     }
+    assert_eq!(sealwire_store::everything(&*store).await.unwrap(), before);
+    assert_eq!(control.root().await.unwrap().1.unwrap().active.id, first.id(&SET).unwrap(), "it is public");
 }
 
 #[tokio::test]
@@ -278,12 +278,12 @@ async fn an_incoming_root_key_waits_for_every_live_instance() {
     assert_eq!(behind().await, ["a", "b"]);
     control.beat(&instance("a", staged)).await.unwrap();
     assert_eq!(behind().await, ["b"]);
-    assert!(matches!(control.activate_root(&first).await, Err(StoreError::RootKey(_))), "not the incoming one");
     control.leave("b").await.unwrap();
     // An instance that starts can be about to load the records before.
     control.beat(&instance("c", 0)).await.unwrap();
     assert_eq!(behind().await, ["c"]);
     control.beat(&instance("c", staged + 1)).await.unwrap();
+    assert!(matches!(control.activate_root(&first).await, Err(StoreError::RootKey(_))), "not the incoming one");
     control.activate_root(&second).await.unwrap();
 
     control.stage_root(&first, vec![slot(3, "a")]).await.unwrap();
@@ -313,9 +313,9 @@ async fn a_wrapped_key_still_cannot_be_moved() {
     {
         let moved = shop.replace(&wrapped(&shop, at), &from);
         assert_ne!(moved, shop);
-        store.commit(store.generation().await.unwrap(), "app/shop", Some(moved.as_bytes())).await.unwrap();
+        control.store().commit(store.generation().await.unwrap(), "app/shop", Some(moved.as_bytes())).await.unwrap();
         assert!(matches!(control.load().await, Err(StoreError::WrongKek { .. })));
-        store.commit(store.generation().await.unwrap(), "app/shop", Some(shop.as_bytes())).await.unwrap();
+        control.store().commit(store.generation().await.unwrap(), "app/shop", Some(shop.as_bytes())).await.unwrap();
         control.load().await.unwrap();
     }
 }
@@ -364,19 +364,19 @@ async fn a_damaged_root_record_is_refused_by_name() {
         assert_ne!(record, good, "{expected}");
         let error = RootRecord::parse(record.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("root: damaged") && error.contains(expected), "{expected}: {error}");
-        store.commit(store.generation().await.unwrap(), ROOT_RECORD, Some(record.as_bytes())).await.unwrap();
+        control.store().commit(store.generation().await.unwrap(), ROOT_RECORD, Some(record.as_bytes())).await.unwrap();
         for error in
             [control.load().await.unwrap_err(), control.apps().await.unwrap_err(), control.root().await.unwrap_err()]
         {
             assert!(error.to_string().starts_with("root: damaged"), "{error}");
         }
-        store.commit(store.generation().await.unwrap(), ROOT_RECORD, Some(good.as_bytes())).await.unwrap();
+        control.store().commit(store.generation().await.unwrap(), ROOT_RECORD, Some(good.as_bytes())).await.unwrap();
         control.load().await.unwrap();
     }
     // An altered or foreign audit secret does not unwrap.
     let audit = good.split("\"audit\":\"").nth(1).unwrap().split('"').next().unwrap();
     let record = good.replace(audit, &copy);
-    store.commit(store.generation().await.unwrap(), ROOT_RECORD, Some(record.as_bytes())).await.unwrap();
+    control.store().commit(store.generation().await.unwrap(), ROOT_RECORD, Some(record.as_bytes())).await.unwrap();
     assert!(control.load().await.is_err());
 }
 
@@ -415,8 +415,8 @@ impl ControlStore for Dying {
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
         self.call(self.store.singles(after, limit)).await
     }
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        self.call(self.store.commit(base, key, record)).await
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        self.call(self.store.commit_all(base, changes)).await
     }
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         self.call(self.store.replace(base, state)).await
@@ -463,7 +463,7 @@ async fn a_change_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated()
     let before = plain_content(&control, &keyring).await;
     let mut kills = 0;
     for change in 0..4 {
-        let start = sealwire_store::everything(&*store).await.unwrap();
+        let start = sealwire_store::everything(&**control.store()).await.unwrap();
         for steps in 0.. {
             let dying: Arc<dyn ControlStore> =
                 Arc::new(Dying { store: Arc::clone(&store), steps: AtomicU64::new(steps) });
@@ -479,7 +479,7 @@ async fn a_change_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated()
                 assert!(matches!(again, Err(StoreError::Invalid(_))), "{again:?}");
                 // Back to the state before, under a new generation, to be killed elsewhere.
                 let base = control.generation().await.unwrap();
-                assert!(matches!(store.replace(base, &start).await.unwrap(), Commit::Done(_)));
+                assert!(matches!(control.store().replace(base, &start).await.unwrap(), Commit::Done(_)));
             }
         }
     }
@@ -521,7 +521,7 @@ async fn a_change_that_is_dropped_midway_loses_nothing() {
 
 #[tokio::test]
 async fn a_change_beside_others_keeps_what_they_made() {
-    /// Makes another change just before each `replace`, a few times.
+    /// Makes another change just before each change, a few times.
     struct Busy {
         store: Arc<dyn ControlStore>,
         others: Control,
@@ -541,13 +541,13 @@ async fn a_change_beside_others_keeps_what_they_made() {
         async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
             self.store.singles(after, limit).await
         }
-        async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-            self.store.commit(base, key, record).await
-        }
-        async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
             if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
                 self.others.rotate(&app("shop"), P256).await?;
             }
+            self.store.commit_all(base, changes).await
+        }
+        async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
             self.store.replace(base, state).await
         }
         async fn changed(&self) {

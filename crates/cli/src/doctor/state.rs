@@ -48,8 +48,9 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     }
     match Stores::open(config, Access::Serve).await {
         Ok(stores) => {
-            let loaded = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)).load().await;
-            roles(report, config, &*stores.control).await;
+            let control = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer));
+            let loaded = control.load().await;
+            roles(report, config, &**control.store()).await;
             stores.close().await;
             match loaded {
                 Ok(state) => report.good("state", format!("{} apps are there, and their keys open", state.apps.len())),
@@ -106,6 +107,10 @@ fn refused(report: &mut Report, error: &StoreError) {
         StoreError::RootKey(_) => (
             "the engine does not start: no key can be opened",
             "mend a provider that is named, or configure another one of the store's slots",
+        ),
+        StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. } => (
+            "the engine does not start: someone wrote to the store, or put back an older state",
+            "find out who did, then restore the whole store from a backup: docs/operations.md",
         ),
         StoreError::InUse { .. } => {
             ("the engine does not start", "stop whoever has it, or give this engine another folder")

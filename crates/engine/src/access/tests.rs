@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sealwire_access::{Missing, Operation};
 use sealwire_apps::Control;
 use sealwire_crypto::Kek;
-use sealwire_store::{Commit, ControlStore, Instance, MemoryStore, Snapshot, StoreError};
+use sealwire_store::{Changes, Commit, ControlStore, Instance, MemoryStore, Snapshot, StoreError};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::ErrorCode;
@@ -67,9 +67,9 @@ impl ControlStore for Faulty {
         self.store.singles(after, limit).await
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         self.up()?;
-        self.store.commit(base, key, record).await
+        self.store.commit_all(base, changes).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {

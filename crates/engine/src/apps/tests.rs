@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_crypto::{AppId, Encoding, EpochLifetime, Kek, Sealer, Suite};
-use sealwire_store::{Commit, ControlStore, MemoryStore, Snapshot};
+use sealwire_store::{Changes, Commit, ControlStore, MemoryStore, Snapshot};
 
 use super::*;
 use sealwire_telemetry::Phase;
@@ -126,8 +126,8 @@ impl ControlStore for RecordingStore {
         self.store.singles(after, limit).await
     }
 
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        self.store.commit(base, key, record).await
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        self.store.commit_all(base, changes).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {

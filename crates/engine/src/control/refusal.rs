@@ -29,6 +29,8 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::Newer { .. }
         | StoreError::Damaged { .. }
         | StoreError::WrongKek { .. }
+        | StoreError::NotAuthentic { .. }
+        | StoreError::RolledBack { .. }
         | StoreError::Crypto(_) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {

@@ -1,0 +1,318 @@
+//! A control store whose records are verified when they are read, and authenticated when they are written.
+//!
+//! Only a store with a root key has an index of its records ([`RecordIndex`]). The records of a store without one pass
+//! unchanged.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sealwire_crypto::{Kek, StateKey};
+use sealwire_store::{
+    Changes, Commit, ControlStore, Instance, Snapshot, StoreError, after as next_generation, everything,
+};
+
+use super::record_index::{HEAD, RecordIndex, check_page, check_without_root};
+use super::root::FindKek;
+use super::root_record::{ROOT_RECORD, RootRecord};
+use super::{TRIES_MAX, blocking, pause};
+
+/// See the module. Reads without the index: [`Self::unverified`].
+pub struct AuthenticatedStore {
+    store: Arc<dyn ControlStore>,
+    keks: Arc<dyn FindKek>,
+    latest: Mutex<Latest>,
+}
+
+/// What this process knows of the store.
+#[derive(Default)]
+struct Latest {
+    state: Option<Arc<VerifiedState>>,
+    /// The set of root keys that was verified last, and the highest generation of it.
+    seen: Option<([u8; 16], u64)>,
+}
+
+/// A generation that was verified, or was written here.
+struct VerifiedState {
+    generation: u64,
+    /// `None`: a store without a root key.
+    index: Option<StateIndex>,
+}
+
+#[derive(Clone)]
+struct StateIndex {
+    set: [u8; 16],
+    kek: Arc<Kek>,
+    records: RecordIndex,
+    /// The digests of the records that are read one by one, once a page of them was read.
+    singles: Arc<OnceLock<BTreeMap<String, String>>>,
+}
+
+impl StateIndex {
+    fn new(set: [u8; 16], kek: Arc<Kek>, records: RecordIndex) -> Self {
+        Self { set, kek, records, singles: Arc::default() }
+    }
+}
+
+impl AuthenticatedStore {
+    pub(super) fn new(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
+        Self { store, keks, latest: Mutex::default() }
+    }
+
+    /// Returns the store with its records as they are stored, which nobody has verified.
+    #[must_use]
+    pub fn unverified(&self) -> &Arc<dyn ControlStore> {
+        &self.store
+    }
+
+    /// Loads and verifies the records, and returns the key-encryption key of the store's keys with them.
+    pub(super) async fn load_with_kek(&self) -> Result<(Snapshot, Arc<Kek>), StoreError> {
+        let (snapshot, kek) = self.load_verified().await?;
+        let kek = match kek {
+            Some(kek) => kek,
+            None => self.keks.find(None).await?,
+        };
+        Ok((snapshot, kek))
+    }
+
+    /// Returns the key-encryption key only of a store with a root key.
+    async fn load_verified(&self) -> Result<(Snapshot, Option<Arc<Kek>>), StoreError> {
+        // Of loads side by side, the older one can end last. Only what was seen before this load began is a bound.
+        let seen = self.latest().seen;
+        let stored = self.store.load().await?;
+        let generation = stored.generation;
+        let Some(root) = RootRecord::of(&stored)? else {
+            check_without_root(&stored)?;
+            self.verified_without_root(generation).await?;
+            return Ok((stored, None));
+        };
+        let kek = self.keks.find(Some(&root)).await?;
+        let key = Arc::clone(&kek);
+        let (snapshot, records) = blocking(move || RecordIndex::open(state_key(&key)?, stored)).await?;
+        if let Some((_, seen)) = seen.filter(|(set, seen)| *set == root.set && *seen > generation) {
+            return Err(StoreError::RolledBack { generation, seen });
+        }
+        self.keks.verified(generation, Some(&root)).await?;
+        self.keep(VerifiedState { generation, index: Some(StateIndex::new(root.set, Arc::clone(&kek), records)) });
+        Ok((snapshot, Some(kek)))
+    }
+
+    async fn verified_without_root(&self, generation: u64) -> Result<Arc<VerifiedState>, StoreError> {
+        self.keks.verified(generation, None).await?;
+        Ok(self.keep(VerifiedState { generation, index: None }))
+    }
+
+    /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record after the change, `kek` is
+    /// not used.
+    pub(super) async fn commit_under(
+        &self,
+        base: u64,
+        changes: Changes,
+        kek: Option<&Arc<Kek>>,
+    ) -> Result<Commit, StoreError> {
+        let Some(state) = self.state(base).await? else { return Ok(Commit::Moved) };
+        let (changes, after) = match (&state.index, changes.get(ROOT_RECORD)) {
+            (None, None | Some(None)) => (changes, None),
+            (None, Some(Some(root))) => {
+                let set = RootRecord::parse(root)?.set;
+                let mut all = everything(&*self.store).await?;
+                if all.apply("control state", base, &changes)? == Commit::Moved {
+                    return Ok(Commit::Moved);
+                }
+                let kek = kek.cloned().ok_or_else(no_root_key)?;
+                blocking(move || {
+                    let records = RecordIndex::of(&all.records);
+                    let rows = records.clone().into_rows().map(|(key, row)| (key, Some(row)));
+                    let changes = changes.into_iter().chain(rows).collect();
+                    Ok((changes, Some(StateIndex::new(set, kek, records))))
+                })
+                .await?
+            }
+            (Some(index), Some(None)) => {
+                let rows = index.records.clone().into_rows().map(|(key, _)| (key, None));
+                (changes.into_iter().chain(rows).chain([(HEAD.into(), None)]).collect(), None)
+            }
+            (Some(index), None | Some(Some(_))) => {
+                let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
+                blocking(move || {
+                    let (records, rows) = index.records.changed(&changes)?;
+                    Ok((changes.into_iter().chain(rows).collect(), Some(StateIndex::new(index.set, kek, records))))
+                })
+                .await?
+            }
+        };
+        self.commit_state(base, changes, after).await
+    }
+
+    /// Commits changes that include those of the index, but not of its head.
+    async fn commit_state(
+        &self,
+        base: u64,
+        mut changes: Changes,
+        index: Option<StateIndex>,
+    ) -> Result<Commit, StoreError> {
+        let generation = next_generation("control state", base)?;
+        if let Some(StateIndex { kek, records, .. }) = &index {
+            changes.insert(HEAD.into(), Some(records.head(state_key(kek)?, generation)));
+        }
+        let commit = self.store.commit_all(base, &changes).await?;
+        if commit == Commit::Done(generation) {
+            self.keep(VerifiedState { generation, index });
+        }
+        Ok(commit)
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Latest> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a state, unless a later one of the same set is there.
+    fn keep(&self, state: VerifiedState) -> Arc<VerifiedState> {
+        let state = Arc::new(state);
+        let mut latest = self.latest();
+        if let Some(set) = state.index.as_ref().map(|index| index.set) {
+            let before = latest.seen.filter(|(before, _)| *before == set).map_or(0, |(_, seen)| seen);
+            if before > state.generation {
+                return state;
+            }
+            latest.seen = Some((set, state.generation));
+        }
+        latest.state = Some(Arc::clone(&state));
+        state
+    }
+
+    /// Returns the verified state of a generation. Returns `None` if the store has another generation now.
+    async fn state(&self, generation: u64) -> Result<Option<Arc<VerifiedState>>, StoreError> {
+        let is_of = |state: &Arc<VerifiedState>| state.generation == generation;
+        if let Some(state) = self.latest().state.clone().filter(is_of) {
+            return Ok(Some(state));
+        }
+        // A store without a root key can have many records, and they need not be loaded to know that it has none.
+        let (found, root) = self.store.read(ROOT_RECORD).await?;
+        if found == generation && root.is_none() && self.store.read(HEAD).await?.1.is_none() {
+            return self.verified_without_root(generation).await.map(Some);
+        }
+        self.load_verified().await?;
+        Ok(self.latest().state.clone().filter(is_of))
+    }
+}
+
+fn state_key(kek: &Kek) -> Result<&StateKey, StoreError> {
+    kek.state_key().ok_or_else(no_root_key)
+}
+
+fn no_root_key() -> StoreError {
+    StoreError::RootKey("the key of a root key is needed, and a plain key-encryption key was given".into())
+}
+
+fn always_changed() -> StoreError {
+    StoreError::Unavailable("its records are being changed all the time".into())
+}
+
+#[async_trait]
+impl ControlStore for AuthenticatedStore {
+    async fn generation(&self) -> Result<u64, StoreError> {
+        self.store.generation().await
+    }
+
+    async fn load(&self) -> Result<Snapshot, StoreError> {
+        Ok(self.load_verified().await?.0)
+    }
+
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        for tries in 0..TRIES_MAX {
+            let (generation, record) = self.store.read(key).await?;
+            let Some(state) = self.state(generation).await? else {
+                tokio::time::sleep(pause(tries)).await;
+                continue;
+            };
+            if let Some(index) = &state.index {
+                index.records.check(key, record.as_deref())?;
+            }
+            return Ok((generation, record));
+        }
+        Err(always_changed())
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        for tries in 0..TRIES_MAX {
+            let page = self.store.singles(after, limit).await?;
+            let Some(state) = self.state(page.generation).await? else {
+                tokio::time::sleep(pause(tries)).await;
+                continue;
+            };
+            let Some(index) = state.index.clone() else { return Ok(page) };
+            let after = after.map(str::to_owned);
+            return blocking(move || {
+                let singles = match index.singles.get() {
+                    Some(singles) => singles,
+                    None => {
+                        let parsed = index.records.singles()?;
+                        index.singles.get_or_init(|| parsed)
+                    }
+                };
+                check_page(singles, after.as_deref(), limit, &page.records)?;
+                Ok(page)
+            })
+            .await;
+        }
+        Err(always_changed())
+    }
+
+    async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+        self.commit_under(base, changes.clone(), None).await
+    }
+
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let Some(root) = RootRecord::of(state)? else { return self.store.replace(base, state).await };
+        let kek = self.keks.find(Some(&root)).await?;
+        let generation = next_generation("control state", base)?.max(state.generation);
+        let mut records = state.records.clone();
+        let index = RecordIndex::of(&records);
+        records.insert(HEAD.into(), index.head(state_key(&kek)?, generation));
+        records.extend(index.into_rows());
+        self.store.replace(base, &Snapshot { generation, records }).await
+    }
+
+    async fn changed(&self) {
+        self.store.changed().await;
+    }
+
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        self.store.beat(instance).await
+    }
+
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        self.store.lease(name, holder, time).await
+    }
+
+    async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.store.leave(id).await
+    }
+
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
+        self.store.instances(age_max).await
+    }
+}
+
+impl std::fmt::Debug for AuthenticatedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AuthenticatedStore").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_store::MemoryStore;
+
+    use super::*;
+
+    /// A store without a root key keeps every promise of the store below it.
+    async fn open() -> (Arc<dyn ControlStore>, ()) {
+        let kek = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+        (Arc::new(AuthenticatedStore::new(Arc::new(MemoryStore::default()), Arc::new(Arc::new(kek)))), ())
+    }
+
+    sealwire_store::control_promises!(open);
+}
