@@ -14,7 +14,7 @@ use sealwire_store::{
 };
 
 use super::record_index::{HEAD, RecordIndex, check_page, check_without_root};
-use super::root::FindKek;
+use super::root::{FindKek, Freshness};
 use super::root_record::{ROOT_RECORD, RootRecord};
 use super::{TRIES_MAX, blocking, pause};
 
@@ -38,6 +38,7 @@ struct VerifiedState {
     generation: u64,
     /// `None`: a store without a root key.
     index: Option<StateIndex>,
+    freshness: Freshness,
 }
 
 #[derive(Clone)]
@@ -66,6 +67,15 @@ impl AuthenticatedStore {
         &self.store
     }
 
+    /// Returns the highest generation that was seen if the state that was verified last is an older one that was put back.
+    #[must_use]
+    pub fn rolled_back(&self) -> Option<u64> {
+        match self.latest().state.as_ref()?.freshness {
+            Freshness::RolledBack { seen } => Some(seen),
+            Freshness::Latest => None,
+        }
+    }
+
     /// Loads and verifies the records, and returns the key-encryption key of the store's keys with them.
     pub(super) async fn load_with_kek(&self) -> Result<(Snapshot, Arc<Kek>), StoreError> {
         let (snapshot, kek) = self.load_verified().await?;
@@ -90,17 +100,16 @@ impl AuthenticatedStore {
         let kek = self.keks.find(Some(&root)).await?;
         let key = Arc::clone(&kek);
         let (snapshot, records) = blocking(move || RecordIndex::open(state_key(&key)?, stored)).await?;
-        if let Some((_, seen)) = seen.filter(|(set, seen)| *set == root.set && *seen > generation) {
-            return Err(StoreError::RolledBack { generation, seen });
-        }
-        self.keks.verified(generation, Some(&root)).await?;
-        self.keep(VerifiedState { generation, index: Some(StateIndex::new(root.set, Arc::clone(&kek), records)) });
+        let seen = seen.filter(|(set, _)| *set == root.set).map(|(_, seen)| seen);
+        let freshness = self.keks.verified(generation, Some(&root), seen).await?;
+        let index = Some(StateIndex::new(root.set, Arc::clone(&kek), records));
+        self.keep(VerifiedState { generation, index, freshness });
         Ok((snapshot, Some(kek)))
     }
 
     async fn verified_without_root(&self, generation: u64) -> Result<Arc<VerifiedState>, StoreError> {
-        self.keks.verified(generation, None).await?;
-        Ok(self.keep(VerifiedState { generation, index: None }))
+        let freshness = self.keks.verified(generation, None, None).await?;
+        Ok(self.keep(VerifiedState { generation, index: None, freshness }))
     }
 
     /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record after the change, `kek` is
@@ -112,6 +121,9 @@ impl AuthenticatedStore {
         kek: Option<&Arc<Kek>>,
     ) -> Result<Commit, StoreError> {
         let Some(state) = self.state(base).await? else { return Ok(Commit::Moved) };
+        if let Freshness::RolledBack { seen } = state.freshness {
+            return Err(StoreError::RolledBack { generation: base, seen });
+        }
         let (changes, after) = match (&state.index, changes.get(ROOT_RECORD)) {
             (None, None | Some(None)) => (changes, None),
             (None, Some(Some(root))) => {
@@ -158,7 +170,7 @@ impl AuthenticatedStore {
         }
         let commit = self.store.commit_all(base, &changes).await?;
         if commit == Commit::Done(generation) {
-            self.keep(VerifiedState { generation, index });
+            self.keep(VerifiedState { generation, index, freshness: Freshness::Latest });
         }
         Ok(commit)
     }
@@ -167,11 +179,12 @@ impl AuthenticatedStore {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a state, unless a later one of the same set is there.
+    /// Keeps a state, unless a later one of the same set is there. A state that was put back is kept, but not as seen.
     fn keep(&self, state: VerifiedState) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
-        if let Some(set) = state.index.as_ref().map(|index| index.set) {
+        let set = state.index.as_ref().map(|index| index.set);
+        if let (Some(set), Freshness::Latest) = (set, state.freshness) {
             let before = latest.seen.filter(|(before, _)| *before == set).map_or(0, |(_, seen)| seen);
             if before > state.generation {
                 return state;

@@ -33,7 +33,7 @@ pub use model::{
     CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary, Scope, Settings,
     State, Target, TokenKeySummary,
 };
-pub use root::{FIRST_SLOT, FindKek, SlotChange};
+pub use root::{FIRST_SLOT, FindKek, Freshness, SlotChange};
 pub use root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot, SLOTS_MAX};
 
 use record::{

@@ -16,7 +16,7 @@ use sealwire_crypto::{Kek, RootKey};
 use super::record::Contents;
 use super::root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot};
 use super::{Control, RecordEdit, TRIES_MAX, always_late, blocking, keys, pause, unix_s};
-use sealwire_store::{Changes, Commit, Snapshot, StoreError};
+use sealwire_store::{Changes, Commit, ControlStore as _, Snapshot, StoreError, everything};
 
 /// Number of the first slot of a store.
 pub const FIRST_SLOT: u32 = 1;
@@ -32,13 +32,34 @@ pub trait FindKek: Send + Sync {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
 
     /// Takes note that the records of a generation were verified with the key of `root`, or that a store without a root
-    /// key was read. An error rejects the records.
+    /// key was read. `seen`: the highest generation with this set of root keys that this process saw before it began to read.
+    /// An error rejects the records.
     ///
     /// # Errors
     /// [`StoreError::RootKey`] or [`StoreError::RolledBack`].
-    async fn verified(&self, _generation: u64, _root: Option<&RootRecord>) -> Result<(), StoreError> {
-        Ok(())
+    async fn verified(
+        &self,
+        generation: u64,
+        _root: Option<&RootRecord>,
+        seen: Option<u64>,
+    ) -> Result<Freshness, StoreError> {
+        match seen.filter(|seen| *seen > generation) {
+            Some(seen) => Err(StoreError::RolledBack { generation, seen }),
+            None => Ok(Freshness::Latest),
+        }
     }
+}
+
+/// The age of a state that was verified and is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// No later generation was seen.
+    Latest,
+    /// An older state was put back. It is served, and not changed.
+    RolledBack {
+        /// Highest generation that was seen.
+        seen: u64,
+    },
 }
 
 /// A plain KEK, of a store without a root key.
@@ -214,6 +235,30 @@ impl Control {
             Ok(NewState { kek: Arc::clone(&plain), root: None, served: None })
         };
         self.wrap_anew(remove).await
+    }
+
+    /// Raises the generation above one that engines have seen, after an older state was put back. Nothing else changes.
+    /// Returns the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already; any error of the store.
+    pub async fn skip_generations(&self, seen: u64) -> Result<u64, StoreError> {
+        for tries in 0..TRIES_MAX {
+            let mut state = everything(&*self.store).await?;
+            let base = state.generation;
+            RootRecord::of(&state)?.ok_or_else(no_root)?;
+            if base > seen {
+                return Err(StoreError::Invalid(format!(
+                    "the store is of generation {base} already, later than {seen}"
+                )));
+            }
+            state.generation = seen.saturating_add(1);
+            match self.store.replace(base, &state).await? {
+                Commit::Done(generation) => return Ok(generation),
+                Commit::Moved => tokio::time::sleep(pause(tries)).await,
+            }
+        }
+        Err(always_late())
     }
 
     /// Changes the root record alone. `edit` gets the generation of the change.

@@ -110,6 +110,10 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Folder for mode \"embedded\".";
             "poll_s", ValueKind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
                 "Polling interval for changes, if the store sends no notifications. A deleted name can be reused three intervals\nafter the last report of an engine that can serve it.";
+            "anchor_file", ValueKind::OptionalPath, Literal::Text(""),
+                "File outside the store with its highest generation, for a store with a root key: an older state that was put back\nis noticed. Empty: `anchor.json` in audit.folder, if the audit log is on.";
+            "on_rollback", ValueKind::Choice(&["refuse", "read_only"]), Literal::Text("refuse"),
+                "What an engine does with an older state. \"read_only\": serve it without changes, and raise an alert.";
         ),
     },
     Section {

@@ -173,6 +173,10 @@ pub struct State {
     pub folder: PathBuf,
     /// Seconds between two looks at what other processes may have changed.
     pub poll_s: u64,
+    /// `state.anchor_file`.
+    pub anchor_file: Option<PathBuf>,
+    /// True if `state.on_rollback` is "read_only".
+    pub serves_rolled_back: bool,
 }
 
 /// Where an engine keeps its state.
@@ -554,6 +558,8 @@ impl Config {
                 file: folder.join(values.text("state", "file")),
                 folder: folder.join(values.text("state", "folder")),
                 poll_s: values.number("state", "poll_s"),
+                anchor_file: values.optional_path("state", "anchor_file", folder),
+                serves_rolled_back: values.text("state", "on_rollback") == "read_only",
             },
             postgres: Postgres::take(values, folder),
             kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },

@@ -375,6 +375,8 @@ impl Apps {
             failing = failure.is_some();
             pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
             admin.readiness.set(Condition::Store, !failing);
+            let is_false = matches!(failure, Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }));
+            admin.readiness.set(Condition::ControlState, !is_false);
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }

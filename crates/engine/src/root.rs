@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use sealwire_apps::{FindKek, RootEntry, RootRecord, RootSlot};
+use data_encoding::HEXLOWER;
+use sealwire_apps::{FindKek, Freshness, RootEntry, RootRecord, RootSlot};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
@@ -23,14 +24,17 @@ use tokio::task::JoinSet;
 
 use crate::kek::{KekError, read_kek};
 
+mod anchor;
+
+pub use anchor::{ANCHOR_FILE, Anchored};
+use anchor::{Anchor, anchor_path};
+
 /// Name of the provider that `kek.provider` configures.
 pub const LOCAL_PROVIDER: &str = "local";
 /// File with a copy of the root record, in the folder of the audit log.
 pub const ROOT_COPY_FILE: &str = "root.json";
 /// Maximum bytes that are read of it. A record with all slots of two root keys is below 200 KiB.
 const COPY_BYTES_MAX: u64 = 1 << 20;
-/// Name of the file until it is complete.
-const PARTIAL_COPY_FILE: &str = "root.json.new";
 
 /// The configured providers, by name.
 #[derive(Debug)]
@@ -175,6 +179,9 @@ pub struct Unsealer {
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     copy: tokio::sync::Mutex<RecordCopy>,
+    /// True if a state that was put back is served, without changes (`state.on_rollback`).
+    serves_rolled_back: bool,
+    anchor: Option<tokio::sync::Mutex<Anchor>>,
 }
 
 /// The copy of the root record beside the audit log.
@@ -197,8 +204,27 @@ impl Unsealer {
         if let (None, Err(error)) = (&config.kek_providers, &plain) {
             return Err(error.clone());
         }
-        let needs_root = config.kek_needs_root;
-        Ok(Self { providers, plain, needs_root, unwrapped: Mutex::default(), copy: tokio::sync::Mutex::default() })
+        Ok(Self {
+            providers,
+            plain,
+            needs_root: config.kek_needs_root,
+            unwrapped: Mutex::default(),
+            copy: tokio::sync::Mutex::default(),
+            serves_rolled_back: config.state.serves_rolled_back,
+            anchor: anchor_path(config).map(Anchor::open).transpose()?.map(tokio::sync::Mutex::new),
+        })
+    }
+
+    /// Returns the anchor of the configuration, and forgets it: a state that was put back is accepted from now on.
+    pub fn take_anchor(&mut self) -> Option<Anchored> {
+        self.anchor.take().and_then(|anchor| anchor.into_inner().at_start())
+    }
+
+    /// Writes the anchor now and from now on, whenever a later generation was verified.
+    pub async fn keep_anchor(&self) {
+        if let Some(anchor) = &self.anchor {
+            anchor.lock().await.keep().await;
+        }
     }
 
     /// Returns the configured providers.
@@ -251,6 +277,26 @@ impl Unsealer {
         Err(StoreError::RootKey(format!("no slot unwraps it: {reasons}")))
     }
 
+    /// Only `kek.root_key` = "required" pins the store to its set of root keys: without it, `root remove` is possible.
+    fn check_may_be_other_store(&self, anchored: Anchored) -> Result<(), StoreError> {
+        let set = HEXLOWER.encode(&anchored.set);
+        if !self.needs_root {
+            tracing::warn!(set, "the store has no root key, or those of another set than this machine's anchor names");
+            return Ok(());
+        }
+        Err(StoreError::RootKey(format!(
+            "this machine's anchor names the set of root keys {set}, and the store has another one: it is another store, or \
+             its root key was created anew; if that was you, remove the anchor file"
+        )))
+    }
+
+    async fn anchored(&self) -> Option<Anchored> {
+        match &self.anchor {
+            Some(anchor) => anchor.lock().await.at_start(),
+            None => None,
+        }
+    }
+
     fn check_may_lack_root(&self) -> Result<(), StoreError> {
         if !self.needs_root {
             return Ok(());
@@ -299,18 +345,40 @@ impl FindKek for Unsealer {
         Ok(Arc::new(kek.map_err(altered)?))
     }
 
-    async fn verified(&self, _generation: u64, root: Option<&RootRecord>) -> Result<(), StoreError> {
-        match root {
-            None => {
-                self.check_may_lack_root()?;
-                self.kept().clear();
-            }
-            Some(record) if self.is_stale(record).await => return Ok(()),
-            // Root keys of the past are wiped.
-            Some(record) => self.kept().retain(|id, _| record.roots().any(|root| root.id == *id)),
+    async fn verified(
+        &self,
+        generation: u64,
+        root: Option<&RootRecord>,
+        seen: Option<u64>,
+    ) -> Result<Freshness, StoreError> {
+        let anchored = self.anchored().await;
+        if let Some(other) = anchored.filter(|anchored| root.is_none_or(|root| root.set != anchored.set)) {
+            self.check_may_be_other_store(other)?;
         }
-        self.note(root).await;
-        Ok(())
+        let Some(record) = root else {
+            self.check_may_lack_root()?;
+            self.kept().clear();
+            self.note(None).await;
+            return Ok(Freshness::Latest);
+        };
+        let anchored = anchored.filter(|anchored| anchored.set == record.set);
+        let seen = seen.max(anchored.map(|anchored| anchored.generation));
+        if let Some(seen) = seen.filter(|seen| *seen > generation) {
+            if !self.serves_rolled_back {
+                return Err(StoreError::RolledBack { generation, seen });
+            }
+            tracing::error!(generation, seen, "an older control state was put back; it is served without changes");
+            return Ok(Freshness::RolledBack { seen });
+        }
+        if !self.is_stale(record).await {
+            // Root keys of the past are wiped.
+            self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
+            self.note(root).await;
+        }
+        if let Some(anchor) = &self.anchor {
+            anchor.lock().await.raise(record, generation).await;
+        }
+        Ok(Freshness::Latest)
     }
 }
 
@@ -328,7 +396,8 @@ impl RecordCopy {
             Err(error) => return tracing::warn!(%error, "the root record is not copied beside the audit log"),
         };
         let place = folder.clone();
-        let written = tokio::task::spawn_blocking(move || write_copy(&place, bytes.as_deref())).await;
+        let written =
+            tokio::task::spawn_blocking(move || replace_file(&place.join(ROOT_COPY_FILE), bytes.as_deref())).await;
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => self.is_written = true,
             Err(error) => {
@@ -338,33 +407,34 @@ impl RecordCopy {
     }
 }
 
-/// Replaces the copy as a whole, or removes it.
-fn write_copy(folder: &Path, record: Option<&[u8]>) -> io::Result<()> {
+/// Replaces a file as a whole, readable by its owner only, or removes it.
+fn replace_file(path: &Path, content: Option<&[u8]>) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     let remove = |path: &Path| match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
-    let (path, partial) = (folder.join(ROOT_COPY_FILE), folder.join(PARTIAL_COPY_FILE));
-    match record {
-        None => remove(&path)?,
-        Some(record) => {
+    let partial = path.with_added_extension("new");
+    match content {
+        None => remove(path)?,
+        Some(content) => {
             remove(&partial)?;
             let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
-            file.write_all(record)?;
+            file.write_all(content)?;
             file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
+            std::fs::rename(&partial, path)?;
         }
     }
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// Reads a copy of a root record, of bounded length.
-fn read_copy(path: &Path) -> io::Result<Vec<u8>> {
-    let mut record = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, COPY_BYTES_MAX), &mut record)?;
-    Ok(record)
+/// Reads a file up to so many bytes.
+fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, bytes_max), &mut content)?;
+    Ok(content)
 }
 
 /// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root record is looked for in
@@ -376,7 +446,7 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
     for folder in [folder, config.audit.folder.as_deref()].into_iter().flatten() {
         let path = folder.join(ROOT_COPY_FILE);
         let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
-        let record = match read_copy(&path) {
+        let record = match read_bounded(&path, COPY_BYTES_MAX) {
             Ok(record) => RootRecord::parse(&record).map_err(|error| wrong(&error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(wrong(&error)),

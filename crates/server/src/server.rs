@@ -134,6 +134,7 @@ impl Server {
                 if let Some(folder) = &config.audit.folder {
                     unsealer.keep_copy(folder).await;
                 }
+                unsealer.keep_anchor().await;
                 Ok(server)
             }
             Err(error) => {
@@ -338,7 +339,8 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send 
             let (hits, misses) = opened.lookups();
             (opened.len(), hits, misses)
         });
-        AppGauges { generation, apps: count, opened, links: links() }
+        let rolled_back = apps.control().store().rolled_back().is_some();
+        AppGauges { generation, apps: count, opened, links: links(), rolled_back }
     })
 }
 

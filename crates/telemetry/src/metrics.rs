@@ -330,6 +330,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "Generation of the control state; engines of one store differ only briefly",
     },
+    MetricDoc {
+        name: "sealwire_control_state_rolled_back",
+        kind: "gauge",
+        labels: &[],
+        help: "1 while an older control state that was put back is served without changes, else 0",
+    },
     MetricDoc { name: "sealwire_apps", kind: "gauge", labels: &[], help: "Served apps" },
     MetricDoc {
         name: "sealwire_open_key_cache_entries",
@@ -564,6 +570,8 @@ pub struct AppGauges {
     pub opened: (usize, u64, u64),
     /// Connections to the database that are there, and those that are not.
     pub links: (usize, usize),
+    /// True while an older state that was put back is served.
+    pub rolled_back: bool,
 }
 
 /// Reads that, at each scrape.
@@ -607,6 +615,7 @@ pub struct Metrics {
     ready: Gauge,
     failing: [Gauge; CONDITIONS],
     generation: Gauge,
+    rolled_back: Gauge,
     apps: Gauge,
     opened_keys: Gauge,
     opened_lookups: [Counter; LOOKUPS],
@@ -716,6 +725,7 @@ impl Metrics {
         let ready = register(&mut registry, "sealwire_ready", Gauge::default());
         register(&mut registry, "sealwire_health_check_failing", failing.clone());
         let generation = register(&mut registry, "sealwire_generation", Gauge::default());
+        let rolled_back = register(&mut registry, "sealwire_control_state_rolled_back", Gauge::default());
         let apps = register(&mut registry, "sealwire_apps", Gauge::default());
         let opened_keys = register(&mut registry, "sealwire_open_key_cache_entries", Gauge::default());
         register(&mut registry, "sealwire_open_key_cache_lookups_total", lookups.clone());
@@ -790,6 +800,7 @@ impl Metrics {
             failing: Condition::ALL
                 .map(|condition| failing.get_or_create_owned(&ConditionLabels { condition: condition.label() })),
             generation,
+            rolled_back,
             apps,
             opened_keys,
             opened_lookups: LookupLabel::ALL.map(|outcome| lookups.get_or_create_owned(&LookupLabels { outcome })),
@@ -947,6 +958,7 @@ impl Metrics {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let (kept, hits, misses) = served.opened;
         self.generation.set(i64::try_from(served.generation).unwrap_or(i64::MAX));
+        self.rolled_back.set(served.rolled_back.into());
         self.apps.set(count(served.apps));
         self.opened_keys.set(count(kept));
         for (counter, total) in self.opened_lookups.iter().zip([hits, misses]) {
@@ -1136,7 +1148,13 @@ mod tests {
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
         metrics.connections.inc();
-        metrics.watch_served(Box::new(|| AppGauges { generation: 8, apps: 2, opened: (5, 70, 9), links: (3, 1) }));
+        metrics.watch_served(Box::new(|| AppGauges {
+            generation: 8,
+            apps: 2,
+            opened: (5, 70, 9),
+            links: (3, 1),
+            rolled_back: true,
+        }));
         let readiness = Readiness::default();
         readiness.enter(crate::readiness::Phase::Ready);
         readiness.set(Condition::Store, false);
@@ -1191,6 +1209,7 @@ mod tests {
             ("sealwire_health_check_failing{condition=\"store\"}", 1.0),
             ("sealwire_health_check_failing{condition=\"server_certificate\"}", 0.0),
             ("sealwire_generation", 8.0),
+            ("sealwire_control_state_rolled_back", 1.0),
             ("sealwire_apps", 2.0),
             ("sealwire_open_key_cache_entries", 5.0),
             ("sealwire_open_key_cache_lookups_total{outcome=\"hit\"}", 70.0),

@@ -26,11 +26,14 @@ pub enum Condition {
     Certificate = 2,
     /// The audit trail cannot be written.
     Audit = 3,
+    /// The control state is not what holders of the root key wrote last, or an older one was put back.
+    ControlState = 4,
 }
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Self; 4] = [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit];
+    pub const ALL: [Self; 5] =
+        [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit, Self::ControlState];
 
     /// Its name in `/ready`.
     pub const fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Condition {
             Self::KeyEncryptionKey => "key-encryption key",
             Self::Certificate => "server certificate",
             Self::Audit => "audit trail",
+            Self::ControlState => "control state",
         }
     }
 
@@ -49,6 +53,7 @@ impl Condition {
             Self::KeyEncryptionKey => "key_encryption_key",
             Self::Certificate => "server_certificate",
             Self::Audit => "audit_trail",
+            Self::ControlState => "control_state",
         }
     }
 

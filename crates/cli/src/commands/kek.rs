@@ -119,6 +119,18 @@ enum RootCommand {
         #[arg(long)]
         abandon: bool,
     },
+    /// Accept an older state of the store that was put back, after a restore from a backup
+    ///
+    /// Engines refuse a store of an earlier generation than they have seen. This raises the store's generation above
+    /// the one in the anchor file of this configuration, so that all engines accept the store again. Use it only if you
+    /// restored the backup yourself: roles and keys that were removed since are back.
+    AcceptRollback {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Generation that engines have seen, if another machine's log names a higher one than the anchor here
+        #[arg(long, value_name = "GENERATION")]
+        seen: Option<u64>,
+    },
     /// Remove the root key, and wrap all stored keys under the configured key-encryption key, as before `kek init`
     Remove {
         #[command(flatten)]
@@ -157,6 +169,10 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
         RootCommand::Rotate { store, wait, abandon: false } => {
             store.run(async |store| rotate_root(store, Duration::from_secs(*wait)).await)
         }
+        RootCommand::AcceptRollback { store, seen } => store.run_with(
+            |unsealer| unsealer.take_anchor().map(|anchored| anchored.generation),
+            async |store, anchored| accept_rollback(store, anchored.max(*seen)).await,
+        ),
         RootCommand::Remove { store, to_local: _ } => store.run(remove_root),
     }
 }
@@ -164,14 +180,25 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
 impl StoreArgs {
     /// Runs a command on the configured store.
     fn run(&self, command: impl AsyncFnOnce(&RootStore) -> Result<(), Failure>) -> Result<(), Failure> {
+        self.run_with(|_| (), async |store, ()| command(store).await)
+    }
+
+    /// Runs a command with what `prepare` returns.
+    fn run_with<T>(
+        &self,
+        prepare: impl FnOnce(&mut Unsealer) -> T,
+        command: impl AsyncFnOnce(&RootStore, T) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let config = self.config.load()?;
         // One runtime for PostgreSQL's worker tasks and for all waits.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let done = runtime.block_on(async {
-            let unsealer = Arc::new(Unsealer::open(&config)?);
+            let mut unsealer = Unsealer::open(&config)?;
+            let prepared = prepare(&mut unsealer);
+            let unsealer = Arc::new(unsealer);
             let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
-            let done = command(&RootStore { config, unsealer, control, json: self.json }).await;
+            let done = command(&RootStore { config, unsealer, control, json: self.json }, prepared).await;
             stores.close().await;
             done
         });
@@ -450,6 +477,19 @@ async fn abandon(store: &RootStore) -> Result<(), Failure> {
     store.say(
         &format!("the store has no incoming root key, from generation {generation} on"),
         &json!({"generation": generation}),
+    );
+    Ok(())
+}
+
+async fn accept_rollback(store: &RootStore, seen: Option<u64>) -> Result<(), Failure> {
+    let seen =
+        seen.ok_or("this configuration has no anchor file; give --seen the generation that an engine's log names")?;
+    let generation = store.control.skip_generations(seen).await?;
+    store.say(
+        &format!(
+            "the state is accepted, from generation {generation} on; engines that refused it load it at their next poll"
+        ),
+        &json!({"generation": generation, "seen": seen}),
     );
     Ok(())
 }

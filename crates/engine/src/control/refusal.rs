@@ -22,7 +22,7 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::NoTokenKey { .. }
         | StoreError::NoCollection { .. } => ErrorCode::NotFound,
         StoreError::Invalid(_) | StoreError::TimeOutOfRange { .. } => ErrorCode::BadRequest,
-        StoreError::ReadOnly => ErrorCode::Forbidden,
+        StoreError::ReadOnly | StoreError::RolledBack { .. } => ErrorCode::Forbidden,
         StoreError::Unavailable(_) | StoreError::InUse { .. } | StoreError::RootKey(_) => ErrorCode::Unavailable,
         StoreError::Io { .. }
         | StoreError::Setting { .. }
@@ -30,7 +30,6 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::Damaged { .. }
         | StoreError::WrongKek { .. }
         | StoreError::NotAuthentic { .. }
-        | StoreError::RolledBack { .. }
         | StoreError::Crypto(_) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {

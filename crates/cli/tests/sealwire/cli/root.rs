@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
@@ -90,7 +91,7 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
 }
 
 /// Runs a command that prints a result and fails.
-fn refused_after_output(folder: &std::path::Path, arguments: &[&str], says: &str) {
+fn refused_after_output(folder: &Path, arguments: &[&str], says: &str) {
     let output = super::sealwire(folder, arguments);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && !output.stdout.is_empty() && text.contains(says), "{text}");
@@ -161,6 +162,64 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     assert!(!verified && said.contains("slot 1 (provider hsm): unwraps the root key"), "{said}");
     fs::write(at.join("kek"), key).unwrap();
     assert!(ok(path, &["config", "check"]).contains("is good"), "the file is left");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+/// Puts back the state folder of an earlier time, which is authentic.
+#[test]
+fn a_state_that_was_put_back_is_refused_or_only_read() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    let folder = dev.end();
+    let at = folder.path().to_owned();
+    let home = at.join("sealwire-dev");
+    ok(&at, &["kek", "init"]);
+    let folder = opens(folder);
+    let anchor =
+        || -> serde_json::Value { serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap() };
+    let before = anchor()["generation"].as_u64().unwrap();
+    copy_folder(&home.join("state"), &at.join("backup"));
+
+    let dev = Dev::start_in(folder);
+    dev.operate(&["roles", "set", "reader", "decrypt apps=*"]);
+    dev.operate(&["apps", "create", "later"]);
+    let folder = dev.end();
+    let after = anchor()["generation"].as_u64().unwrap();
+    assert!(after >= before + 2, "{before} {after}");
+    let put_back = || {
+        fs::remove_dir_all(home.join("state")).unwrap();
+        copy_folder(&at.join("backup"), &home.join("state"));
+    };
+    put_back();
+    let says = format!("the store is of generation {before}, and generation {after} was seen before");
+    for command in [&["config", "check"][..], &["serve"], &["kek", "rotate"], &["root", "rotate"]] {
+        refused(&at, command, 1, &says);
+    }
+
+    let config = home.join("sealwire.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains("[state]\n"), "{text}");
+    fs::write(&config, text.replace("[state]\n", "[state]\non_rollback = \"read_only\"\n")).unwrap();
+    let dev = Dev::start_in(folder);
+    assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
+    dev.may_not(&["apps", "create", "other"], 1, "an older state was put back");
+    dev.may_not(&["roles", "set", "reader", "decrypt apps=*"], 1, "an older state was put back");
+    let folder = dev.end();
+    assert_eq!(anchor()["generation"], after);
+    fs::write(&config, text).unwrap();
+    refused(&at, &["config", "check"], 1, &says);
+
+    assert!(ok(&at, &["root", "accept-rollback"]).contains(&format!("from generation {} on", after + 1)));
+    refused(&at, &["root", "accept-rollback"], 1, "already");
+    let dev = Dev::start_in(folder);
+    assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
+    dev.operate(&["apps", "create", "other"]);
+    let _folder = dev.end();
+    assert_eq!(anchor()["generation"], after + 2);
 }
 
 /// Kills rotations of the root key and of its copies at any moment. `SEALWIRE_KILL_ROUNDS` sets how many, 20 unless it is

@@ -152,6 +152,11 @@ impl<'a> Cluster<'a> {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
     }
 
+    /// Makes a client of the data listeners whose certificate has this name.
+    pub(crate) fn client_named(&self, engines: &[&EngineProcess], name: &str) -> Client {
+        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), name, |_| ())
+    }
+
     /// Returns a client with a changed configuration.
     pub(crate) fn client_with(&self, engines: &[&EngineProcess], change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)

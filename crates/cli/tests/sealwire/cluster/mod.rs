@@ -13,3 +13,4 @@ mod moving;
 mod planes;
 mod roots;
 mod sweeps;
+mod tampering;

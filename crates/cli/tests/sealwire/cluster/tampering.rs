@@ -1,0 +1,110 @@
+//! Tests of a database that someone writes without the root key while engines serve.
+
+use std::process::{Command, Output};
+
+use sealwire_access::{Binding, Grant, Principal, Role, RoleName, principal_key, role_key};
+use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::{Client, Decrypt, Encrypt, to_payload};
+use sealwire_testkit::Postgres;
+
+use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
+
+/// Writes what anyone with write access to the database can make: a role, and a principal that has it.
+struct Thief<'a>(&'a Cluster<'a>);
+
+impl Thief<'_> {
+    fn sql(&self, sql: &str) -> String {
+        self.0.database.sql(sql).unwrap()
+    }
+
+    fn write(&self) {
+        let name = RoleName::new("thief").unwrap();
+        let role = Role::new(name.as_str(), vec![Grant::from_text("decrypt apps=*").unwrap()]).unwrap();
+        let principal = Principal::from_text("stranger").unwrap();
+        let key = principal_key(&principal);
+        let binding = Binding { principal, roles: vec![name.clone()] };
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        self.sql(&format!(
+            "INSERT INTO sealwire.records VALUES ('{}', '\\x{}'); INSERT INTO sealwire.single_records VALUES ('\\x{}', '\\x{}')",
+            role_key(&name),
+            hex(&role.to_record()),
+            hex(key.as_bytes()),
+            hex(&binding.to_record())
+        ));
+    }
+
+    fn remove(&self) {
+        self.sql("DELETE FROM sealwire.records WHERE key = 'role/thief'");
+        self.sql("DELETE FROM sealwire.single_records WHERE convert_from(key, 'UTF8') LIKE '%stranger'");
+    }
+
+    /// Lets every engine load the records.
+    fn change_generation(&self, by: i32) {
+        self.sql(&format!("UPDATE sealwire.control SET generation = generation + {by}; NOTIFY sealwire_control"));
+    }
+}
+
+async fn reads(client: &Client, sealed: &[u8]) -> bool {
+    client.decrypt(Decrypt::new(APP, sealed)).await.is_ok()
+}
+
+fn sealwire(engine: &EngineProcess, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.args(arguments).arg("--config").arg(&engine.config).output().unwrap()
+}
+
+/// Returns why another process refuses the store.
+fn refusal(engine: &EngineProcess) -> String {
+    let output = sealwire(engine, &["kek", "rotate"]);
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
+    run(async {
+        let cluster = Cluster::new(Postgres::shared()).enforcing();
+        let engine = cluster.engine("one");
+        cluster.furnish(&engine).await;
+        let operator = cluster.operator(&engine);
+        let set = RoleOperation::Set { grants: vec!["encrypt apps=*", "decrypt apps=*"] };
+        operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
+        let grant = PrincipalOperation::Grant { role: "relay" };
+        operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
+        let (relay, stranger) = (cluster.client(&[&engine]), cluster.client_named(&[&engine], "stranger"));
+        let payload = to_payload(&["value"]).unwrap();
+        let sealed = relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap().payload;
+        let thief = Thief(&cluster);
+
+        // Without a root key, the two records are all it takes.
+        assert!(!reads(&stranger, &sealed).await);
+        thief.write();
+        thief.change_generation(1);
+        until("the stranger reads", async || reads(&stranger, &sealed).await.then_some(())).await;
+        thief.remove();
+        thief.change_generation(1);
+        until("the stranger is denied", async || (!reads(&stranger, &sealed).await).then_some(())).await;
+
+        assert!(sealwire(&engine, &["kek", "init"]).status.success());
+        until("the engine to verify records", async || engine.log().contains("unwrapped").then_some(())).await;
+        cluster.agree(&[&engine]).await;
+        // In the same generation, the engine asks for the principal's record only.
+        thief.write();
+        for _ in 0..3 {
+            assert!(!reads(&stranger, &sealed).await && reads(&relay, &sealed).await);
+        }
+        // In another generation, it loads all records, and keeps the ones before.
+        thief.change_generation(1);
+        until("the engine to refuse them", async || (engine.ready() == Some(503)).then_some(())).await;
+        assert!(engine.page("/ready").unwrap().contains("control state"));
+        assert!(!reads(&stranger, &sealed).await);
+        let refused = refusal(&engine);
+        assert!(refused.contains("record head is not authentic"), "{refused}");
+        thief.sql("UPDATE sealwire.control SET generation = generation - 1");
+        let refused = refusal(&engine);
+        assert!(refused.contains("record role/thief is not authentic: it was added"), "{refused}");
+        thief.remove();
+        until("the engine to be ready again", async || (engine.ready() == Some(200)).then_some(())).await;
+        assert!(!reads(&stranger, &sealed).await && reads(&relay, &sealed).await);
+    });
+}
