@@ -6,7 +6,7 @@
 
 mod callers;
 mod secrets;
-mod store;
+pub(crate) mod store;
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -16,6 +16,7 @@ use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::runtime;
 pub use sealwire_server::runtime::{CRYPTO, NETWORK};
 use sealwire_server::server::{Server, open_control};
+use sealwire_store::ControlStore as _;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 

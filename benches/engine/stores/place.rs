@@ -10,6 +10,7 @@ use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Suite};
 use sealwire_dev_ca::{Access, Existing};
 use sealwire_server::server::open_control;
+use sealwire_store::ControlStore as _;
 use sealwire_testkit::{Database, Postgres};
 use sealwire_token::Format;
 use tokio::runtime::Runtime;

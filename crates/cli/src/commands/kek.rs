@@ -487,7 +487,7 @@ async fn accept_rollback(store: &RootStore, seen: Option<u64>) -> Result<(), Fai
     let generation = store.control.skip_generations(seen).await?;
     store.say(
         &format!(
-            "the state is accepted, from generation {generation} on; engines that refused it load it at their next poll"
+            "the state is accepted, from generation {generation} on; engines that refused it load it at their next start or poll"
         ),
         &json!({"generation": generation, "seen": seen}),
     );
