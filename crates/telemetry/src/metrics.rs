@@ -1,7 +1,7 @@
 //! Counts what the engine does, in the OpenMetrics text that Prometheus reads.
 //!
-//! Labels are closed enums: no app, key, principal or value ever becomes a label, so the number of series is fixed at
-//! start. Every series exists from the start, at zero. Handles are resolved once, by array index; a call in the hot
+//! Labels are closed enums, or names of providers in the configuration: no app, key, principal or value ever becomes a
+//! label, so the number of series is fixed at start. Every series exists from the start, at zero. Handles are resolved once, by array index; a call in the hot
 //! path never looks a label up in a map.
 //!
 //! Time in the queue and time at work are two histograms: one says the engine is full, the other says it is slow.
@@ -10,6 +10,7 @@ mod access;
 pub mod exposition;
 mod labels;
 mod process;
+mod providers;
 mod reference;
 mod sweeps;
 mod traces;
@@ -33,6 +34,7 @@ use crate::readiness::{Condition, Readiness};
 
 pub use access::AccessMetrics;
 use process::Process;
+pub use providers::{ProviderMetrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState, UNKNOWN_PROVIDER};
 pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 pub use traces::TraceMetrics;
 
@@ -355,6 +357,30 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["state"],
         help: "Database connections of the token and control stores",
     },
+    MetricDoc {
+        name: "sealwire_provider_requests_total",
+        kind: "counter",
+        labels: &["provider", "kind", "operation", "outcome"],
+        help: "Uses of providers of the root key; probe: check of a slot, abandoned: another slot answered first",
+    },
+    MetricDoc {
+        name: "sealwire_provider_seconds",
+        kind: "histogram",
+        labels: &["provider", "kind", "operation"],
+        help: "Duration of uses of providers",
+    },
+    MetricDoc {
+        name: "sealwire_provider_slots",
+        kind: "gauge",
+        labels: &["provider", "kind", "state"],
+        help: "Slots of the active root key, by their last use; ?: the provider is not configured",
+    },
+    MetricDoc {
+        name: "sealwire_provider_verified_timestamp_seconds",
+        kind: "gauge",
+        labels: &["provider", "kind"],
+        help: "Time at which the provider's slot last unwrapped the root key, in seconds since 1970; inf: no slot",
+    },
     MetricDoc { name: "sealwire_audit_records_total", kind: "counter", labels: &[], help: "Audit records written" },
     MetricDoc { name: "sealwire_audit_lost_total", kind: "counter", labels: &[], help: "Audit records lost" },
     MetricDoc {
@@ -636,6 +662,8 @@ pub struct Metrics {
     pub traces: TraceMetrics,
     /// Counters of background sweeps.
     pub sweeps: SweepMetrics,
+    /// Metrics of the providers that wrap and unwrap root keys.
+    pub providers: ProviderMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Requests whose work a network thread did itself.
@@ -749,6 +777,7 @@ impl Metrics {
         let access = AccessMetrics::new(&mut registry);
         let traces = TraceMetrics::new(&mut registry);
         let sweeps = SweepMetrics::new(&mut registry);
+        let providers = ProviderMetrics::new(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -792,6 +821,7 @@ impl Metrics {
             access,
             traces,
             sweeps,
+            providers,
             registry,
             read_pauses,
             request_bytes,
@@ -826,6 +856,14 @@ impl Metrics {
             certificate_files_refused,
             expelled: ExpulsionLabel::ALL.map(|reason| expelled.get_or_create_owned(&ExpulsionLabels { reason })),
         }
+    }
+
+    /// Creates the metrics of an engine with one provider, for documents and checks of them.
+    #[must_use]
+    pub fn example() -> Self {
+        let metrics = Self::new();
+        metrics.providers.add("local", "file");
+        metrics
     }
 
     /// One call was answered. Does not touch `calls_in_flight`, which follows the call's permit.
@@ -1083,7 +1121,7 @@ mod tests {
 
     #[test]
     fn the_table_lists_what_is_scraped_and_nothing_else() {
-        let families = exposition::parse(&Metrics::new().encode());
+        let families = exposition::parse(&Metrics::example().encode());
         assert_eq!(families.len(), METRICS.len(), "{:?}", families.keys());
         for metric in METRICS {
             let family = families.get(metric.name).unwrap_or_else(|| panic!("{} is not scraped", metric.name));

@@ -9,8 +9,8 @@ const HEAD: &str = "\
 # Metrics
 
 `/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. A name is given as it is scraped; a histogram adds
-`_bucket`, `_sum` and `_count`. Labels are closed sets: no app, caller, key or value is ever one, so the number of series is
-fixed at start, and all of them are there from the start. `ops/grafana/sealwire.json` is a dashboard of them and
+`_bucket`, `_sum` and `_count`. Labels are closed sets, or names of providers in the configuration: no app, caller, key or value
+is ever one, so the number of series is fixed at start, and all of them are there from the start. `ops/grafana/sealwire.json` is a dashboard of them and
 `ops/prometheus/sealwire.rules.yml` has alerts; `docs/operations.md` says what to do about each.
 
 Written by `sealwire config template --metrics`; a test compares it with the program.
@@ -21,7 +21,7 @@ Written by `sealwire config template --metrics`; a test compares it with the pro
 
 /// The whole document.
 pub fn reference() -> String {
-    let families = exposition::parse(&Metrics::new().encode());
+    let families = exposition::parse(&Metrics::example().encode());
     let mut text = String::from(HEAD);
     // Which metrics have a label with which values.
     let mut sets: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
@@ -31,10 +31,11 @@ pub fn reference() -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "| `{}` | {} | {unit} | {labels} | {} |", metric.name, metric.kind, metric.help);
         for (label, values) in families.get(metric.name).into_iter().flat_map(|family| &family.labels) {
-            let values = if metric.kind == "info" {
-                "of the program that runs".to_owned()
-            } else {
-                values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
+            let values = match (metric.kind, &**label) {
+                ("info", _) => "of the program that runs".to_owned(),
+                (_, "provider") => "`local` and the names in the file of `kek.providers`".to_owned(),
+                (_, "kind") => "kind of the provider".to_owned(),
+                _ => values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", "),
             };
             sets.entry((label, values)).or_default().push(metric.name);
         }

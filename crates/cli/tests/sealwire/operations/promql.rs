@@ -42,7 +42,7 @@ pub(crate) struct Asked {
 
 impl Checker {
     pub(crate) fn new() -> Self {
-        let mut families = parse(&Metrics::new().encode());
+        let mut families = parse(&Metrics::example().encode());
         families.extend(parse(&ProbeMetrics::new().encode()));
         Self { families }
     }
