@@ -181,6 +181,25 @@ pub enum Event<'a> {
         /// Number of rows.
         rows: u64,
     },
+    /// The engine used a provider of the store's root key.
+    Provider {
+        /// `wrap`, `unwrap` or `probe`.
+        operation: &'a str,
+        /// Name of the provider.
+        provider: &'a str,
+        /// Kind of the provider.
+        provider_kind: &'a str,
+        /// Number of the slot.
+        slot: u64,
+        /// Id of the root key.
+        root: &'a [u8; 16],
+        /// `ok`, or the kind of the failure.
+        outcome: &'a str,
+        /// Time of the result. Uses before the audit log was opened are recorded later.
+        used: Timestamp,
+        /// Duration of the use.
+        took: Duration,
+    },
     /// The engine reloaded a file.
     Reload {
         /// A name of the changed part.
@@ -231,6 +250,21 @@ impl Event<'_> {
                 json::count(out, "app_number", *app_number);
                 json::count(out, "collection_number", *collection_number);
                 json::count(out, "rows", *rows);
+            }
+            Self::Provider { operation, provider, provider_kind, slot, root, outcome, used, took } => {
+                begin(out, at, "provider", instance);
+                json::text(out, "operation", cut(operation, TEXT_BYTES_MAX));
+                json::text(out, "provider", cut(provider, TEXT_BYTES_MAX));
+                json::text(out, "provider_kind", cut(provider_kind, TEXT_BYTES_MAX));
+                json::count(out, "slot", *slot);
+                json::key(out, "root");
+                out.push(b'"');
+                json::hex(out, *root);
+                out.push(b'"');
+                json::text(out, "outcome", cut(outcome, TEXT_BYTES_MAX));
+                json::key(out, "used");
+                moment(out, *used);
+                json::count(out, "took_us", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
             }
             Self::Reload { what, outcome } => {
                 begin(out, at, "reload", instance);
@@ -336,6 +370,32 @@ mod tests {
             bytes.extend_from_slice(b",\"hash\":\"");
             let _ = Line::parse(&bytes);
         }
+    }
+
+    #[test]
+    fn the_use_of_a_provider_is_recorded_as_it_is_shown() {
+        let used = Timestamp::parse(b"2026-11-22T00:34:24.123Z").unwrap();
+        let event = Event::Provider {
+            operation: "probe",
+            provider: "hsm",
+            provider_kind: "pkcs11",
+            slot: 3,
+            root: &[0xa5; 16],
+            outcome: "denied",
+            used,
+            took: Duration::from_micros(1_234),
+        };
+        let (mut body, mut line) = (Vec::new(), Vec::new());
+        event.encode(&mut body, Timestamp::now(), "run");
+        let key = AuditKey::new(&zeroize::Zeroizing::new([7; 32]));
+        Link { seq: 0, hash: Digest::genesis(&[0; 16]) }.seal(&key, &body, &mut line);
+        let filter = crate::Filter { event: Some("provider".into()), ..crate::Filter::default() };
+        let shown = filter.take(&line).unwrap();
+        let texts = [&shown.operation, &shown.provider, &shown.provider_kind, &shown.root, &shown.outcome, &shown.used];
+        let expected =
+            ["probe", "hsm", "pkcs11", "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5", "denied", "2026-11-22T00:34:24.123Z"];
+        assert_eq!(texts.map(|text| text.as_deref()), expected.map(Some));
+        assert_eq!((shown.slot, shown.took_us, &*shown.instance), (Some(3), 1_234, "run"));
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub struct Filter {
     pub method: Option<String>,
     /// Only records with this outcome. `failed` matches every outcome except `ok`.
     pub outcome: Option<String>,
-    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep` or `reload`.
+    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `provider` or
+    /// `reload`.
     pub event: Option<String>,
     /// Earliest time, inclusive.
     pub since: Option<Timestamp>,
@@ -81,6 +82,18 @@ pub struct RecordView {
     pub first: Option<String>,
     /// Time of the last counted request.
     pub last: Option<String>,
+    /// The use of a provider of the root key: `wrap`, `unwrap` or `probe`.
+    pub operation: Option<String>,
+    /// Name of the provider.
+    pub provider: Option<String>,
+    /// Kind of the provider.
+    pub provider_kind: Option<String>,
+    /// Number of the provider's slot.
+    pub slot: Option<u64>,
+    /// Id of the root key.
+    pub root: Option<String>,
+    /// Time of the use.
+    pub used: Option<String>,
     /// The files that were reloaded.
     pub what: Option<String>,
     /// The system's error.

@@ -135,7 +135,7 @@ struct Wanted {
     /// Only records with this outcome: ok, an error's code, or failed for every error
     #[arg(long, value_name = "CODE")]
     outcome: Option<String>,
-    /// Only records of this kind: call, start, stop, segment, gap, refused, sweep or reload
+    /// Only records of this kind: call, start, stop, segment, gap, refused, sweep, provider or reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
     /// No records before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
@@ -385,6 +385,14 @@ fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> i
             let (principal, method, outcome) = (text(&shown.principal), text(&shown.method), text(&shown.outcome));
             let (first, last) = (text(&shown.first), text(&shown.last));
             write!(out, ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}")?;
+        }
+        if let (Some(provider), Some(slot)) = (&shown.provider, shown.slot) {
+            let (operation, kind, outcome) = (text(&shown.operation), text(&shown.provider_kind), text(&shown.outcome));
+            write!(
+                out,
+                ", {operation} of slot {slot} by provider {provider} ({kind}): {outcome}, {} us",
+                shown.took_us
+            )?;
         }
         if let Some(what) = &shown.what {
             write!(out, ", {what}: {}", text(&shown.outcome))?;
