@@ -154,6 +154,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "TOML file of more providers, one table each. Each can unwrap the store's root key, as can the key above, whose\nname is `local`. Empty: none.";
             "root_key", ValueKind::Choice(&["optional", "required"]), Literal::Text("optional"),
                 "\"required\": refuse a store without a root key. Set it after `kek init`: who writes the store could else remove\nthe root key and add keys under an earlier key-encryption key.";
+            "probe_interval_s", ValueKind::Number { unit: "s", min: 0, max: 604_800 }, Literal::Number(86_400),
+                "Time between two checks of a slot, randomly shortened by up to a quarter: its provider unwraps the root key. A slot\nthat fails is checked each hour and changes nothing else. 0: no checks.";
         ),
     },
     Section {

@@ -56,6 +56,8 @@ pub struct Config {
     pub kek_providers: Option<PathBuf>,
     /// `kek.root_key`: true if a store without a root key is refused.
     pub kek_needs_root: bool,
+    /// `kek.probe_interval_s`: seconds between two checks of a slot of the root key. 0: none.
+    pub kek_probe_interval_s: u64,
     /// Threads for cryptography.
     pub crypto: Crypto,
     /// Options for reading the Evervault format.
@@ -565,6 +567,7 @@ impl Config {
             kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },
             kek_providers: values.optional_path("kek", "providers", folder),
             kek_needs_root: values.text("kek", "root_key") == "required",
+            kek_probe_interval_s: values.number("kek", "probe_interval_s"),
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
                 precomputed_tables: values.number("crypto", "precomputed_tables") as usize,

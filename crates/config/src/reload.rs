@@ -18,6 +18,7 @@ impl Config {
             kek,
             kek_providers,
             kek_needs_root,
+            kek_probe_interval_s,
             crypto,
             evervault,
             network,
@@ -40,7 +41,10 @@ impl Config {
             ("postgres", *postgres == other.postgres),
             (
                 "kek",
-                *kek == other.kek && *kek_providers == other.kek_providers && *kek_needs_root == other.kek_needs_root,
+                *kek == other.kek
+                    && *kek_providers == other.kek_providers
+                    && *kek_needs_root == other.kek_needs_root
+                    && *kek_probe_interval_s == other.kek_probe_interval_s,
             ),
             ("crypto", *crypto == other.crypto),
             ("evervault", *evervault == other.evervault),
