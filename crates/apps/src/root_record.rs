@@ -11,14 +11,13 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
 use super::record::{Entry, damaged};
+use sealwire_crypto::WRAPPED_BYTES_MAX;
 use sealwire_store::{Snapshot, StoreError};
 
 /// Key of the [`RootRecord`] in the control store.
 pub const ROOT_RECORD: &str = "root";
 /// Maximum number of slots of a root key.
 pub const SLOTS_MAX: usize = 8;
-/// Maximum bytes of a wrapped copy.
-const WRAPPED_BYTES_MAX: usize = 8 << 10;
 /// Maximum bytes of a provider's name.
 const PROVIDER_BYTES_MAX: usize = 64;
 /// Maximum number of public settings of a slot, and maximum bytes of a name or value.

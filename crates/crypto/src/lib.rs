@@ -49,7 +49,7 @@ pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use open_key_cache::OpenedSchedules;
-pub use root::{RootKey, StateKey};
+pub use root::{RootKey, StateKey, WRAPPED_BYTES_MAX};
 pub use seal::{KeyScope, Sealer};
 pub use signature::{SIGNATURE_BYTES, SigningKey, VerifyingKey};
 pub use suite::{Suite, SuiteSet};

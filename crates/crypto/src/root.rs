@@ -12,6 +12,9 @@ use zeroize::Zeroizing;
 
 use crate::{Error, Kek};
 
+/// Longest wrapped copy of a root key that is accepted from a provider or a record, in bytes.
+pub const WRAPPED_BYTES_MAX: usize = 8 << 10;
+
 /// The HKDF label of a root key's id.
 const ID_LABEL: &[u8] = b"sealwire/root-id/1";
 /// The HKDF label of the key that authenticates a store's control state.

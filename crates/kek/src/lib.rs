@@ -32,15 +32,13 @@ use zeroize::Zeroizing;
 
 pub use local::{EnvironmentProvider, FileProvider};
 pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
-pub use secret_file::SECRET_FILE_BYTES_MAX;
+pub use sealwire_crypto::WRAPPED_BYTES_MAX;
+pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
 pub use settings::{ProviderSettings, SettingsError};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
 /// The bytes of a root key, wiped on drop.
 pub type RootBytes = Zeroizing<[u8; 32]>;
-
-/// Longest wrapped copy that is accepted from a provider or a record, in bytes.
-pub const WRAPPED_BYTES_MAX: usize = 8 << 10;
 
 /// Rejects a wrapped copy that no provider made.
 fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {

@@ -84,6 +84,14 @@ pub(crate) fn read(path: &Path) -> Result<SecretFile, ProviderError> {
     Ok(SecretFile { bytes, exposed: exposed_mode(&metadata) })
 }
 
+/// Reads a secret file of at most [`SECRET_FILE_BYTES_MAX`] bytes, whatever its mode. Blocks on the file system.
+///
+/// # Errors
+/// [`ProviderError`], which names the file and none of its bytes.
+pub fn read_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
+    Ok(read(path)?.bytes)
+}
+
 /// Like [`read`]. Rejects a file that others can read or whose group can change it.
 ///
 /// # Errors
