@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -53,7 +53,14 @@ pub struct Apps {
     opened: Option<Arc<OpenedSchedules>>,
     /// Notifies when another generation is served.
     purge: OnceLock<Purge>,
+    /// The generation that was loaded last, or was tried and could not be loaded.
+    tried: AtomicU64,
+    /// Called before the first try to load another generation.
+    before_first_try: OnceLock<BeforeFirstTry>,
 }
+
+/// Ends pauses that failures of earlier generations caused.
+type BeforeFirstTry = Box<dyn Fn() + Send + Sync>;
 
 /// Throws out what was made of the generation before.
 type Purge = Box<dyn Fn() + Send + Sync>;
@@ -175,6 +182,7 @@ impl Apps {
         opened: Option<Arc<OpenedSchedules>>,
     ) -> Result<Self, StoreError> {
         let table = AppTable::new(control.load().await?, &AppTable::default());
+        let tried = AtomicU64::new(table.generation);
         let apps = Self {
             control,
             table: RwLock::new(Arc::new(table)),
@@ -184,6 +192,8 @@ impl Apps {
             unsaid: AtomicBool::new(false),
             opened,
             purge: OnceLock::new(),
+            tried,
+            before_first_try: OnceLock::new(),
         };
         apps.beat().await?;
         Ok(apps)
@@ -215,6 +225,11 @@ impl Apps {
     /// that was made here. Once.
     pub fn after_each_load(&self, purge: Purge) {
         let _ = self.purge.set(purge);
+    }
+
+    /// Has `call` called before another generation is first loaded, but not before repeated tries. Once.
+    pub fn before_first_try(&self, call: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.before_first_try.set(call);
     }
 
     /// The keys of every app that calls may use.
@@ -304,8 +319,14 @@ impl Apps {
     /// Loads the apps again if the store's generation moved. Gives whether it did.
     pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.loading.lock().await;
-        if self.control.generation().await? == self.generation() {
+        let generation = self.control.generation().await?;
+        if generation == self.generation() {
             return Ok(false);
+        }
+        if self.tried.swap(generation, Ordering::Relaxed) != generation
+            && let Some(call) = self.before_first_try.get()
+        {
+            call();
         }
         let state = self.control.load().await?;
         let before = self.table();

@@ -22,7 +22,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(2);
 
 /// The trail, if there is one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Audit(Option<Arc<Trail>>);
 
 impl Audit {
@@ -105,6 +105,13 @@ impl Audit {
             let trail = Arc::clone(trail);
             // A disk may take its time to say how much room it has.
             let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+        }
+    }
+
+    /// Records an event of the engine, without waiting for the disk.
+    pub(crate) fn event(&self, event: &Event<'_>) {
+        if let Some(trail) = &self.0 {
+            drop(trail.event(event));
         }
     }
 

@@ -6,12 +6,17 @@
 //! The key of the audit log comes from the same record. The engine therefore keeps a copy of the record in the folder of
 //! the audit log, where `sealwire audit verify` finds it while the engine has the store.
 
-use std::collections::BTreeMap;
+mod anchor;
+mod backoff;
+mod observe;
+mod probe;
+
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use data_encoding::HEXLOWER;
@@ -20,14 +25,19 @@ use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
 use sealwire_store::StoreError;
+use sealwire_telemetry::metrics::{Metrics, ProviderOperation, ProviderOutcome};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use crate::audit::Audit;
 use crate::kek::{KekError, read_kek};
-
-mod anchor;
 
 pub use anchor::{ANCHOR_FILE, Anchored};
 use anchor::{Anchor, anchor_path};
+use backoff::Backoff;
+pub use observe::USE_SECONDS_MAX;
+use observe::{ProviderUses, SlotId, USE_TIME_MAX, UseError, late_text};
+pub use probe::SlotProber;
 
 /// Name of the provider that `kek.provider` configures.
 pub const LOCAL_PROVIDER: &str = "local";
@@ -38,7 +48,7 @@ const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The configured providers, by name.
 #[derive(Debug)]
-pub struct Providers(BTreeMap<String, ConfiguredProvider>);
+pub struct Providers(BTreeMap<String, ConfiguredProvider>, Arc<ProviderUses>);
 
 #[derive(Debug)]
 struct ConfiguredProvider {
@@ -58,7 +68,7 @@ impl Providers {
             KekSource::Environment(variable) => ProviderSettings::Environment { variable: variable.clone() },
         };
         let mut all = BTreeMap::from([(LOCAL_PROVIDER.to_owned(), ConfiguredProvider::new(local))]);
-        let Some(file) = &config.kek_providers else { return Ok(Self(all)) };
+        let Some(file) = &config.kek_providers else { return Ok(Self(all, Arc::default())) };
         let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
         let tables: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).map_err(|error| {
@@ -75,12 +85,25 @@ impl Providers {
             let settings = ProviderSettings::parse(&name, &kind, &table, folder).map_err(|error| wrong(&error))?;
             all.insert(name, ConfiguredProvider::new(settings));
         }
-        Ok(Self(all))
+        Ok(Self(all, Arc::default()))
     }
 
     /// Returns every provider's name and settings.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ProviderSettings)> {
         self.0.iter().map(|(name, configured)| (&**name, &configured.settings))
+    }
+
+    /// Returns the observer of all uses.
+    fn uses(&self) -> &Arc<ProviderUses> {
+        &self.1
+    }
+
+    /// Counts every use in `metrics` and records it in `audit`, also the uses so far.
+    pub fn observe(&self, metrics: Arc<Metrics>, audit: Audit) {
+        for (name, settings) in self.iter() {
+            metrics.providers.add(name, settings.kind().name());
+        }
+        self.uses().attach(metrics, audit);
     }
 
     /// Generates the key of a provider of kind `pkcs11` on its token.
@@ -113,11 +136,13 @@ impl Providers {
         let configured = self.0.get(name).ok_or_else(|| failed(&"not configured here"))?;
         let provider = configured.provider.as_ref().map_err(|error| failed(error))?;
         let place = WrapSlot { set, root: root.id(&set)?, number };
-        let wrapped = provider.wrap(root.expose(), &place).await.map_err(|error| failed(&error))?;
-        let unwrapped = provider.unwrap(&wrapped, &place).await.map_err(|error| failed(&error))?;
-        if RootKey::from_bytes(unwrapped).id(&set)? != place.root {
-            return Err(failed(&"the copy unwraps to another root key"));
-        }
+        let (id, kind) = (SlotId { root: place.root, number }, configured.settings.kind().name());
+        let running = self.uses().begin(ProviderOperation::Wrap, id, name, kind);
+        let wrapped = running.end(provider.wrap(root.expose(), &place).await.map_err(UseError::from));
+        let wrapped = wrapped.map_err(|error| failed(&error.reason))?;
+        let running = self.uses().begin(ProviderOperation::Unwrap, id, name, kind);
+        let unwrapped = running.end(unwrap_checked(&**provider, &wrapped, place).await);
+        drop(unwrapped.map_err(|error| failed(&error.reason))?);
         let fields = configured.settings.public_fields().into_iter();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(RootSlot {
@@ -136,9 +161,29 @@ impl Providers {
     /// # Errors
     /// The reason, without the slot.
     pub async fn unwrap_slot(&self, set: [u8; 16], root: &RootEntry, slot: &RootSlot) -> Result<RootKey, String> {
-        let configured = self.0.get(&slot.provider).ok_or("not configured here")?;
-        let provider = configured.provider.as_ref().map_err(ToString::to_string)?;
-        unwrap_checked(&**provider, &slot.wrapped, WrapSlot { set, root: root.id, number: slot.number }).await
+        let result = self.unwrap_slot_as(ProviderOperation::Unwrap, set, root, slot).await;
+        result.map_err(|error| error.reason)
+    }
+
+    /// Unwraps the copy in one slot, as [`Self::unwrap_slot`], for a purpose that metrics and audit records name.
+    async fn unwrap_slot_as(
+        &self,
+        operation: ProviderOperation,
+        set: [u8; 16],
+        root: &RootEntry,
+        slot: &RootSlot,
+    ) -> Result<RootKey, UseError> {
+        let id = SlotId { root: root.id, number: slot.number };
+        let unusable = |reason: String| {
+            let error = UseError { outcome: ProviderOutcome::Settings, reason };
+            self.uses().unusable(id, &slot.provider, &error);
+            error
+        };
+        let configured = self.0.get(&slot.provider).ok_or_else(|| unusable("not configured here".to_owned()))?;
+        let provider = configured.provider.as_ref().map_err(|error| unusable(error.to_string()))?;
+        let running = self.uses().begin(operation, id, &slot.provider, provider.kind().name());
+        let place = WrapSlot { set, root: root.id, number: slot.number };
+        running.end(unwrap_checked(&**provider, &slot.wrapped, place).await)
     }
 }
 
@@ -150,23 +195,14 @@ impl ConfiguredProvider {
 }
 
 /// Unwraps a copy. The root key's id in `place` must be that of the result.
-async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: WrapSlot) -> Result<RootKey, String> {
-    let begun = Instant::now();
-    let result = provider.unwrap(wrapped, &place).await.map_err(|error| error.to_string());
-    let checked = result.and_then(|bytes| {
-        let root = RootKey::from_bytes(bytes);
-        match root.id(&place.set) {
-            Ok(id) if id == place.root => Ok(root),
-            Ok(_) => Err("the copy unwraps to another root key".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
-    });
-    let (slot, kind, ms) = (place.number, provider.kind().name(), begun.elapsed().as_millis());
-    match &checked {
-        Ok(_) => tracing::info!(slot, kind, ms, "a copy of the root key was unwrapped"),
-        Err(error) => tracing::warn!(slot, kind, ms, error, "a copy of the root key was not unwrapped"),
+async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: WrapSlot) -> Result<RootKey, UseError> {
+    let root = RootKey::from_bytes(provider.unwrap(wrapped, &place).await?);
+    let other = |reason: String| UseError { outcome: ProviderOutcome::OtherRoot, reason };
+    match root.id(&place.set) {
+        Ok(id) if id == place.root => Ok(root),
+        Ok(_) => Err(other("the copy unwraps to another root key".to_owned())),
+        Err(error) => Err(other(error.to_string())),
     }
-    checked
 }
 
 /// Finds the KEK of a store, with or without a root key.
@@ -178,6 +214,7 @@ pub struct Unsealer {
     needs_root: bool,
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
+    backoff: Backoff,
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).
     serves_rolled_back: bool,
@@ -209,6 +246,7 @@ impl Unsealer {
             plain,
             needs_root: config.kek_needs_root,
             unwrapped: Mutex::default(),
+            backoff: Backoff::default(),
             copy: tokio::sync::Mutex::default(),
             serves_rolled_back: config.state.serves_rolled_back,
             anchor: anchor_path(config).map(Anchor::open).transpose()?.map(tokio::sync::Mutex::new),
@@ -241,40 +279,59 @@ impl Unsealer {
         copy.write().await;
     }
 
-    /// Returns a root key of the record.
+    /// Has the providers asked at the next load, although the last load failed just before.
+    pub fn ask_again(&self) {
+        self.backoff.end_pauses();
+    }
+
+    /// Returns a root key of the record. After a failure the providers are not asked again for 1 to 60 seconds.
     ///
     /// # Errors
-    /// [`StoreError::RootKey`] with each slot, its provider and the reason.
+    /// [`StoreError::RootKey`] with each slot, its provider and the reason, after at most [`USE_SECONDS_MAX`] seconds.
     pub async fn unseal(&self, set: [u8; 16], root: &RootEntry) -> Result<Arc<RootKey>, StoreError> {
         if let Some(found) = self.kept().get(&root.id) {
             return Ok(Arc::clone(found));
         }
-        let (mut asked, mut reasons) = (JoinSet::new(), BTreeMap::new());
-        for slot in root.slots.iter().cloned() {
-            let (providers, root) = (Arc::clone(&self.providers), root.clone());
-            asked.spawn(async move {
-                let result = providers.unwrap_slot(set, &root, &slot).await;
-                (slot.number, slot.provider, result)
-            });
-        }
-        while let Some(answer) = asked.join_next().await {
-            match answer {
-                Ok((_, _, Ok(found))) => {
-                    let found = Arc::new(found);
-                    self.kept().insert(root.id, Arc::clone(&found));
-                    return Ok(found);
-                }
-                Ok((number, provider, Err(reason))) => {
-                    reasons.insert(number, format!("slot {number} (provider {provider}): {reason}"));
-                }
-                // The provider panicked, which is logged.
-                Err(_) => {
-                    reasons.insert(u32::MAX, "a provider failed".to_owned());
-                }
+        self.backoff.check(root)?;
+        match self.ask_all(set, root).await {
+            Ok(found) => {
+                self.backoff.worked(root);
+                let found = Arc::new(found);
+                self.kept().insert(root.id, Arc::clone(&found));
+                Ok(found)
+            }
+            Err(reasons) => {
+                self.backoff.failed(root, &reasons);
+                Err(StoreError::RootKey(reasons))
             }
         }
-        let reasons = reasons.into_values().collect::<Vec<_>>().join("; ");
-        Err(StoreError::RootKey(format!("no slot unwraps it: {reasons}")))
+    }
+
+    /// Asks the providers of all slots side by side, and returns the first right answer, or the reasons of all slots.
+    async fn ask_all(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
+        let late = root.slots.iter().map(|slot| (slot.number, (&*slot.provider, late_text())));
+        let mut reasons: BTreeMap<u32, (&str, String)> = late.collect();
+        let (mut asked, mut numbers) = (JoinSet::new(), HashMap::new());
+        for slot in root.slots.iter().cloned() {
+            let (providers, root, number) = (Arc::clone(&self.providers), root.clone(), slot.number);
+            let task = asked.spawn(async move { providers.unwrap_slot(set, &root, &slot).await });
+            numbers.insert(task.id(), number);
+        }
+        let deadline = Instant::now() + USE_TIME_MAX;
+        while let Ok(Some(answer)) = tokio::time::timeout_at(deadline, asked.join_next_with_id()).await {
+            let (task, reason) = match answer {
+                Ok((_, Ok(found))) => return Ok(found),
+                Ok((task, Err(reason))) => (task, reason),
+                Err(error) => (error.id(), "the provider panicked".to_owned()),
+            };
+            if let Some((_, kept)) = numbers.get(&task).and_then(|number| reasons.get_mut(number)) {
+                *kept = reason;
+            }
+        }
+        let reasons = reasons.into_iter();
+        let reasons =
+            reasons.map(|(number, (provider, reason))| format!("slot {number} (provider {provider}): {reason}"));
+        Err(format!("no slot unwraps it: {}", reasons.collect::<Vec<_>>().join("; ")))
     }
 
     /// Only `kek.root_key` = "required" pins the store to its set of root keys: without it, `root remove` is possible.
@@ -319,6 +376,7 @@ impl Unsealer {
     }
 
     async fn note(&self, root: Option<&RootRecord>) {
+        self.providers.uses().set_record(root);
         let mut copy = self.copy.lock().await;
         if copy.latest.as_ref().is_none_or(|latest| latest.as_ref() != root) {
             (copy.latest, copy.is_written) = (Some(root.cloned()), false);

@@ -20,7 +20,7 @@ use crate::accept::{Acceptor, Principals, listen};
 pub use crate::error::StartError;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
-use sealwire_engine::root::Unsealer;
+use sealwire_engine::root::{SlotProber, Unsealer};
 use sealwire_telemetry::{Phase, Telemetry};
 
 use crate::admin::AdminServer;
@@ -61,7 +61,7 @@ pub struct Server {
     draining: watch::Sender<bool>,
     config: Config,
     certificates: Reload,
-    watching: [JoinHandle<()>; 5],
+    watching: [JoinHandle<()>; 6],
     /// Ends by itself when the engine drains.
     sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
@@ -127,7 +127,7 @@ impl Server {
             if first_start(&config.access, &**apps.control().store()).await? {
                 apps.changed_here().await;
             }
-            Self::start_on(config, stores, Arc::clone(&apps), audit_key).await
+            Self::start_on(config, stores, Arc::clone(&apps), &unsealer, audit_key).await
         };
         match begun.await {
             Ok(server) => {
@@ -149,6 +149,7 @@ impl Server {
         config: &Config,
         stores: Stores,
         apps: Arc<Apps>,
+        unsealer: &Arc<Unsealer>,
         audit_key: AuditKey,
     ) -> Result<Self, StartError> {
         let state = Arc::new(Telemetry::default());
@@ -190,6 +191,9 @@ impl Server {
             failures: sealwire_jobs::failures::Failures::default(),
         });
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
+        unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
+        let asking = Arc::clone(unsealer);
+        apps.before_first_try(Box::new(move || asking.ask_again()));
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let data = listener.map(|(listener, address)| {
@@ -223,6 +227,8 @@ impl Server {
             tokio::spawn(sweeper.run())
         });
         apps.listens(shown(data.as_ref().map(|data| data.address)));
+        let interval = Duration::from_secs(config.kek_probe_interval_s);
+        let probing = tokio::spawn(SlotProber::new(unsealer, interval, draining.subscribe()).run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
@@ -240,7 +246,7 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
-            watching: [watching, aging, following, keeping, settling],
+            watching: [watching, aging, following, keeping, settling, probing],
             sweeping,
             connections,
         })

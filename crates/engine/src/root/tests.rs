@@ -1,5 +1,7 @@
 //! Tests of unsealing: any slot serves, a right root key stays in memory, and the audit key needs no store.
 
+mod uses;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -167,6 +169,7 @@ async fn an_unwrapped_root_key_outlives_its_providers_and_no_longer_than_its_rec
     let refused = control.load().await.unwrap_err().to_string();
     assert!(refused.contains("slot 3 (provider west)"), "{refused}");
     deployment.write("west.key", &staged);
+    unsealer.ask_again();
     control.load().await.unwrap();
     let held = || unsealer.kept().keys().copied().collect::<std::collections::BTreeSet<_>>();
     assert_eq!(held(), [first.id(&SET).unwrap(), second.id(&SET).unwrap()].into());
