@@ -9,6 +9,7 @@ mod engine;
 mod files;
 mod machine;
 mod ports;
+mod providers;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -495,6 +495,21 @@ fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// Returns the root record as an engine copied it into `audit.folder`, if there is a copy.
+///
+/// # Errors
+/// The copy cannot be read.
+pub fn copied_record(config: &Config) -> Result<Option<RootRecord>, KekError> {
+    let Some(folder) = &config.audit.folder else { return Ok(None) };
+    let path = folder.join(ROOT_COPY_FILE);
+    let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
+    match read_bounded(&path, COPY_BYTES_MAX) {
+        Ok(record) => RootRecord::parse(&record).map(Some).map_err(|error| wrong(&error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(wrong(&error)),
+    }
+}
+
 /// Returns the KEK whose audit secret made an audit log, without the store. The copy of the root record is looked for in
 /// `folder`, then in `audit.folder`. Without a copy, the result is the KEK of the configuration.
 ///

@@ -6,9 +6,12 @@ use std::path::Path;
 use super::Report;
 use sealwire_config::{Config, KekSource, Mode};
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
+use sealwire_kek::{FileProvider, ProviderSettings};
 use sealwire_server::tls::exposed_mode;
 
 const CHECK: &str = "files";
+/// The effect of an exposed file.
+const EXPOSED: &str = "every user of this machine can read it, or its group can change it";
 
 /// Checks the permissions of everything that holds a secret.
 pub(super) fn modes(report: &mut Report, config: &Config) {
@@ -26,11 +29,19 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     let named = tls_key.into_iter().chain(kek).chain(postgres);
     let mut files: Vec<_> = named.map(|(key, file)| (key.to_owned(), file.to_owned())).collect();
     // A file of providers that does not load is reported by the check of the key-encryption key.
+    let mut looked = 0;
     for (name, settings) in Providers::load(config).iter().flat_map(Providers::iter) {
+        if let (ProviderSettings::File { path }, true) = (settings, name != LOCAL_PROVIDER) {
+            looked += usize::from(path.exists());
+            if let Some(warning) = FileProvider::new(path.clone()).warning() {
+                let remedy = format!("run `chmod 600 {}`", path.display());
+                report.wrong(CHECK, format!("provider {name}: path: {warning}"), EXPOSED, remedy);
+            }
+            continue;
+        }
         let secret = settings.secret_files().into_iter().filter(|_| name != LOCAL_PROVIDER);
         files.extend(secret.map(|(setting, file)| (format!("provider {name}: {setting}"), file.to_owned())));
     }
-    let mut looked = 0;
     for (key, file) in files {
         // A missing file is reported by the check that needs the file.
         let Ok(metadata) = std::fs::metadata(&file) else { continue };
@@ -39,7 +50,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             report.wrong(
                 CHECK,
                 format!("{key}: {} has mode {mode:03o}", file.display()),
-                "every user of this machine can read it, or its group can change it",
+                EXPOSED,
                 format!("run `chmod 600 {}`", file.display()),
             );
         }

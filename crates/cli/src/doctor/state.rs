@@ -9,9 +9,9 @@ use sealwire_audit::AuditKey;
 use sealwire_store::{ControlStore, StoreError};
 use sealwire_store_postgres::{Examined, examine as examine_postgres};
 
-use super::{Report, audit, files};
+use super::{Report, audit, files, providers};
 use sealwire_config::{AccessMode, Config, Mode};
-use sealwire_engine::root::{Unsealer, audit_kek};
+use sealwire_engine::root::{Unsealer, audit_kek, copied_record};
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 
 /// Latency to the database above which every request on a token is slow.
@@ -48,8 +48,13 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     }
     match Stores::open(config, Access::Serve).await {
         Ok(stores) => {
+            let configured = Arc::clone(unsealer.providers());
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer));
             let loaded = control.load().await;
+            // A record that cannot be read fails the load as well.
+            if let Ok((_, record)) = control.root().await {
+                providers::examine(report, config, &configured, record.as_ref()).await;
+            }
             roles(report, config, &**control.store()).await;
             stores.close().await;
             match loaded {
@@ -60,6 +65,10 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
         Err(StoreError::InUse { process, .. }) if engine_runs => {
             let by = process.map_or_else(String::new, |id| format!(", process {id}"));
             report.good("state", format!("the folder is in use by the engine that runs{by}"));
+            // The engine keeps a copy of the record beside its audit log.
+            if let Ok(Some(record)) = copied_record(config) {
+                providers::examine(report, config, unsealer.providers(), Some(&record)).await;
+            }
         }
         Err(error) => refused(report, &error),
     }

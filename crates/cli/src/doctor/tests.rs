@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use rcgen::{CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
-use sealwire_crypto::{AppId, Kek, Suite};
+use sealwire_apps::FIRST_SLOT;
+use sealwire_crypto::{AppId, Kek, RootKey, Suite};
+use sealwire_engine::root::Providers;
 use sealwire_testkit::{Options, Postgres};
 use tempfile::TempDir;
 use time::OffsetDateTime;
@@ -378,4 +380,62 @@ async fn a_database_says_what_it_would_lose() {
     deployment.finds(Level::Warning, "database", "connections are free there, and an engine takes 35").await;
     deployment.write("password", "wrong");
     deployment.finds(Level::Wrong, "database", "postgres.password_file").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_provider_and_slot_of_the_root_key_is_checked() {
+    use Level::{Good, Warning, Wrong};
+    let mut deployment = Deployment::new();
+    deployment.config.push_str("[kek]\nproviders = \"providers.toml\"\n");
+    let table = |name: &str| format!("[{name}]\nkind = \"file\"\npath = \"{name}.key\"\n");
+    deployment.write("providers.toml", &(table("safe") + &table("spare")));
+    deployment.write("safe.key", &Kek::generate_hex().unwrap());
+    deployment.write("spare.key", &Kek::generate_hex().unwrap());
+    deployment.finds(Warning, "providers", "the store has no root key").await;
+
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    let change = async |names: &[&str]| {
+        let (control, stores) = open_control(&config).await.unwrap();
+        let providers = Providers::load(&config).unwrap();
+        let (root, mut slots) = (RootKey::generate().unwrap(), Vec::new());
+        for (name, number) in names.iter().zip(FIRST_SLOT..) {
+            slots.push(providers.new_slot(name, [3; 16], &root, number).await.unwrap());
+        }
+        control.create_root([3; 16], &root, slots).await.unwrap();
+        stores.close().await;
+    };
+    change(&["local", "safe"]).await;
+    deployment.finds(Good, "providers", "slot 1 (provider local, file) unwraps root key").await;
+    deployment.finds(Good, "providers", "the last `kek verify` was 0 hours ago").await;
+    deployment.finds(Good, "providers", "provider safe wraps and unwraps a test value").await;
+    deployment.finds(Warning, "providers", "provider spare (file) has no slot").await;
+    deployment.finds(Warning, "providers", "kek.root_key is not \"required\"").await;
+    let report = deployment.examine().await;
+    assert!(!report.findings.iter().any(|it| it.what.contains("has one slot")), "{report:#?}");
+
+    // A provider that is down is a warning while another slot works.
+    let safe = fs::read_to_string(deployment.path("safe.key")).unwrap();
+    fs::remove_file(deployment.path("safe.key")).unwrap();
+    deployment.finds(Warning, "providers", "slot 2 (provider safe, file) does not unwrap root key").await;
+    deployment.finds(Warning, "providers", "provider safe does not wrap and unwrap a test value").await;
+    assert_ne!(deployment.examine().await.worst(), Wrong);
+    fs::remove_file(deployment.path("kek.key")).unwrap();
+    deployment.finds(Wrong, "providers", "slot 2 (provider safe, file) does not unwrap root key").await;
+    deployment.write("safe.key", &safe);
+    deployment.config.push_str("root_key = \"required\"\n");
+    deployment.finds(Warning, "providers", "slot 1 (provider local, file) does not unwrap root key").await;
+    let report = deployment.examine().await;
+    assert!(!report.findings.iter().any(|it| it.what.contains("kek.root_key")), "{report:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_key_with_one_slot_has_no_redundancy() {
+    let deployment = Deployment::new();
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    let (control, stores) = open_control(&config).await.unwrap();
+    let root = RootKey::generate().unwrap();
+    let slot = Providers::load(&config).unwrap().new_slot("local", [3; 16], &root, FIRST_SLOT).await.unwrap();
+    control.create_root([3; 16], &root, vec![slot]).await.unwrap();
+    stores.close().await;
+    deployment.finds(Level::Warning, "providers", "has one slot, of provider local").await;
 }

@@ -1,0 +1,144 @@
+//! Checks of the providers of the root key: each must answer, each slot must unwrap, and one slot is too few.
+//!
+//! A check wraps and unwraps test values, and unwraps slots. It stores nothing, here or at a provider. Results are not audited,
+//! because an engine can have the audit log open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sealwire_apps::{RootEntry, RootRecord, RootSlot};
+use sealwire_config::Config;
+use sealwire_crypto::RootKey;
+use sealwire_engine::root::{LOCAL_PROVIDER, Providers, USE_SECONDS_MAX};
+use sealwire_kek::{Pkcs11Provider, ProviderSettings};
+use tokio::task::JoinSet;
+
+use super::Report;
+
+const CHECK: &str = "providers";
+/// The effect of a provider or slot that does not work.
+const DOWN: &str = "an engine that starts while the other slots fail, too, cannot open any key";
+
+/// Checks the configured providers, and the slots of a root record.
+pub(super) async fn examine(
+    report: &mut Report,
+    config: &Config,
+    providers: &Arc<Providers>,
+    record: Option<&RootRecord>,
+) {
+    let Some(record) = record else {
+        if config.kek_providers.is_some() {
+            report.warn(
+                CHECK,
+                "kek.providers names providers, and the store has no root key",
+                "only the key of kek.provider opens the keys",
+                "run `sealwire kek init`",
+            );
+        }
+        return;
+    };
+    if !config.kek_needs_root {
+        report.warn(
+            CHECK,
+            "the store has a root key, and kek.root_key is not \"required\"",
+            "who writes the store could remove the root key and add keys under an earlier key-encryption key",
+            "set kek.root_key = \"required\" for every engine on this store",
+        );
+    }
+    for root in record.roots() {
+        slots(report, providers, record.set, root).await;
+    }
+    let is_active = |name: &str| record.active.slots.iter().any(|slot| slot.provider == name);
+    let mut trials = JoinSet::new();
+    for (name, settings) in providers.iter() {
+        if is_active(name) {
+            let (providers, name, settings) = (Arc::clone(providers), name.to_owned(), settings.clone());
+            trials.spawn(async move { (name.clone(), within(trial(&providers, &name, &settings)).await) });
+        } else if name != LOCAL_PROVIDER {
+            report.warn(
+                CHECK,
+                format!("provider {name} ({}) has no slot", settings.kind()),
+                "it cannot open any key",
+                format!("run `sealwire kek add {name}`, or remove it from the file of kek.providers"),
+            );
+        }
+    }
+    let results: BTreeMap<_, _> = trials.join_all().await.into_iter().collect();
+    for (name, result) in results {
+        match result {
+            Ok(()) => report.good(CHECK, format!("provider {name} wraps and unwraps a test value")),
+            Err(reason) => report.warn(
+                CHECK,
+                format!("provider {name} does not wrap and unwrap a test value: {reason}"),
+                "it cannot get a slot of a new root key, and `sealwire root rotate` stops",
+                "mend what is named, or run `sealwire kek remove` for its slot",
+            ),
+        }
+    }
+}
+
+/// Unwraps every slot of a root key, side by side.
+async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], root: &RootEntry) {
+    let mut unwraps = JoinSet::new();
+    for slot in root.slots.iter().cloned() {
+        let (providers, root) = (Arc::clone(providers), root.clone());
+        unwraps.spawn(async move {
+            let unwrapped = async { providers.unwrap_slot(set, &root, &slot).await.map(drop) };
+            (slot.number, within(unwrapped).await)
+        });
+    }
+    let results: BTreeMap<_, _> = unwraps.join_all().await.into_iter().collect();
+    let works = results.values().any(Result::is_ok);
+    for slot in &root.slots {
+        let RootSlot { number, provider, kind, .. } = slot;
+        let named = format!("slot {number} (provider {provider}, {kind})");
+        let remedy = "mend what is named; `sealwire kek verify` shows the same";
+        match results.get(number) {
+            Some(Ok(())) => {
+                let age = age_text(slot.verified_unix_s);
+                report.good(CHECK, format!("{named} unwraps root key {root}; the last `kek verify` was {age} ago"));
+            }
+            Some(Err(reason)) if works => {
+                report.warn(CHECK, format!("{named} does not unwrap root key {root}: {reason}"), DOWN, remedy);
+            }
+            Some(Err(reason)) => {
+                let why = "no slot unwraps this root key: an engine that starts cannot open any key";
+                report.wrong(CHECK, format!("{named} does not unwrap root key {root}: {reason}"), why, remedy);
+            }
+            None => {}
+        }
+    }
+    if let [slot] = &*root.slots {
+        report.warn(
+            CHECK,
+            format!("root key {root} has one slot, of provider {}", slot.provider),
+            "if that provider loses its key, nothing sealed can be opened again",
+            "configure another provider, and run `sealwire kek add` for it",
+        );
+    }
+}
+
+/// Wraps and unwraps a test value.
+async fn trial(providers: &Providers, name: &str, settings: &ProviderSettings) -> Result<(), String> {
+    if let ProviderSettings::Pkcs11(options) = settings {
+        // Also checks that the token rejects altered values.
+        return Pkcs11Provider::new(options.clone()).check().await.map_err(|error| error.to_string());
+    }
+    let root = RootKey::generate().map_err(|error| error.to_string())?;
+    providers.new_slot(name, [0; 16], &root, 0).await.map(drop).map_err(|error| error.to_string())
+}
+
+async fn within(check: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let late = |_| Err(format!("no answer within {USE_SECONDS_MAX} seconds"));
+    tokio::time::timeout(Duration::from_secs(USE_SECONDS_MAX), check).await.unwrap_or_else(late)
+}
+
+/// Prints the time since a moment, in days or, below two days, in hours.
+fn age_text(unix_s: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    match now.saturating_sub(unix_s) / 3_600 {
+        hours @ 0..48 => format!("{hours} hours"),
+        hours => format!("{} days", hours / 24),
+    }
+}
