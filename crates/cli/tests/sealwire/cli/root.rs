@@ -58,6 +58,8 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     let folder = opens(folder);
     assert!(at.join("sealwire-dev/audit/root.json").exists());
     assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
+    let uses = ok(&at, &["audit", "show", "--event", "provider"]);
+    assert!(uses.contains(", unwrap of slot ") && uses.contains(" (file): ok, "), "{uses}");
     refused_after_output(&at, &["kek", "verify"], "1 slots do not unwrap");
     ok(&at, &["kek", "remove", "1"]);
     assert!(ok(&at, &["kek", "verify"]).contains("slot 2 (provider vault): unwraps the root key"));
@@ -150,12 +152,23 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     let (done, said) = run(&["kek", "init"]);
     assert!(done && said.contains("3 slots"), "{said}");
     assert!(run(&["kek", "verify"]).0);
+    let said = run(&["doctor", "--all"]).1;
+    for expected in [
+        "slot 1 (provider hsm, pkcs11) unwraps root key",
+        "slot 3 (provider vault, transit) unwraps root key",
+        "provider hsm wraps and unwraps a test value",
+        "provider vault wraps and unwraps a test value",
+    ] {
+        assert!(said.contains(&format!("good     providers: {expected}")), "{expected} is not in {said}");
+    }
     let key = fs::read_to_string(at.join("kek")).unwrap();
     fs::write(at.join("kek"), "0".repeat(64)).unwrap();
     assert!(run(&["config", "check"]).0, "token and transit engine are left");
     // Without its configuration SoftHSM has no token.
     assert!(ok(path, &["config", "check"]).contains("is good"), "the transit engine is left");
     drop(transit);
+    let said = run(&["doctor"]).1;
+    assert!(said.contains("warning  providers: slot 3 (provider vault, transit) does not unwrap root key"), "{said}");
     refused(path, &["config", "check"], 1, "no slot unwraps it");
     assert!(run(&["config", "check"]).0, "the token is left");
     let (verified, said) = run(&["kek", "verify"]);
