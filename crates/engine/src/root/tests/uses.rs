@@ -8,6 +8,7 @@ use sealwire_apps::Target;
 use sealwire_audit::{AuditKey, Filter, Follow, RecordView};
 use sealwire_kek::{ProviderKind, RootBytes};
 use sealwire_telemetry::{Phase, Telemetry};
+use sealwire_testkit::child;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing_subscriber::fmt::MakeWriter;
@@ -16,6 +17,8 @@ use super::*;
 use crate::apps::Apps;
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// Set in the child process of a test.
+const CHILD: &str = "SEALWIRE_TEST_CHILD_USES";
 
 /// How a provider answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,8 +193,20 @@ async fn no_slot_is_probed_with_an_interval_of_zero() {
     assert_eq!(engine.east.unwraps.load(Relaxed), before);
 }
 
+/// A slot that fails shows in metrics and log, and nowhere else. The log is captured in a process of its own, because
+/// tests beside this one decide which log lines exist.
+#[test]
+fn a_slot_that_fails_its_probe_is_an_alert_and_no_outage() {
+    let mut child = child::command("root::tests::uses::child_process");
+    assert!(child.env(CHILD, "1").status().unwrap().success());
+}
+
+/// The child process of the test above; passes at once if that test did not start it.
 #[tokio::test(start_paused = true)]
-async fn a_slot_that_fails_its_probe_is_an_alert_and_no_outage() {
+async fn child_process() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
     let lines = CapturedLines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
     let _captured = tracing::subscriber::set_default(subscriber);
