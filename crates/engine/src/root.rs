@@ -46,7 +46,7 @@ pub const ROOT_COPY_FILE: &str = "root.json";
 /// Maximum bytes that are read of it. A record with all slots of two root keys is below 200 KiB.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
-/// The configured providers, by name.
+/// The configured providers, by name, and the observer of their uses.
 #[derive(Debug)]
 pub struct Providers(BTreeMap<String, ConfiguredProvider>, Arc<ProviderUses>);
 

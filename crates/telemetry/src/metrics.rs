@@ -361,7 +361,7 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_provider_requests_total",
         kind: "counter",
         labels: &["provider", "kind", "operation", "outcome"],
-        help: "Uses of providers of the root key; probe: check of a slot, abandoned: another slot answered first",
+        help: "Uses of providers of the root key; probe: check of a slot, abandoned: not waited for, as another slot answered first",
     },
     MetricDoc {
         name: "sealwire_provider_seconds",

@@ -68,7 +68,7 @@ pub enum ProviderOutcome {
     Settings,
     /// The copy unwraps to another root key.
     OtherRoot,
-    /// Not waited for, since another slot answered first.
+    /// Not waited for: another slot answered first, or the load of the state was given up.
     Abandoned,
 }
 
