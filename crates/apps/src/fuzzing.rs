@@ -3,6 +3,7 @@
 use sealwire_crypto::Kek;
 
 use super::record::{Contents, SIGNING_KEY, SigningKeyEntry, app_key, collection_key};
+use super::record_index::{HEAD, RecordIndex, is_of_index};
 use super::{ROOT_RECORD, State, keys};
 use sealwire_store::{Snapshot, StoreError};
 
@@ -28,4 +29,26 @@ pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
 /// Any [`StoreError`].
 pub fn load(kek: &Kek, snapshot: &Snapshot) -> Result<State, StoreError> {
     keys::unwrap_state(kek, &Contents::read(snapshot)?)
+}
+
+/// Adds the index under a root key to records that have none. Returns `None` if they have one.
+pub fn authenticated(kek: &Kek, snapshot: &Snapshot) -> Option<Snapshot> {
+    let key = kek.state_key()?;
+    if snapshot.records.keys().any(|key| is_of_index(key)) {
+        return None;
+    }
+    let index = RecordIndex::of(&snapshot.records);
+    let mut records = snapshot.records.clone();
+    records.insert(HEAD.into(), index.head(key, snapshot.generation));
+    records.extend(index.into_rows());
+    Some(Snapshot { generation: snapshot.generation, records })
+}
+
+/// Verifies the records that a store with a root key loaded, and returns them without the index.
+///
+/// # Errors
+/// [`StoreError::NotAuthentic`] or [`StoreError::Damaged`].
+pub fn verified(kek: &Kek, loaded: &Snapshot) -> Result<Snapshot, StoreError> {
+    let key = kek.state_key().ok_or_else(|| StoreError::RootKey("not the key of a root key".into()))?;
+    RecordIndex::open(key, loaded.clone()).map(|(snapshot, _)| snapshot)
 }

@@ -409,8 +409,8 @@ impl Apps {
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
-                // Whoever writes the file removes it.
-                Err(StoreError::ReadOnly) => {}
+                // Whoever writes the file removes it. An older state that was put back is not changed.
+                Err(StoreError::ReadOnly | StoreError::RolledBack { .. }) => {}
                 Err(error) => return Err(error),
             }
             self.refresh().await?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Control, KeyKind, Scope, Target};
-use sealwire_crypto::{AppId, Kek, Suite};
+use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_store::{ControlStore, Snapshot, StoreError};
 use sealwire_store_embedded::FileStore;
 use zeroize::Zeroizing;
@@ -18,6 +18,12 @@ fn kek() -> Kek {
 
 static KEK: LazyLock<Kek> = LazyLock::new(kek);
 
+/// The KEK of a root key, which authenticates records.
+static ROOT_KEK: LazyLock<Kek> = LazyLock::new(|| {
+    let root = RootKey::from_bytes(Zeroizing::new([8; 32]));
+    root.kek(&[9; 16], Zeroizing::default()).expect("a KEK")
+});
+
 /// Reads a file, its records, and the keys in them.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
@@ -28,6 +34,13 @@ pub(crate) fn run(input: &[u8]) {
     let written = sealwire_store_embedded::fuzzing::write_state(&snapshot);
     assert_eq!(sealwire_store_embedded::fuzzing::read_state(&written).as_ref(), Ok(&snapshot));
     assert_eq!(sealwire_store_embedded::fuzzing::write_state(&snapshot), written);
+    // Records verify only with the index that the root key makes for them.
+    let is_verified = shown(sealwire_apps::fuzzing::verified(&ROOT_KEK, &snapshot.loaded())).is_some();
+    if let Some(authenticated) = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot) {
+        assert!(!is_verified);
+        let verified = sealwire_apps::fuzzing::verified(&ROOT_KEK, &authenticated.loaded());
+        assert_eq!(verified.expect("they are authentic"), snapshot.loaded());
+    }
     if let Some(again) = shown(sealwire_apps::fuzzing::records(&snapshot)) {
         assert_eq!(again.generation, snapshot.generation);
         assert!(again.records.keys().eq(snapshot.records.keys()));
@@ -91,6 +104,13 @@ fn made() -> String {
     std::fs::read_to_string(path).expect("the file")
 }
 
+/// Adds the index of its records to a file.
+fn authenticated(file: &str) -> String {
+    let snapshot = sealwire_store_embedded::fuzzing::read_state(file).expect("a state");
+    let authenticated = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot).expect("records without an index");
+    sealwire_store_embedded::fuzzing::write_state(&authenticated)
+}
+
 pub(crate) fn seeds() -> Vec<Seed> {
     let file = |records: &[(&str, &str)]| {
         let records = records.iter().map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
@@ -102,6 +122,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let app = r#"{"format":1,"live":{"app":"shop","number":1,"state":"active","settings":{"epoch_ms":60000,"format":"evervault"},"highest":{"r1":1},"keys":[],"token_keys":[]}}"#;
     vec![
         Seed { is_random: true, ..Seed::new("two-apps", &[], made()) },
+        Seed { is_random: true, ..Seed::new("authenticated", &[], authenticated(&made())) },
         Seed::new("empty", &[], file(&[])),
         Seed::new("tombstones", &[], file(&[("app/web", deleted), ("collection/shop/cards", gone)])),
         Seed::new("collection", &[], file(&[("app/shop", app), ("collection/shop/people", collection)])),
@@ -141,6 +162,10 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         "collection/shop/",
         "role/",
         "root",
+        "head",
+        "index/",
+        "single-index/",
+        "\"code\":",
         "\\u0041",
     ])
 }

@@ -25,6 +25,10 @@ pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlSt
     if made.is_none() && is_ours && !config.administrators.is_empty() {
         return match make(&config.administrators, store).await {
             Ok(()) => Ok(true),
+            Err(error @ StoreError::RolledBack { .. }) => {
+                tracing::warn!(%error, "access.administrators are not given their role");
+                Ok(false)
+            }
             Err(StoreError::ReadOnly) => {
                 tracing::warn!(
                     "access.administrators cannot be given their role: this engine only reads its file; \
