@@ -7,6 +7,7 @@ mod contract;
 mod epochs;
 mod hybrid;
 mod outside;
+mod recovery;
 mod rfc9180;
 mod root;
 mod short_fields;
