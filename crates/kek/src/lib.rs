@@ -13,6 +13,7 @@ mod aws_kms_options;
 mod https;
 pub mod local;
 pub mod pkcs11;
+pub mod recovery;
 mod secret_file;
 pub mod settings;
 pub mod shares;
@@ -32,6 +33,7 @@ use zeroize::Zeroizing;
 
 pub use local::{EnvironmentProvider, FileProvider};
 pub use pkcs11::{Pkcs11Options, Pkcs11Provider};
+pub use recovery::{RecoveryError, RecoveryKey, RecoveryPublicKey, SharesProvider};
 pub use sealwire_crypto::WRAPPED_BYTES_MAX;
 pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
 pub use settings::{ProviderSettings, SettingsError};
@@ -80,6 +82,8 @@ pub enum ProviderKind {
     AwsKms,
     /// The transit engine of HashiCorp Vault or OpenBao.
     Transit,
+    /// A recovery public key, whose private key is split into shares.
+    Shares,
 }
 
 impl ProviderKind {
@@ -92,15 +96,22 @@ impl ProviderKind {
             Self::Pkcs11 => "pkcs11",
             Self::AwsKms => "awskms",
             Self::Transit => "transit",
+            Self::Shares => "shares",
         }
     }
 
     /// Returns the kind with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::File, Self::Environment, Self::Pkcs11, Self::AwsKms, Self::Transit]
+        [Self::File, Self::Environment, Self::Pkcs11, Self::AwsKms, Self::Transit, Self::Shares]
             .into_iter()
             .find(|kind| kind.name() == name)
+    }
+
+    /// Returns true if the kind wraps by itself but unwraps only with people: the holders of shares.
+    #[must_use]
+    pub const fn needs_holders(self) -> bool {
+        matches!(self, Self::Shares)
     }
 }
 
@@ -132,6 +143,9 @@ pub enum ProviderError {
     /// The settings cannot be used.
     #[error("{0}")]
     Settings(String),
+    /// The copy unwraps only with the shares of a recovery key, which no configuration has. Not a failure of the provider.
+    #[error("{}", recovery::NEEDS_HOLDERS)]
+    NeedsHolders,
 }
 
 /// Wraps and unwraps root keys.

@@ -13,6 +13,7 @@
 //! | `pkcs11` | `module`, `token` or `serial` or both, `key`, `key_id` (optional), `pin_file` |
 //! | `awskms` | `key_id`, `region`, `endpoint_url` (optional), `ca`, `credentials` (`environment`), timeouts; for `credentials` = `file`: `credentials_file`, `profile` (`default`); `web_identity`: `role_arn`, `web_identity_token_file`, `sts_endpoint_url` (optional) |
 //! | `transit` | `address`, `ca`, `namespace` (optional), `mount` (`transit`), `key`, `client_certificate` and `client_key` (optional), `auth`, timeouts; for `auth` = `token`: `token_file`; `approle`: `approle_mount` (`approle`), `role_id`, and `secret_id_file` or `wrapped_secret_id_file` with `wrapped_creation_path`; `certificate`: `cert_mount` (`cert`), `cert_role` (optional) |
+//! | `shares` | `public_key` |
 //!
 //! Defaults are in parentheses. Timeouts are `connect_timeout_ms` (2000) and `request_timeout_ms` (5000), in milliseconds
 //! from 100 to 60000. `ca` is required unless every URL is `http://`, which is for hosts on this machine alone. See
@@ -28,7 +29,7 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 
 use crate::{
     AwsCredentials, AwsKmsOptions, EnvironmentProvider, FileProvider, Pkcs11Options, Pkcs11Provider, Provider,
-    ProviderError, ProviderKind, SecretIdSource, Transit, TransitLogin, TransitOptions,
+    ProviderError, ProviderKind, SecretIdSource, SharesProvider, Transit, TransitLogin, TransitOptions,
 };
 
 /// Longest name of a provider, in bytes.
@@ -61,6 +62,11 @@ pub enum ProviderSettings {
     AwsKms(AwsKmsOptions),
     /// A KEK in the transit engine of Vault or OpenBao.
     Transit(TransitOptions),
+    /// A recovery public key, whose private key is split into shares.
+    Shares {
+        /// The file with the public key.
+        public_key: PathBuf,
+    },
 }
 
 /// A setting cannot be used. No text contains a value.
@@ -102,7 +108,7 @@ impl ProviderSettings {
             return Err(error("the name must be of 1 to 64 characters of a to z, 0 to 9, `-` and `_`"));
         }
         let kind = ProviderKind::from_name(kind)
-            .ok_or_else(|| error("the kind must be one of: file, environment, pkcs11, awskms, transit"))?;
+            .ok_or_else(|| error("the kind must be one of: file, environment, pkcs11, awskms, transit, shares"))?;
         let mut reader = SettingsReader { provider: name, kind, table, folder, known: Vec::new() };
         let settings = match kind {
             ProviderKind::File => Self::File { path: reader.path("path")? },
@@ -110,6 +116,7 @@ impl ProviderSettings {
             ProviderKind::Pkcs11 => Self::Pkcs11(reader.pkcs11()?),
             ProviderKind::AwsKms => Self::AwsKms(reader.aws_kms()?),
             ProviderKind::Transit => Self::Transit(reader.transit()?),
+            ProviderKind::Shares => Self::Shares { public_key: reader.path("public_key")? },
         };
         reader.reject_unknown()?;
         Ok(settings)
@@ -124,6 +131,7 @@ impl ProviderSettings {
             Self::Pkcs11(_) => ProviderKind::Pkcs11,
             Self::AwsKms(_) => ProviderKind::AwsKms,
             Self::Transit(_) => ProviderKind::Transit,
+            Self::Shares { .. } => ProviderKind::Shares,
         }
     }
 
@@ -156,6 +164,7 @@ impl ProviderSettings {
                 ("namespace", options.namespace.clone()),
                 ("auth", text(login_name(&options.login))),
             ],
+            Self::Shares { public_key } => vec![("public_key", path(public_key))],
         };
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -166,7 +175,7 @@ impl ProviderSettings {
     pub fn secret_files(&self) -> Vec<(&'static str, &Path)> {
         match self {
             Self::File { path } => vec![("path", path)],
-            Self::Environment { .. } => Vec::new(),
+            Self::Environment { .. } | Self::Shares { .. } => Vec::new(),
             Self::Pkcs11(options) => vec![("pin_file", &options.pin_file)],
             Self::AwsKms(options) => match &options.credentials {
                 AwsCredentials::File { path, .. } => vec![("credentials_file", path)],
@@ -206,6 +215,7 @@ impl ProviderSettings {
                 return Err(ProviderError::Settings(text.into()));
             }
             Self::Transit(options) => Arc::new(Transit::new(options.clone())?),
+            Self::Shares { public_key } => Arc::new(SharesProvider::new(public_key.clone())),
         })
     }
 }

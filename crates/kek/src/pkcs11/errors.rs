@@ -46,6 +46,7 @@ impl ModuleFailure {
                 ProviderError::DoesNotUnwrap(text) => ProviderError::DoesNotUnwrap(named(text)),
                 ProviderError::WrongAnswer(text) => ProviderError::WrongAnswer(named(text)),
                 ProviderError::Settings(text) => ProviderError::Settings(named(text)),
+                ProviderError::NeedsHolders => ProviderError::NeedsHolders,
             }),
         }
     }

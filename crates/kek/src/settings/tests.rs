@@ -451,3 +451,15 @@ fn secret_files_are_the_files_whose_permissions_matter() {
         assert_eq!(files.join(" "), *expected);
     }
 }
+
+#[test]
+fn a_recovery_public_key_is_a_file() {
+    let shares = ProviderSettings::Shares { public_key: "/etc/sealwire/recovery.pub".into() };
+    assert_eq!(parse("shares", &[("public_key", "recovery.pub")]).as_ref(), Ok(&shares));
+    assert_eq!((shares.kind().name(), shares.secret_files()), ("shares", vec![]), "nothing in it is secret");
+    assert_eq!(shares.public_fields()["public_key"], "/etc/sealwire/recovery.pub");
+    let missing = parse("shares", &[]).unwrap_err();
+    assert!(missing.contains("public_key: missing, and kind shares needs it"), "{missing}");
+    let unknown = parse("shares", &[("public_key", "recovery.pub"), ("share", "1")]).unwrap_err();
+    assert!(unknown.contains("share"), "{unknown}");
+}
