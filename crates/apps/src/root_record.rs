@@ -74,7 +74,7 @@ pub struct RootSlot {
     pub wrapped: Vec<u8>,
     /// Time of creation, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// Time at which the copy was last unwrapped and found right, in seconds since 1970-01-01 UTC.
+    /// Time at which the copy was last unwrapped and found right, in seconds since 1970-01-01 UTC; 0: never.
     pub verified_unix_s: u64,
 }
 

@@ -23,6 +23,7 @@ use data_encoding::HEXLOWER;
 use sealwire_apps::{FindKek, Freshness, RootEntry, RootRecord, RootSlot};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
+use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
 use sealwire_store::StoreError;
 use sealwire_telemetry::metrics::{Metrics, ProviderOperation, ProviderOutcome};
@@ -121,7 +122,7 @@ impl Providers {
         }
     }
 
-    /// Wraps a root key for a new slot, and unwraps the copy once.
+    /// Wraps a root key for a new slot, and unwraps the copy once, unless that needs the holders of shares.
     ///
     /// # Errors
     /// [`StoreError::RootKey`], which names the provider.
@@ -140,9 +141,12 @@ impl Providers {
         let running = self.uses().begin(ProviderOperation::Wrap, id, name, kind);
         let wrapped = running.end(provider.wrap(root.expose(), &place).await.map_err(UseError::from));
         let wrapped = wrapped.map_err(|error| failed(&error.reason))?;
-        let running = self.uses().begin(ProviderOperation::Unwrap, id, name, kind);
-        let unwrapped = running.end(unwrap_checked(&**provider, &wrapped, place).await);
-        drop(unwrapped.map_err(|error| failed(&error.reason))?);
+        let needs_holders = provider.kind().needs_holders();
+        if !needs_holders {
+            let running = self.uses().begin(ProviderOperation::Unwrap, id, name, kind);
+            let unwrapped = running.end(unwrap_checked(&**provider, &wrapped, place).await);
+            drop(unwrapped.map_err(|error| failed(&error.reason))?);
+        }
         let fields = configured.settings.public_fields().into_iter();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(RootSlot {
@@ -152,8 +156,16 @@ impl Providers {
             fields: fields.map(|(field, value)| (field.to_owned(), value)).collect(),
             wrapped,
             created_unix_s: now,
-            verified_unix_s: now,
+            verified_unix_s: if needs_holders { 0 } else { now },
         })
+    }
+
+    /// Returns true if the copy in a slot unwraps only with the holders of shares, so that [`Self::unwrap_slot`] fails.
+    #[must_use]
+    pub fn needs_holders(&self, slot: &RootSlot) -> bool {
+        let configured = self.0.get(&slot.provider);
+        configured.is_some_and(|configured| configured.settings.kind().needs_holders())
+            && recovery_key_of(&slot.wrapped).is_some()
     }
 
     /// Unwraps the copy in one slot, and checks that it is the root key of the record.
@@ -181,6 +193,10 @@ impl Providers {
         };
         let configured = self.0.get(&slot.provider).ok_or_else(|| unusable("not configured here".to_owned()))?;
         let provider = configured.provider.as_ref().map_err(|error| unusable(error.to_string()))?;
+        if provider.kind().needs_holders() {
+            // Expected at every start: neither a use nor a failure.
+            return Err(ProviderError::NeedsHolders.into());
+        }
         let running = self.uses().begin(operation, id, &slot.provider, provider.kind().name());
         let place = WrapSlot { set, root: root.id, number: slot.number };
         running.end(unwrap_checked(&**provider, &slot.wrapped, place).await)
@@ -363,6 +379,19 @@ impl Unsealer {
         Err(StoreError::RootKey(what.into()))
     }
 
+    /// Keeps a root key of the record that was unwrapped in another way: by shares.
+    ///
+    /// # Errors
+    /// [`StoreError::RootKey`] if it is not the root key of `root`.
+    pub fn keep(&self, set: [u8; 16], root: &RootEntry, found: RootKey) -> Result<Arc<RootKey>, StoreError> {
+        if found.id(&set)? != root.id {
+            return Err(StoreError::RootKey("the copy unwraps to another root key".into()));
+        }
+        let found = Arc::new(found);
+        self.kept().insert(root.id, Arc::clone(&found));
+        Ok(found)
+    }
+
     fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
         self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -376,7 +405,7 @@ impl Unsealer {
     }
 
     async fn note(&self, root: Option<&RootRecord>) {
-        self.providers.uses().set_record(root);
+        self.providers.uses().set_record(root, |slot| self.providers.needs_holders(slot));
         let mut copy = self.copy.lock().await;
         if copy.latest.as_ref().is_none_or(|latest| latest.as_ref() != root) {
             (copy.latest, copy.is_written) = (Some(root.cloned()), false);

@@ -47,7 +47,7 @@ impl From<ProviderError> for UseError {
             ProviderError::NotFound(_) => ProviderOutcome::NotFound,
             ProviderError::DoesNotUnwrap(_) => ProviderOutcome::DoesNotUnwrap,
             ProviderError::WrongAnswer(_) => ProviderOutcome::WrongAnswer,
-            ProviderError::Settings(_) => ProviderOutcome::Settings,
+            ProviderError::Settings(_) | ProviderError::NeedsHolders => ProviderOutcome::Settings,
         };
         Self { outcome, reason: error.to_string() }
     }
@@ -192,8 +192,8 @@ impl ProviderUses {
         state.set_gauges();
     }
 
-    /// Takes the record that was loaded. Forgets the slots of others.
-    pub(super) fn set_record(&self, record: Option<&RootRecord>) {
+    /// Takes the record that was loaded. Forgets the slots of others, and ignores those that only people can unwrap.
+    pub(super) fn set_record(&self, record: Option<&RootRecord>, needs_holders: impl Fn(&RootSlot) -> bool) {
         let mut state = self.lock();
         if state.record.as_deref() == record {
             return;
@@ -201,7 +201,7 @@ impl ProviderUses {
         state.record = record.cloned().map(Arc::new);
         state.slots.retain(|id, _| record.is_some_and(|record| has_slot(record, *id)));
         for root in record.into_iter().flat_map(RootRecord::roots) {
-            for slot in &root.slots {
+            for slot in root.slots.iter().filter(|slot| !needs_holders(slot)) {
                 let id = SlotId { root: root.id, number: slot.number };
                 let health = state.slots.entry(id).or_insert_with(|| SlotHealth::new(0));
                 health.verified_unix_s = health.verified_unix_s.max(slot.verified_unix_s);
