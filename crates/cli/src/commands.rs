@@ -102,6 +102,8 @@ enum Command {
     Kek(kek::Args),
     /// Replace or remove the store's root key
     Root(kek::RootArgs),
+    /// Split a recovery key into shares for several people, who together open a store whose providers are lost
+    Recovery(kek::RecoveryArgs),
     /// Verify the audit trail, and show its records
     Audit(audit::Args),
     /// Check a configuration file, or print one with every key
@@ -139,6 +141,7 @@ pub fn run() -> ExitCode {
         Command::Store(args) => store::run(&args),
         Command::Kek(args) => kek::run(&args),
         Command::Root(args) => kek::run_root(&args),
+        Command::Recovery(args) => kek::run_recovery(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),

@@ -17,6 +17,10 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{ConfigArgs, Failure};
 
+mod recovery;
+
+pub(super) use recovery::{RecoveryArgs, run_recovery};
+
 /// Interval at which a rotation looks for engines that are behind.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,6 +92,8 @@ enum KekCommand {
         number: u32,
     },
     /// Unwrap every slot, and record which ones are right. Fails if one is not
+    ///
+    /// A slot of kind `shares` is not tried: `recovery check` does that with its holders.
     Verify {
         #[command(flatten)]
         store: StoreArgs,
@@ -131,6 +137,20 @@ enum RootCommand {
         #[arg(long, value_name = "GENERATION")]
         seen: Option<u64>,
     },
+    /// Unwrap the root key with shares of a recovery key, and give it a slot of a provider that is there
+    ///
+    /// For a store whose providers are all lost. Configure a new provider, or put a new key into the file of `kek.provider`
+    /// (named `local`), and stop the engine if the state is a folder. Then give any shares that reach the threshold. A slot
+    /// of the same provider that does not unwrap is replaced. Engines start again afterwards. Nothing is changed if a share is wrong.
+    Recover {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        shares: recovery::ShareArgs,
+        /// Provider to give a slot; may be given again
+        #[arg(long = "provider", value_name = "NAME", required = true)]
+        providers: Vec<String>,
+    },
     /// Remove the root key, and wrap all stored keys under the configured key-encryption key, as before `kek init`
     Remove {
         #[command(flatten)]
@@ -173,6 +193,10 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             |unsealer| unsealer.take_anchor().map(|anchored| anchored.generation),
             async |store, anchored| accept_rollback(store, anchored.max(*seen)).await,
         ),
+        RootCommand::Recover { store, shares, providers } => {
+            let shares = shares.read()?;
+            store.run(async |store| recovery::recover(store, &shares, providers).await)
+        }
         RootCommand::Remove { store, to_local: _ } => store.run(remove_root),
     }
 }
@@ -257,7 +281,8 @@ async fn list(store: &RootStore) -> Result<(), Failure> {
     }
     let without = |name: &str| roots.iter().all(|(root, _)| root.slots.iter().all(|slot| slot.provider != name));
     if store.json {
-        let roots: Vec<_> = roots.iter().enumerate().map(|(at, (root, results))| of_root(at, root, results)).collect();
+        let roots = roots.iter().enumerate().map(|(at, (root, results))| of_root(store, at, root, results));
+        let roots: Vec<_> = roots.collect();
         let providers = store.providers().iter();
         let providers: Vec<_> = providers
             .map(|(name, settings)| {
@@ -303,16 +328,16 @@ fn state_name(at: usize) -> &'static str {
     if at == 0 { "active" } else { "incoming" }
 }
 
-fn of_root(at: usize, root: &RootEntry, results: &[Result<(), String>]) -> Value {
-    let slots: Vec<_> = root.slots.iter().zip(results).map(|(slot, result)| of_slot(slot, result)).collect();
+fn of_root(store: &RootStore, at: usize, root: &RootEntry, results: &[Result<(), String>]) -> Value {
+    let slots: Vec<_> = root.slots.iter().zip(results).map(|(slot, result)| of_slot(store, slot, result)).collect();
     json!({"id": root.to_string(), "state": state_name(at), "created_unix_s": root.created_unix_s, "slots": slots})
 }
 
-fn of_slot(slot: &RootSlot, result: &Result<(), String>) -> Value {
+fn of_slot(store: &RootStore, slot: &RootSlot, result: &Result<(), String>) -> Value {
     json!({
         "number": slot.number, "provider": slot.provider, "kind": slot.kind, "fields": slot.fields,
         "created_unix_s": slot.created_unix_s, "verified_unix_s": slot.verified_unix_s,
-        "unwraps": result.is_ok(), "error": result.as_ref().err(),
+        "unwraps": result.is_ok(), "needs_holders": store.providers().needs_holders(slot), "error": result.as_ref().err(),
     })
 }
 
@@ -401,11 +426,12 @@ async fn verify(store: &RootStore) -> Result<(), Failure> {
     for (at, root) in record.roots().enumerate() {
         let results = unwrapped(store, record.set, root).await;
         let verified: Vec<u32> = right_slots(root, &results).collect();
-        failed += root.slots.len() - verified.len();
+        let held = root.slots.iter().filter(|slot| store.providers().needs_holders(slot)).count();
+        failed += root.slots.len() - verified.len() - held;
         if !verified.is_empty() {
             store.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await?;
         }
-        shown.push(of_root(at, root, &results));
+        shown.push(of_root(store, at, root, &results));
         for (slot, result) in root.slots.iter().zip(&results).filter(|_| !store.json) {
             let result = result.as_ref().err().map_or("unwraps the root key", |reason| &**reason);
             println!("slot {} (provider {}): {result}", slot.number, slot.provider);
@@ -422,6 +448,7 @@ async fn rotate(store: &RootStore) -> Result<(), Failure> {
     let root = store.unsealer.unseal(record.set, &record.active).await?;
     let names = record.active.slots.iter().map(|slot| &*slot.provider);
     let add = store.new_slots(names, record.set, &root, record.next_slot).await?;
+    recovery::check_same_keys(&record.active.slots, &add)?;
     let remove: Vec<u32> = record.active.slots.iter().map(|slot| slot.number).collect();
     let count = add.len();
     let generation =
@@ -441,6 +468,7 @@ async fn rotate_root(store: &RootStore, wait: Duration) -> Result<(), Failure> {
             let root = Arc::new(RootKey::generate()?);
             let names = record.active.slots.iter().map(|slot| &*slot.provider);
             let slots = store.new_slots(names, record.set, &root, record.next_slot).await?;
+            recovery::check_same_keys(&record.active.slots, &slots)?;
             store.control.stage_root(&root, slots).await?;
             root
         }
@@ -505,6 +533,9 @@ async fn remove_root(store: &RootStore) -> Result<(), Failure> {
 }
 
 fn time_text(unix_s: u64) -> String {
+    if unix_s == 0 {
+        return "never".to_owned();
+    }
     let time = i64::try_from(unix_s).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| unix_s.to_string())
 }

@@ -11,7 +11,7 @@ use sealwire_testkit::{Certificates, ROOT_TOKEN, TransitServer};
 use super::{DEV, Dev, ok, refused};
 
 /// Starts an engine on the folder, and opens the document that an engine sealed before.
-fn opens(folder: tempfile::TempDir) -> tempfile::TempDir {
+pub(super) fn opens(folder: tempfile::TempDir) -> tempfile::TempDir {
     let dev = Dev::start_in(folder);
     assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
     dev.end()

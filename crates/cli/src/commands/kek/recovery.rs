@@ -1,0 +1,373 @@
+//! `recovery` and `root recover`: a recovery key in shares, and opening a store with them.
+//!
+//! The recovery key exists in memory alone, while it is split or joined. No share and no key is printed; shares go to
+//! files that only their owner can read.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use sealwire_apps::{RootEntry, RootRecord, RootSlot, SlotChange};
+use sealwire_crypto::RootKey;
+use sealwire_kek::recovery::recovery_key_of;
+use sealwire_kek::{RecoveryKey, Share, WrapSlot};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{Failure, RootStore, StoreArgs};
+
+/// File with the public key, in the folder of the shares.
+const PUBLIC_KEY_FILE: &str = "recovery.pub";
+/// Maximum bytes of a file with a share, or of all shares on standard input: 255 take 24 KiB.
+const INPUT_BYTES_MAX: usize = 64 << 10;
+
+/// Arguments of `recovery`.
+#[derive(Debug, clap::Args)]
+pub(in super::super) struct RecoveryArgs {
+    #[command(subcommand)]
+    command: RecoveryCommand,
+}
+
+/// Where shares are read from.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShareArgs {
+    /// File with one share, given once per share; `-` reads shares from standard input, one per line [default: -]
+    #[arg(long = "share", value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// How a key is split.
+#[derive(Debug, clap::Args)]
+struct SplitArgs {
+    /// Number of shares that are needed, at least 2
+    #[arg(long, value_name = "NUMBER")]
+    threshold: u8,
+    /// Number of shares to make, one per holder, at most 255
+    #[arg(long, value_name = "NUMBER")]
+    shares: u8,
+    /// Folder to create, for the public key and one file per share. Choose one in memory (`/dev/shm`), hand the shares
+    /// out, and delete it
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum RecoveryCommand {
+    /// Create a recovery key for this store: a public key that wraps, and shares of the private key that unwrap
+    ///
+    /// The store must have a root key (`kek init`). Afterwards give the public key a table of kind `shares` in the file of
+    /// `kek.providers`, and a slot by `kek add`. Rotations then need no holder. The private key is never written or printed:
+    /// without enough shares nobody has it.
+    Create {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        split: SplitArgs,
+    },
+    /// Join shares, and split the same recovery key anew, for other holders or another threshold
+    ///
+    /// The slot stays as it is. Shares of the earlier split still open it, and do not mix with the new ones: have their
+    /// holders destroy them. If a former holder is not trusted, create another recovery key instead.
+    Split {
+        #[command(flatten)]
+        given: ShareArgs,
+        #[command(flatten)]
+        split: SplitArgs,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check that shares open their slot, and record the time in it. Changes nothing else
+    ///
+    /// Run this with the holders once a year: it is the only proof that the shares still exist and are right.
+    Check {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        shares: ShareArgs,
+    },
+}
+
+pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure> {
+    super::super::serve::no_core_dumps();
+    match &args.command {
+        RecoveryCommand::Create { store, split } => store.run(async |store| create(store, split).await),
+        RecoveryCommand::Split { given, split, json } => split_again(&given.read()?, split, *json),
+        RecoveryCommand::Check { store, shares } => {
+            let shares = shares.read()?;
+            store.run(async |store| check(store, &shares).await)
+        }
+    }
+}
+
+async fn create(store: &RootStore, split: &SplitArgs) -> Result<(), Failure> {
+    let record = store.record().await?;
+    let key = RecoveryKey::generate(record.set)?;
+    let made = write_shares(&key, split)?;
+    store.say(
+        &format!(
+            "{}\nNext: give {PUBLIC_KEY_FILE} a table of kind \"shares\" in the file of kek.providers, run `sealwire kek add` with its \
+             name, hand each share to another person, run `sealwire recovery check` with them, and delete the share files.",
+            made.text
+        ),
+        &made.values,
+    );
+    Ok(())
+}
+
+fn split_again(shares: &[Share], split: &SplitArgs, json: bool) -> Result<(), Failure> {
+    let made = write_shares(&RecoveryKey::join(shares)?, split)?;
+    if json {
+        println!("{}", made.values);
+    } else {
+        println!("{}\nShares of the earlier split still open the slot: have their holders destroy them.", made.text);
+    }
+    Ok(())
+}
+
+/// The result of [`write_shares`], as text and as JSON.
+struct Written {
+    text: String,
+    values: serde_json::Value,
+}
+
+/// Splits a key, and writes its public key and one file per share into a new folder.
+fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure> {
+    let SplitArgs { threshold, shares: total, out } = split;
+    let shares = key.split(*threshold, *total)?;
+    let public = key.public()?;
+    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    DirBuilder::new().mode(0o700).create(out).map_err(|error| failed(out, error))?;
+    let mut files = Vec::new();
+    for share in &shares {
+        let path = out.join(format!("share-{}-of-{total}", share.index()));
+        write_new(&path, &share.to_text(), 0o600).map_err(|error| failed(&path, error))?;
+        files.push(path.display().to_string());
+    }
+    let path = out.join(PUBLIC_KEY_FILE);
+    write_new(&path, &public.to_text(), 0o644).map_err(|error| failed(&path, error))?;
+    File::open(out).and_then(|folder| folder.sync_all()).map_err(|error| failed(out, error))?;
+    let (id, public_key) = (public.id(), path.display().to_string());
+    let text = format!(
+        "recovery key {id}: any {threshold} of {total} shares open its slot\n\
+         public key: {public_key}\nshares: {}",
+        files.join(", ")
+    );
+    let values = json!({"key": id.to_string(), "threshold": threshold, "public_key": public_key, "shares": files});
+    Ok(Written { text, values })
+}
+
+/// Writes a line into a new file.
+fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(path)?;
+    file.write_all(line.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()
+}
+
+async fn check(store: &RootStore, shares: &[Share]) -> Result<(), Failure> {
+    let record = store.record().await?;
+    let opened = open_roots(&record, shares)?;
+    let mut numbers = Vec::new();
+    for (root, (slot, key)) in record.roots().zip(opened) {
+        store.unsealer.keep(record.set, root, key)?;
+        numbers.push((root.id, slot));
+    }
+    for (root, slot) in &numbers {
+        store.control.set_slots(*root, SlotChange { verified: vec![*slot], ..SlotChange::default() }).await?;
+    }
+    let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
+    let named = slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(" and ");
+    let count = shares.len();
+    store.say(&format!("{count} shares open {named}"), &json!({"slots": slots, "shares": count}));
+    Ok(())
+}
+
+/// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
+pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<(), Failure> {
+    let record = store.record().await?;
+    let opened = open_roots(&record, shares)?;
+    let (mut changes, mut next) = (Vec::new(), record.next_slot);
+    for (root, (shares_slot, key)) in record.roots().zip(opened) {
+        let remove = replaced(store, &record, root, names).await?;
+        let add = store.new_slots(names.iter().map(String::as_str), record.set, &key, next).await?;
+        if let Some(slot) = add.iter().find(|slot| store.providers().needs_holders(slot)) {
+            return Err(format!("provider {}: give a provider that unwraps by itself", slot.provider).into());
+        }
+        next += u32::try_from(add.len())?;
+        store.unsealer.keep(record.set, root, key)?;
+        changes.push((root.id, SlotChange { add, remove, verified: vec![shares_slot] }));
+    }
+    let mut generation = 0;
+    for (root, change) in changes {
+        generation = store.control.set_slots(root, change).await?;
+    }
+    let named = names.join(", ");
+    store.say(
+        &format!(
+            "recovered the root key: {named} unwraps it, from generation {generation} on\n\
+             Engines start again. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
+             `root rotate` afterwards."
+        ),
+        &json!({"generation": generation, "providers": names}),
+    );
+    Ok(())
+}
+
+/// Returns the slots of the named providers, which new ones replace. None of them may unwrap now.
+async fn replaced(
+    store: &RootStore,
+    record: &RootRecord,
+    root: &RootEntry,
+    names: &[String],
+) -> Result<Vec<u32>, Failure> {
+    let mut numbers = Vec::new();
+    for slot in root.slots.iter().filter(|slot| names.contains(&slot.provider)) {
+        if store.providers().unwrap_slot(record.set, root, slot).await.is_ok() {
+            return Err(format!(
+                "provider {} unwraps the root key already: there is nothing to recover",
+                slot.provider
+            )
+            .into());
+        }
+        numbers.push(slot.number);
+    }
+    Ok(numbers)
+}
+
+/// Unwraps every root key of a store by shares. Returns the slots that opened, in the order of [`RootRecord::roots`].
+fn open_roots(record: &RootRecord, shares: &[Share]) -> Result<Vec<(u32, RootKey)>, Failure> {
+    if shares.iter().any(|share| *share.set() != record.set) {
+        return Err("a share is of another store's recovery key".into());
+    }
+    let key = RecoveryKey::join(shares)?;
+    record.roots().map(|root| open_root(record.set, root, &key)).collect()
+}
+
+fn open_root(set: [u8; 16], root: &RootEntry, key: &RecoveryKey) -> Result<(u32, RootKey), Failure> {
+    let mut reasons = Vec::new();
+    for slot in root.slots.iter().filter(|slot| recovery_key_of(&slot.wrapped) == Some(key.id())) {
+        match key.unwrap(&slot.wrapped, &WrapSlot { set, root: root.id, number: slot.number }) {
+            Ok(bytes) => {
+                let found = RootKey::from_bytes(bytes);
+                if found.id(&set)? == root.id {
+                    return Ok((slot.number, found));
+                }
+                reasons.push(format!("slot {}: the copy unwraps to another root key", slot.number));
+            }
+            Err(error) => reasons.push(format!("slot {}: {error}", slot.number)),
+        }
+    }
+    if reasons.is_empty() {
+        return Err(format!("root key {root} has no slot that is sealed to recovery key {}", key.id()).into());
+    }
+    Err(format!("root key {root}: {}", reasons.join("; ")).into())
+}
+
+/// Rejects new copies that are sealed to another recovery key than the copies before of the same provider: someone
+/// replaced the public key. Otherwise a rotation would exchange the holders without a word.
+pub(super) fn check_same_keys(before: &[RootSlot], new: &[RootSlot]) -> Result<(), Failure> {
+    let keys = |slots: &[RootSlot]| -> BTreeMap<String, _> {
+        let keys = slots.iter().filter_map(|slot| Some((slot.provider.clone(), recovery_key_of(&slot.wrapped)?)));
+        keys.collect()
+    };
+    let before = keys(before);
+    for (name, key) in keys(new) {
+        if let Some(old) = before.get(&name)
+            && *old != key
+        {
+            return Err(format!(
+                "provider {name}: its public key is of recovery key {key}, and its slot is sealed to {old}; put the old \
+                 file back, or `kek add` the new one under another provider name"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+impl ShareArgs {
+    /// Reads the shares. Errors name files and lines, and no part of a share.
+    pub(super) fn read(&self) -> Result<Vec<Share>, Failure> {
+        let standard_input = [PathBuf::from("-")];
+        let files = if self.files.is_empty() { &standard_input[..] } else { &self.files };
+        let mut shares = Vec::new();
+        for file in files {
+            if file == Path::new("-") {
+                shares.extend(standard_shares()?);
+            } else {
+                let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
+                let text = File::open(file).and_then(|mut file| read_text(|buffer| file.read(buffer), false));
+                let text = text.map_err(|error| failed(&error))?;
+                shares.push(Share::parse(&text).map_err(|error| failed(&error))?);
+            }
+        }
+        if shares.is_empty() { Err("no share was given".into()) } else { Ok(shares) }
+    }
+}
+
+/// Reads shares from standard input, one per line. A terminal does not show them.
+fn standard_shares() -> Result<Vec<Share>, Failure> {
+    let terminal = io::stdin().is_terminal();
+    let _echo = terminal.then(EchoOff::new).transpose()?;
+    if terminal {
+        eprintln!("Type or paste one share per line, and an empty line after the last. They are not shown.");
+    }
+    let text = read_text(|buffer| Ok(rustix::io::read(io::stdin(), buffer)?), terminal);
+    let lines = text.map_err(|error| format!("standard input: {error}"))?;
+    let shares = lines.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let shares = shares.map(|(line, at)| {
+        Share::parse(line).map_err(|error| Failure::from(format!("standard input, line {at}: {error}")))
+    });
+    shares.collect()
+}
+
+/// Reads text to its end, or to an empty line. One allocation: a growing buffer would leave copies of shares behind.
+fn read_text(
+    mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    to_empty_line: bool,
+) -> io::Result<Zeroizing<String>> {
+    let mut bytes = Zeroizing::new(vec![0; INPUT_BYTES_MAX]);
+    let mut length = 0;
+    loop {
+        if length == bytes.len() {
+            return Err(io::Error::other("too long to be shares"));
+        }
+        match read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        let read = &bytes[..length];
+        if to_empty_line && (read == b"\n" || read.ends_with(b"\n\n")) {
+            break;
+        }
+    }
+    let text = std::str::from_utf8(&bytes[..length]).map_err(|_| io::Error::other("must be text"))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// A terminal without echo, until it is dropped.
+struct EchoOff(Termios);
+
+impl EchoOff {
+    fn new() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(io::stdin(), OptionalActions::Flush, &silent)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for EchoOff {
+    fn drop(&mut self) {
+        // Nothing is left to do if the terminal is gone.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
+    }
+}
