@@ -123,6 +123,18 @@ pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
     Ok(std::mem::take(&mut *bytes))
 }
 
+/// Like [`read_public`]. Rejects a file that its group or others can change. Blocks.
+pub(crate) fn read_trusted(path: &Path) -> Result<Vec<u8>, ProviderError> {
+    let (_, metadata) = open(path)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o022 == 0 {
+        return read_public(path);
+    }
+    let path = path.display();
+    let text = format!("{path}: mode {mode:03o} lets other users replace the key: run `chmod go-w {path}`");
+    Err(ProviderError::Settings(text))
+}
+
 /// Opens a file and inspects what was opened, so that no other file can take its place in between. A named pipe does not
 /// block.
 pub(crate) fn open(path: &Path) -> Result<(File, Metadata), ProviderError> {

@@ -34,6 +34,7 @@ fn kind_of<T>(result: &Result<T, ProviderError>) -> &'static str {
         Err(ProviderError::DoesNotUnwrap(_)) => "does not unwrap",
         Err(ProviderError::WrongAnswer(_)) => "wrong answer",
         Err(ProviderError::Settings(_)) => "settings",
+        Err(ProviderError::NeedsHolders) => "needs holders",
     }
 }
 

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use zeroize::Zeroizing;
 
@@ -128,7 +129,9 @@ async fn a_provider_of_shares_wraps_and_never_unwraps() {
     let provider = SharesProvider::new(path.clone());
     assert!(provider.kind().needs_holders());
     assert!(matches!(provider.wrap(&root(), &SLOT).await, Err(ProviderError::NotFound(_))));
+    let protect = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     fs::write(&path, "swr1:AAAA").unwrap();
+    protect(0o644);
     let error = provider.wrap(&root(), &SLOT).await.unwrap_err();
     assert!(
         matches!(&error, ProviderError::Settings(text) if text.contains("recovery.pub: must be `swr1:`")),
@@ -136,6 +139,13 @@ async fn a_provider_of_shares_wraps_and_never_unwraps() {
     );
     let key = RecoveryKey::generate(SET).unwrap();
     fs::write(&path, key.public().unwrap().to_text() + "\n").unwrap();
+    for mode in [0o664, 0o646] {
+        protect(mode);
+        let error = provider.wrap(&root(), &SLOT).await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ProviderError::Settings(_)) && text.contains("other users replace the key"), "{text}");
+    }
+    protect(0o644);
     let wrapped = provider.wrap(&root(), &SLOT).await.unwrap();
     assert_eq!(key.unwrap(&wrapped, &SLOT), Ok(root()));
     let error = provider.unwrap(&wrapped, &SLOT).await.unwrap_err();
