@@ -280,3 +280,35 @@ async fn an_older_record_drops_no_root_key_of_a_newer_one() {
     control.load().await.unwrap();
     assert_eq!(fs::read(deployment.path("audit").join(ROOT_COPY_FILE)).unwrap(), copy);
 }
+
+#[tokio::test]
+async fn a_slot_of_shares_unwraps_with_their_holders_alone() {
+    let (deployment, root) = Deployment::with_root(&["local"]).await;
+    let key = sealwire_kek::RecoveryKey::generate(SET).unwrap();
+    let table = "[board]\nkind = \"shares\"\npublic_key = \"recovery.pub\"\n";
+    deployment.write("providers.toml", table);
+    deployment.write("recovery.pub", &key.public().unwrap().to_text());
+    fs::set_permissions(deployment.path("recovery.pub"), fs::Permissions::from_mode(0o644)).unwrap();
+    let slots = deployment.slots(&["board"], &root, 2).await;
+    assert_eq!(slots[0].verified_unix_s, 0, "it was not unwrapped");
+    let (unsealer, control) = deployment.open();
+    assert!(unsealer.providers().needs_holders(&slots[0]));
+    let damaged = RootSlot { wrapped: vec![1; 60], ..slots[0].clone() };
+    assert!(!unsealer.providers().needs_holders(&damaged), "holders do not help");
+    let record = control.root().await.unwrap().1.unwrap();
+    let local = &record.active.slots[0];
+    assert!(!unsealer.providers().needs_holders(local));
+    control.set_slots(record.active.id, sealwire_apps::SlotChange { add: slots, ..Default::default() }).await.unwrap();
+
+    deployment.remove(&["kek.key"]);
+    let why = deployment.refusal().await;
+    assert!(why.ends_with("slot 2 (provider board): needs the holders of shares: `sealwire root recover`"), "{why}");
+    let (unsealer, control) = deployment.open();
+    let record = control.root().await.unwrap().1.unwrap();
+    let slot = WrapSlot { set: SET, root: record.active.id, number: 2 };
+    let other = unsealer.keep(SET, &record.active, RootKey::generate().unwrap()).unwrap_err().to_string();
+    assert!(other.contains("another root key"), "{other}");
+    let found = key.unwrap(&record.active.slots[1].wrapped, &slot).unwrap();
+    unsealer.keep(SET, &record.active, RootKey::from_bytes(found)).unwrap();
+    assert_eq!(control.load().await.unwrap().apps.len(), 1);
+}

@@ -6,6 +6,13 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use std::sync::Arc;
+
+use sealwire_apps::Control;
+use sealwire_config::{Config, Environment};
+use sealwire_crypto::RootKey;
+use sealwire_engine::root::Unsealer;
+use sealwire_engine::stores::{Access, Stores};
 use sealwire_kek::{Share, shares};
 
 use super::root::opens;
@@ -250,4 +257,43 @@ fn wrong_shares_change_nothing_and_are_named() {
     assert!(site.ok(&["config", "check"]).contains("is good"));
     let printed = site.printed.borrow();
     assert!(!printed.contains("sws1:A") && !printed.contains("hello") && !printed.contains(&good[40..80]));
+}
+
+/// Adds an incoming root key to the store, as a rotation does before it waits for engines.
+async fn stage_root(config: &Path) {
+    let config = Config::load(config, &Environment::of_process()).unwrap();
+    let unsealer = Arc::new(Unsealer::open(&config).unwrap());
+    let stores = Stores::open(&config, Access::Change).await.unwrap();
+    let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
+    let (record, root) = (control.root().await.unwrap().1.unwrap(), RootKey::generate().unwrap());
+    let mut slots = Vec::new();
+    for (name, number) in ["local", "board"].into_iter().zip(record.next_slot..) {
+        slots.push(unsealer.providers().new_slot(name, record.set, &root, number).await.unwrap());
+    }
+    control.stage_root(&root, slots).await.unwrap();
+    stores.close().await;
+}
+
+#[test]
+fn an_unfinished_rotation_is_recovered_and_then_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &[&DEV[..], &["--demo-only"]].concat());
+    let site = Site::new(folder.path());
+    site.ok(&["kek", "init", "--provider", "local"]);
+    site.shares(&["create"], "cards");
+    fs::copy(site.path.join("cards/recovery.pub"), site.file("recovery.pub")).unwrap();
+    site.ok(&["kek", "add", "board"]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(stage_root(&site.file("sealwire.toml")));
+    drop(runtime);
+    site.lose("kek", "9");
+    site.refused(&["config", "check"], "no slot unwraps it");
+    let both = ["--share", "cards/share-1-of-3", "--share", "cards/share-2-of-3"];
+    assert!(site.ok(&[&["recovery", "check"], &both[..]].concat()).contains("2 shares open slot 2 and slot 4"));
+    site.ok(&[&["root", "recover", "--provider", "local"], &both[..]].concat());
+    let roots = site.list()["roots"].as_array().unwrap().clone();
+    assert!(roots.len() == 2 && roots.iter().all(|root| root["slots"][1]["unwraps"] == true), "{roots:?}");
+    assert!(site.ok(&["config", "check"]).contains("is good"));
+    site.ok(&["root", "rotate"]);
+    assert_eq!(site.slots(), slots(&[(4, "board"), (6, "local")]));
 }
