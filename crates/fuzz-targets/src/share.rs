@@ -1,8 +1,10 @@
-//! Shares of a recovery secret, as their holders type them.
+//! Shares of a recovery secret, as their holders type them, and recovery public keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sealwire_kek::{JoinError, Share, ShareError, shares};
+use sealwire_crypto::{HybridKey, HybridSeed};
+use sealwire_kek::recovery::PublicKeyError;
+use sealwire_kek::{JoinError, RecoveryPublicKey, Share, ShareError, shares};
 use sha2::{Digest as _, Sha256};
 
 use crate::Seed;
@@ -10,9 +12,12 @@ use crate::input::text;
 use crate::seed::{numbered, words as list};
 
 /// Parses a text, and the bytes in the text with a right checksum. An accepted share is written as it was read,
-/// and joins only with shares of the same split.
+/// and joins only with shares of the same split. A public key is treated in the same way.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
+    if text.trim().starts_with("swr1:") {
+        return check_public(text);
+    }
     let _ = check(text);
     let bytes = text.trim().strip_prefix("sws1:").and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
     let body = bytes.unwrap_or_else(|| input.to_vec());
@@ -21,6 +26,33 @@ pub(crate) fn run(input: &[u8]) {
     if let Err(error) = check(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
         assert!(error != ShareError::Checksum && (body.len() == 61) == (error != ShareError::Form), "{error}");
     }
+}
+
+/// Parses a text, and the bytes in the text with a right checksum.
+fn check_public(text: &str) {
+    let parse = |text: &str| {
+        let key = RecoveryPublicKey::parse(text)?;
+        assert_eq!(key.to_text(), text.trim());
+        Ok::<_, PublicKeyError>(())
+    };
+    let _ = parse(text);
+    let Ok(mut bytes) = URL_SAFE_NO_PAD.decode(&text.trim()[5..]) else { return };
+    bytes.truncate(bytes.len().saturating_sub(4));
+    let sealed = [&bytes[..], &Sha256::digest(&bytes)[..4]].concat();
+    if let Err(error) = parse(&format!("swr1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
+        assert!(
+            error != PublicKeyError::Checksum && (bytes.len() == 1_271) == (error != PublicKeyError::Form),
+            "{error}"
+        );
+    }
+}
+
+/// Returns the text of a public key.
+fn public(version: u8) -> String {
+    let key = HybridKey::from_seed(HybridSeed::new([3; 32].into())).expect("a key");
+    let public = key.public().expect("a public key");
+    let body = [&[version][..], &[0xa5; 16], key.id().as_bytes(), public.as_bytes()].concat();
+    format!("swr1:{}", URL_SAFE_NO_PAD.encode([&body[..], &Sha256::digest(&body)[..4]].concat()))
 }
 
 fn check(text: &str) -> Result<(), ShareError> {
@@ -51,10 +83,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         good.replacen("sws1", "sws2", 1),
         good[..good.len() - 1].to_owned(),
         format!("{good}="),
+        public(1),
+        public(2),
+        public(1).replacen('B', "C", 1),
+        public(1)[..1_000].to_owned(),
     ];
     numbered("text", b"", texts.iter().map(String::as_str))
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    list(["sws1:", "sws1:AaWlpaWlpaWlpaWlpaWlpaWl", "a2V5LTU"])
+    list(["sws1:", "swr1:", "sws1:AaWlpaWlpaWlpaWlpaWlpaWl", "a2V5LTU"])
 }
