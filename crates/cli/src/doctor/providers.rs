@@ -67,10 +67,10 @@ pub(super) async fn examine(
     let results: BTreeMap<_, _> = trials.join_all().await.into_iter().collect();
     for (name, result) in results {
         match result {
-            Ok(()) => report.good(CHECK, format!("provider {name} wraps and unwraps a test value")),
+            Ok(()) => report.good(CHECK, format!("provider {name} works with a test value")),
             Err(reason) => report.warn(
                 CHECK,
-                format!("provider {name} does not wrap and unwrap a test value: {reason}"),
+                format!("provider {name} does not work with a test value: {reason}"),
                 "it cannot get a slot of a new root key, and `sealwire root rotate` stops",
                 "mend what is named, or run `sealwire kek remove` for its slot",
             ),
@@ -93,6 +93,10 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
     for slot in &root.slots {
         let RootSlot { number, provider, kind, .. } = slot;
         let named = format!("slot {number} (provider {provider}, {kind})");
+        if providers.needs_holders(slot) {
+            report.good(CHECK, format!("{named} opens with the holders of shares; {}", last_check(slot)));
+            continue;
+        }
         let remedy = "mend what is named; `sealwire kek verify` shows the same";
         match results.get(number) {
             Some(Ok(())) => {
@@ -109,17 +113,18 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
             None => {}
         }
     }
-    if let [slot] = &*root.slots {
+    let mut alone = root.slots.iter().filter(|slot| !providers.needs_holders(slot));
+    if let (Some(slot), None) = (alone.next(), alone.next()) {
         report.warn(
             CHECK,
-            format!("root key {root} has one slot, of provider {}", slot.provider),
+            format!("root key {root} has one slot that starts an engine, of provider {}", slot.provider),
             "if that provider loses its key, nothing sealed can be opened again",
             "configure another provider, and run `sealwire kek add` for it",
         );
     }
 }
 
-/// Wraps and unwraps a test value.
+/// Wraps a test value, and unwraps it unless that needs the holders of shares.
 async fn trial(providers: &Providers, name: &str, settings: &ProviderSettings) -> Result<(), String> {
     if let ProviderSettings::Pkcs11(options) = settings {
         // Also checks that the token rejects altered values.
@@ -127,6 +132,13 @@ async fn trial(providers: &Providers, name: &str, settings: &ProviderSettings) -
     }
     let root = RootKey::generate().map_err(|error| error.to_string())?;
     providers.new_slot(name, [0; 16], &root, 0).await.map(drop).map_err(|error| error.to_string())
+}
+
+fn last_check(slot: &RootSlot) -> String {
+    match slot.verified_unix_s {
+        0 => "they were never tried: run `sealwire recovery check`".into(),
+        verified => format!("the last `recovery check` was {} ago", age_text(verified)),
+    }
 }
 
 async fn within(check: impl Future<Output = Result<(), String>>) -> Result<(), String> {

@@ -407,7 +407,7 @@ async fn each_provider_and_slot_of_the_root_key_is_checked() {
     change(&["local", "safe"]).await;
     deployment.finds(Good, "providers", "slot 1 (provider local, file) unwraps root key").await;
     deployment.finds(Good, "providers", "the last `kek verify` was 0 hours ago").await;
-    deployment.finds(Good, "providers", "provider safe wraps and unwraps a test value").await;
+    deployment.finds(Good, "providers", "provider safe works with a test value").await;
     deployment.finds(Warning, "providers", "provider spare (file) has no slot").await;
     deployment.finds(Warning, "providers", "kek.root_key is not \"required\"").await;
     let report = deployment.examine().await;
@@ -417,7 +417,7 @@ async fn each_provider_and_slot_of_the_root_key_is_checked() {
     let safe = fs::read_to_string(deployment.path("safe.key")).unwrap();
     fs::remove_file(deployment.path("safe.key")).unwrap();
     deployment.finds(Warning, "providers", "slot 2 (provider safe, file) does not unwrap root key").await;
-    deployment.finds(Warning, "providers", "provider safe does not wrap and unwrap a test value").await;
+    deployment.finds(Warning, "providers", "provider safe does not work with a test value").await;
     assert_ne!(deployment.examine().await.worst(), Wrong);
     fs::remove_file(deployment.path("kek.key")).unwrap();
     deployment.finds(Wrong, "providers", "slot 2 (provider safe, file) does not unwrap root key").await;
@@ -437,5 +437,5 @@ async fn a_root_key_with_one_slot_has_no_redundancy() {
     let slot = Providers::load(&config).unwrap().new_slot("local", [3; 16], &root, FIRST_SLOT).await.unwrap();
     control.create_root([3; 16], &root, vec![slot]).await.unwrap();
     stores.close().await;
-    deployment.finds(Level::Warning, "providers", "has one slot, of provider local").await;
+    deployment.finds(Level::Warning, "providers", "has one slot that starts an engine, of provider local").await;
 }
