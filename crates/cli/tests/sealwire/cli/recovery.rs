@@ -142,8 +142,8 @@ fn shares_recover_a_store_whose_providers_are_lost() {
     let mut engine = spawn(&site.path, &DEV);
     assert!(!engine.wait().unwrap().success());
     let log = std::io::read_to_string(engine.stderr.take().unwrap()).unwrap();
-    assert!(log.contains("was not unwrapped"), "the lost key is an alarm: {log}");
-    let unwrapped = log.lines().filter(|line| line.contains("was not unwrapped"));
+    assert!(log.contains("a slot does not unwrap the root key"), "the lost key is an alarm: {log}");
+    let unwrapped = log.lines().filter(|line| line.contains("a slot does not unwrap"));
     assert!(unwrapped.into_iter().all(|line| !line.contains("shares")), "the slot of shares is none: {log}");
     let recover = |more: &[&str]| -> Vec<String> {
         ["root", "recover"].iter().chain(more).map(|&argument| argument.to_owned()).collect()
