@@ -13,7 +13,7 @@ use sealwire_store::{
     Changes, Commit, ControlStore, Instance, Snapshot, StoreError, after as next_generation, everything,
 };
 
-use super::record_index::{HEAD, RecordIndex, check_page, check_without_root};
+use super::record_index::{HEAD, RecordIndex, check_page, check_without_root, code_of, head};
 use super::root::{FindKek, Freshness};
 use super::root_record::{ROOT_RECORD, RootRecord};
 use super::{TRIES_MAX, blocking, pause};
@@ -23,14 +23,38 @@ pub struct AuthenticatedStore {
     store: Arc<dyn ControlStore>,
     keks: Arc<dyn FindKek>,
     latest: Mutex<Latest>,
+    /// Held while a look-up loads the records, so that others at the same time find them.
+    loading: tokio::sync::Mutex<()>,
 }
 
 /// What this process knows of the store.
 #[derive(Default)]
 struct Latest {
     state: Option<Arc<VerifiedState>>,
-    /// The set of root keys that was verified last, and the highest generation of it.
-    seen: Option<([u8; 16], u64)>,
+    /// The state of the highest generation that was verified or written here. From the first one on, this process accepts
+    /// no other set of root keys and no store without a root key.
+    seen: Option<StateId>,
+}
+
+/// Identifies a state of a store with a root key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateId {
+    /// Names the set of root keys.
+    pub set: [u8; 16],
+    /// Generation of the records.
+    pub generation: u64,
+    /// Authentication code of the records.
+    pub code: [u8; 32],
+}
+
+impl StateId {
+    /// Returns true if this state cannot follow one that was seen: it is of an earlier generation, or another state of
+    /// the same generation.
+    #[must_use]
+    pub fn contradicts(&self, seen: &Self) -> bool {
+        let is_other = self.generation == seen.generation && self.code != seen.code;
+        self.set == seen.set && (self.generation < seen.generation || is_other)
+    }
 }
 
 /// A generation that was verified, or was written here.
@@ -43,7 +67,7 @@ struct VerifiedState {
 
 #[derive(Clone)]
 struct StateIndex {
-    set: [u8; 16],
+    id: StateId,
     kek: Arc<Kek>,
     records: RecordIndex,
     /// The digests of the records that are read one by one, once a page of them was read.
@@ -51,14 +75,15 @@ struct StateIndex {
 }
 
 impl StateIndex {
-    fn new(set: [u8; 16], kek: Arc<Kek>, records: RecordIndex) -> Self {
-        Self { set, kek, records, singles: Arc::default() }
+    fn new(set: [u8; 16], generation: u64, kek: Arc<Kek>, records: RecordIndex) -> Result<Self, StoreError> {
+        let id = StateId { set, generation, code: records.code(state_key(&kek)?, generation) };
+        Ok(Self { id, kek, records, singles: Arc::default() })
     }
 }
 
 impl AuthenticatedStore {
     pub(super) fn new(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
-        Self { store, keks, latest: Mutex::default() }
+        Self { store, keks, latest: Mutex::default(), loading: tokio::sync::Mutex::default() }
     }
 
     /// Returns the store with its records as they are stored, which nobody has verified.
@@ -92,23 +117,29 @@ impl AuthenticatedStore {
         let seen = self.latest().seen;
         let stored = self.store.load().await?;
         let generation = stored.generation;
-        let Some(root) = RootRecord::of(&stored)? else {
+        let root = RootRecord::of(&stored)?;
+        if seen.is_some_and(|seen| root.as_ref().is_none_or(|root| root.set != seen.set)) {
+            return Err(other_root());
+        }
+        let Some(root) = root else {
             check_without_root(&stored)?;
             self.verified_without_root(generation).await?;
             return Ok((stored, None));
         };
         let kek = self.keks.find(Some(&root)).await?;
-        let key = Arc::clone(&kek);
-        let (snapshot, records) = blocking(move || RecordIndex::open(state_key(&key)?, stored)).await?;
-        let seen = seen.filter(|(set, _)| *set == root.set).map(|(_, seen)| seen);
-        let freshness = self.keks.verified(generation, Some(&root), seen).await?;
-        let index = Some(StateIndex::new(root.set, Arc::clone(&kek), records));
-        self.keep(VerifiedState { generation, index, freshness });
+        let (key, set) = (Arc::clone(&kek), root.set);
+        let (snapshot, index) = blocking(move || {
+            let (snapshot, records) = RecordIndex::open(state_key(&key)?, stored)?;
+            Ok((snapshot, StateIndex::new(set, generation, key, records)?))
+        })
+        .await?;
+        let freshness = self.keks.verified(Some((&root, &index.id)), seen.as_ref()).await?;
+        self.keep(VerifiedState { generation, index: Some(index), freshness });
         Ok((snapshot, Some(kek)))
     }
 
     async fn verified_without_root(&self, generation: u64) -> Result<Arc<VerifiedState>, StoreError> {
-        let freshness = self.keks.verified(generation, None, None).await?;
+        let freshness = self.keks.verified(None, None).await?;
         Ok(self.keep(VerifiedState { generation, index: None, freshness }))
     }
 
@@ -124,6 +155,14 @@ impl AuthenticatedStore {
         if let Freshness::RolledBack { seen } = state.freshness {
             return Err(StoreError::RolledBack { generation: base, seen });
         }
+        if let Some(index) = &state.index
+            && !self.is_stored(&index.id).await?
+        {
+            // The index is of another state of this generation, which was lost.
+            self.latest().state = None;
+            return Ok(Commit::Moved);
+        }
+        let generation = next_generation("control state", base)?;
         let (changes, after) = match (&state.index, changes.get(ROOT_RECORD)) {
             (None, None | Some(None)) => (changes, None),
             (None, Some(Some(root))) => {
@@ -137,11 +176,15 @@ impl AuthenticatedStore {
                     let records = RecordIndex::of(&all.records);
                     let rows = records.clone().into_rows().map(|(key, row)| (key, Some(row)));
                     let changes = changes.into_iter().chain(rows).collect();
-                    Ok((changes, Some(StateIndex::new(set, kek, records))))
+                    Ok((changes, Some(StateIndex::new(set, generation, kek, records)?)))
                 })
                 .await?
             }
             (Some(index), Some(None)) => {
+                // Nothing verifies the records that are read one by one any more.
+                if everything(self).await?.generation != base {
+                    return Ok(Commit::Moved);
+                }
                 let rows = index.records.clone().into_rows().map(|(key, _)| (key, None));
                 (changes.into_iter().chain(rows).chain([(HEAD.into(), None)]).collect(), None)
             }
@@ -149,7 +192,8 @@ impl AuthenticatedStore {
                 let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
                 blocking(move || {
                     let (records, rows) = index.records.changed(&changes)?;
-                    Ok((changes.into_iter().chain(rows).collect(), Some(StateIndex::new(index.set, kek, records))))
+                    let changes = changes.into_iter().chain(rows).collect();
+                    Ok((changes, Some(StateIndex::new(index.id.set, generation, kek, records)?)))
                 })
                 .await?
             }
@@ -164,32 +208,40 @@ impl AuthenticatedStore {
         mut changes: Changes,
         index: Option<StateIndex>,
     ) -> Result<Commit, StoreError> {
-        let generation = next_generation("control state", base)?;
-        if let Some(StateIndex { kek, records, .. }) = &index {
-            changes.insert(HEAD.into(), Some(records.head(state_key(kek)?, generation)));
+        if let Some(StateIndex { id, .. }) = &index {
+            changes.insert(HEAD.into(), Some(head(id.generation, &id.code)));
         }
         let commit = self.store.commit_all(base, &changes).await?;
-        if commit == Commit::Done(generation) {
+        if let Commit::Done(generation) = commit {
+            if index.is_none() {
+                // This process removed the root key itself, or there was none.
+                self.latest().seen = None;
+            }
             self.keep(VerifiedState { generation, index, freshness: Freshness::Latest });
         }
         Ok(commit)
+    }
+
+    /// Returns true if the store has this state now.
+    async fn is_stored(&self, id: &StateId) -> Result<bool, StoreError> {
+        let (generation, stored) = self.store.read(HEAD).await?;
+        let code = stored.map(|stored| code_of(&stored)).transpose()?;
+        Ok(generation == id.generation && code.as_deref() == Some(&id.code[..]))
     }
 
     fn latest(&self) -> MutexGuard<'_, Latest> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a state, unless a later one of the same set is there. A state that was put back is kept, but not as seen.
+    /// Keeps a state, unless a later one is there. A state that was put back is kept, but not as seen.
     fn keep(&self, state: VerifiedState) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
-        let set = state.index.as_ref().map(|index| index.set);
-        if let (Some(set), Freshness::Latest) = (set, state.freshness) {
-            let before = latest.seen.filter(|(before, _)| *before == set).map_or(0, |(_, seen)| seen);
-            if before > state.generation {
+        if let (Some(id), Freshness::Latest) = (state.index.as_ref().map(|index| index.id), state.freshness) {
+            if latest.seen.is_some_and(|seen| seen.generation > id.generation) {
                 return state;
             }
-            latest.seen = Some((set, state.generation));
+            latest.seen = Some(id);
         }
         latest.state = Some(Arc::clone(&state));
         state
@@ -201,14 +253,26 @@ impl AuthenticatedStore {
         if let Some(state) = self.latest().state.clone().filter(is_of) {
             return Ok(Some(state));
         }
+        let _one_at_a_time = self.loading.lock().await;
+        if let Some(state) = self.latest().state.clone().filter(is_of) {
+            return Ok(Some(state));
+        }
         // A store without a root key can have many records, and they need not be loaded to know that it has none.
-        let (found, root) = self.store.read(ROOT_RECORD).await?;
-        if found == generation && root.is_none() && self.store.read(HEAD).await?.1.is_none() {
-            return self.verified_without_root(generation).await.map(Some);
+        if self.latest().seen.is_none() {
+            let (found, root) = self.store.read(ROOT_RECORD).await?;
+            if found == generation && root.is_none() && self.store.read(HEAD).await?.1.is_none() {
+                return self.verified_without_root(generation).await.map(Some);
+            }
         }
         self.load_verified().await?;
         Ok(self.latest().state.clone().filter(is_of))
     }
+}
+
+/// The error for a store that lost its root key, or has another one, while this process runs.
+fn other_root() -> StoreError {
+    let what = "it was removed, or is of another set of root keys than before; if that was you, restart this process";
+    StoreError::NotAuthentic { key: ROOT_RECORD.into(), what: what.into() }
 }
 
 fn state_key(kek: &Kek) -> Result<&StateKey, StoreError> {
@@ -283,7 +347,7 @@ impl ControlStore for AuthenticatedStore {
         let generation = next_generation("control state", base)?.max(state.generation);
         let mut records = state.records.clone();
         let index = RecordIndex::of(&records);
-        records.insert(HEAD.into(), index.head(state_key(&kek)?, generation));
+        records.insert(HEAD.into(), head(generation, &index.code(state_key(&kek)?, generation)));
         records.extend(index.into_rows());
         self.store.replace(base, &Snapshot { generation, records }).await
     }

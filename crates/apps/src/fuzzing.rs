@@ -3,7 +3,7 @@
 use sealwire_crypto::Kek;
 
 use super::record::{Contents, SIGNING_KEY, SigningKeyEntry, app_key, collection_key};
-use super::record_index::{HEAD, RecordIndex, is_of_index};
+use super::record_index::{HEAD, RecordIndex, head, is_of_index};
 use super::{ROOT_RECORD, State, keys};
 use sealwire_store::{Snapshot, StoreError};
 
@@ -39,7 +39,7 @@ pub fn authenticated(kek: &Kek, snapshot: &Snapshot) -> Option<Snapshot> {
     }
     let index = RecordIndex::of(&snapshot.records);
     let mut records = snapshot.records.clone();
-    records.insert(HEAD.into(), index.head(key, snapshot.generation));
+    records.insert(HEAD.into(), head(snapshot.generation, &index.code(key, snapshot.generation)));
     records.extend(index.into_rows());
     Some(Snapshot { generation: snapshot.generation, records })
 }

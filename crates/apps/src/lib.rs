@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Origin, Suite};
 
-pub use authenticated::AuthenticatedStore;
+pub use authenticated::{AuthenticatedStore, StateId};
 pub use maps::{MapState, MapStates};
 pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,

@@ -103,10 +103,9 @@ impl RecordIndex {
         Ok((Snapshot { generation, records }, index))
     }
 
-    /// Returns the head of this index at a generation.
-    pub(super) fn head(&self, key: &StateKey, generation: u64) -> Vec<u8> {
-        let code = STANDARD_NO_PAD.encode(key.code(&self.message(generation)));
-        Entry::<HeadFields, ()>::Live(HeadFields { generation, code }).into_bytes()
+    /// Returns the authentication code of this index at a generation.
+    pub(super) fn code(&self, key: &StateKey, generation: u64) -> [u8; 32] {
+        key.code(&self.message(generation))
     }
 
     /// Returns the rows, as the store keeps them.
@@ -184,9 +183,7 @@ impl RecordIndex {
     }
 
     fn check_head(&self, key: &StateKey, generation: u64, head: &[u8]) -> Result<(), StoreError> {
-        let head = Entry::<HeadFields, ()>::read(HEAD, head)?;
-        let head = head.live().ok_or_else(|| forged(HEAD, "it is not live"))?;
-        let code = STANDARD_NO_PAD.decode(&head.code).map_err(|_| forged(HEAD, "its code is not base64"))?;
+        let (head, code) = read_head(head)?;
         if !key.verifies(&self.message(head.generation), &code) {
             return Err(forged(HEAD, "its code is not that of the index under the root key"));
         }
@@ -214,6 +211,27 @@ impl RecordIndex {
         }
         Ok(())
     }
+}
+
+/// Returns the head with an authentication code.
+pub(super) fn head(generation: u64, code: &[u8; 32]) -> Vec<u8> {
+    Entry::<HeadFields, ()>::Live(HeadFields { generation, code: STANDARD_NO_PAD.encode(code) }).into_bytes()
+}
+
+/// Returns the authentication code of a head, which is not verified.
+///
+/// # Errors
+/// [`StoreError::NotAuthentic`] or [`StoreError::Damaged`].
+pub(super) fn code_of(head: &[u8]) -> Result<Vec<u8>, StoreError> {
+    Ok(read_head(head)?.1)
+}
+
+fn read_head(head: &[u8]) -> Result<(HeadFields, Vec<u8>), StoreError> {
+    let Entry::Live(head) = Entry::<HeadFields, ()>::read(HEAD, head)? else {
+        return Err(forged(HEAD, "it is not live"));
+    };
+    let code = STANDARD_NO_PAD.decode(&head.code).map_err(|_| forged(HEAD, "its code is not base64"))?;
+    Ok((head, code))
 }
 
 /// Verifies a page of the records that are read one by one: its records, and that none is missing between `after` and

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sealwire_crypto::{Kek, RootKey};
 
+use super::authenticated::StateId;
 use super::record::Contents;
 use super::root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot};
 use super::{Control, RecordEdit, TRIES_MAX, always_late, blocking, keys, pause, unix_s};
@@ -20,6 +21,9 @@ use sealwire_store::{Changes, Commit, ControlStore as _, Snapshot, StoreError, e
 
 /// Number of the first slot of a store.
 pub const FIRST_SLOT: u32 = 1;
+
+/// Highest generation that can be skipped, so that many are left.
+const GENERATION_SKIP_MAX: u64 = 1 << 60;
 
 /// Finds the key-encryption key of a store.
 #[async_trait]
@@ -31,21 +35,21 @@ pub trait FindKek: Send + Sync {
     /// [`StoreError::RootKey`].
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError>;
 
-    /// Takes note that the records of a generation were verified with the key of `root`, or that a store without a root
-    /// key was read. `seen`: the highest generation with this set of root keys that this process saw before it began to read.
-    /// An error rejects the records.
+    /// Takes note that a state was verified with the key of its root record, or that a store without a root key was read.
+    /// `seen`: the latest state that this process saw before it began to read. An error rejects the state.
     ///
     /// # Errors
     /// [`StoreError::RootKey`] or [`StoreError::RolledBack`].
     async fn verified(
         &self,
-        generation: u64,
-        _root: Option<&RootRecord>,
-        seen: Option<u64>,
+        state: Option<(&RootRecord, &StateId)>,
+        seen: Option<&StateId>,
     ) -> Result<Freshness, StoreError> {
-        match seen.filter(|seen| *seen > generation) {
-            Some(seen) => Err(StoreError::RolledBack { generation, seen }),
-            None => Ok(Freshness::Latest),
+        match (state, seen) {
+            (Some((_, id)), Some(seen)) if id.contradicts(seen) => {
+                Err(StoreError::RolledBack { generation: id.generation, seen: seen.generation })
+            }
+            _ => Ok(Freshness::Latest),
         }
     }
 }
@@ -102,12 +106,21 @@ impl Control {
         Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
     }
 
-    /// Returns the KEK of the store's present keys.
+    /// Returns the root record as [`Control::root`] does, verified.
     ///
     /// # Errors
-    /// As for [`Control::root`]; any error of [`FindKek::find`].
+    /// As for [`Control::load`].
+    pub async fn verified_root(&self) -> Result<(u64, Option<RootRecord>), StoreError> {
+        let (generation, record) = self.store.read(ROOT_RECORD).await?;
+        Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
+    }
+
+    /// Returns the KEK of the store's present keys. The root record is verified.
+    ///
+    /// # Errors
+    /// As for [`Control::load`].
     pub async fn kek(&self) -> Result<Arc<Kek>, StoreError> {
-        let (_, root) = self.root().await?;
+        let (_, root) = self.verified_root().await?;
         self.keks.find(root.as_ref()).await
     }
 
@@ -243,6 +256,9 @@ impl Control {
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already; any error of the store.
     pub async fn skip_generations(&self, seen: u64) -> Result<u64, StoreError> {
+        if seen > GENERATION_SKIP_MAX {
+            return Err(StoreError::Invalid(format!("a generation is at most {GENERATION_SKIP_MAX} here")));
+        }
         for tries in 0..TRIES_MAX {
             let mut state = everything(&*self.store).await?;
             let base = state.generation;
@@ -252,7 +268,7 @@ impl Control {
                     "the store is of generation {base} already, later than {seen}"
                 )));
             }
-            state.generation = seen.saturating_add(1);
+            state.generation = seen + 1;
             match self.store.replace(base, &state).await? {
                 Commit::Done(generation) => return Ok(generation),
                 Commit::Moved => tokio::time::sleep(pause(tries)).await,

@@ -17,7 +17,7 @@ use sealwire_access::{Permit, Role};
 use sealwire_apps::{App, AppState, Control, Scope, State};
 use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite};
 use sealwire_public_keys as public_keys;
-use sealwire_store::{Instance, StoreError};
+use sealwire_store::{ControlStore as _, Instance, StoreError};
 use sealwire_wire::control::PublicKeys;
 use tokio::sync::Notify;
 
@@ -377,6 +377,8 @@ impl Apps {
     /// poll.
     pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<Telemetry>) {
         let (mut failing, mut pause) = (false, Duration::ZERO);
+        // The records were not authentic when they were loaded last.
+        let mut is_false = false;
         let mut next_asked = tokio::time::Instant::now();
         loop {
             let asked = async {
@@ -389,22 +391,31 @@ impl Apps {
                 () = self.control.changed(), if !failing => {}
                 () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
             }
-            let failure = self.follow().await.err();
+            let failure = self.follow(is_false).await.err();
             if let (Some(error), false) = (&failure, failing) {
                 tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
             failing = failure.is_some();
             pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
             admin.readiness.set(Condition::Store, !failing);
-            let is_false = matches!(failure, Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }));
+            match &failure {
+                None => is_false = false,
+                Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => is_false = true,
+                // A store that does not answer says nothing about its records.
+                Some(_) => {}
+            }
             admin.readiness.set(Condition::ControlState, !is_false);
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
-    /// One look at the store, and a word on what is served where that is due.
-    async fn follow(&self) -> Result<(), StoreError> {
+    /// Loads a new state, reports it, and removes what is due. `verify`: also verifies the records of a generation that
+    /// is served already.
+    async fn follow(&self, verify: bool) -> Result<(), StoreError> {
         self.refresh().await?;
+        if verify {
+            self.control.store().load().await?;
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {

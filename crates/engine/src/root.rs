@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use data_encoding::HEXLOWER;
-use sealwire_apps::{FindKek, Freshness, RootEntry, RootRecord, RootSlot};
+use sealwire_apps::{FindKek, Freshness, ROOT_RECORD, RootEntry, RootRecord, RootSlot, StateId};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
 use sealwire_kek::recovery::recovery_key_of;
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::audit::Audit;
 use crate::kek::{KekError, read_kek};
 
-pub use anchor::{ANCHOR_FILE, Anchored};
+pub use anchor::ANCHOR_FILE;
 use anchor::{Anchor, anchor_path};
 use backoff::Backoff;
 pub use observe::USE_SECONDS_MAX;
@@ -234,7 +234,7 @@ pub struct Unsealer {
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).
     serves_rolled_back: bool,
-    anchor: Option<tokio::sync::Mutex<Anchor>>,
+    anchor: Option<Anchor>,
 }
 
 /// The copy of the root record beside the audit log.
@@ -265,20 +265,28 @@ impl Unsealer {
             backoff: Backoff::default(),
             copy: tokio::sync::Mutex::default(),
             serves_rolled_back: config.state.serves_rolled_back,
-            anchor: anchor_path(config).map(Anchor::open).transpose()?.map(tokio::sync::Mutex::new),
+            anchor: anchor_path(config).map(Anchor::open).transpose()?,
         })
     }
 
     /// Returns the anchor of the configuration, and forgets it: a state that was put back is accepted from now on.
-    pub fn take_anchor(&mut self) -> Option<Anchored> {
-        self.anchor.take().and_then(|anchor| anchor.into_inner().at_start())
+    pub fn take_anchor(&mut self) -> Option<StateId> {
+        self.anchor.take().and_then(|anchor| anchor.at_start())
     }
 
     /// Writes the anchor now and from now on, whenever a later generation was verified.
     pub async fn keep_anchor(&self) {
         if let Some(anchor) = &self.anchor {
-            anchor.lock().await.keep().await;
+            anchor.keep().await;
         }
+    }
+
+    /// Removes the file of the anchor, after the root key was removed.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn remove_anchor(&self) -> io::Result<()> {
+        self.anchor.as_ref().map_or(Ok(()), Anchor::remove)
     }
 
     /// Returns the configured providers.
@@ -350,24 +358,19 @@ impl Unsealer {
         Err(format!("no slot unwraps it: {}", reasons.collect::<Vec<_>>().join("; ")))
     }
 
-    /// Only `kek.root_key` = "required" pins the store to its set of root keys: without it, `root remove` is possible.
-    fn check_may_be_other_store(&self, anchored: Anchored) -> Result<(), StoreError> {
-        let set = HEXLOWER.encode(&anchored.set);
-        if !self.needs_root {
-            tracing::warn!(set, "the store has no root key, or those of another set than this machine's anchor names");
-            return Ok(());
-        }
-        Err(StoreError::RootKey(format!(
-            "this machine's anchor names the set of root keys {set}, and the store has another one: it is another store, or \
-             its root key was created anew; if that was you, remove the anchor file"
-        )))
+    /// Rejects a store without the set of root keys that the anchor names.
+    fn check_set(&self, set: Option<[u8; 16]>) -> Result<(), StoreError> {
+        let Some(anchored) = self.anchored().filter(|anchored| set != Some(anchored.set)) else { return Ok(()) };
+        let what = format!(
+            "this machine's anchor names the set of root keys {}, and the store has another one or none: it is another store, \
+             an older one, or its root key was removed; if that was you, remove the anchor file",
+            HEXLOWER.encode(&anchored.set)
+        );
+        Err(StoreError::NotAuthentic { key: ROOT_RECORD.into(), what })
     }
 
-    async fn anchored(&self) -> Option<Anchored> {
-        match &self.anchor {
-            Some(anchor) => anchor.lock().await.at_start(),
-            None => None,
-        }
+    fn anchored(&self) -> Option<StateId> {
+        self.anchor.as_ref().and_then(Anchor::at_start)
     }
 
     fn check_may_lack_root(&self) -> Result<(), StoreError> {
@@ -434,23 +437,20 @@ impl FindKek for Unsealer {
 
     async fn verified(
         &self,
-        generation: u64,
-        root: Option<&RootRecord>,
-        seen: Option<u64>,
+        state: Option<(&RootRecord, &StateId)>,
+        seen: Option<&StateId>,
     ) -> Result<Freshness, StoreError> {
-        let anchored = self.anchored().await;
-        if let Some(other) = anchored.filter(|anchored| root.is_none_or(|root| root.set != anchored.set)) {
-            self.check_may_be_other_store(other)?;
-        }
-        let Some(record) = root else {
+        self.check_set(state.map(|(_, id)| id.set))?;
+        let Some((record, id)) = state else {
             self.check_may_lack_root()?;
             self.kept().clear();
             self.note(None).await;
             return Ok(Freshness::Latest);
         };
-        let anchored = anchored.filter(|anchored| anchored.set == record.set);
-        let seen = seen.max(anchored.map(|anchored| anchored.generation));
-        if let Some(seen) = seen.filter(|seen| *seen > generation) {
+        let anchored = self.anchored();
+        let contradicted = seen.into_iter().chain(&anchored).filter(|seen| id.contradicts(seen));
+        if let Some(seen) = contradicted.map(|seen| seen.generation).max() {
+            let generation = id.generation;
             if !self.serves_rolled_back {
                 return Err(StoreError::RolledBack { generation, seen });
             }
@@ -460,10 +460,10 @@ impl FindKek for Unsealer {
         if !self.is_stale(record).await {
             // Root keys of the past are wiped.
             self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
-            self.note(root).await;
+            self.note(Some(record)).await;
         }
         if let Some(anchor) = &self.anchor {
-            anchor.lock().await.raise(record, generation).await;
+            anchor.raise(id).await;
         }
         Ok(Freshness::Latest)
     }

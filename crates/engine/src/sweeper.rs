@@ -153,6 +153,10 @@ impl<L: Ledger> Sweeper<L> {
         if self.control.generation().await? != states.generation() {
             *states = self.control.map_states().await?;
         }
+        if let Some(seen) = self.control.store().rolled_back() {
+            // Rows that an older state lets go can be wanted by the one that was seen.
+            return Err(StoreError::RolledBack { generation: states.generation(), seen }.into());
+        }
         Ok(())
     }
 

@@ -121,12 +121,12 @@ impl Server {
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.open_key_cache_s)));
         let unsealer = Arc::new(unsealer);
         let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
-        let audit_key = AuditKey::new(control.kek().await?.audit_secret());
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
             if first_start(&config.access, &**apps.control().store()).await? {
                 apps.changed_here().await;
             }
+            let audit_key = AuditKey::new(apps.control().kek().await?.audit_secret());
             Self::start_on(config, stores, Arc::clone(&apps), &unsealer, audit_key).await
         };
         match begun.await {

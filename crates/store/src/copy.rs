@@ -152,9 +152,6 @@ pub async fn copy(
         return Err(CopyError::SourceUnfinished);
     }
     let (base, resumed) = mark(&state, to).await?;
-    if base >= state.generation && state.records.contains_key(HEAD) {
-        return Err(CopyError::Generation { from: state.generation, target: base });
-    }
     copy_rows(from, to, resumed, progress).await?;
     let rows = compare::rows(from.tokens, to.tokens, progress).await?;
     // An engine that started during the copy can have created tokens behind the compared rows.
@@ -192,6 +189,9 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
     }
     if !to.tokens.scan(None, 1).await.map_err(at(End::Target))?.is_empty() {
         return Err(CopyError::NotEmpty { what: "it has rows of token maps".to_owned() });
+    }
+    if there.generation + 1 >= state.generation && state.records.contains_key(HEAD) {
+        return Err(CopyError::Generation { from: state.generation, target: there.generation });
     }
     let marked = Snapshot { generation: 0, records: BTreeMap::from([(MARK.to_owned(), mark)]) };
     match to.control.replace(there.generation, &marked).await.map_err(at(End::Target))? {

@@ -116,8 +116,9 @@ pub enum StoreError {
     },
     /// The store is of an older generation than the one that was seen before: someone put back an older state.
     #[error(
-        "the store is of generation {generation}, and generation {seen} was seen before: an older state was put back; if \
-         that was you, run `sealwire root accept-rollback`"
+        "the store is of generation {generation}{}, and generation {seen} was seen before: an older state was put back; if \
+         that was you, run `sealwire root accept-rollback --seen {seen}`",
+        if generation == seen { " with other records" } else { "" }
     )]
     RolledBack {
         /// Generation of the store.

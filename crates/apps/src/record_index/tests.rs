@@ -21,7 +21,7 @@ fn records(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
 fn stored(key: &StateKey, generation: u64, all: &BTreeMap<String, Vec<u8>>) -> Snapshot {
     let index = RecordIndex::of(all);
     let mut records = all.clone();
-    records.insert(HEAD.into(), index.head(key, generation));
+    records.insert(HEAD.into(), head(generation, &index.code(key, generation)));
     records.extend(index.into_rows());
     Snapshot { generation, records }.loaded()
 }
@@ -32,7 +32,7 @@ fn the_head_of_a_vector() {
     let all = records(&[("app/shop", "{}"), ("principal/a", "{\"format\":1}")]);
     let (head, rows) = with_key(7, |key| {
         let index = RecordIndex::of(&all);
-        (index.head(key, 258), index.into_rows().collect::<Vec<_>>())
+        (head(258, &index.code(key, 258)), index.into_rows().collect::<Vec<_>>())
     });
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let rows: Vec<_> = rows.into_iter().map(|(key, row)| (key, text(row))).collect();

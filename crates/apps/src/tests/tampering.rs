@@ -324,9 +324,10 @@ async fn principals_are_listed_completely_or_not_at_all() {
             let error = pages.await.err().unwrap_or_else(|| panic!("{what}, {limit}: accepted"));
             assert!(matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key), "{what}: {error}");
         }
-        // Neither does a change build on it.
-        let error = control.stage_root(&root(), vec![slot(4, "next")]).await;
-        assert!(error.is_ok(), "principals are not needed for that");
+        // A change of other records does not make it true.
+        control.stage_root(&root(), vec![slot(4, "next")]).await.unwrap();
+        let error = control.store().read(key).await.unwrap_err();
+        assert!(matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key), "{what}: {error}");
     }
 }
 
@@ -361,7 +362,7 @@ async fn an_older_state_is_rejected_by_whoever_saw_a_later_one() {
 
 /// Two records that anyone with write access to the database can make: a role, and a principal that has it.
 #[tokio::test]
-async fn two_plain_records_do_not_make_a_reader() {
+async fn plain_records_do_not_make_a_reader() {
     let history = History::of(SET).await;
     for bump in [0, 1] {
         let mut state = history.now().clone();
@@ -375,4 +376,124 @@ async fn two_plain_records_do_not_make_a_reader() {
         assert!(control.store().read("principal/stranger").await.is_err());
         assert!(control.store().singles(None, 10).await.is_err());
     }
+    // The principal alone, with a role that others have.
+    let mut state = history.now().clone();
+    state.records.insert("principal/stranger".into(), ADMIN.to_vec());
+    let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
+    store.replace(0, &state).await.unwrap();
+    let control = history.keyring.control(&store);
+    control.load().await.unwrap();
+    let error = control.store().read("principal/stranger").await.unwrap_err();
+    assert!(error.to_string().contains("principal/stranger is not authentic: it was added"), "{error}");
+}
+
+/// A file whose state anyone can replace, also by an older one.
+struct Rewritten {
+    _folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+}
+
+impl Rewritten {
+    async fn with(state: &Snapshot) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let file = Self { _folder: folder, path };
+        file.write(state.generation, state).await;
+        file
+    }
+
+    fn store(&self) -> Arc<dyn ControlStore> {
+        Arc::new(FileStore::open(&self.path).unwrap())
+    }
+
+    async fn write(&self, generation: u64, state: &Snapshot) {
+        let _ = std::fs::remove_file(&self.path);
+        let state = Snapshot { generation, records: state.records.clone() };
+        self.store().replace(0, &state).await.unwrap();
+    }
+}
+
+/// Removes everything that tells of a root key, and makes a stranger an administrator.
+fn stripped(state: &Snapshot) -> Snapshot {
+    let mut state = state.clone();
+    state.records.retain(|key, _| !crate::record_index::is_of_index(key) && key != ROOT_RECORD);
+    state.records.insert("principal/stranger".into(), ADMIN.to_vec());
+    state
+}
+
+#[tokio::test]
+async fn a_running_process_accepts_no_store_that_lost_its_root_key() {
+    let history = History::of(SET).await;
+    let file = Rewritten::with(history.now()).await;
+    let control = history.keyring.control(&file.store());
+    let served = control.load().await.unwrap().generation;
+    let forged = stripped(history.now());
+    // Another generation makes the process forget its index, and the served one is what it asks principals in.
+    for generation in [served + 1, served, served + 1] {
+        file.write(generation, &forged).await;
+        let refused = [
+            control.store().read("principal/stranger").await.err(),
+            control.store().singles(None, 10).await.err(),
+            control.load().await.err(),
+            control.apps().await.err(),
+        ];
+        for error in refused {
+            assert!(matches!(error, Some(StoreError::NotAuthentic { .. })), "{generation}: {error:?}");
+        }
+        let changed = control.store().commit(generation, "role/mine", Some(READER)).await;
+        assert!(!matches!(changed, Ok(Commit::Done(_))), "{generation}");
+    }
+    file.write(served, history.now()).await;
+    control.load().await.unwrap();
+    let changed = put(&control, "principal/service", Some(ADMIN)).await;
+    assert_eq!(control.store().read("principal/stranger").await.unwrap(), (changed, None));
+    history.keyring.control(&file.store()).load().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_running_process_accepts_no_other_set_and_no_state_from_before_the_root_key() {
+    let (first, second) = (root(), root());
+    let keyring = Keyring::of(&[&first, &second]);
+    let file = Rewritten::with(&Snapshot::default()).await;
+    let maker = keyring.control(&file.store());
+    maker.create(&app("shop"), &[Suite::P256]).await.unwrap();
+    let plain = std::fs::read(&file.path).unwrap();
+    maker.create_root(SET, &first, vec![slot(1, "local")]).await.unwrap();
+    let earlier_set = std::fs::read(&file.path).unwrap();
+    maker.remove_root(Arc::new(Kek::from_hex(KEK).unwrap())).await.unwrap();
+    maker.create_root([0xcc; 16], &second, vec![slot(1, "local")]).await.unwrap();
+    let control = keyring.control(&file.store());
+    control.load().await.unwrap();
+    for state in [earlier_set, plain] {
+        std::fs::write(&file.path, state).unwrap();
+        let error = control.load().await.unwrap_err();
+        assert!(error.to_string().contains("record root is not authentic: it was removed"), "{error}");
+    }
+}
+
+/// A failover loses a change, and another process makes another one of the same generation.
+#[tokio::test]
+async fn two_histories_of_one_generation_are_not_mixed() {
+    let history = History::of(SET).await;
+    let file = Rewritten::with(history.now()).await;
+    let engine = history.keyring.control(&file.store());
+    engine.load().await.unwrap();
+    let lost = put(&engine, "role/lost", Some(READER)).await;
+    file.write(history.now().generation, history.now()).await;
+    let other = history.keyring.control(&file.store());
+    assert_eq!(put(&other, "role/other", Some(WRITER)).await, lost);
+    // The engine has an index of this generation, and it is not that of the store.
+    assert_eq!(engine.store().commit(lost, "role/third", Some(READER)).await.unwrap(), Commit::Moved);
+    let error = engine.load().await.unwrap_err();
+    assert!(matches!(error, StoreError::RolledBack { generation, seen } if generation == lost && seen == lost));
+    assert!(error.to_string().contains("with other records"), "{error}");
+    assert!(engine.store().commit(lost, "role/third", Some(READER)).await.is_err());
+    // Accepted, it goes on from the state that the store has.
+    let accepted = other.skip_generations(lost).await.unwrap();
+    assert_eq!(accepted, lost + 1);
+    engine.load().await.unwrap();
+    put(&engine, "role/third", Some(READER)).await;
+    let fresh = history.keyring.control(&file.store()).load().await.unwrap();
+    let roles: Vec<&str> = fresh.access.keys().map(String::as_str).filter(|key| key.starts_with("role/")).collect();
+    assert_eq!(roles, ["role/other", "role/reader", "role/third", "role/writer"]);
 }

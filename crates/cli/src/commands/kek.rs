@@ -152,6 +152,8 @@ enum RootCommand {
         providers: Vec<String>,
     },
     /// Remove the root key, and wrap all stored keys under the configured key-encryption key, as before `kek init`
+    ///
+    /// Engines that run keep the last state and load no other: restart them, and remove their anchor files.
     Remove {
         #[command(flatten)]
         store: StoreArgs,
@@ -237,9 +239,15 @@ impl RootStore {
         self.unsealer.providers()
     }
 
+    /// Returns the root record as it is stored, for a store that no provider unseals.
+    async fn unverified_record(&self) -> Result<RootRecord, Failure> {
+        let found = self.control.root().await?.1;
+        found.ok_or_else(|| "the store has no root key; `sealwire kek init` creates one".into())
+    }
+
     /// Returns the root record, which must exist.
     async fn record(&self) -> Result<RootRecord, Failure> {
-        let found = self.control.root().await?.1;
+        let found = self.control.verified_root().await?.1;
         found.ok_or_else(|| "the store has no root key; `sealwire kek init` creates one".into())
     }
 
@@ -421,7 +429,7 @@ async fn remove(store: &RootStore, number: u32) -> Result<(), Failure> {
 }
 
 async fn verify(store: &RootStore) -> Result<(), Failure> {
-    let record = store.record().await?;
+    let record = store.unverified_record().await?;
     let (mut failed, mut shown) = (0, Vec::new());
     for (at, root) in record.roots().enumerate() {
         let results = unwrapped(store, record.set, root).await;
@@ -525,6 +533,7 @@ async fn accept_rollback(store: &RootStore, seen: Option<u64>) -> Result<(), Fai
 async fn remove_root(store: &RootStore) -> Result<(), Failure> {
     let plain = Arc::new(read_kek(&store.config.kek)?);
     let generation = store.control.remove_root(plain).await?;
+    store.unsealer.remove_anchor()?;
     store.say(
         &format!("the key of kek.provider wraps all keys, from generation {generation} on"),
         &json!({"generation": generation}),

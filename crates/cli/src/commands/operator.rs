@@ -58,7 +58,9 @@ impl TargetArgs {
         let Some(file) = &self.file else {
             return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
         };
-        let unsealer = Unsealer::open(&self.config.load()?)?;
+        let mut unsealer = Unsealer::open(&self.config.load()?)?;
+        // The anchor is of the configured store, and the file can be another one.
+        unsealer.take_anchor();
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.

@@ -258,7 +258,7 @@ async fn a_required_root_key_that_was_removed_is_missed() {
     strict.load().await.unwrap();
     let local = Kek::from_hex(&fs::read_to_string(deployment.path("kek.key")).unwrap()).unwrap();
     control.remove_root(Arc::new(local)).await.unwrap();
-    assert!(matches!(strict.load().await, Err(StoreError::RootKey(why)) if why.contains("kek.root_key")));
+    assert!(matches!(strict.load().await, Err(StoreError::NotAuthentic { .. })), "it saw the root key");
     assert!(deployment.refusal().await.contains("kek.root_key"));
     control.load().await.unwrap();
     assert!(unsealer.kept().is_empty(), "the removed root key is wiped");
@@ -311,4 +311,101 @@ async fn a_slot_of_shares_unwraps_with_their_holders_alone() {
     let found = key.unwrap(&record.active.slots[1].wrapped, &slot).unwrap();
     unsealer.keep(SET, &record.active, RootKey::from_bytes(found)).unwrap();
     assert_eq!(control.load().await.unwrap().apps.len(), 1);
+}
+
+/// Strips a store of everything that tells of its root key, in another generation and in the one that is served, and then
+/// puts the records back.
+#[tokio::test]
+async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
+    use sealwire_access::{
+        ADMINISTRATOR, AuthorizationRequest, Binding, Operation, Principal, RoleName, principal_key,
+    };
+    use sealwire_store_embedded::FileStore;
+    use sealwire_wire::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+
+    let (mut deployment, _) = Deployment::with_root(&["east", "west"]).await;
+    let maker = deployment.open().1;
+    let grants = vec!["decrypt apps=*"];
+    let call = RoleCall { role: "relay", ask: RoleOperation::Set { grants } };
+    crate::control::change_role(&**maker.store(), &call).await.unwrap();
+    let truth = sealwire_store::everything(&*deployment.store).await.unwrap();
+    let path = deployment.path("state.json");
+    let write = async |state: &sealwire_store::Snapshot| {
+        let _ = fs::remove_file(&path);
+        FileStore::open(&path).unwrap().replace(0, state).await.unwrap();
+    };
+    write(&truth).await;
+    deployment.store = Arc::new(FileStore::open(&path).unwrap());
+    let (_, control) = deployment.open();
+    let apps = Arc::new(crate::apps::Apps::load(control, "here".into(), None).await.unwrap());
+    let access = Config::defaults(Path::new("nowhere")).access;
+    let authorizer = crate::access::Authorizer::new(&access, &apps, &Arc::new(Metrics::new()));
+    let stranger = Principal::from_text("stranger").unwrap();
+    let decrypt = || AuthorizationRequest::new(Operation::Decrypt, Some("shop"), None);
+
+    let mut forged = truth.clone();
+    forged.records.retain(|key, _| key != "root" && key != "head" && !key.contains("index/"));
+    let roles = vec![RoleName::new(ADMINISTRATOR).unwrap(), RoleName::new("relay").unwrap()];
+    let binding = Binding { principal: stranger.clone(), roles }.to_record();
+    forged.records.insert(principal_key(&stranger), binding);
+    for generation in [truth.generation + 1, truth.generation] {
+        forged.generation = generation;
+        write(&forged).await;
+        assert!(authorizer.decide(&stranger, decrypt()).await.is_err(), "{generation}");
+    }
+    let ask = PrincipalOperation::Grant { role: "relay" };
+    let call = || PrincipalCall { principal: "stranger", ask: ask.clone() };
+    assert!(crate::control::change_principal(&**apps.control().store(), call()).await.is_err(), "no binding is read");
+    write(&truth).await;
+    assert!(apps.control().apps().await.is_ok());
+    assert!(authorizer.decide(&stranger, decrypt()).await.is_err(), "nobody gave a role");
+    // An operator does. Of the forged roles, none comes with it.
+    crate::control::change_principal(&**apps.control().store(), call()).await.unwrap();
+    let fresh = deployment.open().1;
+    fresh.load().await.unwrap();
+    let (_, found) = fresh.store().read(&principal_key(&stranger)).await.unwrap();
+    let found = Binding::from_record(&principal_key(&stranger), &found.unwrap()).unwrap();
+    assert_eq!(found.roles, [RoleName::new("relay").unwrap()]);
+}
+
+/// An older state that is served is not changed by the engine itself: first administrators, maintenance, sweeps.
+#[tokio::test]
+async fn an_older_state_that_is_served_fails_no_start_and_loses_nothing() {
+    let (mut deployment, _) = Deployment::with_root(&["east", "west"]).await;
+    let (_, control) = deployment.open();
+    let app = AppId::new("gone").unwrap();
+    control.create(&app, &[Suite::P256]).await.unwrap();
+    control.delete(&app, sealwire_apps::Target::App, std::time::Duration::ZERO).await.unwrap();
+    let (set, code) = (HEXLOWER.encode(&SET), "00".repeat(32));
+    let anchor = format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":1000,\"code\":\"{code}\"}}");
+    deployment.write("audit/anchor.json", &anchor);
+    assert!(matches!(deployment.open().1.load().await, Err(StoreError::RolledBack { seen: 1_000, .. })));
+    deployment.config.state.serves_rolled_back = true;
+    let (_, control) = deployment.open();
+    let apps = crate::apps::Apps::load(control, "here".into(), None).await.unwrap();
+    assert_eq!(apps.control().store().rolled_back(), Some(1_000));
+    let mut access = Config::defaults(Path::new("nowhere")).access;
+    access.administrators = vec![sealwire_access::Principal::from_text("operator").unwrap()];
+    assert!(!crate::control::first_start(&access, &**apps.control().store()).await.unwrap());
+    let before = sealwire_store::everything(&*deployment.store).await.unwrap();
+    let telemetry = Arc::new(sealwire_telemetry::Telemetry::default());
+    let watching = Arc::new(apps);
+    let watch = tokio::spawn(Arc::clone(&watching).watch(std::time::Duration::from_millis(5), Arc::clone(&telemetry)));
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    watch.abort();
+    assert!(!telemetry.readiness.is_failing(sealwire_telemetry::Condition::Store), "maintenance is no failure");
+    assert_eq!(sealwire_store::everything(&*deployment.store).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn an_anchor_names_the_set_of_root_keys() {
+    let (deployment, _) = Deployment::with_root(&["east", "west"]).await;
+    let code = "00".repeat(32);
+    let anchor = format!("{{\"format\":1,\"set\":\"{code}\",\"generation\":1,\"code\":\"{code}\"}}");
+    deployment.write("audit/anchor.json", &anchor.replacen(&code, &"ee".repeat(16), 1));
+    for store in [Arc::clone(&deployment.store), Arc::new(MemoryStore::default())] {
+        let unsealer = Arc::new(Unsealer::open(&deployment.config).unwrap());
+        let error = Control::with_finder(store, unsealer).load().await.unwrap_err().to_string();
+        assert!(error.contains("record root is not authentic") && error.contains("remove the anchor file"), "{error}");
+    }
 }

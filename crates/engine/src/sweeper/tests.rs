@@ -241,3 +241,33 @@ async fn a_retention_time_that_changes_counts_during_a_sweep() {
     let left = world.ids(SHORT).await.len();
     assert!((1_400..2_000).contains(&left), "{left}");
 }
+
+/// An older state that was put back can have deleted a collection that exists again, or keep rows for a shorter time.
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_by_an_older_state_that_is_served() {
+    struct Older(Arc<Kek>);
+    #[async_trait::async_trait]
+    impl sealwire_apps::FindKek for Older {
+        async fn find(&self, _: Option<&sealwire_apps::RootRecord>) -> Result<Arc<Kek>, StoreError> {
+            Ok(Arc::clone(&self.0))
+        }
+        async fn verified(
+            &self,
+            _: Option<(&sealwire_apps::RootRecord, &sealwire_apps::StateId)>,
+            _: Option<&sealwire_apps::StateId>,
+        ) -> Result<sealwire_apps::Freshness, StoreError> {
+            Ok(sealwire_apps::Freshness::RolledBack { seen: 1_000 })
+        }
+    }
+    let mut world = SweepWorld::new().await;
+    world.fill(SHORT, 0, 10).await;
+    world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
+    let (kek, store) = (Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap(), Arc::clone(&world.store));
+    let latest = std::mem::replace(&mut world.control, Control::with_finder(store, Arc::new(Older(Arc::new(kek)))));
+    let swept = world.sweeper("a", 5_000).sweep().await;
+    assert!(matches!(swept, Err(End::Store(StoreError::RolledBack { seen: 1_000, .. }))));
+    assert_eq!(world.ids(SHORT).await.len(), 10);
+    world.control = latest;
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.ids(SHORT).await.len(), 0);
+}
