@@ -21,6 +21,8 @@ mod recovery;
 
 pub(super) use recovery::{RecoveryArgs, run_recovery};
 
+/// Time limit of the database for these commands, in milliseconds: the longest one. All apps are written in one statement.
+const CHANGE_TIME_MS_MIN: u64 = 60_000;
 /// Interval at which a rotation looks for engines that are behind.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -215,7 +217,8 @@ impl StoreArgs {
         prepare: impl FnOnce(&mut Unsealer) -> T,
         command: impl AsyncFnOnce(&RootStore, T) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let config = self.config.load()?;
+        let mut config = self.config.load()?;
+        config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
         // One runtime for PostgreSQL's worker tasks and for all waits.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let done = runtime.block_on(async {
