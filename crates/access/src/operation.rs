@@ -125,6 +125,24 @@ operations! {
     PrincipalsRevoke = "principals.revoke" Control All,
     /// Reports the permissions of a principal.
     PrincipalsCheck = "principals.check" Control All,
+    /// Describes the root key and its slots.
+    RootStatus = "root.status" Control All,
+    /// Creates the root key.
+    RootInit = "root.init" Control All,
+    /// Replaces the root key.
+    RootRotate = "root.rotate" Control All,
+    /// Seals the store.
+    RootSeal = "root.seal" Control All,
+    /// Unseals the store.
+    RootUnseal = "root.unseal" Control All,
+    /// Adds a slot for a provider.
+    KekAdd = "kek.add" Control All,
+    /// Removes a slot.
+    KekRemove = "kek.remove" Control All,
+    /// Unwraps every slot.
+    KekVerify = "kek.verify" Control All,
+    /// Replaces every slot by a new copy of the root key.
+    KekRotate = "kek.rotate" Control All,
     /// Returns the public keys to which others seal for an app.
     AppsPublicKeys = "apps.public_keys" Control App,
 }

@@ -34,6 +34,19 @@ struct Latest {
     /// The state of the highest generation that was verified or written here. From the first one on, this process accepts
     /// no other set of root keys and no store without a root key.
     seen: Option<StateId>,
+    /// Number of times that the keys were wiped. A load that began before the last time keeps no key.
+    wipes: u64,
+}
+
+impl Latest {
+    /// Notes a state that was verified or written. Returns false if one of a later generation is noted.
+    fn note(&mut self, id: StateId) -> bool {
+        let is_later = self.seen.is_some_and(|seen| seen.generation > id.generation);
+        if !is_later {
+            self.seen = Some(id);
+        }
+        !is_later
+    }
 }
 
 /// Identifies a state of a store with a root key.
@@ -58,7 +71,7 @@ impl StateId {
 }
 
 /// A generation that was verified, or was written here.
-struct VerifiedState {
+pub(super) struct VerifiedState {
     generation: u64,
     /// `None`: a store without a root key.
     index: Option<StateIndex>,
@@ -114,7 +127,7 @@ impl AuthenticatedStore {
     /// Returns the key-encryption key only of a store with a root key.
     async fn load_verified(&self) -> Result<(Snapshot, Option<Arc<Kek>>), StoreError> {
         // Of loads side by side, the older one can end last. Only what was seen before this load began is a bound.
-        let seen = self.latest().seen;
+        let (seen, wipes) = self.bounds();
         let stored = self.store.load().await?;
         let generation = stored.generation;
         let root = RootRecord::of(&stored)?;
@@ -126,21 +139,85 @@ impl AuthenticatedStore {
             self.verified_without_root(generation).await?;
             return Ok((stored, None));
         };
+        if root.sealed_unix_s.is_some() {
+            self.obey_seal(&root, stored, seen).await;
+            return Err(StoreError::Sealed);
+        }
         let kek = self.keks.find(Some(&root)).await?;
-        let (key, set) = (Arc::clone(&kek), root.set);
-        let (snapshot, index) = blocking(move || {
-            let (snapshot, records) = RecordIndex::open(state_key(&key)?, stored)?;
-            Ok((snapshot, StateIndex::new(set, generation, key, records)?))
-        })
-        .await?;
-        let freshness = self.keks.verified(Some((&root, &index.id)), seen.as_ref()).await?;
-        self.keep(VerifiedState { generation, index: Some(index), freshness });
+        let (snapshot, state) = self.verify(&root, Arc::clone(&kek), stored, seen).await?;
+        self.keep(state, wipes);
         Ok((snapshot, Some(kek)))
     }
 
+    /// Verifies a state with the key of its root record.
+    async fn verify(
+        &self,
+        root: &RootRecord,
+        kek: Arc<Kek>,
+        stored: Snapshot,
+        seen: Option<StateId>,
+    ) -> Result<(Snapshot, VerifiedState), StoreError> {
+        let (generation, set) = (stored.generation, root.set);
+        let (snapshot, index) = blocking(move || {
+            let (snapshot, records) = RecordIndex::open(state_key(&kek)?, stored)?;
+            Ok((snapshot, StateIndex::new(set, generation, kek, records)?))
+        })
+        .await?;
+        let freshness = self.keks.verified(Some((root, &index.id)), seen.as_ref()).await?;
+        Ok((snapshot, VerifiedState { generation, index: Some(index), freshness }))
+    }
+
+    /// Wipes the keys, whoever wrote the mark. A process that still has the key notes the state of a mark that verifies, and
+    /// then rejects the state before it.
+    async fn obey_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
+        let index = self.latest().state.as_ref().and_then(|state| state.index.clone());
+        if let Some(StateIndex { kek, .. }) = index.filter(|index| index.id.set == root.set)
+            && let Ok((_, VerifiedState { index: Some(index), freshness: Freshness::Latest, .. })) =
+                self.verify(root, kek, stored, seen).await
+        {
+            self.latest().note(index.id);
+        }
+        self.wipe();
+    }
+
+    /// Wipes all keys that are kept here.
+    pub(super) fn wipe(&self) {
+        let mut latest = self.latest();
+        latest.state = None;
+        latest.wipes += 1;
+        drop(latest);
+        self.keks.wipe();
+    }
+
+    /// Loads and verifies the records of a sealed store, for [`Self::commit_on`] alone. Keeps nothing. Returns the root
+    /// record, and the generation.
+    pub(super) async fn load_sealed(&self) -> Result<(u64, RootRecord, VerifiedState), StoreError> {
+        let (seen, _) = self.bounds();
+        let stored = self.store.load().await?;
+        let root = RootRecord::of(&stored)?.ok_or_else(|| StoreError::Invalid("the store has no root key".into()))?;
+        if seen.is_some_and(|seen| root.set != seen.set) {
+            return Err(other_root());
+        }
+        let kek = self.keks.find(Some(&root)).await?;
+        let (snapshot, state) = self.verify(&root, kek, stored, seen).await?;
+        Ok((snapshot.generation, root, state))
+    }
+
+    #[cfg(test)]
+    pub(super) fn keeps_a_key(&self) -> bool {
+        self.latest().state.is_some()
+    }
+
+    /// Returns the state that bounds a load which begins now, and the number of wipes before the load.
+    fn bounds(&self) -> (Option<StateId>, u64) {
+        let latest = self.latest();
+        (latest.seen, latest.wipes)
+    }
+
     async fn verified_without_root(&self, generation: u64) -> Result<Arc<VerifiedState>, StoreError> {
+        let (_, wipes) = self.bounds();
         let freshness = self.keks.verified(None, None).await?;
-        Ok(self.keep(VerifiedState { generation, index: None, freshness }))
+        Ok(self.keep(VerifiedState { generation, index: None, freshness }, wipes))
     }
 
     /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record after the change, `kek` is
@@ -152,6 +229,17 @@ impl AuthenticatedStore {
         kek: Option<&Arc<Kek>>,
     ) -> Result<Commit, StoreError> {
         let Some(state) = self.state(base).await? else { return Ok(Commit::Moved) };
+        self.commit_on(&state, changes, kek).await
+    }
+
+    /// Makes a change on a verified state, as [`Self::commit_under`] does.
+    pub(super) async fn commit_on(
+        &self,
+        state: &VerifiedState,
+        changes: Changes,
+        kek: Option<&Arc<Kek>>,
+    ) -> Result<Commit, StoreError> {
+        let base = state.generation;
         if let Freshness::RolledBack { seen } = state.freshness {
             return Err(StoreError::RolledBack { generation: base, seen });
         }
@@ -211,13 +299,23 @@ impl AuthenticatedStore {
         if let Some(StateIndex { id, .. }) = &index {
             changes.insert(HEAD.into(), Some(head(id.generation, &id.code)));
         }
+        let root = changes.get(ROOT_RECORD).and_then(Option::as_deref);
+        let is_sealed = root.is_some_and(|root| RootRecord::parse(root).is_ok_and(|root| root.sealed_unix_s.is_some()));
+        let (_, wipes) = self.bounds();
         let commit = self.store.commit_all(base, &changes).await?;
-        if let Commit::Done(generation) = commit {
-            if index.is_none() {
-                // This process removed the root key itself, or there was none.
-                self.latest().seen = None;
+        let Commit::Done(generation) = commit else { return Ok(commit) };
+        match index {
+            Some(StateIndex { id, .. }) if is_sealed => {
+                self.latest().note(id);
+                self.wipe();
             }
-            self.keep(VerifiedState { generation, index, freshness: Freshness::Latest });
+            index => {
+                if index.is_none() {
+                    // This process removed the root key itself, or there was none.
+                    self.latest().seen = None;
+                }
+                self.keep(VerifiedState { generation, index, freshness: Freshness::Latest }, wipes);
+            }
         }
         Ok(commit)
     }
@@ -233,15 +331,18 @@ impl AuthenticatedStore {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a state, unless a later one is there. A state that was put back is kept, but not as seen.
-    fn keep(&self, state: VerifiedState) -> Arc<VerifiedState> {
+    /// Keeps a state, unless a later one is there or keys were wiped since `wipes` was read. A state that was put back is
+    /// kept, but not as seen.
+    fn keep(&self, state: VerifiedState, wipes: u64) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
-        if let (Some(id), Freshness::Latest) = (state.index.as_ref().map(|index| index.id), state.freshness) {
-            if latest.seen.is_some_and(|seen| seen.generation > id.generation) {
-                return state;
-            }
-            latest.seen = Some(id);
+        if latest.wipes != wipes {
+            return state;
+        }
+        if let (Some(id), Freshness::Latest) = (state.index.as_ref().map(|index| index.id), state.freshness)
+            && !latest.note(id)
+        {
+            return state;
         }
         latest.state = Some(Arc::clone(&state));
         state

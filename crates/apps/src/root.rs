@@ -5,6 +5,9 @@
 //! therefore finds all keys under one KEK, and a process that is killed midway has changed nothing. The root key also
 //! authenticates the records ([`AuthenticatedStore`](crate::AuthenticatedStore)).
 //!
+//! A sealed store has a mark in its root record. While the mark is there, every load fails with [`StoreError::Sealed`]
+//! before a provider is asked, and wipes the keys that this process kept. Only [`Control::unseal`] loads a sealed store.
+//!
 //! A rotation has two commits. [`Control::stage_root`] adds the incoming root key, which every engine then unwraps beside
 //! the active one. [`Control::activate_root`] makes the incoming root key the only one, once all live engines hold it.
 
@@ -52,6 +55,9 @@ pub trait FindKek: Send + Sync {
             _ => Ok(Freshness::Latest),
         }
     }
+
+    /// Wipes all keys that were kept, because the store is sealed. Searches that have begun keep nothing either.
+    fn wipe(&self) {}
 }
 
 /// The age of a state that was verified and is accepted.
@@ -139,7 +145,8 @@ impl Control {
             let next_slot = next_slot(FIRST_SLOT, &entry.slots)?;
             let new = Arc::new(root.kek(&set, kek.audit_secret().clone())?);
             let wrapped_audit = new.wrap_audit_secret(&set)?;
-            let record = RootRecord { set, active: entry.clone(), incoming: None, wrapped_audit, next_slot };
+            let active = entry.clone();
+            let record = RootRecord { set, active, incoming: None, wrapped_audit, next_slot, sealed_unix_s: None };
             Ok(NewState { kek: new, root: Some(record), served: None })
         };
         self.wrap_anew(create).await
@@ -248,6 +255,57 @@ impl Control {
             Ok(NewState { kek: Arc::clone(&plain), root: None, served: None })
         };
         self.wrap_anew(remove).await
+    }
+
+    /// Seals the store: every process that loads it wipes its keys and serves nothing until [`Control::unseal`]. Idempotent.
+    /// Returns the generation. The keys that this process keeps are wiped when the method returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key; any error of the store, in which case the change was made or
+    /// not.
+    pub async fn seal(&self) -> Result<u64, StoreError> {
+        let mark = |_, record: &mut RootRecord| {
+            record.sealed_unix_s = Some(unix_s());
+            Ok(())
+        };
+        match self.change_root(mark).await {
+            Err(StoreError::Sealed) => self.generation().await,
+            done => done,
+        }
+    }
+
+    /// Reverts [`Control::seal`]. Idempotent. Asks the providers for the root key, and verifies all records with it. Returns
+    /// the generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::RootKey`] if no slot unwraps it;
+    /// [`StoreError::NotAuthentic`] if the mark, or anything else, was not written by a holder of the root key; any error of
+    /// the store. The store stays sealed, and the keys are wiped again.
+    pub async fn unseal(&self) -> Result<u64, StoreError> {
+        let (generation, root) = self.root().await?;
+        if root.ok_or_else(no_root)?.sealed_unix_s.is_none() {
+            return Ok(generation);
+        }
+        let unsealed = self.remove_seal().await;
+        if unsealed.is_err() {
+            self.store.wipe();
+        }
+        unsealed
+    }
+
+    async fn remove_seal(&self) -> Result<u64, StoreError> {
+        for tries in 0..TRIES_MAX {
+            let (generation, mut record, state) = self.store.load_sealed().await?;
+            if record.sealed_unix_s.take().is_none() {
+                return Ok(generation);
+            }
+            let changes = Changes::from([(ROOT_RECORD.to_owned(), Some(checked(&record)?))]);
+            match self.store.commit_on(&state, changes, None).await? {
+                Commit::Done(generation) => return Ok(generation),
+                Commit::Moved => tokio::time::sleep(pause(tries)).await,
+            }
+        }
+        Err(always_late())
     }
 
     /// Raises the generation above one that engines have seen, after an older state was put back. Nothing else changes.

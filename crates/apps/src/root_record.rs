@@ -37,6 +37,8 @@ pub struct RootRecord {
     pub wrapped_audit: Vec<u8>,
     /// Number of the next slot. Numbers are not reused.
     pub next_slot: u32,
+    /// Time at which the store was sealed, in seconds since 1970-01-01 UTC, while it is sealed.
+    pub sealed_unix_s: Option<u64>,
 }
 
 /// A root key that is prepared and not yet used.
@@ -85,6 +87,9 @@ struct RootFields {
     roots: Vec<RootKeyFields>,
     audit: String,
     next_slot: u32,
+    /// Absent in records of stores that are not sealed, also in those of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed_unix_s: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -203,7 +208,7 @@ impl TryFrom<RootFields> for RootRecord {
     type Error = StoreError;
 
     fn try_from(fields: RootFields) -> Result<Self, StoreError> {
-        let RootFields { set, roots, audit, next_slot } = fields;
+        let RootFields { set, roots, audit, next_slot, sealed_unix_s } = fields;
         let (mut active, mut incoming) = (None, None);
         for RootKeyFields { id, state, created_unix_s, generation, slots } in roots {
             let slots = slots.into_iter().map(RootSlot::try_from).collect::<Result<_, _>>()?;
@@ -225,6 +230,7 @@ impl TryFrom<RootFields> for RootRecord {
             incoming,
             wrapped_audit: decoded(&audit)?,
             next_slot,
+            sealed_unix_s,
         };
         record.check()?;
         Ok(record)
@@ -257,6 +263,7 @@ impl From<&RootRecord> for RootFields {
             roots: [root(&record.active, RootStateName::Active, None)].into_iter().chain(incoming).collect(),
             audit: STANDARD.encode(&record.wrapped_audit),
             next_slot: record.next_slot,
+            sealed_unix_s: record.sealed_unix_s,
         }
     }
 }

@@ -10,6 +10,7 @@ mod collections;
 mod properties;
 mod records;
 mod roots;
+mod seal;
 mod tampering;
 
 const KEK: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";

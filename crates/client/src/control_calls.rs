@@ -6,7 +6,7 @@
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Control, Instances,
     Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records, RoleCall, RoleChanged,
-    Roles,
+    Roles, RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -64,6 +64,19 @@ impl Client {
     /// As above.
     pub async fn instances(&self) -> Result<Instances, Error> {
         self.control(Control::Instances, Course::default(), Instances::decode).await
+    }
+
+    /// Runs an operation on the store's root key. A `conflict` with a retry time says that a rotation waits for live
+    /// engines; it continues when the request is repeated.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn root(&self, operation: RootOperation<'_>) -> Result<RootState, Error> {
+        let course = match operation {
+            RootOperation::Status | RootOperation::Verify => Course::default(),
+            _ => Course::once(),
+        };
+        self.control(Control::Root(operation), course, RootState::decode).await
     }
 
     /// Returns a page of the roles.

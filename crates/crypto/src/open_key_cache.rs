@@ -88,6 +88,11 @@ impl OpenedSchedules {
         self.lock().drop_where(|key, _| key.0 == *app);
     }
 
+    /// Wipes all entries.
+    pub fn purge_all(&self) {
+        self.lock().drop_where(|_, _| true);
+    }
+
     /// Returns the number of cached schedules.
     #[must_use]
     pub fn len(&self) -> usize {

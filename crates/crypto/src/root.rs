@@ -23,7 +23,7 @@ const STATE_LABEL: &[u8] = b"sealwire/root-state/1";
 const WRAP_LABEL: &[u8] = b"sealwire/root-wrap/1";
 
 /// Authenticates the control state of a store with HMAC-SHA-256 (RFC 2104). Derived from the store's root key.
-pub struct StateKey(Zeroizing<[u8; 32]>);
+pub struct StateKey(Box<Zeroizing<[u8; 32]>>);
 
 impl StateKey {
     /// Returns the authentication code of a message.
@@ -51,8 +51,8 @@ impl fmt::Debug for StateKey {
     }
 }
 
-/// The 32 bytes of a root key, wiped on drop.
-pub struct RootKey(Zeroizing<[u8; 32]>);
+/// The 32 bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no copies behind.
+pub struct RootKey(Box<Zeroizing<[u8; 32]>>);
 
 impl RootKey {
     /// Generates a random root key.
@@ -60,20 +60,21 @@ impl RootKey {
     /// # Errors
     /// [`Error::Library`] when the random source fails.
     pub fn generate() -> Result<Self, Error> {
-        let mut bytes = Zeroizing::new([0; 32]);
+        let mut bytes = Box::new(Zeroizing::new([0; 32]));
         aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
         Ok(Self(bytes))
     }
 
     /// Takes the bytes of a root key that a provider unwrapped. [`Self::id`] tells if they are those that are wanted.
     #[must_use]
-    pub fn from_bytes(bytes: Zeroizing<[u8; 32]>) -> Self {
-        Self(bytes)
+    pub fn from_bytes(bytes: impl Into<Box<Zeroizing<[u8; 32]>>>) -> Self {
+        Self(bytes.into())
     }
 
     /// Returns the bytes, for a provider that wraps them.
     #[must_use]
-    pub fn expose(&self) -> &Zeroizing<[u8; 32]> {
+    #[allow(clippy::borrowed_box)] // Providers take it so.
+    pub fn expose(&self) -> &Box<Zeroizing<[u8; 32]>> {
         &self.0
     }
 
@@ -95,7 +96,7 @@ impl RootKey {
     pub fn kek(&self, set: &[u8; 16], audit_secret: Zeroizing<[u8; 32]>) -> Result<Kek, Error> {
         let mut key = Zeroizing::new([0; 32]);
         self.expand(WRAP_LABEL, set, &mut key[..])?;
-        let mut state = Zeroizing::new([0; 32]);
+        let mut state = Box::new(Zeroizing::new([0; 32]));
         self.expand(STATE_LABEL, set, &mut state[..])?;
         Kek::of_root(&key, audit_secret, StateKey(state))
     }

@@ -41,6 +41,7 @@ type Policies = Cache<Principal, Grants, Bindings>;
 pub struct Authorizer {
     mode: AccessMode,
     identity: Identity,
+    apps: Arc<Apps>,
     /// Of no use where nothing is looked at.
     policies: Option<Arc<Policies>>,
     metrics: Arc<Metrics>,
@@ -72,6 +73,7 @@ impl Authorizer {
         Self {
             mode,
             identity,
+            apps: Arc::clone(apps),
             policies,
             metrics,
             observed: LogThrottle::default(),
@@ -88,13 +90,16 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`].
+    /// [`CallFailure::Denied`]; [`CallFailure::Sealed`], since a sealed engine holds no roles either.
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
         ask: AuthorizationRequest<'a>,
         now: Instant,
     ) -> Option<Result<Permit<'a>, CallFailure>> {
+        if let Err(sealed) = self.apps.check_unsealed() {
+            return Some(Err(sealed));
+        }
         let grants = match &self.policies {
             Some(policies) => policies.hit(principal, now)?,
             None => None,
@@ -106,16 +111,19 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Denied`], or [`CallFailure::Unknown`] where the store does not answer.
+    /// [`CallFailure::Denied`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the store does not answer.
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
         ask: AuthorizationRequest<'a>,
     ) -> Result<Permit<'a>, CallFailure> {
+        self.apps.check_unsealed()?;
         let grants = match &self.policies {
             Some(policies) => policies.get(principal).await,
             None => Ok(None),
         };
+        // The look-up may have failed because of that.
+        self.apps.check_unsealed()?;
         match grants {
             Ok(grants) => self.judge(principal, grants.as_deref(), ask),
             Err(error) => match self.mode.unknown(ask) {
@@ -137,8 +145,10 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::LongWithoutRole`], or [`CallFailure::Unknown`] where the store does not answer.
+    /// [`CallFailure::LongWithoutRole`], [`CallFailure::Sealed`], or [`CallFailure::Unknown`] where the store does not
+    /// answer.
     pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
+        self.apps.check_unsealed()?;
         let Some(policies) = self.policies.as_ref().filter(|_| self.mode == AccessMode::Enforce) else { return Ok(()) };
         match policies.get(principal).await {
             Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => Err(CallFailure::LongWithoutRole),

@@ -4,6 +4,9 @@
 //! after a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness
 //! says so.
 //!
+//! A sealed store is the exception: then all keys are dropped at once, and requests fail until the store is unsealed.
+//! Requests that run hold what they use until they end, at their deadline at the latest.
+//!
 //! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
 //! first loads, so that no name is used again that some instance may still serve as something else.
 
@@ -19,7 +22,7 @@ use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite
 use sealwire_public_keys as public_keys;
 use sealwire_store::{ControlStore as _, Instance, StoreError};
 use sealwire_wire::control::PublicKeys;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::masks::disclosure::{Disclosure, RoleMasks};
@@ -57,6 +60,10 @@ pub struct Apps {
     tried: AtomicU64,
     /// Called before the first try to load another generation.
     before_first_try: OnceLock<BeforeFirstTry>,
+    /// True from before the keys are dropped until after they are loaded again.
+    is_sealed: AtomicBool,
+    /// The value of `is_sealed`, for those who wait.
+    seal: watch::Sender<bool>,
 }
 
 /// Ends pauses that failures of earlier generations caused.
@@ -144,6 +151,8 @@ impl CachedApp {
 #[derive(Default)]
 struct AppTable {
     generation: u64,
+    /// The store is sealed. Then there are no apps here.
+    is_sealed: bool,
     apps: HashMap<Box<str>, Arc<CachedApp>>,
     removal_unix_s: Option<u64>,
     roles: Roles,
@@ -181,7 +190,15 @@ impl Apps {
         instance: Instance,
         opened: Option<Arc<OpenedSchedules>>,
     ) -> Result<Self, StoreError> {
-        let table = AppTable::new(control.load().await?, &AppTable::default());
+        let table = match control.load().await {
+            Ok(state) => AppTable::new(state, &AppTable::default()),
+            Err(StoreError::Sealed) => {
+                tracing::error!("the store is sealed: nothing is served until `sealwire root unseal`");
+                AppTable::sealed(0)
+            }
+            Err(error) => return Err(error),
+        };
+        let is_sealed = table.is_sealed;
         let tried = AtomicU64::new(table.generation);
         let apps = Self {
             control,
@@ -194,6 +211,8 @@ impl Apps {
             purge: OnceLock::new(),
             tried,
             before_first_try: OnceLock::new(),
+            is_sealed: AtomicBool::new(is_sealed),
+            seal: watch::Sender::new(is_sealed),
         };
         apps.beat().await?;
         Ok(apps)
@@ -208,6 +227,36 @@ impl Apps {
     pub fn find(&self, name: &str) -> (u64, Option<Arc<CachedApp>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
+    }
+
+    /// Returns true if the store was found sealed. Then this engine holds no keys, but for those of requests that run.
+    pub fn is_sealed(&self) -> bool {
+        self.is_sealed.load(Ordering::SeqCst)
+    }
+
+    /// Fails while the store is sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Sealed`].
+    pub fn check_unsealed(&self) -> Result<(), CallFailure> {
+        if self.is_sealed() { Err(CallFailure::Sealed) } else { Ok(()) }
+    }
+
+    /// Returns once the store is not sealed and its apps are loaded.
+    pub async fn unsealed(&self) {
+        // The sender lives as long as this.
+        let _ = self.seal.subscribe().wait_for(|is_sealed| !is_sealed).await;
+    }
+
+    /// Returns the result of [`Self::find`], and fails if the store is sealed: the app may exist all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Sealed`].
+    pub(crate) fn find_unsealed(&self, name: &str) -> Result<(u64, Option<Arc<CachedApp>>), CallFailure> {
+        let table = self.table();
+        if table.is_sealed { Err(CallFailure::Sealed) } else { Ok((table.generation, table.apps.get(name).cloned())) }
     }
 
     /// Returns true if the key is one that an app publishes.
@@ -302,7 +351,8 @@ impl Apps {
         self.unsaid.store(false, Ordering::SeqCst);
         let instance = {
             let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
-            instance.generation = self.generation();
+            // Without keys, an instance serves no generation, as before its first load.
+            instance.generation = if self.is_sealed() { 0 } else { self.generation() };
             instance.clone()
         };
         let said = self.control.beat(&instance).await;
@@ -316,11 +366,14 @@ impl Apps {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the apps again if the store's generation moved. Gives whether it did.
+    /// Loads the apps again if the store's generation moved, or if the store was sealed. Gives whether another state is
+    /// served now.
     pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.loading.lock().await;
+        let before = self.table();
         let generation = self.control.generation().await?;
-        if generation == self.generation() {
+        // Of a sealed store only its mark was looked at, and anybody who writes to the store can change that.
+        if !before.is_sealed && generation == before.generation {
             return Ok(false);
         }
         if self.tried.swap(generation, Ordering::Relaxed) != generation
@@ -328,17 +381,44 @@ impl Apps {
         {
             call();
         }
-        let state = self.control.load().await?;
-        let before = self.table();
+        let state = match self.control.load().await {
+            Err(StoreError::Sealed) => return Ok(self.seal(&before)),
+            loaded => loaded?,
+        };
         let table = Arc::new(AppTable::new(state, &before));
         tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
+        self.replace(&before, &table);
+        if before.is_sealed {
+            tracing::warn!("the store is unsealed");
+            self.is_sealed.store(false, Ordering::SeqCst);
+            self.seal.send_replace(false);
+        }
+        Ok(true)
+    }
+
+    /// Drops every key, unless that is done. Gives whether it was not.
+    fn seal(&self, before: &AppTable) -> bool {
+        if before.is_sealed {
+            return false;
+        }
+        // First: a request that finds no apps must find out why.
+        self.is_sealed.store(true, Ordering::SeqCst);
+        self.seal.send_replace(true);
+        self.replace(before, &Arc::new(AppTable::sealed(before.generation)));
+        tracing::error!(
+            "the store is sealed: all keys are dropped, and nothing is served until `sealwire root unseal`"
+        );
+        true
+    }
+
+    /// Serves another state.
+    fn replace(&self, before: &AppTable, table: &Arc<AppTable>) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(table);
         self.purge();
         self.unsaid.store(true, Ordering::SeqCst);
-        self.purge_changed(&before, &table);
+        self.purge_changed(before, table);
         // Those of apps whose setting is off now.
         self.end_epochs(Instant::now());
-        Ok(true)
     }
 
     /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
@@ -360,6 +440,10 @@ impl Apps {
             tokio::time::sleep(AGE_PERIOD).await;
             if let Some(opened) = &self.opened {
                 opened.tick();
+                if self.is_sealed() {
+                    // Those of requests that ran when the store was sealed.
+                    opened.purge_all();
+                }
             }
             self.end_epochs(Instant::now());
         }
@@ -405,6 +489,7 @@ impl Apps {
                 Some(_) => {}
             }
             admin.readiness.set(Condition::ControlState, !is_false);
+            admin.readiness.set(Condition::Sealed, !self.is_sealed());
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
@@ -436,6 +521,11 @@ pub(crate) fn jittered(poll: Duration) -> Duration {
 }
 
 impl AppTable {
+    /// Of a sealed store: without any app, key or role.
+    fn sealed(generation: u64) -> Self {
+        Self { generation, is_sealed: true, ..Self::default() }
+    }
+
     /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all
     /// else is new.
     fn new(state: State, before: &Self) -> Self {
@@ -456,7 +546,8 @@ impl AppTable {
         let outside = outside.map(|version| (version.suite(), version.id)).collect();
         let apps = state.apps.into_iter().map(serve).collect();
         let roles = Arc::new(roles(&state.access));
-        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s, roles, outside }
+        let removal_unix_s = state.removal_unix_s;
+        Self { generation: state.generation, is_sealed: false, apps, removal_unix_s, roles, outside }
     }
 }
 

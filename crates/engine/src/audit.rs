@@ -1,7 +1,7 @@
 //! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit, and spoken of in
 //! log, metrics and readiness.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
@@ -23,21 +23,33 @@ const GATHER: Duration = Duration::from_millis(2);
 
 /// The trail, if there is one.
 #[derive(Clone, Debug, Default)]
-pub struct Audit(Option<Arc<Trail>>);
+pub struct Audit {
+    /// True if the configuration names a trail.
+    is_on: bool,
+    /// Empty until the key of the trail is known, which is in the store. A running engine keeps it when the store is
+    /// sealed.
+    trail: Arc<OnceLock<Arc<Trail>>>,
+}
 
 impl Audit {
-    /// Opens the trail that a configuration names, if it names one, and records the start.
+    /// Prepares the trail that a configuration names, if it names one. Nothing is recorded until [`Self::open`].
+    pub fn new(config: &sealwire_config::Audit) -> Self {
+        Self { is_on: config.folder.is_some(), trail: Arc::default() }
+    }
+
+    /// Opens the trail, if there is one, and records the start. Once.
     ///
     /// # Errors
     ///
     /// The folder cannot be used.
     pub fn open(
+        &self,
         config: &sealwire_config::Audit,
         key: AuditKey,
         instance: String,
         state: &Arc<Telemetry>,
-    ) -> Result<Self, JournalError> {
-        let Some(folder) = config.folder.clone() else { return Ok(Self(None)) };
+    ) -> Result<(), JournalError> {
+        let Some(folder) = config.folder.clone() else { return Ok(()) };
         let options = TrailOptions {
             journal: Options {
                 folder,
@@ -67,12 +79,25 @@ impl Audit {
         }
         let probe = Arc::clone(&trail);
         state.metrics.watch_audit(Box::new(move || probe.state()));
-        Ok(Self(Some(trail)))
+        let _ = self.trail.set(trail);
+        Ok(())
     }
 
     /// Returns true if records are kept.
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.is_on
+    }
+
+    /// Returns true if records are written. False for an engine that started on a sealed store, until it is unsealed.
+    pub fn is_open(&self) -> bool {
+        !self.is_on || self.trail.get().is_some()
+    }
+
+    /// Returns once [`Self::is_open`] is true.
+    pub async fn opened(&self) {
+        while !self.is_open() {
+            tokio::time::sleep(GATHER).await;
+        }
     }
 
     /// Fails where a call that begins now could not be recorded, and calls are not to go on without.
@@ -81,27 +106,31 @@ impl Audit {
     ///
     /// [`CallFailure::Audit`].
     pub fn ready(&self) -> Result<(), CallFailure> {
-        match &self.0 {
+        match self.trail.get() {
             Some(trail) if trail.rejects() => Err(CallFailure::Audit),
+            None if self.is_on => Err(CallFailure::Audit),
             _ => Ok(()),
         }
     }
 
     /// Takes the record of a request. The result tells when the response can be sent.
     pub fn record(&self, record: &Record<'_>) -> Recording {
-        Recording(self.0.as_ref().map(|trail| trail.record(record)))
+        Recording(self.trail.get().map(|trail| trail.record(record)))
     }
 
     /// Takes the record of a request that was refused before any work: of a flood, most are only counted.
     pub fn refused(&self, record: &Record<'_>) -> Recording {
-        Recording(self.0.as_ref().map(|trail| trail.refused(record)))
+        Recording(self.trail.get().map(|trail| trail.refused(record)))
     }
 
     /// Records from time to time what was only counted, until dropped.
     pub async fn settle(&self) {
-        let Some(trail) = &self.0 else { return };
+        if !self.is_on {
+            return;
+        }
         loop {
             tokio::time::sleep(SETTLE).await;
+            let Some(trail) = self.trail.get() else { continue };
             let trail = Arc::clone(trail);
             // A disk may take its time to say how much room it has.
             let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
@@ -110,21 +139,21 @@ impl Audit {
 
     /// Records an event of the engine, without waiting for the disk.
     pub(crate) fn event(&self, event: &Event<'_>) {
-        if let Some(trail) = &self.0 {
+        if let Some(trail) = self.trail.get() {
             drop(trail.event(event));
         }
     }
 
     /// Records that something was read again.
     pub fn reloaded(&self, what: &str, outcome: &str) {
-        if let Some(trail) = &self.0 {
+        if let Some(trail) = self.trail.get() {
             drop(trail.event(&Event::Reload { what, outcome }));
         }
     }
 
     /// Records rows that the engine changed by itself.
     pub fn swept(&self, swept: &Swept) {
-        if let Some(trail) = &self.0 {
+        if let Some(trail) = self.trail.get() {
             drop(trail.event(&Event::Sweep {
                 action: swept.action.name(),
                 app: swept.app.as_deref(),
@@ -138,7 +167,7 @@ impl Audit {
 
     /// Records the stop, and returns when everything is written. Waits for the disk.
     pub fn close(&self) {
-        if let Some(trail) = &self.0 {
+        if let Some(trail) = self.trail.get() {
             trail.close();
         }
     }

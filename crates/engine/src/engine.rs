@@ -104,7 +104,7 @@ impl Engine {
         permit: &Permit<'_>,
         min_generation: Option<u64>,
     ) -> Result<(u64, Arc<CachedApp>), CallFailure> {
-        let (have, app) = self.apps.find(permit.app().ok_or(CallFailure::NoApp)?);
+        let (have, app) = self.apps.find_unsealed(permit.app().ok_or(CallFailure::NoApp)?)?;
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();
             return Err(CallFailure::OldGeneration { have });

@@ -6,6 +6,7 @@
 //! The key of the audit log comes from the same record. The engine therefore keeps a copy of the record in the folder of
 //! the audit log, where `sealwire audit verify` finds it while the engine has the store.
 
+mod admin;
 mod anchor;
 mod backoff;
 mod observe;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,6 +35,7 @@ use tokio::time::Instant;
 use crate::audit::Audit;
 use crate::kek::{KekError, read_kek};
 
+pub use admin::RootAdmin;
 pub use anchor::ANCHOR_FILE;
 use anchor::{Anchor, anchor_path};
 use backoff::Backoff;
@@ -224,13 +227,16 @@ async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: WrapSlot
 /// Finds the KEK of a store, with or without a root key.
 pub struct Unsealer {
     providers: Arc<Providers>,
-    /// The KEK of a store without a root key.
-    plain: Result<Arc<Kek>, KekError>,
+    source: KekSource,
+    /// The KEK of a store without a root key. `None`: wiped, and read again when it is needed.
+    plain: Mutex<Option<Result<Arc<Kek>, KekError>>>,
     /// True if a store without a root key is refused (`kek.root_key`).
     needs_root: bool,
     /// Unwrapped root keys, by id.
     unwrapped: Mutex<BTreeMap<[u8; 16], Arc<RootKey>>>,
     backoff: Backoff,
+    /// Number of times that the keys were wiped. A search that began before the last time keeps no key.
+    wipes: AtomicU64,
     copy: tokio::sync::Mutex<RecordCopy>,
     /// True if a state that was put back is served, without changes (`state.on_rollback`).
     serves_rolled_back: bool,
@@ -259,9 +265,11 @@ impl Unsealer {
         }
         Ok(Self {
             providers,
-            plain,
+            source: config.kek.clone(),
+            plain: Mutex::new(Some(plain)),
             needs_root: config.kek_needs_root,
             unwrapped: Mutex::default(),
+            wipes: AtomicU64::new(0),
             backoff: Backoff::default(),
             copy: tokio::sync::Mutex::default(),
             serves_rolled_back: config.state.serves_rolled_back,
@@ -317,11 +325,15 @@ impl Unsealer {
             return Ok(Arc::clone(found));
         }
         self.backoff.check(root)?;
+        let wipes = self.wipes.load(Ordering::SeqCst);
         match self.ask_all(set, root).await {
             Ok(found) => {
                 self.backoff.worked(root);
                 let found = Arc::new(found);
-                self.kept().insert(root.id, Arc::clone(&found));
+                let mut kept = self.kept();
+                if self.wipes.load(Ordering::SeqCst) == wipes {
+                    kept.insert(root.id, Arc::clone(&found));
+                }
                 Ok(found)
             }
             Err(reasons) => {
@@ -395,6 +407,12 @@ impl Unsealer {
         Ok(found)
     }
 
+    /// Returns the KEK of the configuration. Reads it again if it was wiped.
+    fn plain(&self) -> Result<Arc<Kek>, KekError> {
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        plain.get_or_insert_with(|| read_kek(&self.source).map(Arc::new)).clone()
+    }
+
     fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
         self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -422,8 +440,7 @@ impl FindKek for Unsealer {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
         let Some(record) = root else {
             self.check_may_lack_root()?;
-            let unread = |error: &KekError| StoreError::Setting { key: "kek", what: error.0.clone() };
-            return self.plain.as_ref().map(Arc::clone).map_err(unread);
+            return self.plain().map_err(|error| StoreError::Setting { key: "kek", what: error.0 });
         };
         let active = self.unseal(record.set, &record.active).await?;
         if let Some(incoming) = &record.incoming {
@@ -466,6 +483,16 @@ impl FindKek for Unsealer {
             anchor.raise(id).await;
         }
         Ok(Freshness::Latest)
+    }
+
+    fn wipe(&self) {
+        let mut kept = self.kept();
+        self.wipes.fetch_add(1, Ordering::SeqCst);
+        kept.clear();
+        // No slot is checked while the store is sealed.
+        self.providers.uses().set_record(None, |_| false);
+        // With it, the slot of the provider `local` could be unwrapped.
+        *self.plain.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -3,7 +3,7 @@
 use sealwire_mask_job::{Column, answers, place};
 use sealwire_wire::control::{
     AppChanged, Apps, Checked, CollectionChanged, Collections, Instances, PrincipalChanged, Principals, Records,
-    RoleChanged, Roles,
+    RoleChanged, Roles, RootState,
 };
 use sealwire_wire::{
     Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens,
@@ -68,7 +68,7 @@ fn result(bytes: &[u8]) {
     }
     round!(bytes, Inspection, Info, Tokens, Found, Counted);
     round!(bytes, Apps, AppChanged, Collections, CollectionChanged, Records, Instances);
-    round!(bytes, Roles, RoleChanged, Principals, PrincipalChanged, Checked);
+    round!(bytes, Roles, RoleChanged, Principals, PrincipalChanged, Checked, RootState);
     if let Ok(health) = Health::decode(bytes) {
         let mut out = Vec::new();
         health.encode(&mut out);
@@ -113,6 +113,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("collections", format!(r#"{{"generation":2,"collections":[{collection}],"next":"x"}}"#)),
         ("collection-changed", format!(r#"{{"generation":2,"collection":{collection}}}"#)),
         ("instances", format!(r#"{{"generation":2,"instances":[{instance}]}}"#)),
+        ("root-state", r#"{"generation":2,"sealed_unix_s":9,"slot":1,"roots":[{"id":"00","state":"active","created_unix_s":1,"slots":[{"number":1,"provider":"local","kind":"file","fields":{"path":"kek"},"created_unix_s":1,"verified_unix_s":1,"unwraps":false,"error":"x"}]}],"providers":[{"name":"local","kind":"file","fields":{}}]}"#.to_owned()),
         ("records", r#"{"generation":2,"records":[{"key":"app/shop","record":"{}"}],"next":"x"}"#.to_owned()),
         ("roles", r#"{"generation":2,"roles":[{"role":"a","name":"a","grants":["decrypt apps=*"],"principals":1}],"next":"x"}"#.to_owned()),
         ("role-changed", r#"{"generation":2,"role":{"role":"a","grants":["decrypt apps=*"]}}"#.to_owned()),

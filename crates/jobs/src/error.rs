@@ -163,6 +163,9 @@ pub enum CallFailure {
     /// The call was stopped.
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
+    /// The store is sealed, so this engine holds no keys.
+    #[error("the engine is sealed: it has no keys until an administrator runs `sealwire root unseal`")]
+    Sealed,
     /// Its record cannot be written, and the operator wants none without.
     #[error("the audit trail cannot be written")]
     Audit,
@@ -199,7 +202,7 @@ impl CallFailure {
             Self::Overloaded(_) | Self::StoreBehind(_) | Self::HourlyLimitReached { .. } => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
-            Self::Stopped(StopReason::Drain) | Self::Audit => ErrorCode::Unavailable,
+            Self::Stopped(StopReason::Drain) | Self::Audit | Self::Sealed => ErrorCode::Unavailable,
             Self::Stopped(StopReason::Expelled) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
@@ -244,6 +247,7 @@ impl CallFailure {
                 plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
             }
             Self::Audit => plain(self.to_string()).retry_after_ms(AUDIT_RETRY_MS),
+            Self::Sealed => plain(self.to_string()).retry_after_ms(STORE_RETRY_MS),
             Self::Internal(_) | Self::Store(_) => plain("internal error".into()),
             Self::TooManyTokens { max } => plain(self.to_string())
                 .with(Detail::text("limit", "tokens_per_call_max"))
@@ -365,7 +369,8 @@ mod tests {
         assert_eq!((behind.answer().retry_after_ms, &behind.answer().details[..]), (Some(2_000), &details[..]));
         let lost = CallFailure::Store(StoreError::Unavailable("connection refused to 10.0.0.1".into()));
         assert_eq!(lost.answer().message, "the token store does not answer");
-        for failure in [overloaded, behind, lost, CallFailure::OldGeneration { have: 3 }, CallFailure::Audit] {
+        let old = CallFailure::OldGeneration { have: 3 };
+        for failure in [overloaded, behind, lost, old, CallFailure::Audit, CallFailure::Sealed] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

@@ -39,8 +39,8 @@ pub use secret_file::{SECRET_FILE_BYTES_MAX, read_secret_file};
 pub use settings::{ProviderSettings, SettingsError};
 pub use shares::{JoinError, Share, ShareError, SplitError};
 
-/// The bytes of a root key, wiped on drop.
-pub type RootBytes = Zeroizing<[u8; 32]>;
+/// The bytes of a root key, wiped on drop. They have their own allocation, so that moves leave no copies behind.
+pub type RootBytes = Box<Zeroizing<[u8; 32]>>;
 
 /// Rejects a wrapped copy that no provider made.
 fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {

@@ -111,7 +111,8 @@ impl Provider for EnvironmentProvider {
 
 /// Wraps with AES-256-GCM under a random nonce; the slot is the additional data.
 struct LocalKek {
-    bytes: Zeroizing<[u8; 32]>,
+    /// In its own allocation, as [`RootBytes`] are.
+    bytes: Box<Zeroizing<[u8; 32]>>,
     /// Names the file or variable in errors.
     place: String,
 }
@@ -119,7 +120,7 @@ struct LocalKek {
 impl LocalKek {
     fn parse(text: &[u8], place: impl Fn() -> String) -> Result<Self, ProviderError> {
         let digits = text.trim_ascii();
-        let mut bytes = Zeroizing::new([0; 32]);
+        let mut bytes = Box::new(Zeroizing::new([0; 32]));
         if digits.len() != 64 || HEXLOWER_PERMISSIVE.decode_mut(digits, &mut bytes[..]).is_err() {
             return Err(ProviderError::Settings(place() + ": must hold 64 hexadecimal digits"));
         }
@@ -194,7 +195,7 @@ mod tests {
     const VARIABLE: &str = "SEALWIRE_TEST_CHILD_KEK";
 
     fn root() -> RootBytes {
-        RootBytes::new([7; 32])
+        Box::new(zeroize::Zeroizing::new([7; 32]))
     }
 
     struct KekFile {

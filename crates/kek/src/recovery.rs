@@ -148,7 +148,8 @@ impl RecoveryKey {
         if id != self.key.id() || slot.set != self.set {
             return Err(RecoveryError::OtherCopy);
         }
-        self.key.open_copy(&wrapped[COPY_HEADER_BYTES..], &slot.aad()).map_err(|_| RecoveryError::DoesNotOpen)
+        let opened = self.key.open_copy(&wrapped[COPY_HEADER_BYTES..], &slot.aad());
+        opened.map(Box::new).map_err(|_| RecoveryError::DoesNotOpen)
     }
 }
 

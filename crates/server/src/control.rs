@@ -17,22 +17,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_access::Permit;
-use sealwire_wire::control::{Control, Instances};
-use sealwire_wire::{ErrorCode, Info, Methods, RpcError};
+use sealwire_wire::control::{Control, Instances, RootOperation};
+use sealwire_wire::{ErrorCode, Info, Method, Methods, RpcError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::accept::{Acceptor, Principals, Serve, listen};
 use crate::certificates::ConnectionRegistry;
 use crate::connection::Peer;
 use crate::error::StartError;
 use crate::shutdown::Shutdown;
-use sealwire_access::Principal;
-use sealwire_config::{Caller, ControlListen};
+use sealwire_access::{AccessMode, Principal};
+use sealwire_config::{Access, Caller, ControlListen};
 use sealwire_engine::engine::Engine;
+use sealwire_engine::root::RootAdmin;
 use sealwire_engine::{access, control};
+use sealwire_jobs::error::CallFailure;
 use sealwire_telemetry::LogThrottle;
 
 /// Connections to the control listener at most.
@@ -55,6 +58,10 @@ const ELEMENTS_MAX: u64 = 1_000;
 const DEPTH_MAX: u32 = 8;
 /// How long a caller waits for a call. The store answers sooner, whatever has become of it.
 const CALL_MAX: Duration = Duration::from_secs(30);
+/// How long a rotation of the root key waits for live engines within one call.
+const ROTATION_WAIT: Duration = Duration::from_secs(15);
+/// How long the call that unseals the store waits until this engine serves and can record.
+const UNSEAL_WAIT: Duration = Duration::from_secs(10);
 
 /// The control listener while it is open.
 #[derive(Debug)]
@@ -126,6 +133,13 @@ impl ControlServer {
 pub(crate) struct ControlService {
     /// The engine that holds apps, keys and collections.
     engine: Arc<Engine>,
+    /// Changes the root key.
+    root: RootAdmin,
+    /// The principals of `access.administrators`. `None`: nobody needs a role.
+    ///
+    /// While the store is sealed, these alone may read the state of the root key and unseal. Their list is in a file that
+    /// only the machine's owner writes. Roles are in the store, and the key that verifies its records is wiped.
+    administrators: Option<Vec<Principal>>,
     /// The permitted clients; empty: everyone with a certificate of the authority.
     callers: Vec<Caller>,
     /// A permit for each call at once.
@@ -138,9 +152,10 @@ pub(crate) struct ControlService {
 
 impl ControlService {
     /// Serves an engine to these clients; empty: to everyone with a certificate of the authority.
-    pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, root: RootAdmin, access: &Access, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
-        Self { engine, callers, calls, strangers, stranger: LogThrottle::default() }
+        let administrators = (access.mode != AccessMode::Off).then(|| access.administrators.clone());
+        Self { engine, root, administrators, callers, calls, strangers, stranger: LogThrottle::default() }
     }
 
     fn admits(&self, principal: &Principal) -> bool {
@@ -148,10 +163,39 @@ impl ControlService {
         self.callers.is_empty() || self.callers.iter().any(listed)
     }
 
+    /// Fails where a call cannot begin now. A sealed engine has two methods left. One that started sealed has no audit trail
+    /// yet, which is no reason not to unseal it.
+    fn ready(&self, call: &Control<'_>) -> Result<(), CallFailure> {
+        let is_open = matches!(call, Control::Root(RootOperation::Status | RootOperation::Unseal));
+        match self.engine.apps.check_unsealed() {
+            Err(_) if is_open && !self.engine.audit.is_open() => Ok(()),
+            Err(sealed) if !is_open => Err(sealed),
+            _ => self.engine.audit.ready(),
+        }
+    }
+
+    /// Returns true if the store is sealed, also if this engine has not heard of that yet: roles in its cache must not unseal.
+    async fn is_sealed(&self) -> Result<bool, RpcError> {
+        let apps = &self.engine.apps;
+        let (_, root) = apps.control().root().await.map_err(control::refused)?;
+        Ok(apps.is_sealed() || root.is_some_and(|root| root.sealed_unix_s.is_some()))
+    }
+
     /// Decides on a call and answers it: appends its result.
     async fn answer(&self, principal: &Principal, call: &Control<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
         let asked = access::of_control(call);
         let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
+        if let Control::Root(operation @ (RootOperation::Status | RootOperation::Unseal)) = call
+            && self.is_sealed().await?
+        {
+            if self.administrators.as_ref().is_some_and(|listed| !listed.contains(principal)) {
+                return Err(RpcError::new(
+                    ErrorCode::Forbidden,
+                    "the store is sealed: only principals of access.administrators may do this",
+                ));
+            }
+            return self.change_root(principal, call.method(), operation, out).await;
+        }
         let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
         self.answer_permitted(&permit, principal, call, out).await
     }
@@ -181,6 +225,7 @@ impl ControlService {
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
+            Control::Root(operation) => self.change_root(principal, call.method(), operation, out).await,
             Control::Instances => {
                 let found = self.instances().await?;
                 found.encode(out);
@@ -242,6 +287,32 @@ impl ControlService {
                 Ok(Applied::at(generation))
             }
         }
+    }
+
+    async fn change_root(
+        &self,
+        principal: &Principal,
+        method: Method,
+        operation: &RootOperation<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Applied, RpcError> {
+        let changed = self.root.run(operation, ROTATION_WAIT, |_| ()).await;
+        // Also after an error: a part may be done.
+        if !matches!(operation, RootOperation::Status) {
+            tracing::info!(%principal, %method, is_done = changed.is_ok(), "changed the root key");
+            self.engine.apps.changed_here().await;
+        }
+        let changed = changed.map_err(control::refused)?;
+        if matches!(operation, RootOperation::Unseal) {
+            // Its own record needs the audit trail, which an engine that started sealed opens only now.
+            let _ = timeout(UNSEAL_WAIT, async {
+                self.engine.apps.unsealed().await;
+                self.engine.audit.opened().await;
+            })
+            .await;
+        }
+        changed.encode(out);
+        Ok(Applied::at(changed.generation))
     }
 
     async fn instances(&self) -> Result<Instances, RpcError> {

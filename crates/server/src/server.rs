@@ -20,8 +20,9 @@ use crate::accept::{Acceptor, Principals, listen};
 pub use crate::error::StartError;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
-use sealwire_engine::root::{SlotProber, Unsealer};
-use sealwire_telemetry::{Phase, Telemetry};
+use sealwire_engine::root::{RootAdmin, SlotProber, Unsealer};
+use sealwire_store::StoreError;
+use sealwire_telemetry::{Condition, Phase, Telemetry};
 
 use crate::admin::AdminServer;
 use crate::certificates::{Certificates, Reload};
@@ -38,6 +39,9 @@ use sealwire_jobs::scheduler::Scheduler;
 use sealwire_jobs::tokens::now;
 use sealwire_telemetry::metrics::AppGauges;
 use sealwire_telemetry::traces::Traces;
+
+/// Pause after a failed attempt to finish the start on a store that was sealed.
+const COMPLETION_PAUSE: Duration = Duration::from_secs(1);
 
 /// The data listener.
 #[derive(Debug)]
@@ -61,7 +65,7 @@ pub struct Server {
     draining: watch::Sender<bool>,
     config: Config,
     certificates: Reload,
-    watching: [JoinHandle<()>; 6],
+    watching: Vec<JoinHandle<()>>,
     /// Ends by itself when the engine drains.
     sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
@@ -123,11 +127,16 @@ impl Server {
         let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
-            if first_start(&config.access, &**apps.control().store()).await? {
-                apps.changed_here().await;
+            if !apps.is_sealed() {
+                make_administrators(config, &apps).await?;
             }
-            let audit_key = AuditKey::new(apps.control().kek().await?.audit_secret());
-            Self::start_on(config, stores, Arc::clone(&apps), &unsealer, audit_key).await
+            // Of the verified root record.
+            let audit_key = match apps.control().kek().await {
+                Ok(kek) => Some(AuditKey::new(kek.audit_secret())),
+                Err(StoreError::Sealed) => None,
+                Err(error) => return Err(error.into()),
+            };
+            Self::start_on(config, stores, Arc::clone(&apps), Arc::clone(&unsealer), audit_key).await
         };
         match begun.await {
             Ok(server) => {
@@ -149,10 +158,11 @@ impl Server {
         config: &Config,
         stores: Stores,
         apps: Arc<Apps>,
-        unsealer: &Arc<Unsealer>,
-        audit_key: AuditKey,
+        unsealer: Arc<Unsealer>,
+        audit_key: Option<AuditKey>,
     ) -> Result<Self, StartError> {
         let state = Arc::new(Telemetry::default());
+        state.readiness.set(Condition::Sealed, !apps.is_sealed());
         let (certificates, reload) = Certificates::load(config, &state)?;
         let listener = config.listen.address.map(bind_data).transpose()?;
         let control = match (&config.control, certificates.control_gate()) {
@@ -161,7 +171,11 @@ impl Server {
         };
 
         let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
-        let audit = Audit::open(&config.audit, audit_key, apps.instance(), &state)?;
+        let audit = Audit::new(&config.audit);
+        let is_complete = audit_key.is_some() && !apps.is_sealed();
+        if let Some(key) = audit_key {
+            audit.open(&config.audit, key, apps.instance(), &state)?;
+        }
         let traces = Traces::start(&config.traces, apps.instance(), &state.metrics).map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
@@ -191,8 +205,10 @@ impl Server {
             failures: sealwire_jobs::failures::Failures::default(),
         });
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
-        unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
-        let asking = Arc::clone(unsealer);
+        if is_complete {
+            unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
+        }
+        let asking = Arc::clone(&unsealer);
         apps.before_first_try(Box::new(move || asking.ask_again()));
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
@@ -216,8 +232,14 @@ impl Server {
             });
             DataListener { address, open: Some(open), accepting }
         });
+        let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
         let control = control.map(|(bound, gate, callers)| {
-            ControlServer::start(bound, gate, ControlService::new(Arc::clone(&engine), callers), draining.subscribe())
+            ControlServer::start(
+                bound,
+                gate,
+                ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
+                draining.subscribe(),
+            )
         });
         let sweeping = stores.tokens.as_ref().map(|tokens| {
             let (tokens, ledger) = (Arc::clone(tokens), Arc::clone(&engine));
@@ -228,12 +250,14 @@ impl Server {
         });
         apps.listens(shown(data.as_ref().map(|data| data.address)));
         let interval = Duration::from_secs(config.kek_probe_interval_s);
-        let probing = tokio::spawn(SlotProber::new(unsealer, interval, draining.subscribe()).run());
+        let probing = tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
+        let completing = (!is_complete)
+            .then(|| tokio::spawn(complete_start(config.clone(), Arc::clone(&engine), Arc::clone(&state), unsealer)));
         let recorder = Arc::clone(&engine);
         let settling = tokio::spawn(async move { recorder.audit.settle().await });
         Ok(Self {
@@ -246,7 +270,7 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
-            watching: [watching, aging, following, keeping, settling, probing],
+            watching: [watching, aging, following, keeping, settling, probing].into_iter().chain(completing).collect(),
             sweeping,
             connections,
         })
@@ -333,6 +357,43 @@ impl Server {
         })
         .await;
         tracing::info!("stopped");
+    }
+}
+
+/// Gives the configured administrators their role, if this is the first start on the store.
+async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreError> {
+    if first_start(&config.access, &**apps.control().store()).await? {
+        apps.changed_here().await;
+    }
+    Ok(())
+}
+
+/// Finishes the start of an engine that found its store sealed, once the store is unsealed. Requests that must be recorded
+/// fail until then.
+async fn complete_start(config: Config, engine: Arc<Engine>, state: Arc<Telemetry>, unsealer: Arc<Unsealer>) {
+    let apps = &engine.apps;
+    let mut is_audited = engine.audit.ready().is_ok();
+    loop {
+        apps.unsealed().await;
+        let completed: Result<(), StartError> = async {
+            if !is_audited {
+                let key = AuditKey::new(apps.control().kek().await?.audit_secret());
+                engine.audit.open(&config.audit, key, apps.instance(), &state)?;
+                is_audited = true;
+                state.readiness.set(Condition::Audit, true);
+            }
+            unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
+            Ok(make_administrators(&config, apps).await?)
+        }
+        .await;
+        match completed {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::error!(%error, "the start is not complete after the unsealing; it is tried again");
+                state.readiness.set(Condition::Audit, is_audited);
+                tokio::time::sleep(COMPLETION_PAUSE).await;
+            }
+        }
     }
 }
 

@@ -126,6 +126,9 @@ pub enum StoreError {
         /// Highest generation that was seen.
         seen: u64,
     },
+    /// The store is sealed. Nothing of it is served until an administrator unseals it.
+    #[error("the store is sealed: its keys are wiped from memory until an administrator runs `sealwire root unseal`")]
+    Sealed,
     /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
     #[error(
         "the incoming root key was added in generation {generation}, and {} live instances serve an older one",

@@ -28,12 +28,14 @@ pub enum Condition {
     Audit = 3,
     /// The control state is not what holders of the root key wrote last, or an older one was put back.
     ControlState = 4,
+    /// The store is sealed, and this engine holds no keys.
+    Sealed = 5,
 }
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Self; 5] =
-        [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit, Self::ControlState];
+    pub const ALL: [Self; 6] =
+        [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit, Self::ControlState, Self::Sealed];
 
     /// Its name in `/ready`.
     pub const fn name(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Condition {
             Self::Certificate => "server certificate",
             Self::Audit => "audit trail",
             Self::ControlState => "control state",
+            Self::Sealed => "sealed",
         }
     }
 
@@ -54,6 +57,7 @@ impl Condition {
             Self::Certificate => "server_certificate",
             Self::Audit => "audit_trail",
             Self::ControlState => "control_state",
+            Self::Sealed => "sealed",
         }
     }
 

@@ -28,11 +28,13 @@ mod trace;
 pub mod control {
     pub use crate::params::{
         AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-        PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+        PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret,
+        TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key,
-        Principal, PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, TokenKey,
+        Principal, PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
+        RootProvider, RootSlotState, RootState, TokenKey,
     };
 }
 

@@ -44,6 +44,8 @@ pub const TRACEPARENT_BYTES_MAX: usize = 256;
 pub const PRINCIPAL_BYTES_MAX: usize = 2_048;
 /// Longest `after` that names a principal or a record of one.
 pub const LONG_CURSOR_BYTES_MAX: usize = 2_112;
+/// Most slots of a root key.
+pub(crate) const SLOTS_MAX: usize = 8;
 /// Most grants of a role.
 pub const GRANTS_MAX: usize = 64;
 /// Longest grant, in bytes of text: a thousand names of apps.

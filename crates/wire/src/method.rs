@@ -97,6 +97,24 @@ methods! {
     PrincipalsRevoke = "principals.revoke",
     /// Says whether a principal may do something, and by which role.
     PrincipalsCheck = "principals.check",
+    /// Describes the root key and its slots.
+    RootStatus = "root.status",
+    /// Creates the root key.
+    RootInit = "root.init",
+    /// Replaces the root key.
+    RootRotate = "root.rotate",
+    /// Seals the store.
+    RootSeal = "root.seal",
+    /// Unseals the store.
+    RootUnseal = "root.unseal",
+    /// Adds a slot for a provider.
+    KekAdd = "kek.add",
+    /// Removes a slot.
+    KekRemove = "kek.remove",
+    /// Unwraps every slot.
+    KekVerify = "kek.verify",
+    /// Replaces every slot by a new copy of the root key.
+    KekRotate = "kek.rotate",
     /// Gives the public keys to which others seal for an app, signed.
     AppsPublicKeys = "apps.public_keys",
     /// Says what this server is and what it accepts.
@@ -166,6 +184,15 @@ impl Methods {
         Method::PrincipalsGrant,
         Method::PrincipalsRevoke,
         Method::PrincipalsCheck,
+        Method::RootStatus,
+        Method::RootInit,
+        Method::RootRotate,
+        Method::RootSeal,
+        Method::RootUnseal,
+        Method::KekAdd,
+        Method::KekRemove,
+        Method::KekVerify,
+        Method::KekRotate,
         Method::AppsPublicKeys,
         Method::Info,
         Method::Health,

@@ -10,7 +10,7 @@ mod tokens;
 
 pub use control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use table::Param;

@@ -11,8 +11,8 @@ use crate::method::{Method, Notification};
 use crate::params::{
     AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
     Envelope, Format, Inspect, KeyScope, Mask, Masking, OnError, Outside, Page, PrincipalOperation, Rewrap,
-    RoleOperation, Scope, Suite, TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
-    UnknownFields, Unmatched, Writing,
+    RoleOperation, RootOperation, Scope, Suite, TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation,
+    Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -176,6 +176,13 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             collection(&mut map, &call.ask);
         }
         Control::Instances => (),
+        Control::Root(ask) => match ask {
+            RootOperation::Init { providers: Some(providers) } => map.texts("providers", providers),
+            RootOperation::Rotate { abandon } => map.flag("abandon", abandon.then_some(true)),
+            RootOperation::AddSlot { provider } => map.text("provider", provider),
+            RootOperation::RemoveSlot { slot } => map.number("slot", Some(u64::from(*slot))),
+            _ => (),
+        },
         Control::Role(call) => {
             map.text("role", call.role);
             if let RoleOperation::Set { grants } = &call.ask {

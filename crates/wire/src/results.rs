@@ -15,7 +15,8 @@ mod tokens;
 
 pub use control::{
     App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key, Principal,
-    PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, TokenKey,
+    PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState, RootProvider,
+    RootSlotState, RootState, TokenKey,
 };
 pub use tokens::{Counted, Found, Token, Tokens};
 

@@ -240,7 +240,7 @@ fn model<'r>(
     };
     let text = operation.name();
     let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
-        || ["roles.", "principals."].iter().any(|group| text.starts_with(group));
+        || ["roles.", "principals.", "root.", "kek."].iter().any(|group| text.starts_with(group));
     let with_collection = text.contains("token") || text.starts_with("collections.");
     let grants = roles.iter().flat_map(|role| role.grants());
     let permits = |grant: &&Grant| {

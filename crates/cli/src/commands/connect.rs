@@ -16,7 +16,7 @@ pub(super) struct ConnectArgs {
     /// Folder created by `sealwire dev`; supplies each value below that is not given
     #[arg(long, value_name = "DIR", default_value = dev_folder::DEFAULT_PATH)]
     folder: PathBuf,
-    /// Address of the engine; for `apps`, `collections` and `instances`, the address of its control listener. Separate
+    /// Address of the engine; for `apps`, `collections`, `instances`, `kek` and `root`, the address of its control listener. Separate
     /// several addresses with commas or repeat the option; an address that responds is used
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     connect: Vec<String>,
@@ -38,6 +38,14 @@ pub(super) struct ConnectArgs {
 }
 
 impl ConnectArgs {
+    /// Returns true if an option names an engine, its folder or a certificate.
+    pub(super) fn is_given(&self) -> bool {
+        let files = [&self.ca, &self.cert, &self.key];
+        !self.connect.is_empty()
+            || files.iter().any(|given| given.is_some())
+            || self.folder.as_os_str() != dev_folder::DEFAULT_PATH
+    }
+
     /// Connects as a client, and sends one request to check the connection.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;

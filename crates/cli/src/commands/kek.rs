@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
-use sealwire_apps::{Control, FIRST_SLOT, RootEntry, RootRecord, RootSlot, SlotChange};
+use sealwire_apps::Control;
+use sealwire_client::{Error, ErrorCode};
 use sealwire_config::Config;
-use sealwire_crypto::RootKey;
 use sealwire_engine::kek::read_kek;
-use sealwire_engine::root::{Providers, Unsealer};
+use sealwire_engine::root::{Providers, RootAdmin, Unsealer};
 use sealwire_engine::stores::{Access, Stores};
+use sealwire_kek::ProviderKind;
 use sealwire_store::StoreError;
+use sealwire_wire::control::{RootKeyState, RootOperation, RootSlotState, RootState};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::operator::EngineArgs;
 use super::{ConfigArgs, Failure};
 
 mod recovery;
@@ -23,7 +26,8 @@ pub(super) use recovery::{RecoveryArgs, run_recovery};
 
 /// Time limit of the database for these commands, in milliseconds: the longest one. All apps are written in one statement.
 const CHANGE_TIME_MS_MIN: u64 = 60_000;
-/// Interval at which a rotation looks for engines that are behind.
+
+/// Pause before a rotation is asked for again, while engines are behind.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `kek`.
@@ -40,14 +44,13 @@ pub(super) struct RootArgs {
     command: RootCommand,
 }
 
-/// The store, and the output format.
+/// The store, or the engine that has it, and the output format.
 #[derive(Debug, clap::Args)]
 struct StoreArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -94,8 +97,6 @@ enum KekCommand {
         number: u32,
     },
     /// Unwrap every slot, and record which ones are right. Fails if one is not
-    ///
-    /// A slot of kind `shares` is not tried: `recovery check` does that with its holders.
     Verify {
         #[command(flatten)]
         store: StoreArgs,
@@ -126,6 +127,22 @@ enum RootCommand {
         /// Cancel an unfinished rotation and delete its new root key
         #[arg(long)]
         abandon: bool,
+    },
+    /// Wipe all keys from the memory of every engine on the store, and stop serving until `root unseal`
+    ///
+    /// For a compromised machine or administrator. Engines on a database follow within a second, or within their poll
+    /// interval if the notification is lost. Requests that run end at their deadline. The stored data does not change. An
+    /// engine that starts on a sealed store asks no provider. Without --connect, one slot must unwrap, to sign the mark.
+    Seal {
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Revert `root seal`: engines load their keys again by themselves
+    ///
+    /// One slot must unwrap, here or at the engine of --connect. The command verifies that nobody else wrote to the store meanwhile.
+    Unseal {
+        #[command(flatten)]
+        store: StoreArgs,
     },
     /// Accept an older state of the store that was put back, after a restore from a backup
     ///
@@ -165,69 +182,92 @@ enum RootCommand {
     },
 }
 
+/// The result of a command, as text and as JSON.
+type Said = (String, Value);
+
 /// The opened store.
 struct RootStore {
     config: Config,
-    unsealer: Arc<Unsealer>,
+    /// Generation in the anchor file, if it is ignored.
+    anchored: Option<u64>,
     control: Control,
-    json: bool,
+    admin: RootAdmin,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        KekCommand::List { store } => store.run(list),
-        KekCommand::Init { store, providers } => store.run(async |store| init(store, providers).await),
+        KekCommand::List { store } => store.list(),
+        KekCommand::Init { store, providers } => store.init(providers),
         KekCommand::Generate { config, name } => generate(&config.load()?, name),
-        KekCommand::Add { store, name } => store.run(async |store| add(store, name).await),
-        KekCommand::Remove { store, number } => store.run(async |store| remove(store, *number).await),
-        KekCommand::Verify { store } => store.run(verify),
-        KekCommand::Rotate { store } => store.run(rotate),
+        KekCommand::Add { store, name } => store.add(name),
+        KekCommand::Remove { store, number } => store.remove(*number),
+        KekCommand::Verify { store } => store.verify(),
+        KekCommand::Rotate { store } => {
+            let state = store.ask(RootOperation::RotateSlots)?;
+            let (generation, count) = (state.generation, state.roots.first().map_or(0, |root| root.slots.len()));
+            store.say(
+                &format!("{count} slots hold new copies of the root key, from generation {generation} on"),
+                &json!({"generation": generation, "slots": count}),
+            );
+            Ok(())
+        }
     }
 }
 
 pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        RootCommand::Rotate { store, abandon: true, .. } => store.run(abandon),
-        RootCommand::Rotate { store, wait, abandon: false } => {
-            store.run(async |store| rotate_root(store, Duration::from_secs(*wait)).await)
+        RootCommand::Rotate { store, wait, abandon } => store.rotate_root(*abandon, Duration::from_secs(*wait)),
+        RootCommand::Seal { store } => {
+            let RootState { generation, .. } = store.ask(RootOperation::Seal)?;
+            store.say(
+                &format!("the store is sealed, from generation {generation} on; `sealwire root unseal` reverts this"),
+                &json!({"generation": generation, "sealed": true}),
+            );
+            Ok(())
         }
-        RootCommand::AcceptRollback { store, seen } => store.run_with(
-            |unsealer| unsealer.take_anchor().map(|anchored| anchored.generation),
-            async |store, anchored| accept_rollback(store, anchored.max(*seen)).await,
-        ),
+        RootCommand::Unseal { store } => {
+            let RootState { generation, .. } = store.ask(RootOperation::Unseal)?;
+            store.say(
+                &format!("the store is not sealed, from generation {generation} on"),
+                &json!({"generation": generation, "sealed": false}),
+            );
+            Ok(())
+        }
+        RootCommand::AcceptRollback { store, seen } => store.accept_rollback(*seen),
         RootCommand::Recover { store, shares, providers } => {
             let shares = shares.read()?;
-            store.run(async |store| recovery::recover(store, &shares, providers).await)
+            store.say_done(async |store| recovery::recover(store, &shares, providers).await)
         }
-        RootCommand::Remove { store, to_local: _ } => store.run(remove_root),
+        RootCommand::Remove { store, to_local: _ } => store.remove_root(),
     }
 }
 
 impl StoreArgs {
     /// Runs a command on the configured store.
-    fn run(&self, command: impl AsyncFnOnce(&RootStore) -> Result<(), Failure>) -> Result<(), Failure> {
-        self.run_with(|_| (), async |store, ()| command(store).await)
+    fn on_store<T>(&self, command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.on_store_as(false, command)
     }
 
-    /// Runs a command with what `prepare` returns.
-    fn run_with<T>(
+    /// Runs a command on the configured store, and accepts an older state if the anchor is ignored.
+    fn on_store_as<T>(
         &self,
-        prepare: impl FnOnce(&mut Unsealer) -> T,
-        command: impl AsyncFnOnce(&RootStore, T) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        ignores_anchor: bool,
+        command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut config = self.config.load()?;
         config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
         // One runtime for PostgreSQL's worker tasks and for all waits.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let done = runtime.block_on(async {
             let mut unsealer = Unsealer::open(&config)?;
-            let prepared = prepare(&mut unsealer);
+            let anchored = if ignores_anchor { unsealer.take_anchor().map(|id| id.generation) } else { None };
             let unsealer = Arc::new(unsealer);
             let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
-            let done = command(&RootStore { config, unsealer, control, json: self.json }, prepared).await;
+            let admin = RootAdmin::new(control.clone(), unsealer);
+            let done = command(&RootStore { config, anchored, control, admin }).await;
             stores.close().await;
             done
         });
@@ -235,144 +275,222 @@ impl StoreArgs {
         runtime.shutdown_background();
         done
     }
-}
 
-impl RootStore {
-    fn providers(&self) -> &Providers {
-        self.unsealer.providers()
+    /// Runs a command on the configured store, and says its result.
+    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<Said, Failure>) -> Result<(), Failure> {
+        self.check_direct()?;
+        let (text, values) = self.on_store(command)?;
+        self.say(&text, &values);
+        Ok(())
     }
 
-    /// Returns the root record as it is stored, for a store that no provider unseals.
-    async fn unverified_record(&self) -> Result<RootRecord, Failure> {
-        let found = self.control.root().await?.1;
-        found.ok_or_else(|| "the store has no root key; `sealwire kek init` creates one".into())
-    }
-
-    /// Returns the root record, which must exist.
-    async fn record(&self) -> Result<RootRecord, Failure> {
-        let found = self.control.verified_root().await?.1;
-        found.ok_or_else(|| "the store has no root key; `sealwire kek init` creates one".into())
-    }
-
-    /// Returns the root record, which must have no incoming root key.
-    async fn settled_record(&self) -> Result<RootRecord, Failure> {
-        let record = self.record().await?;
-        if record.incoming.is_some() {
-            return Err("a rotation of the root key is not finished; run `sealwire root rotate` first".into());
+    fn check_direct(&self) -> Result<(), Failure> {
+        if self.engine.is_named() {
+            return Err("this command changes the store directly: leave out the options of the connection".into());
         }
-        Ok(record)
+        Ok(())
     }
 
-    /// Creates one slot per provider, with the numbers from `first` on.
-    async fn new_slots<'a>(
-        &self,
-        names: impl Iterator<Item = &'a str>,
-        set: [u8; 16],
-        root: &RootKey,
-        first: u32,
-    ) -> Result<Vec<RootSlot>, Failure> {
-        let mut slots = Vec::new();
-        for (name, number) in names.zip(first..) {
-            slots.push(self.providers().new_slot(name, set, root, number).await?);
+    /// Runs an operation at the engine, if one is named, or else on the store.
+    fn ask(&self, operation: RootOperation<'_>) -> Result<RootState, Failure> {
+        self.ask_within(operation, Duration::ZERO)
+    }
+
+    /// Runs an operation that can wait for engines.
+    fn ask_within(&self, operation: RootOperation<'_>, wait: Duration) -> Result<RootState, Failure> {
+        let waits = |behind: &[String]| {
+            eprintln!("waiting for engines to load the new root key: {}", behind.join(", "));
+        };
+        if !self.engine.is_named() {
+            return self.on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
         }
-        Ok(slots)
+        self.engine.run(async |client| {
+            let end = tokio::time::Instant::now() + wait;
+            loop {
+                match client.root(operation.clone()).await {
+                    Err(Error::Rpc(error))
+                        if error.code == ErrorCode::Conflict
+                            && error.retry_after_ms.is_some()
+                            && tokio::time::Instant::now() < end =>
+                    {
+                        eprintln!("{error}; waiting");
+                        tokio::time::sleep(WAIT_PAUSE).await;
+                    }
+                    done => return Ok(done?),
+                }
+            }
+        })
     }
 
     fn say(&self, text: &str, values: &Value) {
-        if self.json { println!("{values}") } else { println!("{text}") }
+        if self.engine.json { println!("{values}") } else { println!("{text}") }
     }
-}
 
-async fn list(store: &RootStore) -> Result<(), Failure> {
-    let (generation, record) = store.control.root().await?;
-    let mut roots = Vec::new();
-    for root in record.iter().flat_map(RootRecord::roots) {
-        let set = record.as_ref().map_or([0; 16], |record| record.set);
-        roots.push((root, unwrapped(store, set, root).await));
-    }
-    let without = |name: &str| roots.iter().all(|(root, _)| root.slots.iter().all(|slot| slot.provider != name));
-    if store.json {
-        let roots = roots.iter().enumerate().map(|(at, (root, results))| of_root(store, at, root, results));
-        let roots: Vec<_> = roots.collect();
-        let providers = store.providers().iter();
-        let providers: Vec<_> = providers
-            .map(|(name, settings)| {
-                json!({"name": name, "kind": settings.kind().name(), "fields": settings.public_fields()})
-            })
-            .collect();
-        println!("{}", json!({"generation": generation, "roots": roots, "providers": providers}));
-        return Ok(());
-    }
-    for (at, (root, results)) in roots.iter().enumerate() {
-        println!("root key {root}, {}, created {}", state_name(at), time_text(root.created_unix_s));
-        println!("{:<5} {:<20} {:<12} {:<21} NOW", "SLOT", "PROVIDER", "KIND", "VERIFIED");
-        for (slot, result) in root.slots.iter().zip(results) {
-            let now = result.as_ref().err().map_or("unwraps", |reason| &**reason);
-            let RootSlot { number, provider, kind, verified_unix_s, .. } = slot;
-            println!("{number:<5} {provider:<20} {kind:<12} {:<21} {now}", time_text(*verified_unix_s));
+    fn list(&self) -> Result<(), Failure> {
+        let state = if self.engine.is_named() {
+            self.ask(RootOperation::Status)?
+        } else {
+            self.on_store(async |store| Ok(store.admin.inspect().await?))?
+        };
+        if self.engine.json {
+            let roots: Vec<_> = state.roots.iter().map(of_root).collect();
+            println!(
+                "{}",
+                json!({
+                    "generation": state.generation, "roots": roots, "providers": state.providers,
+                    "sealed_unix_s": state.sealed_unix_s,
+                })
+            );
+            return Ok(());
         }
+        for root in &state.roots {
+            println!("root key {}, {}, created {}", root.id, root.state, time_text(root.created_unix_s));
+            println!("{:<5} {:<20} {:<12} {:<21} NOW", "SLOT", "PROVIDER", "KIND", "VERIFIED");
+            for RootSlotState { number, provider, kind, verified_unix_s, unwraps, error, .. } in &root.slots {
+                let untried = if unwraps.is_some() { "unwraps" } else { "not tried" };
+                let now = error.as_deref().unwrap_or(untried);
+                println!("{number:<5} {provider:<20} {kind:<12} {:<21} {now}", time_text(*verified_unix_s));
+            }
+        }
+        if let Some(sealed) = state.sealed_unix_s {
+            println!("sealed since {}; `sealwire root unseal` makes engines serve again", time_text(sealed));
+        }
+        if state.roots.is_empty() {
+            println!(
+                "the store has no root key: the key of kek.provider wraps its keys. `sealwire kek init` creates one"
+            );
+        }
+        let has_slot = |name: &str| state.roots.iter().any(|root| root.slots.iter().any(|slot| slot.provider == name));
+        for provider in state.providers.iter().filter(|provider| !has_slot(&provider.name)) {
+            println!("provider {} ({}) has no slot", provider.name, provider.kind);
+        }
+        Ok(())
     }
-    if roots.is_empty() {
-        println!("the store has no root key: the key of kek.provider wraps its keys. `sealwire kek init` creates one");
+
+    fn init(&self, names: &[String]) -> Result<(), Failure> {
+        let providers = (!names.is_empty()).then(|| names.iter().map(String::as_str).collect());
+        let state = self.ask(RootOperation::Init { providers })?;
+        let (generation, count) = (state.generation, state.roots.first().map_or(0, |root| root.slots.len()));
+        if count == 1 {
+            eprintln!(
+                "this slot is the only one: without its provider's key all data is lost. Add another with `kek add`"
+            );
+        }
+        let text = format!(
+            "all keys are wrapped under a root key with {count} slots, from generation {generation} on\n\
+             Keep the key of kek.provider: backups from before need it."
+        );
+        self.say(&text, &json!({"generation": generation, "slots": count}));
+        Ok(())
     }
-    for (name, settings) in store.providers().iter().filter(|(name, _)| without(name)) {
-        println!("provider {name} ({}) has no slot", settings.kind());
+
+    fn add(&self, provider: &str) -> Result<(), Failure> {
+        let RootState { generation, slot, .. } = self.ask(RootOperation::AddSlot { provider })?;
+        let number = slot.unwrap_or_default();
+        self.say(
+            &format!("added slot {number} (provider {provider}), from generation {generation} on"),
+            &json!({"generation": generation, "slot": number}),
+        );
+        Ok(())
     }
-    Ok(())
-}
 
-/// Unwraps each slot of a root key. Returns the reasons of failures.
-async fn unwrapped(store: &RootStore, set: [u8; 16], root: &RootEntry) -> Vec<Result<(), String>> {
-    let mut results = Vec::new();
-    for slot in &root.slots {
-        results.push(store.providers().unwrap_slot(set, root, slot).await.map(drop));
+    fn remove(&self, slot: u32) -> Result<(), Failure> {
+        let RootState { generation, .. } = self.ask(RootOperation::RemoveSlot { slot })?;
+        self.say(
+            &format!("removed slot {slot}, from generation {generation} on; backups from before still have it"),
+            &json!({"generation": generation}),
+        );
+        Ok(())
     }
-    results
+
+    fn verify(&self) -> Result<(), Failure> {
+        let state = self.ask(RootOperation::Verify)?;
+        let slots = state.roots.iter().flat_map(|root| &root.slots);
+        let failed = slots.clone().filter(|slot| slot.unwraps != Some(true) && !needs_holders(slot)).count();
+        if self.engine.json {
+            let shown: Vec<_> = state.roots.iter().map(of_root).collect();
+            println!("{}", json!({"roots": shown, "failed": failed}));
+        } else {
+            for RootSlotState { number, provider, error, .. } in slots {
+                let result = error.as_deref().unwrap_or("unwraps the root key");
+                println!("slot {number} (provider {provider}): {result}");
+            }
+        }
+        if failed == 0 { Ok(()) } else { Err(format!("{failed} slots do not unwrap the root key").into()) }
+    }
+
+    fn rotate_root(&self, abandon: bool, wait: Duration) -> Result<(), Failure> {
+        let rotated = self.ask_within(RootOperation::Rotate { abandon }, wait).map_err(|failure| {
+            let is_late = matches!(failure.downcast_ref(), Some(StoreError::NotServed { .. }))
+                || matches!(failure.downcast_ref(), Some(Error::Rpc(error)) if error.code == ErrorCode::Conflict);
+            if !is_late {
+                return failure;
+            }
+            format!(
+                "{failure}; look at their logs, then run `sealwire root rotate` again, or with --abandon to give up"
+            )
+            .into()
+        });
+        let RootState { generation, .. } = rotated?;
+        let text = if abandon {
+            format!("the store has no incoming root key, from generation {generation} on")
+        } else {
+            format!("all keys are wrapped under a new root key, from generation {generation} on")
+        };
+        self.say(&text, &json!({"generation": generation}));
+        Ok(())
+    }
+
+    fn accept_rollback(&self, seen: Option<u64>) -> Result<(), Failure> {
+        self.check_direct()?;
+        let (generation, seen) = self.on_store_as(true, async |store| {
+            let seen = store.anchored.max(seen);
+            let seen = seen.ok_or(
+                "this configuration has no anchor file; give --seen the generation that an engine's log names",
+            )?;
+            Ok((store.control.skip_generations(seen).await?, seen))
+        })?;
+        self.say(
+            &format!(
+                "the state is accepted, from generation {generation} on; engines that refused it load it at their next start or poll"
+            ),
+            &json!({"generation": generation, "seen": seen}),
+        );
+        Ok(())
+    }
+
+    fn remove_root(&self) -> Result<(), Failure> {
+        self.check_direct()?;
+        let generation = self.on_store(async |store| {
+            let plain = Arc::new(read_kek(&store.config.kek)?);
+            let generation = store.control.remove_root(plain).await?;
+            store.admin.unsealer().remove_anchor()?;
+            Ok(generation)
+        })?;
+        self.say(
+            &format!("the key of kek.provider wraps all keys, from generation {generation} on"),
+            &json!({"generation": generation}),
+        );
+        Ok(())
+    }
 }
 
-/// Returns the numbers of the slots that unwrapped.
-fn right_slots<'a>(root: &'a RootEntry, results: &'a [Result<(), String>]) -> impl Iterator<Item = u32> + 'a {
-    root.slots.iter().zip(results).filter(|(_, result)| result.is_ok()).map(|(slot, _)| slot.number)
+fn of_root(root: &RootKeyState) -> Value {
+    let slots: Vec<_> = root.slots.iter().map(of_slot).collect();
+    json!({"id": root.id, "state": root.state, "created_unix_s": root.created_unix_s, "slots": slots})
 }
 
-fn state_name(at: usize) -> &'static str {
-    if at == 0 { "active" } else { "incoming" }
+/// Returns true if only holders of shares unwrap the slot.
+fn needs_holders(slot: &RootSlotState) -> bool {
+    ProviderKind::from_name(&slot.kind).is_some_and(ProviderKind::needs_holders)
 }
 
-fn of_root(store: &RootStore, at: usize, root: &RootEntry, results: &[Result<(), String>]) -> Value {
-    let slots: Vec<_> = root.slots.iter().zip(results).map(|(slot, result)| of_slot(store, slot, result)).collect();
-    json!({"id": root.to_string(), "state": state_name(at), "created_unix_s": root.created_unix_s, "slots": slots})
-}
-
-fn of_slot(store: &RootStore, slot: &RootSlot, result: &Result<(), String>) -> Value {
+fn of_slot(slot: &RootSlotState) -> Value {
     json!({
         "number": slot.number, "provider": slot.provider, "kind": slot.kind, "fields": slot.fields,
         "created_unix_s": slot.created_unix_s, "verified_unix_s": slot.verified_unix_s,
-        "unwraps": result.is_ok(), "needs_holders": store.providers().needs_holders(slot), "error": result.as_ref().err(),
+        "unwraps": slot.unwraps, "needs_holders": needs_holders(slot), "error": slot.error,
     })
-}
-
-async fn init(store: &RootStore, names: &[String]) -> Result<(), Failure> {
-    if store.control.root().await?.1.is_some() {
-        return Err("the store has a root key already; `sealwire kek list` shows its slots".into());
-    }
-    let all: Vec<&str> = match names {
-        [] => store.providers().iter().map(|(name, _)| name).collect(),
-        names => names.iter().map(String::as_str).collect(),
-    };
-    let (root, set) = (RootKey::generate()?, random_set()?);
-    let slots = store.new_slots(all.into_iter(), set, &root, FIRST_SLOT).await?;
-    let count = slots.len();
-    let generation = store.control.create_root(set, &root, slots).await?;
-    let text = format!(
-        "all keys are wrapped under a root key with {count} slots, from generation {generation} on\n\
-         Keep the key of kek.provider: backups from before need it."
-    );
-    if count == 1 {
-        eprintln!("this slot is the only one: without its provider's key all data is lost. Add another with `kek add`");
-    }
-    store.say(&text, &json!({"generation": generation, "slots": count}));
-    Ok(())
 }
 
 fn generate(config: &Config, name: &str) -> Result<(), Failure> {
@@ -385,168 +503,9 @@ fn generate(config: &Config, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns a random name for a store's set of root keys.
-fn random_set() -> Result<[u8; 16], Failure> {
-    // The id of a second random key is random, too, and this program needs no other source.
-    Ok(RootKey::generate()?.id(&[0; 16])?)
-}
-
-async fn add(store: &RootStore, name: &str) -> Result<(), Failure> {
-    let record = store.settled_record().await?;
-    let root = store.unsealer.unseal(record.set, &record.active).await?;
-    let slots = store.new_slots([name].into_iter(), record.set, &root, record.next_slot).await?;
-    let change = SlotChange { add: slots, ..SlotChange::default() };
-    let generation = store.control.set_slots(record.active.id, change).await?;
-    let number = record.next_slot;
-    store.say(
-        &format!("added slot {number} (provider {name}), from generation {generation} on"),
-        &json!({"generation": generation, "slot": number}),
-    );
-    Ok(())
-}
-
-async fn remove(store: &RootStore, number: u32) -> Result<(), Failure> {
-    let record = store.record().await?;
-    let has_slot = |root: &&RootEntry| root.slots.iter().any(|slot| slot.number == number);
-    let root = record.roots().find(has_slot).ok_or_else(|| format!("the root key has no slot {number}"))?;
-    let others =
-        RootEntry { slots: root.slots.iter().filter(|slot| slot.number != number).cloned().collect(), ..root.clone() };
-    if others.slots.is_empty() {
-        return Err("the last slot cannot be removed; add another one first".into());
-    }
-    let results = unwrapped(store, record.set, &others).await;
-    // The change names the slots that must stay, so that of two removals at once only one can rely on the other's slot.
-    let verified: Vec<u32> = right_slots(&others, &results).collect();
-    if verified.is_empty() {
-        let reasons: Vec<String> = results.into_iter().filter_map(Result::err).collect();
-        let reasons = reasons.join("; ");
-        return Err(format!("no other slot unwraps the root key now, so slot {number} stays: {reasons}").into());
-    }
-    let change = SlotChange { remove: vec![number], verified, ..SlotChange::default() };
-    let generation = store.control.set_slots(root.id, change).await?;
-    store.say(
-        &format!("removed slot {number}, from generation {generation} on; backups from before still have it"),
-        &json!({"generation": generation}),
-    );
-    Ok(())
-}
-
-async fn verify(store: &RootStore) -> Result<(), Failure> {
-    let record = store.unverified_record().await?;
-    let (mut failed, mut shown) = (0, Vec::new());
-    for (at, root) in record.roots().enumerate() {
-        let results = unwrapped(store, record.set, root).await;
-        let verified: Vec<u32> = right_slots(root, &results).collect();
-        let held = root.slots.iter().filter(|slot| store.providers().needs_holders(slot)).count();
-        failed += root.slots.len() - verified.len() - held;
-        if !verified.is_empty() {
-            store.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await?;
-        }
-        shown.push(of_root(store, at, root, &results));
-        for (slot, result) in root.slots.iter().zip(&results).filter(|_| !store.json) {
-            let result = result.as_ref().err().map_or("unwraps the root key", |reason| &**reason);
-            println!("slot {} (provider {}): {result}", slot.number, slot.provider);
-        }
-    }
-    if store.json {
-        println!("{}", json!({"roots": shown, "failed": failed}));
-    }
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} slots do not unwrap the root key").into()) }
-}
-
-async fn rotate(store: &RootStore) -> Result<(), Failure> {
-    let record = store.settled_record().await?;
-    let root = store.unsealer.unseal(record.set, &record.active).await?;
-    let names = record.active.slots.iter().map(|slot| &*slot.provider);
-    let add = store.new_slots(names, record.set, &root, record.next_slot).await?;
-    recovery::check_same_keys(&record.active.slots, &add)?;
-    let remove: Vec<u32> = record.active.slots.iter().map(|slot| slot.number).collect();
-    let count = add.len();
-    let generation =
-        store.control.set_slots(record.active.id, SlotChange { add, remove, ..SlotChange::default() }).await?;
-    store.say(
-        &format!("{count} slots hold new copies of the root key, from generation {generation} on"),
-        &json!({"generation": generation, "slots": count}),
-    );
-    Ok(())
-}
-
-async fn rotate_root(store: &RootStore, wait: Duration) -> Result<(), Failure> {
-    let record = store.record().await?;
-    let incoming = match &record.incoming {
-        Some(incoming) => store.unsealer.unseal(record.set, &incoming.entry).await?,
-        None => {
-            let root = Arc::new(RootKey::generate()?);
-            let names = record.active.slots.iter().map(|slot| &*slot.provider);
-            let slots = store.new_slots(names, record.set, &root, record.next_slot).await?;
-            recovery::check_same_keys(&record.active.slots, &slots)?;
-            store.control.stage_root(&root, slots).await?;
-            root
-        }
-    };
-    let begun = tokio::time::Instant::now();
-    let mut behind = Vec::new();
-    let generation = loop {
-        match store.control.activate_root(&incoming).await {
-            Err(StoreError::NotServed { instances, .. }) if begun.elapsed() < wait => {
-                if instances != behind {
-                    eprintln!("waiting for engines to load the new root key: {}", instances.join(", "));
-                    behind = instances;
-                }
-                tokio::time::sleep(WAIT_PAUSE).await;
-            }
-            Err(error @ StoreError::NotServed { .. }) => {
-                return Err(format!(
-                    "{error}; look at their logs, then run `sealwire root rotate` again, or with --abandon to give up"
-                )
-                .into());
-            }
-            done => break done?,
-        }
-    };
-    store.say(
-        &format!("all keys are wrapped under a new root key, from generation {generation} on"),
-        &json!({"generation": generation}),
-    );
-    Ok(())
-}
-
-async fn abandon(store: &RootStore) -> Result<(), Failure> {
-    let generation = store.control.abandon_root().await?;
-    store.say(
-        &format!("the store has no incoming root key, from generation {generation} on"),
-        &json!({"generation": generation}),
-    );
-    Ok(())
-}
-
-async fn accept_rollback(store: &RootStore, seen: Option<u64>) -> Result<(), Failure> {
-    let seen =
-        seen.ok_or("this configuration has no anchor file; give --seen the generation that an engine's log names")?;
-    let generation = store.control.skip_generations(seen).await?;
-    store.say(
-        &format!(
-            "the state is accepted, from generation {generation} on; engines that refused it load it at their next start or poll"
-        ),
-        &json!({"generation": generation, "seen": seen}),
-    );
-    Ok(())
-}
-
-async fn remove_root(store: &RootStore) -> Result<(), Failure> {
-    let plain = Arc::new(read_kek(&store.config.kek)?);
-    let generation = store.control.remove_root(plain).await?;
-    store.unsealer.remove_anchor()?;
-    store.say(
-        &format!("the key of kek.provider wraps all keys, from generation {generation} on"),
-        &json!({"generation": generation}),
-    );
-    Ok(())
-}
-
 fn time_text(unix_s: u64) -> String {
     if unix_s == 0 {
-        return "never".to_owned();
+        return "never".into();
     }
     let time = i64::try_from(unix_s).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| unix_s.to_string())
@@ -557,8 +516,11 @@ fn explained(error: StoreError) -> Failure {
     match error {
         StoreError::InUse { folder, process } => {
             let by = process.map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
-            format!("{}: in use by {by}; stop the engine, run this again, and start the engine", folder.display())
-                .into()
+            format!(
+                "{}: in use by {by}; stop the engine, or name its control listener with --connect",
+                folder.display()
+            )
+            .into()
         }
         other => other.into(),
     }

@@ -71,6 +71,11 @@ impl TargetArgs {
 }
 
 impl EngineArgs {
+    /// Returns true if an option names an engine, its folder or a certificate.
+    pub(super) fn is_named(&self) -> bool {
+        self.connect.is_given()
+    }
+
     /// Runs requests at the engine.
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)

@@ -117,6 +117,10 @@ fn refused(report: &mut Report, error: &StoreError) {
             "the engine does not start: no key can be opened",
             "mend a provider that is named, or configure another one of the store's slots",
         ),
+        StoreError::Sealed => (
+            "the engine serves nothing",
+            "once the reason for the seal is gone, run `sealwire root unseal`: docs/operations.md",
+        ),
         StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. } => (
             "the engine does not start: someone wrote to the store, or put back an older state",
             "find out who did, then restore the whole store from a backup: docs/operations.md",

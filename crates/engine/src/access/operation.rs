@@ -46,7 +46,8 @@ impl<'a> RequestTarget<'a> {
             | Control::Role(_)
             | Control::Principals(_)
             | Control::Principal(_)
-            | Control::Check(_) => (None, None),
+            | Control::Check(_)
+            | Control::Root(_) => (None, None),
         };
         Self { app, collection, reason }
     }

@@ -23,7 +23,9 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::NoCollection { .. } => ErrorCode::NotFound,
         StoreError::Invalid(_) | StoreError::TimeOutOfRange { .. } => ErrorCode::BadRequest,
         StoreError::ReadOnly | StoreError::RolledBack { .. } => ErrorCode::Forbidden,
-        StoreError::Unavailable(_) | StoreError::InUse { .. } | StoreError::RootKey(_) => ErrorCode::Unavailable,
+        StoreError::Unavailable(_) | StoreError::InUse { .. } | StoreError::RootKey(_) | StoreError::Sealed => {
+            ErrorCode::Unavailable
+        }
         StoreError::Io { .. }
         | StoreError::Setting { .. }
         | StoreError::Newer { .. }

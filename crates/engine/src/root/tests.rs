@@ -131,7 +131,7 @@ async fn a_provider_that_gives_another_root_key_is_refused_and_the_others_are_aw
             Ok(vec![1])
         }
         async fn unwrap(&self, _: &[u8], _: &WrapSlot) -> Result<sealwire_kek::RootBytes, ProviderError> {
-            Ok(sealwire_kek::RootBytes::new([9; 32]))
+            Ok(Box::new(zeroize::Zeroizing::new([9; 32])))
         }
     }
     let (deployment, root) = Deployment::with_root(&["local", "east"]).await;

@@ -112,7 +112,7 @@ impl Module {
         self.with_session(options, |session| {
             let key = find_key(session, options)?;
             round_trip(session, key)?;
-            let copy = encrypt(session, key, &RootBytes::new(CHECK_VALUE), CHECK_AAD)?;
+            let copy = encrypt(session, key, &Box::new(zeroize::Zeroizing::new(CHECK_VALUE)), CHECK_AAD)?;
             check_rejections(&copy, |copy, aad| decrypt(session, key, copy, aad))
         })
     }
@@ -379,7 +379,7 @@ const CHECK_AAD: &[u8] = b"sealwire/kek-check/1";
 
 /// Wraps and unwraps a test value.
 fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), ModuleFailure> {
-    let value = RootBytes::new(CHECK_VALUE);
+    let value = Box::new(zeroize::Zeroizing::new(CHECK_VALUE));
     let copy = encrypt(session, key, &value, CHECK_AAD)?;
     if decrypt(session, key, &copy, CHECK_AAD)? != value {
         return Err(ProviderError::WrongAnswer("the token decrypted a test value to another".into()).into());
@@ -477,7 +477,7 @@ mod tests {
         let copy = [1; COPY_BYTES];
         let rejected = |code: RvError| Err(module_failure(code));
         type Decrypt<'a> = &'a dyn Fn(bool, bool) -> Result<RootBytes, ModuleFailure>;
-        let good = || Ok(RootBytes::new(CHECK_VALUE));
+        let good = || Ok(Box::new(zeroize::Zeroizing::new(CHECK_VALUE)));
         let cases: [(Decrypt, Option<&str>); 5] = [
             (&|_, _| rejected(RvError::EncryptedDataInvalid), None),
             (&|_, _| rejected(RvError::GeneralError), None),

@@ -88,7 +88,7 @@ fn provider(options: Pkcs11Options) -> Pkcs11Provider {
 }
 
 fn root() -> RootBytes {
-    RootBytes::new([7; 32])
+    Box::new(zeroize::Zeroizing::new([7; 32]))
 }
 
 fn pin(text: &str) -> AuthPin {

@@ -9,7 +9,7 @@ const SET: [u8; 16] = [0xa5; 16];
 const SLOT: WrapSlot = WrapSlot { set: SET, root: [2; 16], number: 3 };
 
 fn root() -> RootBytes {
-    Zeroizing::new([7; 32])
+    Box::new(Zeroizing::new([7; 32]))
 }
 
 fn chosen(shares: &[Share], numbers: &[usize]) -> Vec<Share> {

@@ -7,7 +7,7 @@ use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
 use sealwire_testkit::{Certificates, TransitFault, TransitServer, child};
 
 use super::*;
-use crate::{RootBytes, WrapSlot};
+use crate::WrapSlot;
 
 type Table<'a> = &'a [(&'a str, &'a str)];
 
@@ -366,7 +366,7 @@ async fn child_process() {
     write("aws", "[default]\naws_access_key_id = id\naws_secret_access_key = hunter2\n");
     let certificates = Certificates::make(&folder, "sealwire").unwrap();
     let (ca, module) = (certificates.ca.display().to_string(), std::env::var("SEALWIRE_TEST_SETTINGS_MODULE").unwrap());
-    let root = RootBytes::new([7; 32]);
+    let root = Box::new(zeroize::Zeroizing::new([7; 32]));
     let slot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
     let encoded = BASE64.encode(root.as_slice());
     let response = |fields: String| {

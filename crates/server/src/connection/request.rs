@@ -107,6 +107,7 @@ pub(super) fn prepare(
     admission: Option<AdmissionPermit>,
 ) -> Result<Prepared, Rejected> {
     let engine = &connection.engine;
+    engine.apps.check_unsealed()?;
     engine.audit.ready()?;
     let (kind, work_size, deadline) = (request.kind, request.work_size(), request.deadline(engine));
     let overloaded = |failure| {

@@ -54,6 +54,8 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
     let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
     let state = Arc::new(Telemetry::default());
     let metrics = Arc::clone(&state.metrics);
+    let audit = Audit::new(&config.audit);
+    audit.open(&config.audit, key, apps.instance(), &state).unwrap();
     let engine = Engine {
         decider: Authorizer::new(&config.access, &apps, &metrics),
         scheduler: Scheduler::start(
@@ -64,7 +66,7 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
         ),
         tokens: None,
         io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
-        audit: Audit::open(&config.audit, key, apps.instance(), &state).unwrap(),
+        audit,
         traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
         limits: config.limits.clone(),
         evervault: Arc::default(),

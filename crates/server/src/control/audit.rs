@@ -1,7 +1,9 @@
 //! Audit records of control requests: the principal and the change, never a private key.
 
 use sealwire_audit::{Change, Record};
-use sealwire_wire::control::{AppOperation, CollectionOperation, Control, PrincipalOperation, RoleOperation};
+use sealwire_wire::control::{
+    AppOperation, CollectionOperation, Control, PrincipalOperation, RoleOperation, RootOperation,
+};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
@@ -95,6 +97,7 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         Control::Check(call) => {
             facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
         }
+        Control::Root(operation) => of_root(operation, &mut facts),
         Control::Apps(_)
         | Control::Export(_)
         | Control::Collections { .. }
@@ -133,6 +136,23 @@ fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)
                 |suites: &Vec<sealwire_wire::Suite>| suites.iter().map(|suite| suite.name()).collect::<Vec<_>>();
             facts.extend(read_suites.as_ref().map(|suites| ("read_suites", Change::Texts(names(suites).into()))));
         }
+    }
+}
+
+fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+    match operation {
+        RootOperation::Init { providers: Some(providers) } => {
+            facts.push(("providers", Change::Texts(providers.clone().into())));
+        }
+        RootOperation::Rotate { abandon } => facts.push(("abandon", Change::Flag(*abandon))),
+        RootOperation::AddSlot { provider } => facts.push(("provider", Change::Text(provider))),
+        RootOperation::RemoveSlot { slot } => facts.push(("slot", Change::Number(u64::from(*slot)))),
+        RootOperation::Init { providers: None }
+        | RootOperation::Status
+        | RootOperation::Seal
+        | RootOperation::Unseal
+        | RootOperation::Verify
+        | RootOperation::RotateSlots => (),
     }
 }
 

@@ -266,7 +266,7 @@ async fn answer(
     };
     let heard = RequestInfo { call: call.as_ref().ok(), ..heard };
     let done: Result<Applied, RpcError> = match &call {
-        Ok(call) => match desk.engine.audit.ready() {
+        Ok(call) => match desk.ready(call) {
             Ok(()) => desk.answer(heard.principal, call, &mut out).await,
             Err(failure) => Err(failure.answer()),
         },

@@ -4,13 +4,13 @@ use super::reading::{NAME_BYTES_MAX, Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{
     APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
-    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, TOKENS_MAX,
+    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, SLOTS_MAX, TOKENS_MAX,
 };
 use crate::method::Method;
 use crate::params::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind, Page, Param,
-    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, Suite,
-    TokenFormat,
+    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
+    Secret, Suite, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -42,6 +42,10 @@ struct ControlParams<'a> {
     operation: &'a str,
     reason: Option<&'a str>,
     min_generation: Option<u64>,
+    providers: Option<Vec<&'a str>>,
+    provider: &'a str,
+    slot: u32,
+    abandon: bool,
 }
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
@@ -101,6 +105,15 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             collection: said.collection,
             reason: said.reason,
         }),
+        Method::RootStatus => Control::Root(RootOperation::Status),
+        Method::RootInit => Control::Root(RootOperation::Init { providers: said.providers }),
+        Method::RootRotate => Control::Root(RootOperation::Rotate { abandon: said.abandon }),
+        Method::RootSeal => Control::Root(RootOperation::Seal),
+        Method::RootUnseal => Control::Root(RootOperation::Unseal),
+        Method::KekAdd => Control::Root(RootOperation::AddSlot { provider: said.provider }),
+        Method::KekRemove => Control::Root(RootOperation::RemoveSlot { slot: said.slot }),
+        Method::KekVerify => Control::Root(RootOperation::Verify),
+        Method::KekRotate => Control::Root(RootOperation::RotateSlots),
         Method::AppsPublicKeys => Control::PublicKeys(PublicKeysCall {
             app: app_name,
             min_generation: said.min_generation,
@@ -123,6 +136,10 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("principal", _) => said.principal = params.principal(param)?,
             ("operation", _) => said.operation = params.text(param, APP_BYTES_MAX)?,
             ("reason", _) => said.reason = Some(params.reason(param)?),
+            ("providers", _) => said.providers = Some(params.texts(param, SLOTS_MAX, APP_BYTES_MAX)?),
+            ("provider", _) => said.provider = params.text(param, APP_BYTES_MAX)?,
+            ("slot", _) => said.slot = params.within(param, 1..=u64::from(u32::MAX))? as u32,
+            ("abandon", _) => said.abandon = params.flag(param)?,
             ("min_generation", _) => said.min_generation = Some(params.integer(param)?),
             ("after", Method::AppsExport | Method::PrincipalsList) => {
                 said.page.after = Some(params.text(param, LONG_CURSOR_BYTES_MAX)?);

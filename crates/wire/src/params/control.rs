@@ -117,6 +117,8 @@ pub enum Control<'a> {
     Principal(PrincipalCall<'a>),
     /// `principals.check`.
     Check(CheckCall<'a>),
+    /// A request on the store's root key.
+    Root(RootOperation<'a>),
     /// `apps.public_keys`, which the data listener answers as well.
     PublicKeys(PublicKeysCall<'a>),
 }
@@ -136,7 +138,59 @@ impl Control<'_> {
             Self::Principals(_) => Method::PrincipalsList,
             Self::Principal(call) => call.ask.method(),
             Self::Check(_) => Method::PrincipalsCheck,
+            Self::Root(ask) => ask.method(),
             Self::PublicKeys(_) => Method::AppsPublicKeys,
+        }
+    }
+}
+
+/// A request on the store's root key and its slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootOperation<'a> {
+    /// Describes them. Asks no provider, and works while the store is sealed.
+    Status,
+    /// Creates the root key.
+    Init {
+        /// The providers that get a slot, 1 to 8; `None`: all that the engine has.
+        providers: Option<Vec<&'a str>>,
+    },
+    /// Replaces the root key, or continues to.
+    Rotate {
+        /// Removes the root key of an unfinished rotation instead.
+        abandon: bool,
+    },
+    /// Seals the store.
+    Seal,
+    /// Unseals the store.
+    Unseal,
+    /// Adds a slot.
+    AddSlot {
+        /// Name of its provider.
+        provider: &'a str,
+    },
+    /// Removes a slot.
+    RemoveSlot {
+        /// Its number.
+        slot: u32,
+    },
+    /// Unwraps every slot, and records which ones are right.
+    Verify,
+    /// Replaces every slot by a new copy.
+    RotateSlots,
+}
+
+impl RootOperation<'_> {
+    const fn method(&self) -> Method {
+        match self {
+            Self::Status => Method::RootStatus,
+            Self::Init { .. } => Method::RootInit,
+            Self::Rotate { .. } => Method::RootRotate,
+            Self::Seal => Method::RootSeal,
+            Self::Unseal => Method::RootUnseal,
+            Self::AddSlot { .. } => Method::KekAdd,
+            Self::RemoveSlot { .. } => Method::KekRemove,
+            Self::Verify => Method::KekVerify,
+            Self::RotateSlots => Method::KekRotate,
         }
     }
 }

@@ -266,6 +266,12 @@ const PRINCIPALS_CHECK: [Param; 5] = [
     REASON,
 ];
 
+const ROOT_INIT: [Param; 1] =
+    [param("providers", "array of strings", Some("all of the engine"), "1 to 8 names of 1 to 64 bytes")];
+const ROOT_ROTATE: [Param; 1] = [param("abandon", "boolean", Some("false"), "true or false")];
+const KEK_ADD: [Param; 1] = [param("provider", "string", None, "at most 64 bytes")];
+const KEK_REMOVE: [Param; 1] = [param("slot", "integer", None, "1 to 4294967295")];
+
 impl Method {
     /// The keys its params map may have.
     pub const fn params(self) -> &'static [Param] {
@@ -301,6 +307,11 @@ impl Method {
             Self::CollectionsCreate => &COLLECTIONS_CREATE,
             Self::CollectionsSet => &COLLECTIONS_SET,
             Self::CollectionsDelete => &COLLECTIONS_DELETE,
+            Self::RootInit => &ROOT_INIT,
+            Self::RootRotate => &ROOT_ROTATE,
+            Self::KekAdd => &KEK_ADD,
+            Self::KekRemove => &KEK_REMOVE,
+            Self::RootStatus | Self::RootSeal | Self::RootUnseal | Self::KekVerify | Self::KekRotate => &[],
             Self::InstancesList | Self::Info | Self::Health => &[],
         }
     }

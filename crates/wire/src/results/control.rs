@@ -261,6 +261,70 @@ pub struct PrincipalChanged {
     pub generation: u64,
 }
 
+/// The result of every method on the root key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootState {
+    /// When the store was sealed, in seconds since 1970-01-01 UTC; `None`: it is not sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_unix_s: Option<u64>,
+    /// The active root key, then the incoming one. Empty: the store has none.
+    pub roots: Vec<RootKeyState>,
+    /// The providers that the engine has, by name.
+    pub providers: Vec<RootProvider>,
+    /// Number of the slot that was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// The generation of the change, or the store's when the server worked.
+    pub generation: u64,
+}
+
+/// A root key and its slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootKeyState {
+    /// Commits to the root key: 32 hexadecimal digits.
+    pub id: String,
+    /// `active` or `incoming`.
+    pub state: String,
+    /// When it was made, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+    /// Its wrapped copies, by number.
+    pub slots: Vec<RootSlotState>,
+}
+
+/// A wrapped copy of a root key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootSlotState {
+    /// Its number.
+    pub number: u32,
+    /// Name of its provider.
+    pub provider: String,
+    /// Kind of the provider.
+    pub kind: String,
+    /// Settings of the provider that tell where its key is.
+    pub fields: std::collections::BTreeMap<String, String>,
+    /// When it was made, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+    /// When it was last unwrapped and found right, in seconds since 1970-01-01 UTC.
+    pub verified_unix_s: u64,
+    /// True if it was unwrapped for this request and is right; `None`: it was not tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwraps: Option<bool>,
+    /// Why it did not unwrap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A provider that can have a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootProvider {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its settings that tell where its key is.
+    pub fields: std::collections::BTreeMap<String, String>,
+}
+
 /// The result of `principals.check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
@@ -291,5 +355,6 @@ maps!(
     PublicKeys,
     Records,
     RoleChanged,
-    Roles
+    Roles,
+    RootState
 );

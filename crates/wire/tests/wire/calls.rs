@@ -234,6 +234,7 @@ fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
         "kind" if method == Method::AppsRotate => b"\xa4p256",
         "kind" => b"\xa6random",
         "suite" => b"\xa4p256",
+        "slot" => b"\x01",
         _ => b"\xa1a",
     };
     let required = method.params().iter().filter(|param| param.default.is_none() && param.name != key);
@@ -466,6 +467,13 @@ fn rules_of_the_control_methods() {
     one(Method::CollectionsSet, "retention_s", b"\xc0", Ok(()));
     let retention = Err("retention_s must be 0 to 3155760000, or nil");
     one(Method::CollectionsSet, "retention_s", b"\xce\xbc\x19\x13\x81", retention);
+    one(Method::KekRemove, "slot", b"\x00", Err("slot must be 1 to 4294967295"));
+    one(Method::KekRemove, "slot", b"\xcf\x00\x00\x00\x01\x00\x00\x00\x00", Err("slot must be 1 to 4294967295"));
+    let providers = Err("providers must be 1 to 8 names of 1 to 64 bytes");
+    one(Method::RootInit, "providers", &[&[0x98][..], &b"\xa1p".repeat(8)].concat(), Ok(()));
+    one(Method::RootInit, "providers", &[&[0x99][..], &b"\xa1p".repeat(9)].concat(), providers);
+    one(Method::RootInit, "providers", b"\x90", providers);
+    one(Method::RootRotate, "abandon", b"\xc3", Ok(()));
 }
 
 #[test]

@@ -372,6 +372,34 @@ fn results_of_the_control_methods() {
     let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
     let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
     assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));
+    let slot = RootSlotState {
+        number: 1,
+        provider: text(),
+        kind: text(),
+        fields: [].into(),
+        created_unix_s: 1,
+        verified_unix_s: 1,
+        unwraps: Some(false),
+        error: Some(text()),
+    };
+    let root = RootKeyState { id: text(), state: text(), created_unix_s: 1, slots: vec![slot.clone()] };
+    let provider = RootProvider { name: text(), kind: text(), fields: [].into() };
+    let state = RootState {
+        sealed_unix_s: Some(1),
+        roots: vec![root.clone()],
+        providers: vec![provider.clone()],
+        slot: Some(1),
+        generation: 1,
+    };
+    check!("Root key result", state, RootState);
+    let packed = [
+        ("of a root key", rmp_serde::to_vec_named(&root)),
+        ("of a slot", rmp_serde::to_vec_named(&slot)),
+        ("of a provider", rmp_serde::to_vec_named(&provider)),
+    ];
+    for (of, packed) in packed {
+        assert_eq!(column(&table("Root key result", of), 0), keys(&packed.unwrap()));
+    }
 }
 
 /// Returns a server's response to a stream with one message and the fate of the connection, in the words of the

@@ -489,6 +489,12 @@ proptest! {
             .chain([Control::Check(CheckCall {
                 principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), reason: Some("why"),
             })])
+            .chain([
+                RootOperation::Status, RootOperation::Init { providers: set[0].then(|| vec!["local", "vault"]) },
+                RootOperation::Rotate { abandon: seals }, RootOperation::Seal, RootOperation::Unseal,
+                RootOperation::AddSlot { provider: "vault" }, RootOperation::RemoveSlot { slot: 7 },
+                RootOperation::Verify, RootOperation::RotateSlots,
+            ].map(Control::Root))
             .chain([Control::PublicKeys(PublicKeysCall { app, min_generation: delay_s, reason: key.map(|_| "why") })]);
         let mut bytes = Vec::new();
         let mut methods = 0;

@@ -3,7 +3,6 @@
 //! The recovery key exists in memory alone, while it is split or joined. No share and no key is printed; shares go to
 //! files that only their owner can read.
 
-use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -11,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use sealwire_apps::{RootEntry, RootRecord, RootSlot, SlotChange};
+use sealwire_apps::{RootEntry, RootRecord, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{RecoveryKey, Share, WrapSlot};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Failure, RootStore, StoreArgs};
+use super::{Failure, RootStore, Said, StoreArgs};
 
 /// File with the public key, in the folder of the shares.
 const PUBLIC_KEY_FILE: &str = "recovery.pub";
@@ -95,28 +94,25 @@ enum RecoveryCommand {
 pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure> {
     super::super::serve::no_core_dumps();
     match &args.command {
-        RecoveryCommand::Create { store, split } => store.run(async |store| create(store, split).await),
+        RecoveryCommand::Create { store, split } => store.say_done(async |store| create(store, split).await),
         RecoveryCommand::Split { given, split, json } => split_again(&given.read()?, split, *json),
         RecoveryCommand::Check { store, shares } => {
             let shares = shares.read()?;
-            store.run(async |store| check(store, &shares).await)
+            store.say_done(async |store| check(store, &shares).await)
         }
     }
 }
 
-async fn create(store: &RootStore, split: &SplitArgs) -> Result<(), Failure> {
-    let record = store.unverified_record().await?;
+async fn create(store: &RootStore, split: &SplitArgs) -> Result<Said, Failure> {
+    let record = store.admin.stored_record().await?;
     let key = RecoveryKey::generate(record.set)?;
     let made = write_shares(&key, split)?;
-    store.say(
-        &format!(
-            "{}\nNext: give {PUBLIC_KEY_FILE} a table of kind \"shares\" in the file of kek.providers, run `sealwire kek add` with its \
-             name, hand each share to another person, run `sealwire recovery check` with them, and delete the share files.",
-            made.text
-        ),
-        &made.values,
+    let text = format!(
+        "{}\nNext: give {PUBLIC_KEY_FILE} a table of kind \"shares\" in the file of kek.providers, run `sealwire kek add` with its \
+         name, hand each share to another person, run `sealwire recovery check` with them, and delete the share files.",
+        made.text
     );
-    Ok(())
+    Ok((text, made.values))
 }
 
 fn split_again(shares: &[Share], split: &SplitArgs, json: bool) -> Result<(), Failure> {
@@ -169,12 +165,12 @@ fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-async fn check(store: &RootStore, shares: &[Share]) -> Result<(), Failure> {
-    let record = store.unverified_record().await?;
+async fn check(store: &RootStore, shares: &[Share]) -> Result<Said, Failure> {
+    let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
     let mut numbers = Vec::new();
     for (root, (slot, key)) in record.roots().zip(opened) {
-        store.unsealer.keep(record.set, root, key)?;
+        store.admin.unsealer().keep(record.set, root, key)?;
         numbers.push((root.id, slot));
     }
     for (root, slot) in &numbers {
@@ -183,23 +179,22 @@ async fn check(store: &RootStore, shares: &[Share]) -> Result<(), Failure> {
     let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
     let named = slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(" and ");
     let count = shares.len();
-    store.say(&format!("{count} shares open {named}"), &json!({"slots": slots, "shares": count}));
-    Ok(())
+    Ok((format!("{count} shares open {named}"), json!({"slots": slots, "shares": count})))
 }
 
 /// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
-pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<(), Failure> {
-    let record = store.unverified_record().await?;
+pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<Said, Failure> {
+    let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
     let (mut changes, mut next) = (Vec::new(), record.next_slot);
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
         let remove = replaced(store, &record, root, names).await?;
-        let add = store.new_slots(names.iter().map(String::as_str), record.set, &key, next).await?;
-        if let Some(slot) = add.iter().find(|slot| store.providers().needs_holders(slot)) {
+        let add = store.admin.new_slots(names.iter().map(String::as_str), record.set, &key, next).await?;
+        if let Some(slot) = add.iter().find(|slot| store.admin.unsealer().providers().needs_holders(slot)) {
             return Err(format!("provider {}: give a provider that unwraps by itself", slot.provider).into());
         }
         next += u32::try_from(add.len())?;
-        store.unsealer.keep(record.set, root, key)?;
+        store.admin.unsealer().keep(record.set, root, key)?;
         changes.push((root.id, SlotChange { add, remove, verified: vec![shares_slot] }));
     }
     let mut generation = 0;
@@ -207,15 +202,12 @@ pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String
         generation = store.control.set_slots(root, change).await?;
     }
     let named = names.join(", ");
-    store.say(
-        &format!(
-            "recovered the root key: {named} unwraps it, from generation {generation} on\n\
-             Engines start again. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
-             `root rotate` afterwards."
-        ),
-        &json!({"generation": generation, "providers": names}),
+    let text = format!(
+        "recovered the root key: {named} unwraps it, from generation {generation} on\n\
+         Engines start again. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
+         `root rotate` afterwards."
     );
-    Ok(())
+    Ok((text, json!({"generation": generation, "providers": names})))
 }
 
 /// Returns the slots of the named providers, which new ones replace. None of them may unwrap now.
@@ -227,7 +219,7 @@ async fn replaced(
 ) -> Result<Vec<u32>, Failure> {
     let mut numbers = Vec::new();
     for slot in root.slots.iter().filter(|slot| names.contains(&slot.provider)) {
-        if store.providers().unwrap_slot(record.set, root, slot).await.is_ok() {
+        if store.admin.unsealer().providers().unwrap_slot(record.set, root, slot).await.is_ok() {
             return Err(format!(
                 "provider {} unwraps the root key already: there is nothing to recover",
                 slot.provider
@@ -266,28 +258,6 @@ fn open_root(set: [u8; 16], root: &RootEntry, key: &RecoveryKey) -> Result<(u32,
         return Err(format!("root key {root} has no slot that is sealed to recovery key {}", key.id()).into());
     }
     Err(format!("root key {root}: {}", reasons.join("; ")).into())
-}
-
-/// Rejects new copies that are sealed to another recovery key than the copies before of the same provider: someone
-/// replaced the public key. Otherwise a rotation would exchange the holders without a word.
-pub(super) fn check_same_keys(before: &[RootSlot], new: &[RootSlot]) -> Result<(), Failure> {
-    let keys = |slots: &[RootSlot]| -> BTreeMap<String, _> {
-        let keys = slots.iter().filter_map(|slot| Some((slot.provider.clone(), recovery_key_of(&slot.wrapped)?)));
-        keys.collect()
-    };
-    let before = keys(before);
-    for (name, key) in keys(new) {
-        if let Some(old) = before.get(&name)
-            && *old != key
-        {
-            return Err(format!(
-                "provider {name}: its public key is of recovery key {key}, and its slot is sealed to {old}; put the old \
-                 file back, or `kek add` the new one under another provider name"
-            )
-            .into());
-        }
-    }
-    Ok(())
 }
 
 impl ShareArgs {

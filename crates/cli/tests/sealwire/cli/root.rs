@@ -83,6 +83,16 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
     ok(&at, &["root", "rotate", "--abandon"]);
 
+    assert!(ok(&at, &["root", "seal"]).contains("the store is sealed"));
+    assert!(ok(&at, &["kek", "list"]).contains("sealed since "));
+    for refused_now in [&["kek", "verify"][..], &["kek", "add", "spare"], &["kek", "rotate"], &["root", "rotate"]] {
+        refused(&at, refused_now, 1, "the store is sealed");
+    }
+    assert!(json(&["kek", "list"])["sealed_unix_s"].is_u64());
+    assert!(ok(&at, &["root", "unseal"]).contains("not sealed"));
+    assert!(json(&["kek", "list"])["sealed_unix_s"].is_null());
+    let folder = opens(folder);
+
     refused(&at, &["root", "remove"], 2, "--to-local");
     refused(&at, &["root", "remove", "--to-local"], 1, "the audit log is not of this key-encryption key");
     fs::write(&local, kept).unwrap();

@@ -33,6 +33,7 @@ pub(crate) struct Cluster<'a> {
     log_filter: &'static str,
     access: &'static str,
     more: &'static str,
+    kek: &'static str,
 }
 
 /// An engine process.
@@ -56,7 +57,17 @@ impl<'a> Cluster<'a> {
         private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
         private(&folder.path().join("password"), postgres.password());
         let database = postgres.database().unwrap();
-        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info", access: "off", more: "" }
+        Self {
+            database,
+            authority,
+            folder,
+            poll_s: 30,
+            timeout_ms: 2_000,
+            log_filter: "info",
+            access: "off",
+            more: "",
+            kek: "",
+        }
     }
 
     pub(crate) fn poll_s(mut self, poll_s: u32) -> Self {
@@ -79,6 +90,43 @@ impl<'a> Cluster<'a> {
     pub(crate) fn sweeping(mut self) -> Self {
         self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n";
         self
+    }
+
+    /// Gives engines a second provider of the root key, `spare`.
+    pub(crate) fn with_spare_provider(mut self) -> Self {
+        private(&self.folder.path().join("spare.key"), &Kek::generate_hex().unwrap());
+        let table = "[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
+        fs::write(self.folder.path().join("providers.toml"), table).unwrap();
+        self.kek = "providers = \"../providers.toml\"\n";
+        self
+    }
+
+    /// Returns the options with which a command reaches an engine's control listener as the operator.
+    pub(crate) fn operator_options(&self, engine: &EngineProcess) -> Vec<String> {
+        let Issued { cert_pem, key_pem, .. } = self.authority.issue(&leaf(Usage::Client, "operator")).unwrap();
+        let at = |name: &str| self.folder.path().join(name);
+        fs::write(at("operator.pem"), &cert_pem).unwrap();
+        private(&at("operator-key.pem"), key_pem.expose());
+        let mut options = vec!["--connect".to_owned(), engine.control.to_string()];
+        options.extend(["--server-name".to_owned(), "localhost".to_owned()]);
+        for (option, file) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
+            options.extend([option.to_owned(), at(file).display().to_string()]);
+        }
+        options
+    }
+
+    /// Makes engines record calls.
+    pub(crate) fn audited(mut self) -> Self {
+        self.more = "[audit]\nfolder = \"audit\"\n";
+        self
+    }
+
+    /// Starts an engine on the database, which is sealed, and waits until it says so.
+    pub(crate) fn engine_sealed(&self, name: &str) -> EngineProcess {
+        let mut engine = self.prepared(name, &self.postgres(&self.database.socket_url(), ""), true, true);
+        engine.launch();
+        engine.becomes_sealed();
+        engine
     }
 
     /// Starts an engine on the database, and waits until it is ready.
@@ -124,6 +172,12 @@ impl<'a> Cluster<'a> {
     }
 
     fn engine_listening(&self, name: &str, state: &str, data: bool, changes: bool) -> EngineProcess {
+        let mut engine = self.prepared(name, state, data, changes);
+        engine.start();
+        engine
+    }
+
+    fn prepared(&self, name: &str, state: &str, data: bool, changes: bool) -> EngineProcess {
         let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
@@ -131,9 +185,9 @@ impl<'a> Cluster<'a> {
         let listens = |on: bool, at: SocketAddr| if on { at.to_string() } else { String::new() };
         let (listen, control_listen) = (listens(data, address), listens(changes, control));
         writeln!(text, "[listen]\naddress = \"{listen}\"\n[admin]\naddress = \"{admin}\"").unwrap();
-        writeln!(text, "[control]\naddress = \"{control_listen}\"\nprincipals = [\"operator\"]").unwrap();
+        writeln!(text, "[control]\naddress = \"{control_listen}\"\nprincipals = [\"operator\", \"deputy\"]").unwrap();
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
-        writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
+        writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"\n{}", self.kek).unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
         writeln!(text, "{}[state]\n{state}", self.more).unwrap();
         // Long limits, so that no request is rejected because the machine is slow.
@@ -142,9 +196,7 @@ impl<'a> Cluster<'a> {
             .unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
-        let mut engine = EngineProcess { address, control, admin, config, log, child: None };
-        engine.start();
-        engine
+        EngineProcess { address, control, admin, config, log, child: None }
     }
 
     /// Makes a client of the data listeners of `engines`.
@@ -160,6 +212,16 @@ impl<'a> Cluster<'a> {
     /// Returns a client with a changed configuration.
     pub(crate) fn client_with(&self, engines: &[&EngineProcess], change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
+    }
+
+    /// Makes a client of an engine's control listener that tries once.
+    pub(crate) fn operator_once(&self, engine: &EngineProcess) -> Client {
+        self.operator_named(engine, "operator")
+    }
+
+    /// Makes a client of an engine's control listener that tries once, for another operator.
+    pub(crate) fn operator_named(&self, engine: &EngineProcess, name: &str) -> Client {
+        self.client_at(&[engine.control], name, |config| (config.connections, config.attempts_max) = (1, 1))
     }
 
     /// Makes a client of an engine's control listener.
@@ -219,8 +281,18 @@ impl EngineProcess {
     /// Starts the process, and waits until it is ready.
     pub(crate) fn start(&mut self) {
         self.launch();
+        self.becomes(" 200 ");
+    }
+
+    /// Waits until `/ready` says that the store is sealed.
+    pub(crate) fn becomes_sealed(&mut self) {
+        self.becomes("failing: sealed");
+    }
+
+    /// Waits until the response of `/ready` contains a text.
+    fn becomes(&mut self, text: &str) {
         let end = Instant::now() + Duration::from_secs(HANG_S);
-        while self.ready() != Some(200) {
+        while !self.page("/ready").is_some_and(|page| page.contains(text)) {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < end, "not ready: {}", self.log());
             std::thread::sleep(Duration::from_millis(10));

@@ -10,7 +10,7 @@ use sealwire_access::{
 };
 use sealwire_client::control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RotateKind, Scope, Secret, TokenFormat,
+    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
@@ -87,6 +87,8 @@ fn message(operation: Operation) -> Vec<u8> {
     let role = |ask| Control::Role(RoleCall { role: "spare", ask });
     let principal = |ask| Control::Principal(PrincipalCall { principal: "spare.internal", ask });
     let tokens = |ask| Call::Tokens(TokensCall { map: TokenMap::new(APP, "people"), ask });
+    // There is no such provider, and so the store stays without a root key, and is not sealed.
+    let root = |ask| Call::Control(Control::Root(ask));
     let key = None;
     let call = match operation {
         Operation::Encrypt => {
@@ -156,6 +158,15 @@ fn message(operation: Operation) -> Vec<u8> {
         }
         Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
         Operation::InstancesList => Call::Control(Control::Instances),
+        Operation::RootStatus => root(RootOperation::Status),
+        Operation::RootInit => root(RootOperation::Init { providers: Some(vec!["absent"]) }),
+        Operation::RootRotate => root(RootOperation::Rotate { abandon: false }),
+        Operation::RootSeal => root(RootOperation::Seal),
+        Operation::RootUnseal => root(RootOperation::Unseal),
+        Operation::KekAdd => root(RootOperation::AddSlot { provider: "local" }),
+        Operation::KekRemove => root(RootOperation::RemoveSlot { slot: 1 }),
+        Operation::KekVerify => root(RootOperation::Verify),
+        Operation::KekRotate => root(RootOperation::RotateSlots),
         Operation::RolesList => Call::Control(Control::Roles(Page::default())),
         Operation::RolesSet => Call::Control(role(RoleOperation::Set { grants: vec!["encrypt apps=shop"] })),
         Operation::RolesDelete => Call::Control(role(RoleOperation::Delete)),
@@ -184,6 +195,15 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
         Operation::AppsImport => Some(ErrorCode::BadRequest),
         // The app publishes no key.
         Operation::AppsPublicKeys => Some(ErrorCode::NotFound),
+        // The store has no root key, and no provider has the name that `root.init` gives.
+        Operation::RootInit
+        | Operation::RootRotate
+        | Operation::RootSeal
+        | Operation::RootUnseal
+        | Operation::KekAdd
+        | Operation::KekRemove
+        | Operation::KekVerify
+        | Operation::KekRotate => Some(ErrorCode::BadRequest),
         // The collection is created by a later row.
         operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
         _ => None,

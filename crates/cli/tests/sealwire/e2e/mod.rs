@@ -29,6 +29,7 @@ mod raw;
 mod reload;
 mod retry;
 mod rewrap;
+mod seal;
 mod state;
 mod suites;
 mod text_errors;

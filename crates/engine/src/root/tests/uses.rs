@@ -274,7 +274,8 @@ async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_op
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
     let (folder, key) = (engine.deployment.path("audit"), AuditKey::new(&zeroize::Zeroizing::new([7; 32])));
-    let audit = Audit::open(&engine.deployment.config.audit, key, "run".into(), &engine.telemetry).unwrap();
+    let audit = Audit::new(&engine.deployment.config.audit);
+    audit.open(&engine.deployment.config.audit, key, "run".into(), &engine.telemetry).unwrap();
     // Aborted tasks end when the runtime runs next.
     tokio::time::sleep(Duration::from_millis(1)).await;
     engine.observe(audit.clone());

@@ -26,7 +26,7 @@ pub(super) const KEY: &str = "sealwire";
 pub(super) const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
 
 pub(super) fn root_key() -> RootBytes {
-    RootBytes::new(std::array::from_fn(|index| index as u8))
+    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| index as u8)))
 }
 
 enum HarnessServer {
