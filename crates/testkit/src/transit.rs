@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
-use crate::Certificates;
+use crate::{Certificates, free_ports};
 
 /// The token that may do everything.
 pub const ROOT_TOKEN: &str = "root-of-the-transit-server";
@@ -63,9 +63,10 @@ pub enum TransitFault {
 /// A server on a port of 127.0.0.1. It ends when this value is dropped.
 pub struct TransitServer {
     port: u16,
+    acceptor: TlsAcceptor,
     state: Arc<Mutex<ServerState>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` between [`Self::stop`] and [`Self::restart`].
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl TransitServer {
@@ -75,22 +76,45 @@ impl TransitServer {
     /// If the certificates cannot be used or no port is free.
     pub fn start(certificates: &Certificates) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(Arc::new(server_config(certificates)?));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let [port] = free_ports::<1>();
+        let mut server = Self { port, acceptor, state: Arc::default(), running: None };
+        server.restart()?;
+        Ok(server)
+    }
+
+    /// Starts the server again after [`Self::stop`], at the same address and with the same keys, policies and tokens. Does
+    /// nothing if the server is running.
+    ///
+    /// # Errors
+    /// If the port is taken.
+    pub fn restart(&mut self) -> io::Result<()> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let listener = TcpListener::bind(self.socket())?;
         listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        let state = Arc::new(Mutex::new(ServerState::default()));
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::clone(&state);
+        let (acceptor, state) = (self.acceptor.clone(), Arc::clone(&self.state));
         let thread = std::thread::Builder::new().name("transit-server".into()).spawn(move || {
             runtime.block_on(async move {
                 tokio::select! {
                     _ = stopped => (),
-                    () = accept(listener, acceptor, shared) => (),
+                    () = accept(listener, acceptor, state) => (),
                 }
             });
         })?;
-        Ok(Self { port, state, stop: Some(stop), thread: Some(thread) })
+        self.running = Some((stop, thread));
+        Ok(())
+    }
+
+    /// Stops the server like a kill: all connections end, also in the middle of a request, and nothing listens.
+    pub fn stop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            // A panic there was printed there.
+            let _ = thread.join();
+        }
     }
 
     /// Mounts a transit engine, if it is not there, with a key.
@@ -140,11 +164,7 @@ impl TransitServer {
 
 impl Drop for TransitServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic there was printed there.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
