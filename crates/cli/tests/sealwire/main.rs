@@ -14,4 +14,5 @@ mod cli;
 mod cluster;
 mod e2e;
 mod no_alloc;
+mod old_roots;
 mod operations;

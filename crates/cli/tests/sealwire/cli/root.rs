@@ -5,10 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use sealwire_apps::ROOT_RECORD;
+use sealwire_store::Snapshot;
 use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
 use sealwire_testkit::{Certificates, ROOT_TOKEN, TransitServer};
 
 use super::{DEV, Dev, ok, refused};
+use crate::old_roots::{RawStore, root_of};
 
 /// Starts an engine on the folder, and opens the document that an engine sealed before.
 pub(super) fn opens(folder: tempfile::TempDir) -> tempfile::TempDir {
@@ -254,10 +257,26 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
     let path = folder.path();
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
     ok(path, &["kek", "init"]);
+    let config = path.join("sealwire-dev/sealwire.toml");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Returns the records, after a check that the root key of earlier ones, if it was replaced, opens none of them.
+    let read = |earlier: Option<&Snapshot>| {
+        runtime.block_on(async {
+            let raw = RawStore::open(&config).await;
+            let now = raw.read().await;
+            let replaced = earlier.filter(|earlier| root_of(earlier).active.id != root_of(&now).active.id);
+            if let Some(earlier) = replaced {
+                raw.opens_nothing_with_root_of(earlier).await;
+            }
+            raw.close().await;
+            (now, replaced.is_some())
+        })
+    };
+    let (mut state, _) = read(None);
     let begun = std::time::Instant::now();
     ok(path, &["root", "rotate"]);
     let whole = begun.elapsed();
-    let mut ended_early = 0;
+    let (mut ended_early, mut new_roots) = (0, 0);
     for kill in 0..kills {
         let command = if kill % 3 == 2 { "kek" } else { "root" };
         let mut child = super::spawn(path, &[command, "rotate"]);
@@ -265,8 +284,31 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
         let _ = child.kill();
         ended_early += u32::from(!child.wait().unwrap().success());
         assert!(ok(path, &["config", "check"]).contains("1 apps"), "kill {kill}");
+        let (now, is_replaced) = read(Some(&state));
+        (state, new_roots) = (now, new_roots + u32::from(is_replaced));
     }
-    println!("{ended_early} of {kills} killed before their end, in up to {whole:?}");
+    println!("{ended_early} of {kills} killed before their end, in up to {whole:?}; {new_roots} root keys replaced");
     ok(path, &["root", "rotate"]);
+    let (now, is_replaced) = read(Some(&state));
+    assert!(is_replaced);
     ok(path, &["kek", "verify"]);
+
+    // Another process refuses a copy of the folder in which the old root record was put back.
+    let put_back = |records: &std::collections::BTreeMap<String, Vec<u8>>| {
+        let copy = Snapshot { generation: now.generation, records: records.clone() };
+        runtime.block_on(async {
+            let raw = RawStore::open(&config).await;
+            raw.put_into_new_store(&copy).await;
+            raw.close().await;
+        });
+    };
+    let folder = path.join("sealwire-dev/state");
+    fs::rename(&folder, path.join("kept")).unwrap();
+    put_back(&now.records);
+    ok(path, &["config", "check"]);
+    fs::remove_dir_all(&folder).unwrap();
+    let mut records = now.records.clone();
+    records.insert(ROOT_RECORD.into(), state.records[ROOT_RECORD].clone());
+    put_back(&records);
+    refused(path, &["config", "check"], 1, "record head is not authentic");
 }

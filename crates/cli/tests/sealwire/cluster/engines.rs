@@ -11,7 +11,7 @@ use sealwire_client::control::{AppCall, AppOperation, CollectionCall, Collection
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
-use sealwire_testkit::{Database, Postgres, free_ports};
+use sealwire_testkit::{Certificates, Database, Postgres, ROOT_TOKEN, TransitServer, free_ports};
 use tempfile::TempDir;
 
 /// The app that [`Cluster::furnish`] creates.
@@ -33,7 +33,9 @@ pub(crate) struct Cluster<'a> {
     log_filter: &'static str,
     access: &'static str,
     more: &'static str,
-    kek: &'static str,
+    /// More settings of the section `[kek]`.
+    kek: String,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// An engine process.
@@ -43,6 +45,7 @@ pub(crate) struct EngineProcess {
     pub(crate) admin: SocketAddr,
     pub(crate) config: PathBuf,
     log: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
     child: Option<Child>,
 }
 
@@ -66,8 +69,49 @@ impl<'a> Cluster<'a> {
             log_filter: "info",
             access: "off",
             more: "",
-            kek: "",
+            kek: String::new(),
+            environment: Vec::new(),
         }
+    }
+
+    /// Configures providers of the root key beside the file `kek.key`. `tables`: the content of the providers' file.
+    /// `more`: settings of the section `[kek]`.
+    pub(crate) fn providers(mut self, tables: &str, more: &str) -> Self {
+        fs::write(self.path("providers.toml"), tables).unwrap();
+        self.kek = format!("providers = \"../providers.toml\"\n{more}");
+        self
+    }
+
+    /// Sets an environment variable of engines and commands.
+    pub(crate) fn environment(mut self, name: &'static str, value: PathBuf) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
+    /// Returns the path of a file that all engines share.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file that all engines share, readable by its owner alone.
+    pub(crate) fn secret(&self, name: &str, contents: &str) {
+        private(&self.path(name), contents);
+    }
+
+    /// Starts a transit server. Returns it with the table of its provider, which has the same name. `more`: settings of
+    /// the table.
+    pub(crate) fn transit(&self, name: &str, more: &str) -> (TransitServer, String) {
+        fs::create_dir(self.path(name)).unwrap();
+        let certificates = Certificates::make(&self.path(name), "unused").unwrap();
+        let server = TransitServer::start(&certificates).unwrap();
+        server.add_key("transit", "sealwire");
+        self.secret(&format!("{name}/token"), ROOT_TOKEN);
+        let address = server.address();
+        let table = format!(
+            "[{name}]\nkind = \"transit\"\naddress = \"{address}\"\nca = \"{name}/ca.pem\"\nkey = \"sealwire\"\n\
+             auth = \"token\"\ntoken_file = \"{name}/token\"\n{more}\n"
+        );
+        (server, table)
     }
 
     pub(crate) fn poll_s(mut self, poll_s: u32) -> Self {
@@ -97,7 +141,7 @@ impl<'a> Cluster<'a> {
         private(&self.folder.path().join("spare.key"), &Kek::generate_hex().unwrap());
         let table = "[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
         fs::write(self.folder.path().join("providers.toml"), table).unwrap();
-        self.kek = "providers = \"../providers.toml\"\n";
+        self.kek = "providers = \"../providers.toml\"\n".into();
         self
     }
 
@@ -196,7 +240,8 @@ impl<'a> Cluster<'a> {
             .unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
-        EngineProcess { address, control, admin, config, log, child: None }
+        let environment = self.environment.clone();
+        EngineProcess { address, control, admin, config, log, environment, child: None }
     }
 
     /// Makes a client of the data listeners of `engines`.
@@ -302,9 +347,16 @@ impl EngineProcess {
     /// Starts the process without waiting.
     pub(crate) fn launch(&mut self) {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-        command.args(["serve", "--config"]).arg(&self.config).stdin(Stdio::null());
+        let mut command = self.command(&["serve"]);
         self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    /// Returns a command of the program on the engine's configuration.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.args(arguments).arg("--config").arg(&self.config).stdin(Stdio::null());
+        command.envs(self.environment.iter().cloned());
+        command
     }
 
     /// Kills the process with SIGKILL.
@@ -317,7 +369,8 @@ impl EngineProcess {
     /// Stops the process with SIGTERM, which must drain and exit with status 0.
     pub(crate) fn stop(&mut self) {
         self.signal("TERM");
-        assert!(self.child.take().unwrap().wait().unwrap().success(), "{}", self.log());
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
     }
 
     /// Sends a signal by its name.
