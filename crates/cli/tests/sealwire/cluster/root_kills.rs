@@ -191,7 +191,7 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
             async move { load.run(&client).await }
         });
         let begun = Instant::now();
-        let (mut ended_early, mut repeated, mut new_roots) = ([0; 3], 0, 0);
+        let (mut ended_early, mut staged, mut repeated, mut new_roots) = ([0; 3], 0, 0, 0);
         for round in 0..rounds {
             load.goes_on().await;
             let (kind, victim) = (round % 2, round % 3);
@@ -224,6 +224,7 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
             };
             assert!(is_done || !succeeded, "round {round}: nothing was changed");
             assert!(killed.incoming.is_none() || (kind == 1 && !is_done), "round {round}: {killed:?}");
+            staged += u32::from(killed.incoming.is_some());
             if !is_done {
                 repeated += 1;
                 deployment.succeeds(&arguments);
@@ -249,8 +250,8 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
         let [command, engine, provider] = ended_early;
         println!(
             "{rounds} rounds in {:?}, usual times {:?}: {command} commands killed before their end, {engine} and {provider} \
-             failed after a kill of engine and provider, {repeated} repeated, {new_roots} root keys replaced; {} values \
-             opened, failed requests: {:?}",
+             failed after a kill of engine and provider; {repeated} rotations repeated, {staged} of them with an incoming root \
+             key; {new_roots} root keys replaced; {} values opened, failed requests: {:?}",
             begun.elapsed(),
             deployment.usual,
             load.count(),
