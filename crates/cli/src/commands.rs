@@ -146,6 +146,7 @@ pub fn run() -> ExitCode {
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
     };
+    sealwire_kek::pkcs11::end_calls();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

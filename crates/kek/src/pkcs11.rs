@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -188,6 +188,7 @@ impl ModuleThread {
 
     fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
+            let Some(_call) = RunningCall::begin() else { return };
             // The caller learns of a panic by its dropped reply. The sessions can be in the middle of an operation.
             if catch_unwind(AssertUnwindSafe(|| job(self))).is_err()
                 && let Some(module) = &mut self.module
@@ -196,6 +197,44 @@ impl ModuleThread {
             }
         }
     }
+}
+
+/// Calls of all modules.
+struct Calls {
+    running: usize,
+    /// True once the process ends. No call begins then.
+    is_ending: bool,
+}
+
+static CALLS: Mutex<Calls> = Mutex::new(Calls { running: 0, is_ending: false });
+static CALL_ENDED: Condvar = Condvar::new();
+
+/// A call of a module, counted until it is dropped.
+struct RunningCall(());
+
+impl RunningCall {
+    fn begin() -> Option<Self> {
+        let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.running += usize::from(!calls.is_ending);
+        (!calls.is_ending).then(|| Self(()))
+    }
+}
+
+impl Drop for RunningCall {
+    fn drop(&mut self) {
+        CALLS.lock().unwrap_or_else(PoisonError::into_inner).running -= 1;
+        CALL_ENDED.notify_all();
+    }
+}
+
+/// Waits until no module is called any more, at most [`CALL_SECONDS_MAX`], and lets no other call begin. For the end of the
+/// process: a module is unloaded then, and a call that goes on would crash. Calls go on when their caller is gone, for
+/// instance because another slot answered first.
+pub fn end_calls() {
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    calls.is_ending = true;
+    let limit = Duration::from_secs(CALL_SECONDS_MAX);
+    drop(CALL_ENDED.wait_timeout_while(calls, limit, |calls| calls.running > 0));
 }
 
 /// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process. Blocks on

@@ -498,6 +498,47 @@ fn a_thread_survives_a_panic() {
     assert!(has_run.try_recv().is_ok());
 }
 
+/// In a process of its own: no other call can begin afterwards.
+#[test]
+fn the_end_of_the_process_waits_for_a_call_that_runs() {
+    const CHILD: &str = "SEALWIRE_TEST_END_OF_CALLS";
+    if env::var_os(CHILD).is_none() {
+        let name = "pkcs11::tests::the_end_of_the_process_waits_for_a_call_that_runs";
+        let mut child = std::process::Command::new(env::current_exe().unwrap());
+        let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let (queue, jobs) = mpsc::sync_channel::<ModuleJob>(2);
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_ended = Arc::clone(&ended);
+    queue
+        .send(Box::new(move |_| {
+            begun.send(()).unwrap();
+            wait.recv().unwrap();
+            ended.store(true, std::sync::atomic::Ordering::SeqCst);
+        }))
+        .unwrap();
+    let (ran, has_run) = mpsc::channel();
+    queue.send(Box::new(move |_| ran.send(()).unwrap())).unwrap();
+    drop(queue);
+    let module = thread::spawn(move || ModuleThread { path: "/nowhere.so".into(), module: None }.run(&jobs));
+    has_begun.recv().unwrap();
+    let ending = thread::spawn(end_calls);
+    while !CALLS.lock().unwrap().is_ending {
+        thread::yield_now();
+    }
+    assert!(!ending.is_finished());
+    go_on.send(()).unwrap();
+    ending.join().unwrap();
+    assert!(is_ended.load(std::sync::atomic::Ordering::SeqCst), "the call was waited for");
+    module.join().unwrap();
+    assert!(has_run.try_recv().is_err(), "no other call began");
+}
+
 #[tokio::test]
 async fn debug_output_has_no_pin() {
     let shown = format!("{:?}", stuck());
