@@ -140,12 +140,16 @@ impl AuthenticatedStore {
             return Ok((stored, None));
         };
         if root.sealed_unix_s.is_some() {
-            self.obey_seal(&root, stored, seen).await;
+            self.apply_seal(&root, stored, seen).await;
             return Err(StoreError::Sealed);
         }
         let kek = self.keks.find(Some(&root)).await?;
         let (snapshot, state) = self.verify(&root, Arc::clone(&kek), stored, seen).await?;
         self.keep(state, wipes);
+        if self.bounds().1 != wipes {
+            // The key was found after the wipe.
+            self.keks.wipe();
+        }
         Ok((snapshot, Some(kek)))
     }
 
@@ -167,9 +171,9 @@ impl AuthenticatedStore {
         Ok((snapshot, VerifiedState { generation, index: Some(index), freshness }))
     }
 
-    /// Wipes the keys, whoever wrote the mark. A process that still has the key notes the state of a mark that verifies, and
-    /// then rejects the state before it.
-    async fn obey_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
+    /// Wipes all keys, even if the mark is not authentic. If this process still holds the key and the sealed state verifies,
+    /// it notes that state, and then rejects earlier ones.
+    async fn apply_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
         let index = self.latest().state.as_ref().and_then(|state| state.index.clone());
         if let Some(StateIndex { kek, .. }) = index.filter(|index| index.id.set == root.set)
             && let Ok((_, VerifiedState { index: Some(index), freshness: Freshness::Latest, .. })) =
@@ -299,6 +303,7 @@ impl AuthenticatedStore {
         if let Some(StateIndex { id, .. }) = &index {
             changes.insert(HEAD.into(), Some(head(id.generation, &id.code)));
         }
+        let removes_root = changes.get(ROOT_RECORD) == Some(&None);
         let root = changes.get(ROOT_RECORD).and_then(Option::as_deref);
         let is_sealed = root.is_some_and(|root| RootRecord::parse(root).is_ok_and(|root| root.sealed_unix_s.is_some()));
         let (_, wipes) = self.bounds();
@@ -310,8 +315,7 @@ impl AuthenticatedStore {
                 self.wipe();
             }
             index => {
-                if index.is_none() {
-                    // This process removed the root key itself, or there was none.
+                if removes_root {
                     self.latest().seen = None;
                 }
                 self.keep(VerifiedState { generation, index, freshness: Freshness::Latest }, wipes);
@@ -336,7 +340,7 @@ impl AuthenticatedStore {
     fn keep(&self, state: VerifiedState, wipes: u64) -> Arc<VerifiedState> {
         let state = Arc::new(state);
         let mut latest = self.latest();
-        if latest.wipes != wipes {
+        if latest.wipes != wipes || state.index.is_none() && latest.seen.is_some() {
             return state;
         }
         if let (Some(id), Freshness::Latest) = (state.index.as_ref().map(|index| index.id), state.freshness)

@@ -182,6 +182,9 @@ impl Control {
     pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
         // Before the work of wrapping, and again after it.
         let (_, root) = self.root().await?;
+        if root.as_ref().is_some_and(|root| root.sealed_unix_s.is_some()) {
+            return Err(StoreError::Sealed);
+        }
         self.check_served(root.and_then(|root| root.incoming).map(|incoming| incoming.generation)).await?;
         let activate = |contents: &Contents, kek: &Kek| {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
@@ -269,7 +272,12 @@ impl Control {
             Ok(())
         };
         match self.change_root(mark).await {
-            Err(StoreError::Sealed) => self.generation().await,
+            // Anyone who writes to the store can make the mark. It counts once it is verified.
+            Err(StoreError::Sealed) => {
+                let verified = self.store.load_sealed().await;
+                self.store.wipe();
+                verified.map(|(generation, ..)| generation)
+            }
             done => done,
         }
     }

@@ -67,7 +67,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
                 "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", ValueKind::Principals, Literal::NoEntries,
-                "Principals that get the role `administrator` once, at a start at which nobody has a role. Ignored later.\nNames as in `control.principals`.";
+                "Principals that get the role `administrator` once, at a start at which nobody has a role. Later, only they can unseal\na sealed store over the control listener: keep the list current. Names as in `control.principals`.";
             "name_order", ValueKind::Identity, Literal::NoEntries,
                 "Kinds of certificate names that identify a principal, in order of preference. Certificates without any of them\nare rejected. Empty: [\"spiffe\", \"dns\", \"cn\"].";
             "cache_entries", ValueKind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),

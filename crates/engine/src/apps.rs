@@ -498,7 +498,7 @@ impl Apps {
     /// is served already.
     async fn follow(&self, verify: bool) -> Result<(), StoreError> {
         self.refresh().await?;
-        if verify {
+        if verify && !self.is_sealed() {
             self.control.store().load().await?;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -506,7 +506,7 @@ impl Apps {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
                 // Whoever writes the file removes it. An older state that was put back is not changed.
-                Err(StoreError::ReadOnly | StoreError::RolledBack { .. }) => {}
+                Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
                 Err(error) => return Err(error),
             }
             self.refresh().await?;

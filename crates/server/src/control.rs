@@ -197,6 +197,10 @@ impl ControlService {
             return self.change_root(principal, call.method(), operation, out).await;
         }
         let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
+        if let Control::Root(RootOperation::Unseal) = call {
+            // The store was not sealed just now. A seal since then must not be undone by a role.
+            return self.change_root(principal, call.method(), &RootOperation::Status, out).await;
+        }
         self.answer_permitted(&permit, principal, call, out).await
     }
 

@@ -128,7 +128,10 @@ impl Server {
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
             if !apps.is_sealed() {
-                make_administrators(config, &apps).await?;
+                match make_administrators(config, &apps).await {
+                    Ok(()) | Err(StoreError::Sealed) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             // Of the verified root record.
             let audit_key = match apps.control().kek().await {

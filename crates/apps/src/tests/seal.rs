@@ -171,6 +171,16 @@ async fn a_mark_that_was_not_made_with_the_root_key_denies_service_and_nothing_m
     let good = everything(&*store).await.unwrap();
     let mut record = RootRecord::of(&good).unwrap().unwrap();
     record.sealed_unix_s = Some(1);
+    // In the same generation, so that the mark alone is wrong.
+    let mut marked = good.clone();
+    marked.records.insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
+    let forged: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
+    forged.replace(0, &marked).await.unwrap();
+    let fresh_keys = Watched::of(&root);
+    let error = fresh_keys.control(&forged).unseal().await.unwrap_err();
+    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
+    let error = fresh_keys.control(&forged).seal().await.unwrap_err();
+    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
     store.commit(good.generation, ROOT_RECORD, Some(&record.to_bytes().unwrap())).await.unwrap();
     for keys in [&running, &fresh] {
         let control = keys.control(&store);
@@ -203,6 +213,11 @@ async fn a_mark_that_was_removed_without_the_root_key_is_missed() {
     record.sealed_unix_s = None;
     let mut unmarked = sealed.clone();
     unmarked.records.insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
+    // In the same generation, so that the missing mark alone is wrong.
+    let forged: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
+    forged.replace(0, &unmarked).await.unwrap();
+    let error = Watched::of(&root).control(&forged).load().await.unwrap_err();
+    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
     for state in [&unmarked, &before] {
         // Under a later generation, as a write of somebody without the root key.
         put_back(&store, state).await;

@@ -160,7 +160,7 @@ enum RootCommand {
     ///
     /// For a store whose providers are all lost. Configure a new provider, or put a new key into the file of `kek.provider`
     /// (named `local`), and stop the engine if the state is a folder. Then give any shares that reach the threshold. A slot
-    /// of the same provider that does not unwrap is replaced. Engines start again afterwards. Nothing is changed if a share is wrong.
+    /// of the same provider that does not unwrap is replaced. A sealed store is unsealed. Engines start again afterwards. Nothing is changed if a share is wrong.
     Recover {
         #[command(flatten)]
         store: StoreArgs,

@@ -68,6 +68,9 @@ impl RootAdmin {
     /// Any error of the store.
     pub async fn inspect(&self) -> Result<RootState, StoreError> {
         let (_, record) = self.control.root().await?;
+        if record.as_ref().is_some_and(|record| record.sealed_unix_s.is_some()) {
+            return self.state(None).await;
+        }
         let mut results = Unwrapped::new();
         for (set, root) in record.iter().flat_map(|record| record.roots().map(|root| (record.set, root))) {
             results.extend(self.unwrapped(set, root).await);
@@ -75,7 +78,7 @@ impl RootAdmin {
         self.state(Some(results)).await
     }
 
-    /// Returns what finds the store's keys.
+    /// Returns the unsealer of this store.
     #[must_use]
     pub fn unsealer(&self) -> &Arc<Unsealer> {
         &self.unsealer
@@ -91,9 +94,16 @@ impl RootAdmin {
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::Sealed`]; any error of the store.
     pub async fn stored_record(&self) -> Result<RootRecord, StoreError> {
-        let (_, record) = self.control.root().await?;
-        let record = record.ok_or_else(no_root)?;
+        let record = self.stored_record_if_sealed().await?;
         if record.sealed_unix_s.is_some() { Err(StoreError::Sealed) } else { Ok(record) }
+    }
+
+    /// Returns the root record as [`Self::stored_record`] does, also of a sealed store.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if the store has no root key; any error of the store.
+    pub async fn stored_record_if_sealed(&self) -> Result<RootRecord, StoreError> {
+        self.control.root().await?.1.ok_or_else(no_root)
     }
 
     /// Returns the root record, verified: it decides which providers get copies.
@@ -269,7 +279,7 @@ fn right_slots(results: &Unwrapped) -> Vec<u32> {
 }
 
 /// Rejects new copies that are sealed to another recovery key than the copies before of the same provider: someone
-/// replaced the public key. Otherwise a rotation would exchange the holders without a word.
+/// replaced the public key. Without this check, a rotation could silently wrap the root key for other holders.
 fn check_same_keys(before: &[RootSlot], new: &[RootSlot]) -> Result<(), StoreError> {
     for slot in new {
         let Some(key) = recovery_key_of(&slot.wrapped) else { continue };

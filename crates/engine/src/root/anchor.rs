@@ -56,7 +56,7 @@ struct AnchorState {
 }
 
 impl Anchor {
-    /// Reads the file. A missing file says nothing, and neither does one that this user may not read.
+    /// Reads the file. A missing file, or one that this user cannot read, counts as no anchor.
     ///
     /// # Errors
     /// The file cannot be read, or is not an anchor.

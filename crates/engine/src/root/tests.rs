@@ -354,7 +354,7 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
         assert!(authorizer.decide(&stranger, decrypt()).await.is_err(), "{generation}");
     }
     let ask = PrincipalOperation::Grant { role: "relay" };
-    let call = || PrincipalCall { principal: "stranger", ask: ask.clone() };
+    let call = || PrincipalCall { principal: "stranger", ask };
     assert!(crate::control::change_principal(&**apps.control().store(), call()).await.is_err(), "no binding is read");
     write(&truth).await;
     assert!(apps.control().apps().await.is_ok());

@@ -184,7 +184,7 @@ async fn check(store: &RootStore, shares: &[Share]) -> Result<Said, Failure> {
 
 /// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
 pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<Said, Failure> {
-    let record = store.admin.stored_record().await?;
+    let record = store.admin.stored_record_if_sealed().await?;
     let opened = open_roots(&record, shares)?;
     let (mut changes, mut next) = (Vec::new(), record.next_slot);
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
@@ -197,6 +197,10 @@ pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String
         store.admin.unsealer().keep(record.set, root, key)?;
         changes.push((root.id, SlotChange { add, remove, verified: vec![shares_slot] }));
     }
+    if record.sealed_unix_s.is_some() {
+        // Its root keys are at hand, and no provider has to be asked.
+        store.control.unseal().await?;
+    }
     let mut generation = 0;
     for (root, change) in changes {
         generation = store.control.set_slots(root, change).await?;
@@ -204,7 +208,7 @@ pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String
     let named = names.join(", ");
     let text = format!(
         "recovered the root key: {named} unwraps it, from generation {generation} on\n\
-         Engines start again. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
+         Engines start again, also if the store was sealed. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
          `root rotate` afterwards."
     );
     Ok((text, json!({"generation": generation, "providers": names})))

@@ -87,6 +87,29 @@ fn slots(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
 }
 
 #[test]
+fn shares_open_a_sealed_store_whose_providers_are_lost() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    let folder = dev.end();
+    let site = Site::new(folder.path());
+    site.ok(&["kek", "init", "--provider", "local"]);
+    site.shares(&["create"], "cards");
+    fs::copy(site.path.join("cards/recovery.pub"), site.file("recovery.pub")).unwrap();
+    site.ok(&["kek", "add", "board"]);
+    site.ok(&["root", "seal"]);
+    site.lose("kek", "9");
+    site.refused(&["root", "unseal"], "no slot unwraps it");
+    site.refused(&["kek", "add", "fresh"], "sealed");
+    let recover = ["root", "recover", "--provider", "fresh", "--share", "cards/share-1-of-3", "--share"];
+    site.refused(&[&recover[..], &["cards/share-1-of-3"]].concat(), "share");
+    assert!(site.list()["sealed_unix_s"].is_u64(), "nothing is changed by wrong shares");
+    assert!(site.ok(&[&recover[..], &["cards/share-3-of-3"]].concat()).contains("fresh unwraps it"));
+    assert_eq!(site.list()["sealed_unix_s"], serde_json::Value::Null);
+    opens(folder);
+}
+
+#[test]
 fn shares_recover_a_store_whose_providers_are_lost() {
     let dev = Dev::start();
     dev.write("mine.json", r#"{"card":"4242"}"#);
