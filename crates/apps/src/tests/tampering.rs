@@ -98,6 +98,9 @@ async fn put(control: &Control, key: &str, record: Option<&[u8]>) -> u64 {
     }
 }
 
+/// A change of a root record by someone without the root key.
+type RootEdit = fn(&mut RootRecord);
+
 /// A tampered state, and a part of the error that must name it.
 struct Tampered {
     what: String,
@@ -246,7 +249,7 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
     });
     states.set("root removed", ROOT_RECORD, None, &of(ROOT_RECORD));
     states.set("root of another store", ROOT_RECORD, Some(other.now().records[ROOT_RECORD].clone()), "root key");
-    let slots: [(&str, fn(&mut RootRecord)); 9] = [
+    let slots: [(&str, RootEdit); 9] = [
         ("slot replaced", |root| root.active.slots[0].wrapped = vec![9; 60]),
         ("slot of another provider", |root| root.active.slots[0].provider = "mine".into()),
         ("slots exchanged", |root| {

@@ -22,7 +22,7 @@ use crate::test_log::CapturedLog;
 const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
 
 fn root_key() -> RootBytes {
-    RootBytes::new(std::array::from_fn(|index| index as u8))
+    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| index as u8)))
 }
 
 fn kind_of<T>(result: &Result<T, ProviderError>) -> &'static str {
