@@ -175,19 +175,22 @@ impl ControlService {
     }
 
     /// Returns true if the store is sealed, also if this engine has not heard of that yet: roles in its cache must not unseal.
-    async fn is_sealed(&self) -> Result<bool, RpcError> {
+    /// `None`: the store has no root key.
+    async fn is_sealed(&self) -> Result<Option<bool>, RpcError> {
         let apps = &self.engine.apps;
         let (_, root) = apps.control().root().await.map_err(control::refused)?;
-        Ok(apps.is_sealed() || root.is_some_and(|root| root.sealed_unix_s.is_some()))
+        Ok(root.map(|root| apps.is_sealed() || root.sealed_unix_s.is_some()))
     }
 
     /// Decides on a call and answers it: appends its result.
     async fn answer(&self, principal: &Principal, call: &Control<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
         let asked = access::of_control(call);
         let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
-        if let Control::Root(operation @ (RootOperation::Status | RootOperation::Unseal)) = call
-            && self.is_sealed().await?
-        {
+        let sealed = match call {
+            Control::Root(RootOperation::Status | RootOperation::Unseal) => self.is_sealed().await?,
+            _ => None,
+        };
+        if let (Control::Root(operation), Some(true)) = (call, sealed) {
             if self.administrators.as_ref().is_some_and(|listed| !listed.contains(principal)) {
                 return Err(RpcError::new(
                     ErrorCode::Forbidden,
@@ -198,8 +201,14 @@ impl ControlService {
         }
         let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
         if let Control::Root(RootOperation::Unseal) = call {
-            // The store was not sealed just now. A seal since then must not be undone by a role.
-            return self.change_root(principal, call.method(), &RootOperation::Status, out).await;
+            // A seal since then must not be undone by a role.
+            return match sealed {
+                Some(_) => self.change_root(principal, call.method(), &RootOperation::Status, out).await,
+                None => Err(RpcError::new(
+                    ErrorCode::BadRequest,
+                    "the store has no root key; `sealwire kek init` creates one",
+                )),
+            };
         }
         self.answer_permitted(&permit, principal, call, out).await
     }
