@@ -100,7 +100,7 @@ enum Command {
     Store(store::Args),
     /// Create the store's root key, and manage its slots: copies of which any one starts an engine
     Kek(kek::Args),
-    /// Replace or remove the store's root key
+    /// Seal, rotate, recover or remove the store's root key
     Root(kek::RootArgs),
     /// Split a recovery key into shares for several people, who together open a store whose providers are lost
     Recovery(kek::RecoveryArgs),
