@@ -183,7 +183,7 @@ enum RootCommand {
 }
 
 /// The result of a command, as text and as JSON.
-type Said = (String, Value);
+type CommandOutput = (String, Value);
 
 /// The opened store.
 struct RootStore {
@@ -277,7 +277,7 @@ impl StoreArgs {
     }
 
     /// Runs a command on the configured store, and says its result.
-    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<Said, Failure>) -> Result<(), Failure> {
+    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>) -> Result<(), Failure> {
         self.check_direct()?;
         let (text, values) = self.on_store(command)?;
         self.say(&text, &values);

@@ -27,7 +27,7 @@ pub struct RootAdmin {
 }
 
 /// Results of unwrapping slots, by number. An error is the reason.
-type Unwrapped = BTreeMap<u32, Result<(), String>>;
+type UnwrapResults = BTreeMap<u32, Result<(), String>>;
 
 impl RootAdmin {
     /// Creates the operations on a store, whose keys `unsealer` finds.
@@ -71,7 +71,7 @@ impl RootAdmin {
         if record.as_ref().is_some_and(|record| record.sealed_unix_s.is_some()) {
             return self.state(None).await;
         }
-        let mut results = Unwrapped::new();
+        let mut results = UnwrapResults::new();
         for (set, root) in record.iter().flat_map(|record| record.roots().map(|root| (record.set, root))) {
             results.extend(self.unwrapped(set, root).await);
         }
@@ -113,7 +113,7 @@ impl RootAdmin {
     }
 
     /// Returns the root record, which must have no incoming root key.
-    async fn settled_record(&self) -> Result<RootRecord, StoreError> {
+    async fn record_outside_rotation(&self) -> Result<RootRecord, StoreError> {
         let record = self.record().await?;
         if record.incoming.is_some() {
             return Err(invalid("a rotation of the root key is not finished; run `sealwire root rotate` first"));
@@ -136,7 +136,7 @@ impl RootAdmin {
     }
 
     async fn add_slot(&self, name: &str) -> Result<RootState, StoreError> {
-        let record = self.settled_record().await?;
+        let record = self.record_outside_rotation().await?;
         let root = self.unsealer.unseal(record.set, &record.active).await?;
         let add = self.new_slots([name].into_iter(), record.set, &root, record.next_slot).await?;
         let generation = self.control.set_slots(record.active.id, SlotChange { add, ..SlotChange::default() }).await?;
@@ -155,7 +155,7 @@ impl RootAdmin {
         }
         let results = self.unwrapped(record.set, &others).await;
         // The change names the slots that must stay, so that of two removals at once only one can rely on the other's slot.
-        let verified = right_slots(&results);
+        let verified = slots_that_unwrap(&results);
         if verified.is_empty() {
             let reasons: Vec<String> = results.into_values().filter_map(Result::err).collect();
             let reasons = reasons.join("; ");
@@ -168,10 +168,10 @@ impl RootAdmin {
     async fn verify(&self) -> Result<RootState, StoreError> {
         // Also where no slot unwraps, to say why. A change of the record verifies it.
         let record = self.stored_record().await?;
-        let mut results = Unwrapped::new();
+        let mut results = UnwrapResults::new();
         for root in record.roots() {
             let unwrapped = self.unwrapped(record.set, root).await;
-            let verified = right_slots(&unwrapped);
+            let verified = slots_that_unwrap(&unwrapped);
             if !verified.is_empty() {
                 self.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await?;
             }
@@ -181,7 +181,7 @@ impl RootAdmin {
     }
 
     async fn rotate_slots(&self) -> Result<RootState, StoreError> {
-        let record = self.settled_record().await?;
+        let record = self.record_outside_rotation().await?;
         let root = self.unsealer.unseal(record.set, &record.active).await?;
         let names = record.active.slots.iter().map(|slot| &*slot.provider);
         let add = self.new_slots(names, record.set, &root, record.next_slot).await?;
@@ -241,8 +241,8 @@ impl RootAdmin {
         Ok(slots)
     }
 
-    async fn unwrapped(&self, set: [u8; 16], root: &RootEntry) -> Unwrapped {
-        let mut results = Unwrapped::new();
+    async fn unwrapped(&self, set: [u8; 16], root: &RootEntry) -> UnwrapResults {
+        let mut results = UnwrapResults::new();
         for slot in &root.slots {
             results.insert(slot.number, self.providers().unwrap_slot(set, root, slot).await.map(drop));
         }
@@ -254,7 +254,7 @@ impl RootAdmin {
         Ok(RootState { generation, ..self.state(None).await? })
     }
 
-    async fn state(&self, results: Option<Unwrapped>) -> Result<RootState, StoreError> {
+    async fn state(&self, results: Option<UnwrapResults>) -> Result<RootState, StoreError> {
         let (generation, record) = self.control.root().await?;
         let result = |slot: &RootSlot| results.as_ref()?.get(&slot.number);
         let roots = record.iter().flat_map(RootRecord::roots).enumerate().map(|(at, root)| RootKeyState {
@@ -274,7 +274,7 @@ impl RootAdmin {
 }
 
 /// Returns the numbers of the slots that unwrapped.
-fn right_slots(results: &Unwrapped) -> Vec<u32> {
+fn slots_that_unwrap(results: &UnwrapResults) -> Vec<u32> {
     results.iter().filter(|(_, result)| result.is_ok()).map(|(number, _)| *number).collect()
 }
 

@@ -17,7 +17,7 @@ use sealwire_kek::{RecoveryKey, Share, WrapSlot};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::{Failure, RootStore, Said, StoreArgs};
+use super::{CommandOutput, Failure, RootStore, StoreArgs};
 
 /// File with the public key, in the folder of the shares.
 const PUBLIC_KEY_FILE: &str = "recovery.pub";
@@ -103,7 +103,7 @@ pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure>
     }
 }
 
-async fn create(store: &RootStore, split: &SplitArgs) -> Result<Said, Failure> {
+async fn create(store: &RootStore, split: &SplitArgs) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let key = RecoveryKey::generate(record.set)?;
     let made = write_shares(&key, split)?;
@@ -165,7 +165,7 @@ fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-async fn check(store: &RootStore, shares: &[Share]) -> Result<Said, Failure> {
+async fn check(store: &RootStore, shares: &[Share]) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
     let mut numbers = Vec::new();
@@ -183,7 +183,7 @@ async fn check(store: &RootStore, shares: &[Share]) -> Result<Said, Failure> {
 }
 
 /// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
-pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<Said, Failure> {
+pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record_if_sealed().await?;
     let opened = open_roots(&record, shares)?;
     let (mut changes, mut next) = (Vec::new(), record.next_slot);
