@@ -27,7 +27,7 @@ pub struct AuthenticatedStore {
     loading: tokio::sync::Mutex<()>,
 }
 
-/// What this process knows of the store.
+/// The latest state that this process knows.
 #[derive(Default)]
 struct Latest {
     state: Option<Arc<VerifiedState>>,

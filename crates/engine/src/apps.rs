@@ -372,7 +372,7 @@ impl Apps {
         let _one_at_a_time = self.loading.lock().await;
         let before = self.table();
         let generation = self.control.generation().await?;
-        // Of a sealed store only its mark was looked at, and anybody who writes to the store can change that.
+        // A sealed store was not verified: anybody who writes to the store can remove the mark without a new generation.
         if !before.is_sealed && generation == before.generation {
             return Ok(false);
         }
@@ -521,7 +521,7 @@ pub(crate) fn jittered(poll: Duration) -> Duration {
 }
 
 impl AppTable {
-    /// Of a sealed store: without any app, key or role.
+    /// Creates the table of a sealed store, without any app, key or role.
     fn sealed(generation: u64) -> Self {
         Self { generation, is_sealed: true, ..Self::default() }
     }

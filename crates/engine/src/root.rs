@@ -36,7 +36,6 @@ use crate::audit::Audit;
 use crate::kek::{KekError, read_kek};
 
 pub use admin::RootAdmin;
-pub use anchor::ANCHOR_FILE;
 use anchor::{Anchor, anchor_path};
 use backoff::Backoff;
 pub use observe::USE_SECONDS_MAX;

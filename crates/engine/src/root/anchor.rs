@@ -18,7 +18,7 @@ use super::{read_bounded, replace_file};
 use crate::kek::KekError;
 
 /// Name of the file in the folder of the audit log, unless `state.anchor_file` names another one.
-pub const ANCHOR_FILE: &str = "anchor.json";
+const ANCHOR_FILE: &str = "anchor.json";
 /// Maximum bytes that are read of it.
 const ANCHOR_BYTES_MAX: u64 = 4 << 10;
 /// Format number of the file.
@@ -39,8 +39,8 @@ struct AnchorFields {
 #[derive(Debug)]
 pub(super) struct Anchor {
     path: PathBuf,
-    /// What the file said when it was opened. Operations side by side can verify an older generation last, so what is seen
-    /// later is no bound; see [`sealwire_apps::AuthenticatedStore`].
+    /// Content of the file when it was opened. Concurrent operations can verify an older generation last, so states that are
+    /// seen later are no bound; see [`sealwire_apps::AuthenticatedStore`].
     at_start: Option<StateId>,
     state: Arc<Mutex<AnchorState>>,
 }
@@ -75,7 +75,7 @@ impl Anchor {
         Ok(Self { path, at_start, state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Returns what the file said at start.
+    /// Returns the content of the file at start.
     pub(super) fn at_start(&self) -> Option<StateId> {
         self.at_start
     }
