@@ -8,7 +8,7 @@ use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::e2e::harness::{APP, Dice, Harness, Shared, fields, resident_mib, run, run_measuring_memory};
+use crate::e2e::harness::{APP, Dice, Harness, Shared, fields, resident_mib, run, run_in_own_process};
 use crate::e2e::hold::CryptoHold;
 use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
@@ -248,7 +248,7 @@ async fn hear(raw: &mut Raw, waiting: &mut HashSet<u32>) -> (u32, bool) {
 
 #[test]
 fn ten_thousand_cancels_leave_nothing() {
-    run_measuring_memory(async {
+    run_in_own_process("e2e::cancel::ten_thousand_cancels_leave_nothing", async {
         let harness: Shared = Arc::new(Harness::start().await);
         let mut raw = harness.raw().await;
         raw.send(&encrypt(1, &Encrypt::new(APP, &fields(20)))).await;

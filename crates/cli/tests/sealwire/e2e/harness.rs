@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{CollectionName, CollectionRules, Control, Settings};
@@ -33,23 +34,24 @@ pub(crate) const APP: &str = "shop";
 /// slower than usual, with its cores in use, stays far below it.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
 
-/// Write-locked by a test that measures the memory of this process.
-static MEMORY: RwLock<()> = RwLock::new(());
+/// Set in a process that runs one test alone.
+const ALONE: &str = "SEALWIRE_TEST_ALONE";
+
+/// Runs a test that measures the memory of its process, in a process of its own, because other tests of this process
+/// allocate memory at any time. `name` is the test's full path.
+pub(crate) fn run_in_own_process(name: &str, body: impl Future<Output = ()>) {
+    if std::env::var_os(ALONE).is_some() {
+        return run(body);
+    }
+    let this = std::env::current_exe().unwrap();
+    let output = Command::new(this).args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{name} failed in its own process");
+}
 
 /// Runs one test on a separate runtime. Fails the test if it hangs.
 pub(crate) fn run(body: impl Future<Output = ()>) {
-    // A poisoned lock comes from another test's failure.
-    let _memory = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
-    run_unlocked(body);
-}
-
-/// Runs a test that measures the memory of this process, alone, so that no other test allocates any.
-pub(crate) fn run_measuring_memory(body: impl Future<Output = ()>) {
-    let _memory = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
-    run_unlocked(body);
-}
-
-fn run_unlocked(body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // The largest that a configuration allows, because tests run code that is not optimized.

@@ -12,9 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::e2e::harness::{
-    APP, HANG, Harness, Shared, code, fields, resident_mib, rpc_error, run, run_measuring_memory,
-};
+use crate::e2e::harness::{APP, HANG, Harness, Shared, code, fields, resident_mib, rpc_error, run, run_in_own_process};
 use crate::e2e::raw::{Heard, Raw, encrypt, health, heavy};
 
 fn is_short_of_memory(error: &RpcError) {
@@ -245,7 +243,7 @@ fn small_messages_in_pieces_are_served_while_no_byte_is_left() {
 
 #[test]
 fn an_idle_connection_keeps_no_memory_of_large_messages() {
-    run_measuring_memory(async {
+    run_in_own_process("e2e::limits::an_idle_connection_keeps_no_memory_of_large_messages", async {
         let harness = Harness::start().await;
         // A request that is rejected after it has arrived, so that nothing else in the server keeps it.
         let large =
