@@ -1,0 +1,253 @@
+//! Failures of an exchange, and the one mapping from a failure to a status and a problem document (RFC 9457).
+//!
+//! A failure says which side it belongs to, whether the upstream was called, and whether the client can repeat the
+//! request. It never carries a value, a header value or a key of a body.
+
+use std::fmt::Write as _;
+
+use http::StatusCode;
+
+/// The direction in which an exchange failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Before the upstream had the whole request.
+    Request,
+    /// After that.
+    Response,
+}
+
+/// The reason of a failure. The name is the last part of the problem's `type` and the label of the metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The request can be read in two ways, or has a form that proxies disagree on.
+    Ambiguous(&'static str),
+    /// No credentials where the listener wants them.
+    Unauthenticated,
+    /// The destination is not allowed by policy.
+    Forbidden(&'static str),
+    /// No route fits.
+    NoRoute,
+    /// The inner authority of a tunnel is not the tunnel's.
+    Misdirected,
+    /// An `Expect` other than `100-continue`.
+    Expectation,
+    /// A media type, charset or content coding that a rule needs and the relay cannot read.
+    Unreadable(&'static str),
+    /// A body, header or parameter that is malformed, or whose selected value cannot be replaced.
+    Invalid(&'static str),
+    /// A required value is absent.
+    Missing,
+    /// A value did not open, or a token is unknown.
+    CannotOpen,
+    /// A limit of the relay or of the engine; its name and its number.
+    TooLarge(&'static str, u64),
+    /// The client did not send its request in time.
+    ClientTimeout,
+    /// The relay is at a limit of its own.
+    Busy(&'static str),
+    /// The engine rejected the request for load.
+    Overloaded,
+    /// The engine cannot be reached or is not ready.
+    EngineUnavailable,
+    /// The engine did not answer in time.
+    EngineTimeout,
+    /// The engine denies it or does not understand it: the relay's configuration is wrong. The engine's code.
+    EngineDenied(&'static str),
+    /// The upstream cannot be reached. The stage.
+    UpstreamUnreachable(&'static str),
+    /// The upstream broke off, or its response is malformed. The stage.
+    UpstreamBroken(&'static str),
+    /// The upstream did not answer in time.
+    UpstreamTimeout,
+    /// The relay is shutting down.
+    Draining,
+}
+
+/// A failed exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The reason.
+    pub reason: Reason,
+    /// The direction.
+    pub phase: Phase,
+    /// True if the upstream has or may have seen the request.
+    pub upstream_called: bool,
+    /// Pause before a repetition, if it can help.
+    pub retry_after_ms: Option<u32>,
+    /// The path of the rule that failed, as it stands in the configuration.
+    pub field: Option<Box<str>>,
+}
+
+impl Failure {
+    /// A failure of a request that the upstream has not seen.
+    pub const fn request(reason: Reason) -> Self {
+        Self { reason, phase: Phase::Request, upstream_called: false, retry_after_ms: None, field: None }
+    }
+
+    /// A failure after the upstream was called.
+    pub const fn response(reason: Reason) -> Self {
+        Self { reason, phase: Phase::Response, upstream_called: true, retry_after_ms: None, field: None }
+    }
+
+    /// The status of the response. The same reason is the client's fault in a request and the upstream's in a response.
+    pub const fn status(&self) -> StatusCode {
+        let is_request = matches!(self.phase, Phase::Request);
+        match self.reason {
+            Reason::Ambiguous(_) => StatusCode::BAD_REQUEST,
+            Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Reason::Forbidden(_) => StatusCode::FORBIDDEN,
+            Reason::NoRoute => StatusCode::NOT_FOUND,
+            Reason::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Reason::Expectation => StatusCode::EXPECTATION_FAILED,
+            Reason::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
+            Reason::Unreadable(_) if is_request => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen if is_request => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Reason::TooLarge(..) if is_request => StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::Unreadable(_)
+            | Reason::Invalid(_)
+            | Reason::Missing
+            | Reason::CannotOpen
+            | Reason::TooLarge(..)
+            | Reason::EngineDenied(_)
+            | Reason::UpstreamUnreachable(_)
+            | Reason::UpstreamBroken(_) => StatusCode::BAD_GATEWAY,
+            Reason::Busy(_) | Reason::Overloaded | Reason::EngineUnavailable | Reason::Draining => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Reason::EngineTimeout | Reason::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// True if a repetition of the unchanged request can succeed and does nothing twice.
+    pub const fn is_retry_safe(&self) -> bool {
+        let can_help = matches!(
+            self.reason,
+            Reason::Busy(_)
+                | Reason::Overloaded
+                | Reason::EngineUnavailable
+                | Reason::EngineTimeout
+                | Reason::UpstreamUnreachable(_)
+                | Reason::Draining
+        );
+        can_help && !self.upstream_called
+    }
+
+    /// Seconds for `Retry-After`, at least 1, if a pause is known.
+    pub const fn retry_after_s(&self) -> Option<u32> {
+        match (self.retry_after_ms, self.status()) {
+            (Some(ms), _) => Some(if ms == 0 { 1 } else { ms.div_ceil(1_000) }),
+            (None, StatusCode::SERVICE_UNAVAILABLE) => Some(1),
+            (None, _) => None,
+        }
+    }
+}
+
+impl Reason {
+    /// Name in `type`, logs and metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Ambiguous(_) => "ambiguous",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden(_) => "forbidden",
+            Self::NoRoute => "no_route",
+            Self::Misdirected => "misdirected",
+            Self::Expectation => "expectation",
+            Self::Unreadable(_) => "unreadable",
+            Self::Invalid(_) => "invalid",
+            Self::Missing => "missing",
+            Self::CannotOpen => "cannot_open",
+            Self::TooLarge(..) => "too_large",
+            Self::ClientTimeout => "client_timeout",
+            Self::Busy(_) => "busy",
+            Self::Overloaded => "overloaded",
+            Self::EngineUnavailable => "engine_unavailable",
+            Self::EngineTimeout => "engine_timeout",
+            Self::EngineDenied(_) => "engine_denied",
+            Self::UpstreamUnreachable(_) => "upstream_unreachable",
+            Self::UpstreamBroken(_) => "upstream_broken",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// Sentence for people.
+    pub const fn title(&self) -> &'static str {
+        match self {
+            Self::Ambiguous(_) => "The request is ambiguous",
+            Self::Unauthenticated => "Credentials are required",
+            Self::Forbidden(_) => "The destination is not allowed",
+            Self::NoRoute => "No route fits the request",
+            Self::Misdirected => "The request is for another authority than the tunnel",
+            Self::Expectation => "Only 100-continue can be expected",
+            Self::Unreadable(_) => "The body cannot be read",
+            Self::Invalid(_) => "The message is malformed, or a selected value cannot be replaced",
+            Self::Missing => "A required value is missing",
+            Self::CannotOpen => "A value cannot be opened",
+            Self::TooLarge(..) => "A limit is exceeded",
+            Self::ClientTimeout => "The request did not arrive in time",
+            Self::Busy(_) => "The relay is at its limit",
+            Self::Overloaded => "The encryption engine is overloaded",
+            Self::EngineUnavailable => "The encryption engine is not available",
+            Self::EngineTimeout => "The encryption engine did not answer in time",
+            Self::EngineDenied(_) => "The encryption engine denied the relay's request",
+            Self::UpstreamUnreachable(_) => "The upstream cannot be reached",
+            Self::UpstreamBroken(_) => "The upstream broke off or sent a malformed response",
+            Self::UpstreamTimeout => "The upstream did not answer in time",
+            Self::Draining => "The relay is shutting down",
+        }
+    }
+
+    /// Fixed text with the detail, or an empty text.
+    pub const fn detail(&self) -> &'static str {
+        match self {
+            Self::Ambiguous(text)
+            | Self::Forbidden(text)
+            | Self::Unreadable(text)
+            | Self::Invalid(text)
+            | Self::Busy(text)
+            | Self::EngineDenied(text)
+            | Self::UpstreamUnreachable(text)
+            | Self::UpstreamBroken(text)
+            | Self::TooLarge(text, _) => text,
+            _ => "",
+        }
+    }
+}
+
+/// Writes the problem document (RFC 9457, section 3) of a failure. `request_id` is visible ASCII.
+pub fn problem(failure: &Failure, request_id: &str) -> String {
+    let reason = &failure.reason;
+    let mut out = String::with_capacity(320);
+    // All texts but `field` are fixed and need no escapes.
+    let _ = write!(
+        out,
+        r#"{{"type":"urn:sealwire:relay:{}","title":"{}","status":{}"#,
+        reason.name(),
+        reason.title(),
+        failure.status().as_u16()
+    );
+    if !reason.detail().is_empty() {
+        let _ = write!(out, r#","detail":"{}""#, reason.detail());
+    }
+    let phase = if failure.phase == Phase::Request { "request" } else { "response" };
+    let _ = write!(
+        out,
+        r#","instance":"{request_id}","phase":"{phase}","upstream_called":{},"retry_safe":{}"#,
+        failure.upstream_called,
+        failure.is_retry_safe()
+    );
+    if let Some(seconds) = failure.retry_after_s() {
+        let _ = write!(out, r#","retry_after_s":{seconds}"#);
+    }
+    if let Reason::TooLarge(_, max) = reason {
+        let _ = write!(out, r#","max":{max}"#);
+    }
+    if let Some(field) = &failure.field {
+        let text = serde_json::to_string(field.as_ref()).unwrap_or_default();
+        let _ = write!(out, r#","field":{text}"#);
+    }
+    out.push('}');
+    out
+}

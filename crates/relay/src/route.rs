@@ -1,0 +1,160 @@
+//! Routes: which requests go where, and what is changed in them and in their responses.
+//!
+//! [`crate::config`] compiles routes from text. Nothing here reads a file or a socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use sealwire_payload::Selection;
+
+use crate::upstream::Upstream;
+
+/// One route of a listener.
+#[derive(Debug)]
+pub struct Route {
+    /// Unique name, for logs and metrics.
+    pub name: Arc<str>,
+    /// Destination of its requests.
+    pub upstream: Arc<Upstream>,
+    /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None` keeps the path.
+    pub strip_prefix: Option<Box<str>>,
+    /// If true, bodies and headers pass unchanged, and no rule exists.
+    pub pass: bool,
+    /// Rules for requests.
+    pub request: Direction,
+    /// Rules for responses.
+    pub response: Direction,
+    /// If true, a request whose values cannot be encrypted, tokenized or masked because the engine does not answer
+    /// passes in the clear. Never true with a rule that decrypts or detokenizes.
+    pub fail_open: bool,
+    /// Time from the first byte of a request to the last byte of its response, unless the response streams.
+    pub deadline: Duration,
+    /// Allowed values of `Origin` for WebSocket upgrades; `None` denies upgrades on this route.
+    pub websocket_origins: Option<Vec<String>>,
+}
+
+/// The rules for one direction of a route.
+#[derive(Debug, Default)]
+pub struct Direction {
+    /// The rules, in order of precedence: the first rule that selects a value applies to it.
+    pub rules: Vec<Rule>,
+    /// If true, a body is forwarded while it arrives. If false, it is forwarded after every value of it was replaced.
+    pub stream: bool,
+    /// If true, a body that is not well-formed, or of a type or coding that the relay cannot read, passes unchanged.
+    pub pass_unparsed: bool,
+    /// Longest body in bytes that is held before it is forwarded. A streamed body has no such limit.
+    pub body_bytes_max: usize,
+}
+
+/// One rule: the values that it selects and the action on them.
+#[derive(Debug)]
+pub struct Rule {
+    /// The action.
+    pub action: Action,
+    /// The app, as the engine knows it.
+    pub app: Arc<str>,
+    /// Bytes that each value is bound to.
+    pub context: Context,
+    /// Media types of bodies that the rule is for, in lower case without parameters; empty for every type that the
+    /// relay can read.
+    pub types: Vec<Box<str>>,
+    /// Values in the body: paths as in the engine's `select`.
+    pub body: Option<Selection>,
+    /// The texts of `body`, for messages.
+    pub select: Vec<Box<str>>,
+    /// Headers whose whole value is replaced.
+    pub headers: Vec<HeaderName>,
+    /// Query parameters whose value is replaced.
+    pub query: Vec<Box<str>>,
+    /// Path segments that are replaced: names in braces of the route's path.
+    pub segments: Vec<Box<str>>,
+    /// If true, a message without any selected value, or with a null there, is rejected.
+    pub required: bool,
+    /// Handling of selected arrays and objects.
+    pub containers: Containers,
+    /// Handling of values that need no action: an envelope before `encrypt`, or no envelope before `decrypt`.
+    pub unneeded: Unneeded,
+}
+
+/// What is done with a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Replaces a value by an envelope.
+    Encrypt,
+    /// Replaces an envelope by its value.
+    Decrypt,
+    /// Stores a value and replaces it by a token of the collection.
+    Tokenize {
+        /// The collection.
+        collection: Box<str>,
+    },
+    /// Replaces a token of the collection by its value.
+    Detokenize {
+        /// The collection.
+        collection: Box<str>,
+    },
+    /// Replaces a value by one of similar form.
+    Mask {
+        /// The masking function, such as `partial(last=4)`.
+        function: Box<str>,
+    },
+}
+
+impl Action {
+    /// Name in the configuration, logs and metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Encrypt => "encrypt",
+            Self::Decrypt => "decrypt",
+            Self::Tokenize { .. } => "tokenize",
+            Self::Detokenize { .. } => "detokenize",
+            Self::Mask { .. } => "mask",
+        }
+    }
+
+    /// Returns true if the action produces plaintext. A route with such a rule never fails open.
+    pub const fn reveals(&self) -> bool {
+        matches!(self, Self::Decrypt | Self::Detokenize { .. })
+    }
+}
+
+/// Source of a rule's context bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Context {
+    /// No context.
+    #[default]
+    None,
+    /// These bytes.
+    Literal(Box<[u8]>),
+    /// The value of a request header, which must occur once.
+    Header(HeaderName),
+    /// A path segment: a name in braces of the route's path.
+    Segment(Box<str>),
+}
+
+/// Handling of a selected array or object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Containers {
+    /// The message is rejected.
+    #[default]
+    Deny,
+    /// The container is one value.
+    Whole,
+    /// Each scalar beneath it is a value.
+    Leaves,
+}
+
+/// Handling of a value that needs no action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unneeded {
+    /// `encrypt` passes envelopes; `decrypt` rejects the message with a value that is no envelope.
+    #[default]
+    Default,
+    /// The value passes unchanged.
+    Pass,
+    /// The message is rejected.
+    Deny,
+    /// The action is applied to it like to any other value: an envelope is encrypted again.
+    Apply,
+}
