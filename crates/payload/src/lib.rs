@@ -20,7 +20,7 @@ mod walk;
 
 pub use limits::{Budget, WalkLimits};
 pub use path::{Path, push_name};
-pub use select::{PrioritizedEntry, SelectError, Selection};
+pub use select::{Position, PrioritizedEntry, SelectError, Selection};
 pub use siblings::EnclosingMap;
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

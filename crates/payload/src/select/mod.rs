@@ -57,6 +57,21 @@ pub struct Selection {
     ranks: Option<Box<Ranks>>,
 }
 
+/// The positions of all paths of a selection at one value of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position(States);
+
+impl Position {
+    /// The position of a value that no path reaches.
+    pub const NOWHERE: Self = Self(NOTHING);
+
+    /// Returns true if no path selects the value or anything beneath it.
+    #[inline]
+    pub const fn is_nowhere(self) -> bool {
+        self.0 == NOTHING
+    }
+}
+
 /// The reason why a list of select paths was rejected. An error of the client; retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
@@ -112,6 +127,30 @@ impl Selection {
     /// Returns true if no document can have a field: the selection was parsed from no paths.
     pub const fn is_empty(&self) -> bool {
         self.start == NOTHING
+    }
+
+    /// Returns the position at the root of a document, for a walk over another format than MessagePack.
+    #[inline]
+    pub const fn root(&self) -> Position {
+        Position(self.start)
+    }
+
+    /// Returns the position of an object's value under a key, which must not be escaped.
+    #[inline]
+    pub fn at(&self, object: Position, key: &[u8]) -> Position {
+        Position(self.at_key(object.0, key))
+    }
+
+    /// Returns the position of an array's element.
+    #[inline]
+    pub fn at_element(&self, array: Position, index: u32) -> Position {
+        Position(self.at_index(array.0, index))
+    }
+
+    /// Returns true if a path ends at the position, so that the value there is selected.
+    #[inline]
+    pub const fn selects(&self, position: Position) -> bool {
+        position.0 & (self.accept | EVERYTHING) != 0
     }
 
     const fn starting_with(start: States) -> Self {

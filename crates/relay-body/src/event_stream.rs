@@ -1,0 +1,161 @@
+//! Server-sent events (WHATWG HTML, 9.2): the data of each event is one JSON text.
+//!
+//! An event is held until its blank line, because only then its data is complete. Comments, other fields and line ends
+//! stay as they came.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::json::JsonScanner;
+use crate::piece::Piece;
+use crate::{BodyError, BodyRule, Limits};
+
+#[derive(Debug)]
+pub(crate) struct EventScanner {
+    rules: Arc<[BodyRule]>,
+    limits: Limits,
+    /// The present event.
+    held: BytesMut,
+    /// Begin of the present line in the event.
+    line: usize,
+    /// True after a CR, whose LF belongs to the same line end.
+    after_cr: bool,
+    /// True until the first event was read, which can begin with a byte order mark.
+    is_first: bool,
+    pub(crate) found: Vec<bool>,
+}
+
+impl EventScanner {
+    pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+        let found = vec![false; rules.len()];
+        Self { rules, limits, held: BytesMut::new(), line: 0, after_cr: false, is_first: true, found }
+    }
+
+    pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let mut rest = &input[..];
+        while let Some(first) = rest.first() {
+            // The CR ended the line. If it also ended the event, the LF stands alone.
+            if std::mem::take(&mut self.after_cr) && *first == b'\n' {
+                if self.held.is_empty() {
+                    out.push(Piece::Literal(Bytes::from_static(b"\n")));
+                } else {
+                    self.held.extend_from_slice(b"\n");
+                    self.line = self.held.len();
+                }
+                rest = &rest[1..];
+                continue;
+            }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else { return self.take(rest) };
+            self.take(&rest[..=end])?;
+            self.after_cr = rest[end] == b'\r';
+            self.end_line(out)?;
+            rest = &rest[end + 1..];
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let event = self.held.split().freeze();
+        self.event(&event, out)?;
+        match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
+            Some(rule) => Err(BodyError::Missing { rule }),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+        self.held.extend_from_slice(bytes);
+        if self.held.len() > self.limits.record_bytes_max {
+            return Err(BodyError::TooLarge { limit: "event", max: self.limits.record_bytes_max as u64 });
+        }
+        Ok(())
+    }
+
+    /// Ends the present line. A blank one ends the event.
+    fn end_line(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let is_blank = self.held.len() == self.line + 1;
+        self.line = self.held.len();
+        if is_blank {
+            self.line = 0;
+            let event = self.held.split().freeze();
+            return self.event(&event, out);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let is_first = std::mem::take(&mut self.is_first);
+        let data = data_of(event, is_first);
+        if data.is_empty() {
+            out.push(Piece::Literal(event.clone()));
+            return Ok(());
+        }
+        let mut scanner = JsonScanner::new(Arc::clone(&self.rules), self.limits);
+        match edit(event, &data, &mut scanner) {
+            Ok(pieces) => {
+                out.extend(pieces);
+                for (found, here) in self.found.iter_mut().zip(&scanner.found) {
+                    *found |= here;
+                }
+                Ok(())
+            }
+            Err(BodyError::Malformed { .. }) if self.limits.pass_unparsed => {
+                out.push(Piece::Literal(event.clone()));
+                Ok(())
+            }
+            // The rules are for the stream, not for each event.
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Scans the data of an event, whose lines are joined by line feeds.
+fn edit(event: &Bytes, data: &[Range<usize>], scanner: &mut JsonScanner) -> Result<Vec<Piece>, BodyError> {
+    let (mut pieces, mut done) = (Vec::new(), 0);
+    for (at, range) in data.iter().enumerate() {
+        if range.start > done {
+            pieces.push(Piece::Literal(event.slice(done..range.start)));
+        }
+        let before = pieces.len();
+        scanner.push(&event.slice(range.clone()), &mut pieces)?;
+        if at + 1 < data.len() {
+            // The joint ends a number. It is no part of the event, so its own literal is dropped.
+            scanner.push(&Bytes::from_static(b"\n"), &mut pieces)?;
+            if matches!(pieces.last(), Some(Piece::Literal(joint)) if joint == "\n") {
+                pieces.pop();
+            }
+            let covered: usize = pieces[before..].iter().map(|piece| piece.source().len()).sum();
+            if covered != range.len() {
+                // A container that goes over several lines cannot be cut out of them.
+                let rule = scanner.captured_rule().unwrap_or(0);
+                return Err(BodyError::Value { rule, reason: "a selected value goes over several lines of an event" });
+            }
+        }
+        done = range.end;
+    }
+    scanner.finish_text(&mut pieces)?;
+    if done < event.len() {
+        pieces.push(Piece::Literal(event.slice(done..)));
+    }
+    Ok(pieces)
+}
+
+/// Ranges of the values of `data` fields.
+fn data_of(event: &[u8], is_first: bool) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut at = if is_first && event.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    while at < event.len() {
+        let end = memchr::memchr2(b'\n', b'\r', &event[at..]).map_or(event.len(), |end| at + end);
+        if let Some(value) = event[at..end].strip_prefix(b"data:") {
+            let space = usize::from(value.first() == Some(&b' '));
+            ranges.push(end - value.len() + space..end);
+        } else if &event[at..end] == b"data" {
+            ranges.push(end..end);
+        }
+        let is_crlf = event[end..].starts_with(b"\r\n");
+        at = end + if is_crlf { 2 } else { 1 };
+    }
+    ranges
+}

@@ -1,0 +1,116 @@
+//! Formats of bodies and their media types.
+
+use crate::BodyError;
+
+/// Most bytes of a multipart boundary (RFC 2046, section 5.1.1).
+const BOUNDARY_MAX: usize = 70;
+
+/// The format of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON text (RFC 8259).
+    Json,
+    /// One JSON text per line.
+    JsonLines,
+    /// `application/x-www-form-urlencoded` (WHATWG URL).
+    Form,
+    /// `multipart/form-data` (RFC 7578).
+    Multipart {
+        /// The boundary, without its leading hyphens.
+        boundary: Box<str>,
+    },
+    /// `text/event-stream` with JSON data (WHATWG HTML).
+    EventStream,
+}
+
+impl Format {
+    /// Reads a `Content-Type`.
+    ///
+    /// # Errors
+    /// [`BodyError::Unsupported`]: a type that is none of these, a charset other than UTF-8, or no valid boundary.
+    pub fn from_content_type(header: &str) -> Result<Self, BodyError> {
+        let mut parameters = Parameters(header);
+        let media_type = parameters.media_type().to_ascii_lowercase();
+        let (mut boundary, mut charsets, mut boundaries) = (None, 0, 0);
+        while let Some(parameter) = parameters.next() {
+            let (name, value) = parameter?;
+            if name.eq_ignore_ascii_case("charset") {
+                charsets += 1;
+                if !["utf-8", "utf8", "us-ascii"].iter().any(|known| value.eq_ignore_ascii_case(known)) {
+                    return Err(BodyError::Unsupported("a charset other than UTF-8"));
+                }
+            } else if name.eq_ignore_ascii_case("boundary") {
+                boundaries += 1;
+                boundary = Some(value);
+            }
+        }
+        if charsets > 1 || boundaries > 1 {
+            return Err(BodyError::Unsupported("a content type with a parameter twice"));
+        }
+        match media_type.as_str() {
+            "application/json" | "text/json" => Ok(Self::Json),
+            "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/json-lines" => {
+                Ok(Self::JsonLines)
+            }
+            "application/x-www-form-urlencoded" => Ok(Self::Form),
+            "text/event-stream" => Ok(Self::EventStream),
+            "multipart/form-data" => {
+                let boundary = boundary.filter(|boundary| is_boundary(boundary));
+                let boundary = boundary.ok_or(BodyError::Unsupported("a multipart body without a valid boundary"))?;
+                Ok(Self::Multipart { boundary: boundary.into() })
+            }
+            other if other.ends_with("+json") => Ok(Self::Json),
+            _ => Err(BodyError::Unsupported("a content type that cannot be read")),
+        }
+    }
+}
+
+fn is_boundary(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
+    (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits) && !text.ends_with(' ')
+}
+
+/// Parameters of a header value, `; name=value` or `; name="value"`.
+pub(crate) struct Parameters<'a>(pub(crate) &'a str);
+
+impl<'a> Parameters<'a> {
+    /// Takes the text before the first parameter.
+    pub(crate) fn media_type(&mut self) -> &'a str {
+        let end = self.0.find(';').unwrap_or(self.0.len());
+        let (first, rest) = self.0.split_at(end);
+        self.0 = rest;
+        first.trim()
+    }
+
+    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it.
+    pub(crate) fn next(&mut self) -> Option<Result<(&'a str, &'a str), BodyError>> {
+        let rest = self.0.trim_start();
+        if rest.is_empty() {
+            return None;
+        }
+        let malformed = BodyError::Unsupported("a malformed header parameter");
+        let Some(rest) = rest.strip_prefix(';') else { return Some(Err(malformed)) };
+        let rest = rest.trim_start();
+        if rest.is_empty() {
+            self.0 = rest;
+            return None;
+        }
+        let Some((name, value)) = rest.split_once('=') else { return Some(Err(malformed)) };
+        let is_token = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte))
+        };
+        if !is_token(name) {
+            return Some(Err(malformed));
+        }
+        let (value, rest) = match value.strip_prefix('"') {
+            Some(quoted) => match quoted.split_once('"') {
+                Some((value, rest)) if !value.contains('\\') => (value, rest),
+                _ => return Some(Err(malformed)),
+            },
+            None => value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())),
+        };
+        self.0 = rest;
+        Some(Ok((name, value)))
+    }
+}

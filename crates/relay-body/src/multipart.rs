@@ -1,0 +1,295 @@
+//! `multipart/form-data` (RFC 7578): fields and files by name. Parts that no rule selects stream untouched.
+//!
+//! Readers differ in what they make of an odd body, and a proxy that reads it in another way than its upstream is
+//! passed by. So every form that is not plain is an error: lines that end with LF, two names, transfer encodings,
+//! nested bodies.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
+use sealwire_msgpack::write;
+
+use crate::form::rule_of;
+use crate::format::Parameters;
+use crate::piece::{Hole, Piece, Place};
+use crate::{BodyError, BodyRule, Limits};
+
+/// Longest header block of a part in bytes.
+const PART_HEADER_BYTES_MAX: usize = 8 << 10;
+/// Longest white space behind a boundary in bytes.
+const PADDING_MAX: usize = 64;
+/// Most parts.
+const PARTS_MAX: usize = 10_000;
+
+#[derive(Debug)]
+pub(crate) struct MultipartScanner {
+    rules: Arc<[BodyRule]>,
+    limits: Limits,
+    boundary: Box<str>,
+    /// CRLF, two hyphens and the boundary.
+    delimiter: Vec<u8>,
+    state: State,
+    /// Bytes that were read and not emitted.
+    buffer: BytesMut,
+    /// Content of the selected part so far.
+    content: Vec<u8>,
+    parts: usize,
+    found: Vec<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the first delimiter. The buffer begins with an imaginary CRLF.
+    Preamble,
+    /// Behind a delimiter: hyphens, or padding and CRLF.
+    Delimiter,
+    Header,
+    /// The content of a part, the rule that selects it, and whether it is a file.
+    Content(Option<usize>, bool),
+    Epilogue,
+}
+
+impl MultipartScanner {
+    pub(crate) fn new(boundary: Box<str>, rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+        let delimiter = format!("\r\n--{boundary}").into_bytes();
+        let found = vec![false; rules.len()];
+        let buffer = BytesMut::from(&b"\r\n"[..]);
+        Self {
+            rules,
+            limits,
+            boundary,
+            delimiter,
+            state: State::Preamble,
+            buffer,
+            content: Vec::new(),
+            parts: 0,
+            found,
+        }
+    }
+
+    pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        self.buffer.extend_from_slice(input);
+        while self.step(out)? {}
+        Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        if self.state == State::Delimiter && self.buffer.starts_with(b"--") {
+            self.emit(self.buffer.len(), out);
+            self.state = State::Epilogue;
+        }
+        if self.state != State::Epilogue {
+            return Err(malformed("the closing delimiter is missing"));
+        }
+        match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
+            Some(rule) => Err(BodyError::Missing { rule }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes one step. Returns false if it needs more bytes.
+    fn step(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+        match self.state {
+            State::Preamble => self.preamble(out),
+            State::Delimiter => self.behind_delimiter(out),
+            State::Header => self.header(out),
+            State::Content(rule, is_file) => self.content(rule, is_file, out),
+            State::Epilogue => {
+                self.emit(self.buffer.len(), out);
+                Ok(false)
+            }
+        }
+    }
+
+    fn emit(&mut self, len: usize, out: &mut Vec<Piece>) {
+        if len > 0 {
+            out.push(Piece::Literal(self.buffer.split_to(len).freeze()));
+        }
+    }
+
+    /// A preamble is never needed, and hides parts from readers that do not expect it. It must be empty.
+    fn preamble(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+        let len = self.delimiter.len().min(self.buffer.len());
+        if self.buffer[..len] != self.delimiter[..len] {
+            return Err(malformed("the body does not begin with its boundary"));
+        }
+        if len < self.delimiter.len() {
+            return Ok(false);
+        }
+        drop(self.buffer.split_to(2));
+        self.emit(len - 2, out);
+        self.state = State::Delimiter;
+        Ok(true)
+    }
+
+    fn behind_delimiter(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+        if self.buffer.len() < 2 {
+            return Ok(false);
+        }
+        if self.buffer.starts_with(b"--") {
+            // Between the hyphens and the epilogue there is nothing but padding and CRLF.
+            if self.buffer.len() == 2 {
+                return Ok(false);
+            }
+            if !matches!(self.buffer[2], b' ' | b'\t' | b'\r') {
+                return Err(malformed("a malformed delimiter"));
+            }
+            self.state = State::Epilogue;
+            return Ok(true);
+        }
+        let Some(end) = memmem::find(&self.buffer, b"\r\n") else {
+            return if self.buffer.len() > PADDING_MAX { Err(malformed("a malformed delimiter")) } else { Ok(false) };
+        };
+        if end > PADDING_MAX || !self.buffer[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+            return Err(malformed("a malformed delimiter"));
+        }
+        self.parts += 1;
+        if self.parts > PARTS_MAX {
+            return Err(BodyError::TooLarge { limit: "parts", max: PARTS_MAX as u64 });
+        }
+        // The CRLF stays: a header block without headers ends with the next one.
+        self.emit(end, out);
+        self.state = State::Header;
+        Ok(true)
+    }
+
+    fn header(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+        let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
+            return if self.buffer.len() > PART_HEADER_BYTES_MAX { Err(header_too_large()) } else { Ok(false) };
+        };
+        if end > PART_HEADER_BYTES_MAX {
+            return Err(header_too_large());
+        }
+        let block = std::str::from_utf8(&self.buffer[..end]).map_err(|_| malformed("a part's header is not UTF-8"))?;
+        let part = PartHeader::parse(block.strip_prefix("\r\n").unwrap_or(block))?;
+        let rule = rule_of(&self.rules, part.name.as_bytes(), &mut self.found);
+        if rule.is_some() && part.has_length {
+            return Err(malformed("a selected part has a Content-Length"));
+        }
+        let is_file = part.is_file;
+        self.emit(end + 2, out);
+        self.emit(2, out);
+        self.state = State::Content(rule, is_file);
+        Ok(true)
+    }
+
+    fn content(&mut self, rule: Option<usize>, is_file: bool, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+        let found = memmem::find(&self.buffer, &self.delimiter);
+        // Without a delimiter, the last bytes can be the begin of one.
+        let len = found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
+        match rule {
+            None => self.emit(len, out),
+            Some(_) => {
+                if self.content.len() + len > self.limits.value_bytes_max {
+                    return Err(BodyError::TooLarge {
+                        limit: "selected value",
+                        max: self.limits.value_bytes_max as u64,
+                    });
+                }
+                self.content.extend_from_slice(&self.buffer.split_to(len));
+            }
+        }
+        if found.is_none() {
+            return Ok(false);
+        }
+        if let Some(rule) = rule {
+            let source: Bytes = std::mem::take(&mut self.content).into();
+            out.push(Piece::Hole(self.hole(rule, is_file, source)?));
+        }
+        self.emit(self.delimiter.len(), out);
+        self.state = State::Delimiter;
+        Ok(true)
+    }
+
+    fn hole(&self, rule: usize, is_file: bool, source: Bytes) -> Result<Hole, BodyError> {
+        let place = Place::Part { boundary: self.boundary.clone() };
+        match std::str::from_utf8(&source) {
+            // A file is opened again as what was sealed: an envelope is a text.
+            Ok(text) if !is_file || text.starts_with("sw1:") || text.starts_with("ev:") => {
+                Ok(Hole { source: source.clone(), ..Hole::of_text(rule, text, place) })
+            }
+            Err(_) if !is_file => Err(BodyError::Value { rule, reason: "a selected field is not UTF-8" }),
+            _ => {
+                let mut value = Vec::with_capacity(source.len() + 5);
+                write::bin(&mut value, &source);
+                Ok(Hole { rule, value, source, place })
+            }
+        }
+    }
+}
+
+const fn malformed(reason: &'static str) -> BodyError {
+    BodyError::Malformed { at: 0, reason }
+}
+
+const fn header_too_large() -> BodyError {
+    BodyError::TooLarge { limit: "header of a part", max: PART_HEADER_BYTES_MAX as u64 }
+}
+
+/// The header block of a part.
+struct PartHeader {
+    name: String,
+    is_file: bool,
+    has_length: bool,
+}
+
+impl PartHeader {
+    fn parse(block: &str) -> Result<Self, BodyError> {
+        let (mut disposition, mut has_type, mut has_length) = (None, false, false);
+        for line in block.split("\r\n").filter(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(':').ok_or(malformed("a malformed header of a part"))?;
+            if name.is_empty()
+                || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                || line.contains(['\r', '\n', '\0'])
+            {
+                return Err(malformed("a malformed header of a part"));
+            }
+            match name.to_ascii_lowercase().as_str() {
+                "content-disposition" if disposition.is_none() => disposition = Some(value),
+                "content-type" if !has_type => {
+                    has_type = true;
+                    if value.trim().to_ascii_lowercase().starts_with("multipart/") {
+                        return Err(malformed("a nested multipart body"));
+                    }
+                }
+                "content-length" if !has_length => has_length = true,
+                "content-transfer-encoding"
+                    if !["7bit", "8bit", "binary"].contains(&value.trim().to_ascii_lowercase().as_str()) =>
+                {
+                    return Err(malformed("a content transfer encoding"));
+                }
+                "content-disposition" | "content-type" | "content-length" => {
+                    return Err(malformed("a header of a part twice"));
+                }
+                _ => {}
+            }
+        }
+        let (name, is_file) = names(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
+        Ok(Self { name, is_file, has_length })
+    }
+}
+
+/// Name of a part, and whether it is a file.
+fn names(disposition: &str) -> Result<(String, bool), BodyError> {
+    let mut parameters = Parameters(disposition);
+    if !parameters.media_type().eq_ignore_ascii_case("form-data") {
+        return Err(malformed("a part that is not form-data"));
+    }
+    let (mut name, mut is_file) = (None, false);
+    while let Some(parameter) = parameters.next() {
+        let (key, value) = parameter.map_err(|_| malformed("a malformed Content-Disposition"))?;
+        match key.to_ascii_lowercase().as_str() {
+            "name" if name.is_none() => name = Some(unquoted(value)),
+            "filename" | "filename*" => is_file = true,
+            "name" | "name*" => return Err(malformed("a part with two names")),
+            _ => {}
+        }
+    }
+    Ok((name.ok_or(malformed("a part without a name"))?, is_file))
+}
+
+/// Browsers escape quotes and line ends of names (WHATWG HTML, multipart/form-data encoding algorithm).
+fn unquoted(name: &str) -> String {
+    name.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n")
+}

@@ -1,0 +1,96 @@
+//! Pieces of a body: literal bytes and holes.
+
+use bytes::Bytes;
+use sealwire_msgpack::{TokenReader, write};
+
+use crate::render::{self, RenderError};
+
+/// A piece of a body.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes that leave as they came.
+    Literal(Bytes),
+    /// A value to replace.
+    Hole(Hole),
+}
+
+impl Piece {
+    /// The hole, if it is one.
+    pub const fn hole(&self) -> Option<&Hole> {
+        match self {
+            Self::Hole(hole) => Some(hole),
+            Self::Literal(_) => None,
+        }
+    }
+
+    /// The bytes that it had in the body.
+    pub const fn source(&self) -> &Bytes {
+        match self {
+            Self::Literal(bytes) => bytes,
+            Self::Hole(hole) => &hole.source,
+        }
+    }
+
+    /// The bytes that it had in the body.
+    pub fn into_source(self) -> Bytes {
+        match self {
+            Self::Literal(bytes) => bytes,
+            Self::Hole(hole) => hole.source,
+        }
+    }
+}
+
+/// A value to replace.
+#[derive(Clone, Debug)]
+pub struct Hole {
+    /// Position of the rule that selects it.
+    pub rule: usize,
+    /// The value, as one MessagePack value.
+    pub value: Vec<u8>,
+    /// Its bytes in the body.
+    pub source: Bytes,
+    /// How a value is written in its place.
+    pub place: Place,
+}
+
+/// Where a value stands, which says how it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In JSON.
+    Json,
+    /// A value of a form, percent-encoded.
+    Form,
+    /// The content of a part of a multipart body, as it is.
+    Part {
+        /// The boundary, which must not occur in the content.
+        boundary: Box<str>,
+    },
+    /// The value of a header.
+    Header,
+    /// The value of a query parameter, percent-encoded.
+    Query,
+    /// A segment of a path, percent-encoded.
+    Segment,
+}
+
+impl Hole {
+    /// Creates a hole for a text. Its source is the text.
+    pub fn of_text(rule: usize, text: &str, place: Place) -> Self {
+        let mut value = Vec::with_capacity(text.len() + 5);
+        write::str(&mut value, text);
+        Self { rule, value, source: Bytes::copy_from_slice(text.as_bytes()), place }
+    }
+
+    /// The value, if it is a string.
+    pub fn text(&self) -> Option<&str> {
+        TokenReader::new(&self.value).str_utf8().ok()
+    }
+
+    /// Writes a new value in the hole's place.
+    ///
+    /// # Errors
+    /// [`RenderError`]: the place cannot carry the value.
+    pub fn render(&self, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+        render::render(&self.place, value, out)
+    }
+}

@@ -1,0 +1,112 @@
+//! Writes values in the places of holes.
+
+use sealwire_msgpack::{Token, TokenReader};
+use sealwire_payload::{WalkLimits, json};
+
+use crate::piece::Place;
+
+/// The reason why a place cannot carry a value. Never carries the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RenderError(&'static str);
+
+impl RenderError {
+    /// A fixed text.
+    pub const fn text(self) -> &'static str {
+        self.0
+    }
+}
+
+pub(crate) fn render(place: &Place, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+    match place {
+        Place::Json => to_json(value, out),
+        Place::Part { boundary } => part(boundary, value, out),
+        Place::Header => header(&text_of(value)?, out),
+        Place::Form => {
+            escaped(text_of(value)?.as_bytes(), true, out);
+            Ok(())
+        }
+        Place::Query | Place::Segment => {
+            let text = text_of(value)?;
+            // A segment of dots is resolved away by whoever reads the path.
+            if *place == Place::Segment && (text.is_empty() || text.bytes().all(|byte| byte == b'.')) {
+                return Err(RenderError("a value does not fit a path segment"));
+            }
+            escaped(text.as_bytes(), false, out);
+            Ok(())
+        }
+    }
+}
+
+fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+    // Most values are envelopes and other texts without anything to escape.
+    if let Ok(Token::Str(text)) = TokenReader::new(value).token()
+        && text.iter().all(|byte| (0x20..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\')
+    {
+        out.push(b'"');
+        out.extend_from_slice(text);
+        out.push(b'"');
+        return Ok(());
+    }
+    let mut text = Vec::with_capacity(value.len() + 2);
+    let limits = WalkLimits::default();
+    json::from_msgpack(value, &mut text, false, limits).map_err(|_| RenderError("a value has no form in JSON"))?;
+    let end = text.trim_ascii_end().len();
+    out.extend_from_slice(&text[..end]);
+    Ok(())
+}
+
+/// A scalar as text. A form, a header and a URL know no types.
+fn text_of(value: &[u8]) -> Result<String, RenderError> {
+    let mut reader = TokenReader::new(value);
+    match reader.token() {
+        Ok(Token::Str(bytes)) => {
+            std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| RenderError("a value is not UTF-8"))
+        }
+        Ok(Token::Bin(_) | Token::Array(_) | Token::Map(_) | Token::Ext(..)) => {
+            Err(RenderError("a value is no text, number or boolean"))
+        }
+        _ => {
+            let mut out = Vec::new();
+            to_json(value, &mut out)?;
+            String::from_utf8(out).map_err(|_| RenderError("a value is not UTF-8"))
+        }
+    }
+}
+
+fn header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
+    let fits = text.bytes().all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
+    if !fits || text.trim() != text {
+        return Err(RenderError("a value does not fit a header"));
+    }
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+/// Percent-encodes all but unreserved characters (RFC 3986, section 2.3); in a form also `*` stays, and space is `+`.
+fn escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => out.push(*byte),
+            b'~' if !is_form => out.push(*byte),
+            b'*' if is_form => out.push(*byte),
+            b' ' if is_form => out.push(b'+'),
+            _ => out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+        }
+    }
+}
+
+fn part(boundary: &str, value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+    let mut reader = TokenReader::new(value);
+    let content = match reader.token() {
+        Ok(Token::Bin(bytes) | Token::Str(bytes)) => bytes.to_vec(),
+        _ => text_of(value)?.into_bytes(),
+    };
+    // Readers differ in what they take for a delimiter, so the boundary occurs nowhere.
+    if memchr::memmem::find(&content, boundary.as_bytes()).is_some() {
+        return Err(RenderError("a value holds the boundary of its body"));
+    }
+    out.extend_from_slice(&content);
+    Ok(())
+}

@@ -1,0 +1,548 @@
+//! Tests of all formats: what is found, what is rejected, and that no cut changes the result.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use sealwire_payload::Selection;
+
+use crate::{BodyError, BodyRule, Containers, Format, Hole, Limits, Piece, Place, Scanner};
+
+fn rule(paths: &[&str], containers: Containers) -> BodyRule {
+    let selection = Selection::parse(paths.iter().copied()).unwrap();
+    BodyRule { selection: Some(Arc::new(selection)), containers, required: false }
+}
+
+fn rules(paths: &[&str]) -> Arc<[BodyRule]> {
+    [rule(paths, Containers::Leaves)].into()
+}
+
+/// Scans a body that arrives in parts.
+fn scan_parts<'a>(
+    format: &Format,
+    rules: &Arc<[BodyRule]>,
+    limits: Limits,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<Piece>, BodyError> {
+    let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
+    let mut pieces = Vec::new();
+    for part in parts {
+        scanner.push(&Bytes::copy_from_slice(part), &mut pieces)?;
+    }
+    scanner.finish(&mut pieces)?;
+    Ok(pieces)
+}
+
+fn scan(format: &Format, rules: &Arc<[BodyRule]>, body: &[u8]) -> Result<Vec<Piece>, BodyError> {
+    scan_parts(format, rules, Limits::default(), [body])
+}
+
+/// A body with each value replaced by its rule and source in angle brackets: two bodies with the same text have the
+/// same pieces.
+fn shown(pieces: &[Piece]) -> String {
+    let piece = |piece: &Piece| match piece {
+        Piece::Literal(bytes) => bytes.to_vec(),
+        Piece::Hole(hole) => format!("<{}:{:02x?}:{:02x?}>", hole.rule, hole.source, hole.value).into_bytes(),
+    };
+    String::from_utf8_lossy(&pieces.iter().flat_map(piece).collect::<Vec<u8>>()).into_owned()
+}
+
+fn source(pieces: &[Piece]) -> Vec<u8> {
+    pieces.iter().flat_map(|piece| piece.source().to_vec()).collect()
+}
+
+/// Sources of the holes.
+#[track_caller]
+fn check(format: &Format, paths: &[&str], body: &str, expected: &[&str]) {
+    let pieces = scan(format, &rules(paths), body.as_bytes()).unwrap_or_else(|error| panic!("{body}: {error}"));
+    let holes: Vec<String> =
+        pieces.iter().filter_map(Piece::hole).map(|hole| String::from_utf8_lossy(&hole.source).into_owned()).collect();
+    assert_eq!(holes, expected, "{body}");
+    assert_eq!(source(&pieces), body.as_bytes(), "{body}");
+    check_cuts(format, &rules(paths), body.as_bytes(), Limits::default());
+}
+
+/// Every cut in two, and every byte alone, gives the pieces of the whole.
+#[track_caller]
+fn check_cuts(format: &Format, rules: &Arc<[BodyRule]>, body: &[u8], limits: Limits) {
+    let show =
+        |outcome: Result<Vec<Piece>, BodyError>| outcome.map(|pieces| shown(&pieces)).map_err(|error| error.text());
+    let whole = show(scan_parts(format, rules, limits, [body]));
+    for at in 0..=body.len() {
+        let cut = show(scan_parts(format, rules, limits, [&body[..at], &body[at..]]));
+        assert_eq!(cut, whole, "{format:?} cut at {at}: {}", String::from_utf8_lossy(body));
+    }
+    let bytewise = show(scan_parts(format, rules, limits, body.chunks(1)));
+    assert_eq!(bytewise, whole, "{format:?} byte by byte: {}", String::from_utf8_lossy(body));
+}
+
+#[test]
+fn json_values_are_found_by_path() {
+    let json = Format::Json;
+    check(&json, &["$.a"], r#"{"a":"x","b":"y"}"#, &[r#""x""#]);
+    check(&json, &["$.a.b"], r#" { "a" : { "b" : 1.50 , "c" : 2 } } "#, &["1.50"]);
+    check(&json, &["$.a"], r#"{"a":"x","a":"y"}"#, &[r#""x""#, r#""y""#]);
+    check(&json, &["$.ab"], r#"{"a\u0062":"x"}"#, &[r#""x""#]);
+    check(&json, &["$[*].n"], r#"[{"n":1},{"n":-2},{"m":3},{"n":null}]"#, &["1", "-2"]);
+    check(&json, &["$[1]"], "[1,true,false]", &["true"]);
+    check(&json, &["$..pan"], r#"{"x":[{"pan":"1"},{"y":{"pan":"2"}}],"pan":3}"#, &[r#""1""#, r#""2""#, "3"]);
+    check(&json, &["$"], "17", &["17"]);
+    check(&json, &["$"], r#""a\n\u00e4\ud83d\ude00""#, &[r#""a\n\u00e4\ud83d\ude00""#]);
+    check(&json, &["$.a"], r#"{"a":{"b":[1,null,"z"],"c":{}}}"#, &["1", r#""z""#]);
+    check(&json, &["$.a"], "\u{feff}{\"a\":\"b\"}", &["\"b\""]);
+    check(&json, &["$.z"], r#"{"a":1e999,"b":"\ud800","c":123456789012345678901234567890}"#, &[]);
+    check(&json, &["$.ü"], r#"{"ü":"ö","u":1}"#, &["\"ö\""]);
+}
+
+#[test]
+fn json_is_judged_as_serde_judges_it() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let mut texts: Vec<String> = [
+        "",
+        " ",
+        "{}",
+        "[]",
+        "{",
+        "}",
+        "[",
+        "]",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{\"a\":1,}",
+        "{,}",
+        "{1:2}",
+        "{\"a\":1 \"b\":2}",
+        "[1]]",
+        "{}{}",
+        "1 2",
+        "nul",
+        "nulll",
+        "null",
+        "true",
+        "tru",
+        "True",
+        "false",
+        "fals",
+        "0",
+        "-0",
+        "-",
+        "01",
+        "-01",
+        "1.",
+        ".5",
+        "1.5",
+        "1.e5",
+        "1e",
+        "1e+",
+        "1e5",
+        "1E-5",
+        "1e05",
+        "+1",
+        "0x1",
+        "NaN",
+        "Infinity",
+        "1_000",
+        "\"",
+        "\"a",
+        "\"a\"",
+        "\"\\\"",
+        "\"\\\\\"",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\u1234\"",
+        "\"\t\"",
+        "\"\u{7f}\"",
+        "\"\u{0}\"",
+        "'a'",
+        "a",
+        "\u{b}1",
+        "\u{a0}1",
+        "[1,[2,[3]]]",
+        "[}",
+        "{]",
+        "[1}",
+        "{\"a\":1]",
+        "//1",
+        "1//",
+        "/**/1",
+        "[\"a\":1]",
+        "{\"a\",1}",
+        "\"\\/\"",
+        "[true,false,null]",
+        "[1.0e10,-2E+3]",
+        "--1",
+        "{\"a\":{\"b\":[]}}",
+        "[[]",
+        "[[],]",
+        "\r\n1\t",
+        "1\u{c}",
+        "\"a\" \"b\"",
+        "-1.5e-10",
+        "[0.1]",
+        "[0.]",
+        "[-]",
+        "2.e3",
+        "[1,,2]",
+        "{\"\":\"\"}",
+        ":1",
+    ]
+    .map(String::from)
+    .into();
+    texts.extend([nested(127), format!("{} ", nested(100))]);
+    for text in &texts {
+        let expected = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        let outcome = scan(&Format::Json, &rules(&["$.none"]), text.as_bytes());
+        assert_eq!(outcome.is_ok(), expected, "{text}: {outcome:?}");
+        check_cuts(&Format::Json, &rules(&["$..a"]), text.as_bytes(), Limits::default());
+    }
+    assert!(scan(&Format::Json, &rules(&[]), nested(128).as_bytes()).is_ok());
+    assert!(matches!(scan(&Format::Json, &rules(&[]), nested(129).as_bytes()), Err(BodyError::TooLarge { .. })));
+    for bytes in [&b"\"\xff\""[..], b"\"\xc3\"", b"\"\xed\xa0\x80\"", b"\"\xf0\x9f\x98", b"\xef\xbb", b"\"\xc0\xaf\""] {
+        assert!(scan(&Format::Json, &rules(&[]), bytes).is_err(), "{bytes:?}");
+        check_cuts(&Format::Json, &rules(&[]), bytes, Limits::default());
+    }
+}
+
+#[test]
+fn values_that_cannot_be_replaced_are_rejected() {
+    let deny: Arc<[BodyRule]> = [rule(&["$.a"], Containers::Deny)].into();
+    for (body, expected) in [
+        (r#"{"a":[1]}"#, "a selected value is an array or object"),
+        (r#"{"a":{}}"#, "a selected value is an array or object"),
+        (r#"{"a":"\ud800"}"#, "a selected string has half of a surrogate pair"),
+        (r#"{"a":"\udc00\ud800"}"#, "a selected string has half of a surrogate pair"),
+        (r#"{"a":18446744073709551616}"#, "a selected number fits no 64-bit type"),
+        (r#"{"a":0.12345678901234567890}"#, "a selected number fits no 64-bit type"),
+        (r#"{"a":1e400}"#, "a selected number fits no 64-bit type"),
+    ] {
+        let error = scan(&Format::Json, &deny, body.as_bytes()).unwrap_err();
+        assert_eq!(error, BodyError::Value { rule: 0, reason: expected }, "{body}");
+        check_cuts(&Format::Json, &deny, body.as_bytes(), Limits::default());
+    }
+    let limits = Limits { value_bytes_max: 8, key_bytes_max: 8, ..Limits::default() };
+    for (body, is_allowed) in [
+        (r#"{"a":"123456"}"#, true),
+        (r#"{"a":"1234567"}"#, false),
+        (r#"{"123456":1}"#, true),
+        (r#"{"1234567":1}"#, false),
+        (r#"{"b":"not selected, of any length"}"#, true),
+    ] {
+        assert_eq!(scan_parts(&Format::Json, &deny, limits, [body.as_bytes()]).is_ok(), is_allowed, "{body}");
+        check_cuts(&Format::Json, &deny, body.as_bytes(), limits);
+    }
+}
+
+#[test]
+fn the_first_rule_that_selects_a_value_applies() {
+    let rules: Arc<[BodyRule]> = [
+        rule(&["$.a.b"], Containers::Deny),
+        rule(&["$.a", "$.c"], Containers::Whole),
+        rule(&["$..*"], Containers::Leaves),
+    ]
+    .into();
+    let body = br#"{"a":{"b":1,"x":2},"c":[3,null],"d":{"e":4}}"#;
+    let pieces = scan(&Format::Json, &rules, body).unwrap();
+    let holes: Vec<(usize, &[u8])> =
+        pieces.iter().filter_map(Piece::hole).map(|hole| (hole.rule, &hole.source[..])).collect();
+    // A container that is one value ends the search beneath it.
+    assert_eq!(holes, [(1, &br#"{"b":1,"x":2}"#[..]), (1, b"[3,null]"), (2, b"4")]);
+    check_cuts(&Format::Json, &rules, body, Limits::default());
+}
+
+#[test]
+fn required_values_are_missed() {
+    let required =
+        |paths: &[&str]| -> Arc<[BodyRule]> { [BodyRule { required: true, ..rule(paths, Containers::Leaves) }].into() };
+    let multipart = Format::Multipart { boundary: "b".into() };
+    for (format, body, is_there) in [
+        (Format::Json, r#"{"a":1}"#, true),
+        (Format::Json, r#"{"a":null}"#, false),
+        (Format::Json, r#"{"a":[]}"#, false),
+        (Format::Json, r#"{"a":[[null],{}]}"#, false),
+        (Format::Json, r#"{"a":[[2]]}"#, true),
+        (Format::Json, r#"{"b":1}"#, false),
+        (Format::JsonLines, "{\"a\":1}\n{\"a\":2}", true),
+        (Format::JsonLines, "{\"a\":1}\n{\"b\":2}\n", false),
+        (Format::Form, "a=1&b=2", true),
+        (Format::Form, "b=2", false),
+        (Format::EventStream, "data: {\"a\":1}\n\ndata: {\"b\":1}\n\n", true),
+        (Format::EventStream, "data: {\"b\":1}\n\n", false),
+        (multipart.clone(), "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx\r\n--b--\r\n", true),
+        (multipart, "--b\r\nContent-Disposition: form-data; name=\"c\"\r\n\r\nx\r\n--b--\r\n", false),
+    ] {
+        let outcome = scan(&format, &required(&["$.a"]), body.as_bytes());
+        assert_eq!(outcome.is_ok(), is_there, "{body}");
+        if !is_there {
+            assert_eq!(outcome.unwrap_err(), BodyError::Missing { rule: 0 });
+        }
+        check_cuts(&format, &required(&["$.a"]), body.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
+fn lines_keep_their_ends() {
+    let lines = Format::JsonLines;
+    check(&lines, &["$.a"], "{\"a\":1}\r\n\n \t\r\n{\"a\":2}\n{\"a\":3}", &["1", "2", "3"]);
+    check(&lines, &["$"], "1\n2\r\n3", &["1", "2", "3"]);
+    for bad in ["{\"a\":\n1}\n", "{\"a\":1} {\"a\":2}\n", "x\n", "[1,\n2]\n"] {
+        assert!(scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
+        check_cuts(&lines, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
+    let passing = Limits { pass_unparsed: true, record_bytes_max: 20, ..Limits::default() };
+    let body = b"{\"a\":1}\nnot JSON\n{\"a\":\n\n{\"a\":2}";
+    let pieces = scan_parts(&lines, &rules(&["$.a"]), passing, [&body[..]]).unwrap();
+    assert_eq!(pieces.iter().filter_map(Piece::hole).count(), 2);
+    assert_eq!(source(&pieces), body);
+    check_cuts(&lines, &rules(&["$.a"]), body, passing);
+    check_cuts(&lines, &rules(&["$.a"]), b"{\"a\":1}\n 123456789 123456789 1\n", passing);
+}
+
+#[test]
+fn events_keep_all_but_their_values() {
+    let events = Format::EventStream;
+    check(&events, &["$.a"], "data: {\"a\":1}\n\n", &["1"]);
+    check(&events, &["$.a"], ": comment\r\nevent: x\r\nid: 1\r\nretry: 5\r\ndata:{\"a\":\"y\"}\r\n\r\n", &["\"y\""]);
+    check(&events, &["$.a"], "data: {\"a\":\rdata: 1}\r\r", &["1"]);
+    check(&events, &["$.a"], "data: {\ndata: \"a\":\ndata:  1\ndata: ,\"b\": 2}\n\n", &["1"]);
+    check(&events, &["$.a"], "data: {\"a\":1}\r\rdata: {\"a\":2}\n\ndata: {\"a\":3}", &["1", "2", "3"]);
+    check(&events, &["$.a"], ": ping\n\n\n\nevent: only\n\n", &[]);
+    check(&events, &["$"], "data: 12\n\n", &["12"]);
+    check(&events, &["$.a"], "\u{feff}data: {\"a\":1}\n\n", &["1"]);
+    check(&events, &["$.a"], "datax: {\"a\":1}\n\n", &[]);
+}
+
+#[test]
+fn events_that_cannot_be_edited_are_rejected() {
+    let events = Format::EventStream;
+    let whole: Arc<[BodyRule]> = [rule(&["$.a"], Containers::Whole)].into();
+    let lines = b"data: {\"a\":[1,\ndata: 2]}\n\n";
+    assert!(matches!(scan(&events, &whole, lines), Err(BodyError::Value { rule: 0, .. })));
+    check_cuts(&events, &whole, lines, Limits::default());
+    let done = b"data: {\"a\":1}\n\ndata: [DONE]\n\n";
+    assert!(matches!(scan(&events, &rules(&["$.a"]), done), Err(BodyError::Malformed { .. })));
+    let passing = Limits { pass_unparsed: true, ..Limits::default() };
+    let pieces = scan_parts(&events, &rules(&["$.a"]), passing, [&done[..]]).unwrap();
+    assert_eq!((pieces.iter().filter_map(Piece::hole).count(), source(&pieces)), (1, done.to_vec()));
+    check_cuts(&events, &rules(&["$.a"]), done, passing);
+    let short = Limits { record_bytes_max: 16, ..Limits::default() };
+    assert!(scan_parts(&events, &rules(&["$.a"]), short, [&b"data: {\"a\":12345678}\n\n"[..]]).is_err());
+}
+
+#[test]
+fn forms_keep_all_but_their_values() {
+    let form = Format::Form;
+    check(&form, &["$.card"], "name=x&card=4111+1111%20&card=&empty&=1&card", &["4111+1111%20", ""]);
+    check(&form, &["$['card[number]']"], "card%5Bnumber%5D=1&card[number]=2", &["1", "2"]);
+    check(&form, &["$.a"], "&&a=b=c&&", &["b=c"]);
+    check(&form, &["$.a"], "", &[]);
+    for bad in ["a=%", "a=%4", "a=%zz", "a=%ff", "%=1", "%ff=1"] {
+        assert!(scan(&form, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
+        check_cuts(&form, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
+    // Values that no rule selects are nobody's business.
+    check(&form, &["$.a"], "b=%zz", &[]);
+}
+
+const PART: &str = "Content-Disposition: form-data; name=\"a\"\r\n\r\n";
+
+#[test]
+fn parts_are_found_by_name() {
+    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let file = "Content-Disposition: form-data; name=\"f\"; filename=\"x.bin\"\r\nContent-Type: application/octet-stream\r\n\r\n";
+    check(&multipart, &["$.a"], &format!("--xyz\r\n{PART}value\r\n--xyz--\r\n"), &["value"]);
+    check(&multipart, &["$.a"], &format!("--xyz\r\n{PART}\r\n--xyz--"), &[""]);
+    check(
+        &multipart,
+        &["$.a"],
+        &format!(
+            "--xyz \t\r\n{PART}one\r\n--xy\r\n\r\n--xyz\r\n{file}data\r\n--xyz\r\n{PART}two\r\n--xyz--\r\nepilogue"
+        ),
+        &["one\r\n--xy\r\n", "two"],
+    );
+    check(&multipart, &["$.f"], &format!("--xyz\r\n{PART}one\r\n--xyz\r\n{file}\u{0}data\r\n--xyz--"), &["\u{0}data"]);
+    let pieces = scan(&multipart, &rules(&["$.f"]), format!("--xyz\r\n{file}d\r\n--xyz--").as_bytes()).unwrap();
+    assert_eq!(pieces.iter().find_map(Piece::hole).unwrap().value, [0xc4, 1, b'd']);
+}
+
+#[test]
+fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
+    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let with = |header: &str| format!("--xyz\r\n{header}\r\n\r\nvalue\r\n--xyz--\r\n");
+    let long = format!("X: {}", "y".repeat(9_000));
+    for bad in [
+        String::new(),
+        format!("preamble\r\n--xyz\r\n{PART}v\r\n--xyz--"),
+        format!("--xyz\n{PART}v\r\n--xyz--"),
+        format!("--xyz\r\n{PART}v\r\n--xyz"),
+        format!("--xyz\r\n{PART}v\r\n--xyz-"),
+        format!("--xyz\r\n{PART}v\r\n--xyz--x"),
+        format!("--xyz\r\n{PART}v"),
+        format!("--xyzz\r\n{PART}v\r\n--xyz--"),
+        with("Content-Disposition: form-data"),
+        with("Content-Disposition: form-data; name=\"a\"; name=\"b\""),
+        with("Content-Disposition: form-data; name*=utf-8''a"),
+        with("Content-Disposition: form-data; name=\"a\"; name*=utf-8''b"),
+        with("Content-Disposition: attachment; name=\"a\""),
+        with("Content-Disposition: form-data; name=\"a\\\"b\""),
+        with("Content-Disposition: form-data; name=a b"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"b\""),
+        with("Content-Disposition: form-data; name=\"a\"\nX: y"),
+        with("Content-Disposition : form-data; name=\"a\""),
+        with("Content-Disposition: form-data; name=\"a\"\r\n folded"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=q"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5"),
+        with("X: y"),
+        with(&format!("Content-Disposition: form-data; name=\"a\"\r\n{long}")),
+    ] {
+        assert!(scan(&multipart, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
+        check_cuts(&multipart, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
+fn content_types_are_known_or_rejected() {
+    for (header, expected) in [
+        ("application/json", Some(Format::Json)),
+        ("Application/JSON; charset=UTF-8", Some(Format::Json)),
+        ("application/problem+json;charset=\"utf-8\"", Some(Format::Json)),
+        ("application/json; charset=utf-16", None),
+        ("application/json; charset=utf-8; charset=utf-16", None),
+        ("application/x-ndjson", Some(Format::JsonLines)),
+        ("application/x-www-form-urlencoded", Some(Format::Form)),
+        ("text/event-stream", Some(Format::EventStream)),
+        ("multipart/form-data; boundary=abc", Some(Format::Multipart { boundary: "abc".into() })),
+        ("multipart/form-data; boundary=\"a b\"", Some(Format::Multipart { boundary: "a b".into() })),
+        ("multipart/form-data", None),
+        ("multipart/form-data; boundary=", None),
+        ("multipart/form-data; boundary=a; boundary=b", None),
+        ("multipart/form-data; boundary=\"a\\\"b\"", None),
+        ("multipart/mixed; boundary=abc", None),
+        ("text/plain", None),
+        ("application/grpc", None),
+        ("application/json, text/plain", None),
+        ("", None),
+    ] {
+        assert_eq!(Format::from_content_type(header).ok(), expected, "{header}");
+    }
+    let long = format!("multipart/form-data; boundary={}", "x".repeat(71));
+    assert!(Format::from_content_type(&long).is_err());
+}
+
+#[test]
+fn values_fit_their_place_or_are_rejected() {
+    let part = Place::Part { boundary: "xyz".into() };
+    let text = |text: &str| Hole::of_text(0, text, Place::Json).value;
+    for (place, value, expected) in [
+        (Place::Json, text("sw1:abc"), Some(r#""sw1:abc""#)),
+        (Place::Json, text("a\"\\\n\u{1}ü"), Some("\"a\\\"\\\\\\n\\u0001ü\"")),
+        (Place::Json, vec![0xcb, 0x3f, 0xb9, 0x99, 0x99, 0x99, 0x99, 0x99, 0x9a], Some("0.1")),
+        (Place::Json, vec![0xc3], Some("true")),
+        (Place::Json, vec![0xc4, 1, 0], None),
+        (Place::Json, vec![0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0], None),
+        (Place::Json, vec![0x92, 1, 0xc0], Some("[1,null]")),
+        (Place::Form, text("a b&c=ü*~"), Some("a+b%26c%3D%C3%BC*%7E")),
+        (Place::Form, vec![0x11], Some("17")),
+        (Place::Form, vec![0x90], None),
+        (Place::Query, text("a b&c#"), Some("a%20b%26c%23")),
+        (Place::Segment, text("a/b"), Some("a%2Fb")),
+        (Place::Segment, text(".."), None),
+        (Place::Segment, text(""), None),
+        (Place::Header, text("Bearer x"), Some("Bearer x")),
+        (Place::Header, text("a\r\nb: c"), None),
+        (Place::Header, text("a\0"), None),
+        (Place::Header, text("ü"), None),
+        (Place::Header, text(" a"), None),
+        (part.clone(), text("a\r\nb"), Some("a\r\nb")),
+        (part.clone(), text("a\r\n--xyz\r\n"), None),
+        (part.clone(), text("xyz"), None),
+        (part, vec![0xc4, 1, b'z'], Some("z")),
+    ] {
+        let hole = Hole { place: place.clone(), ..Hole::of_text(0, "", Place::Json) };
+        let mut out = Vec::new();
+        let rendered = hole.render(&value, &mut out).ok().map(|()| String::from_utf8(out).unwrap());
+        assert_eq!(rendered.as_deref(), expected, "{place:?} {value:02x?}");
+    }
+}
+
+/// Cuts of the random test; more in the soak.
+fn cuts() -> u32 {
+    std::env::var("SEALWIRE_RELAY_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(2_000)
+}
+
+fn json_text() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_filter("finite", |value| value.is_finite()).prop_map(Into::into),
+        ".{0,12}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 24, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Into::into),
+            proptest::collection::btree_map("[abü\"]{0,2}", inner, 0..5)
+                .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// Values under a key `a` at any depth, found by recursion over the tree. Scalars beneath count too.
+fn selected(value: &serde_json::Value, is_selected: bool, out: &mut Vec<serde_json::Value>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            map.iter().for_each(|(key, value)| selected(value, is_selected || key == "a", out))
+        }
+        serde_json::Value::Array(array) => array.iter().for_each(|value| selected(value, is_selected, out)),
+        serde_json::Value::Null => {}
+        scalar if is_selected => out.push(scalar.clone()),
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cuts(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_cuts_change_nothing(
+        documents in proptest::collection::vec((json_text(), any::<bool>()), 1..4),
+        kind in 0..4_usize,
+        ends in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let text = |(document, is_pretty): &(serde_json::Value, bool)| if *is_pretty && kind != 1 { serde_json::to_string_pretty(document).unwrap() } else { document.to_string() };
+        let (format, body) = match kind {
+            0 => (Format::Json, text(&documents[0])),
+            1 => (Format::JsonLines, documents.iter().map(|document| text(document) + "\r\n").collect()),
+            2 => {
+                let event = |document| format!("id: 1\n{}\n\n", text(document).split('\n').map(|line| format!("data: {line}")).collect::<Vec<_>>().join("\r\n"));
+                (Format::EventStream, documents.iter().map(event).collect())
+            }
+            _ => (Format::Multipart { boundary: "b".into() }, documents.iter().map(|document| format!("--b\r\n{PART}{}\r\n", text(document))).collect::<String>() + "--b--"),
+        };
+        let rules = rules(&["$..a", "$.a"]);
+        let whole = scan(&format, &rules, body.as_bytes()).unwrap();
+        prop_assert_eq!(source(&whole), body.as_bytes());
+        let mut ends: Vec<usize> = ends.iter().map(|end| end.index(body.len() + 1)).collect();
+        ends.extend([0, body.len()]);
+        ends.sort_unstable();
+        let parts = ends.windows(2).map(|ends| &body.as_bytes()[ends[0]..ends[1]]);
+        let cut = scan_parts(&format, &rules, Limits::default(), parts).unwrap();
+        prop_assert_eq!(shown(&cut), shown(&whole));
+        if kind < 3 {
+            let mut expected = Vec::new();
+            let read = if kind == 0 { &documents[..1] } else { &documents[..] };
+            read.iter().for_each(|(document, _)| selected(document, false, &mut expected));
+            let found: Vec<serde_json::Value> = whole.iter().filter_map(Piece::hole).map(|hole| serde_json::from_slice(&hole.source).unwrap()).collect();
+            prop_assert_eq!(&found, &expected);
+            for (hole, value) in whole.iter().filter_map(Piece::hole).zip(&expected) {
+                let mut rendered = Vec::new();
+                hole.render(&hole.value, &mut rendered).unwrap();
+                prop_assert_eq!(&serde_json::from_slice::<serde_json::Value>(&rendered).unwrap(), value);
+            }
+        }
+    }
+}
