@@ -4,6 +4,9 @@
 //! and forwards all other bytes as they came. If a value cannot be replaced, the message does not pass.
 //! [`exchange`] is the path of one request: read it first.
 
+pub mod coding;
 pub mod error;
+pub mod headers;
+pub mod request_check;
 pub mod route;
 pub mod upstream;

@@ -1,0 +1,431 @@
+//! Decodes content codings (gzip, deflate, br, zstd) of bodies that are changed, within bounds.
+//!
+//! Input is pushed as it arrives. A decoder fails once its output exceeds a number of bytes or a ratio to its input, so a
+//! small body cannot fill the memory. A body that ends early or goes on after its end is an error too: another decoder
+//! could read it differently.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use brotli_decompressor::DecompressorWriter;
+use flate2::write::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use crate::error::Reason;
+
+/// Most bytes of output per byte of input, once the output exceeds [`RATIO_FREE_BYTES`].
+pub const RATIO_MAX: u64 = 100;
+/// Output below which no ratio applies: short repetitive documents compress well.
+pub const RATIO_FREE_BYTES: u64 = 64 << 10;
+/// Largest window of a zstd frame (RFC 9659). brotli's largest is 16 MiB, deflate's 32 KiB.
+const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
+/// Scratch memory of one step.
+const STEP_BYTES: usize = 8 << 10;
+
+/// Why a body cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodingError {
+    /// A coding that is not supported, or more than one.
+    #[error("an unknown content coding, or more than one")]
+    Unknown,
+    /// The bytes are not of the coding.
+    #[error("the body is not of its content coding")]
+    Malformed,
+    /// The body ended within the coding.
+    #[error("the compressed body is incomplete")]
+    Truncated,
+    /// Bytes follow the end of the coding.
+    #[error("bytes follow the end of the compressed body")]
+    Trailing,
+    /// The output exceeds this number of bytes.
+    #[error("the body has more than {0} bytes when decompressed")]
+    TooLarge(u64),
+    /// The output exceeds [`RATIO_MAX`] times the input.
+    #[error("the body is compressed more than {RATIO_MAX} to 1")]
+    Ratio,
+}
+
+impl CodingError {
+    /// The reason of the failure; the caller adds the phase.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Unknown => Reason::Unreadable("content coding"),
+            Self::Malformed => Reason::Invalid("compressed body"),
+            Self::Truncated => Reason::Invalid("compressed body is incomplete"),
+            Self::Trailing => Reason::Invalid("bytes after the compressed body"),
+            Self::TooLarge(max) => Reason::TooLarge("decompressed body bytes", max),
+            Self::Ratio => Reason::TooLarge("compression ratio", RATIO_MAX),
+        }
+    }
+}
+
+/// A decoder of one body.
+pub struct Decoder {
+    engine: Engine,
+}
+
+enum Engine {
+    Gzip(Box<MultiGzDecoder<Sink>>),
+    Deflate {
+        state: Decompress,
+        sink: Sink,
+        is_done: bool,
+    },
+    Brotli(Box<DecompressorWriter<Sink>>),
+    /// Holds the compressed body, since the library reads whole blocks only.
+    Zstd {
+        input: Vec<u8>,
+        sink: Sink,
+    },
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.engine {
+            Engine::Gzip(_) => "gzip",
+            Engine::Deflate { .. } => "deflate",
+            Engine::Brotli(_) => "br",
+            Engine::Zstd { .. } => "zstd",
+        };
+        f.debug_struct("Decoder").field("coding", &name).finish_non_exhaustive()
+    }
+}
+
+impl Decoder {
+    /// Creates a decoder for the value of `Content-Encoding`; `None` for an empty value or `identity`. The output has at
+    /// most `bytes_max` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CodingError::Unknown`].
+    pub fn new(coding: &str, bytes_max: u64) -> Result<Option<Self>, CodingError> {
+        let sink = Sink { output: Vec::new(), input_bytes: 0, output_bytes: 0, bytes_max, exceeded: None };
+        let engine = match coding.trim().to_ascii_lowercase().as_str() {
+            "" | "identity" => return Ok(None),
+            "gzip" | "x-gzip" => Engine::Gzip(Box::new(MultiGzDecoder::new(sink))),
+            "deflate" => Engine::Deflate { state: Decompress::new(true), sink, is_done: false },
+            "br" => Engine::Brotli(Box::new(DecompressorWriter::new(sink, STEP_BYTES))),
+            "zstd" => Engine::Zstd { input: Vec::new(), sink },
+            _ => return Err(CodingError::Unknown),
+        };
+        Ok(Some(Self { engine }))
+    }
+
+    /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the end only.
+    ///
+    /// # Errors
+    ///
+    /// See [`CodingError`]. The decoder must not be used after an error.
+    pub fn push(&mut self, part: &[u8], output: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.sink().input_bytes += part.len() as u64;
+        match &mut self.engine {
+            Engine::Gzip(writer) => {
+                let result = writer.write_all(part).and_then(|()| writer.flush());
+                writer.get_mut().fault(result)?;
+            }
+            Engine::Brotli(writer) => {
+                let result = writer.write_all(part);
+                writer.get_mut().fault(result)?;
+            }
+            Engine::Deflate { state, sink, is_done } => inflate(state, part, sink, is_done)?,
+            Engine::Zstd { input, sink } => {
+                if (input.len() + part.len()) as u64 > sink.bytes_max {
+                    return Err(CodingError::TooLarge(sink.bytes_max));
+                }
+                input.extend_from_slice(part);
+            }
+        }
+        output.append(&mut self.sink().output);
+        Ok(())
+    }
+
+    /// Ends the body and appends the rest of the output.
+    ///
+    /// # Errors
+    ///
+    /// [`CodingError::Truncated`] if the coding is not at its end; see [`CodingError`].
+    pub fn finish(mut self, output: &mut Vec<u8>) -> Result<(), CodingError> {
+        match &mut self.engine {
+            Engine::Gzip(writer) => {
+                let result = writer.try_finish();
+                writer.get_mut().fault(result)?;
+            }
+            Engine::Brotli(writer) => {
+                let result = writer.close();
+                writer.get_mut().fault(result)?;
+            }
+            Engine::Deflate { is_done: false, .. } => return Err(CodingError::Truncated),
+            Engine::Deflate { .. } => {}
+            Engine::Zstd { input, sink } => unzstd(input, sink)?,
+        }
+        output.append(&mut self.sink().output);
+        Ok(())
+    }
+
+    fn sink(&mut self) -> &mut Sink {
+        match &mut self.engine {
+            Engine::Gzip(writer) => writer.get_mut(),
+            Engine::Brotli(writer) => writer.get_mut(),
+            Engine::Deflate { sink, .. } | Engine::Zstd { sink, .. } => sink,
+        }
+    }
+}
+
+/// Output of a decoder with its limits.
+struct Sink {
+    output: Vec<u8>,
+    input_bytes: u64,
+    output_bytes: u64,
+    bytes_max: u64,
+    exceeded: Option<CodingError>,
+}
+
+impl Sink {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), CodingError> {
+        self.output_bytes += bytes.len() as u64;
+        if self.output_bytes > self.bytes_max {
+            return Err(CodingError::TooLarge(self.bytes_max));
+        }
+        if self.output_bytes > RATIO_FREE_BYTES.max(self.input_bytes.saturating_mul(RATIO_MAX)) {
+            return Err(CodingError::Ratio);
+        }
+        self.output.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Translates an error of a library's writer.
+    fn fault(&self, result: io::Result<()>) -> Result<(), CodingError> {
+        let Err(error) = result else { return Ok(()) };
+        Err(self.exceeded.unwrap_or(match error.kind() {
+            io::ErrorKind::UnexpectedEof => CodingError::Truncated,
+            io::ErrorKind::WriteZero => CodingError::Trailing,
+            _ => CodingError::Malformed,
+        }))
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.put(bytes).map_err(|error| {
+            self.exceeded = Some(error);
+            io::Error::other(error)
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Decodes zlib. Raw deflate, as some old servers send it under this name, is malformed.
+fn inflate(state: &mut Decompress, mut part: &[u8], sink: &mut Sink, is_done: &mut bool) -> Result<(), CodingError> {
+    let mut step = [0; STEP_BYTES];
+    loop {
+        if *is_done {
+            return if part.is_empty() { Ok(()) } else { Err(CodingError::Trailing) };
+        }
+        let (read, written) = (state.total_in(), state.total_out());
+        let status = state.decompress(part, &mut step, FlushDecompress::None).map_err(|_| CodingError::Malformed)?;
+        let (read, written) = ((state.total_in() - read) as usize, (state.total_out() - written) as usize);
+        sink.put(&step[..written])?;
+        part = &part[read..];
+        *is_done = status == Status::StreamEnd;
+        if !*is_done && part.is_empty() && written < step.len() {
+            return Ok(());
+        }
+        if !*is_done && read == 0 && written == 0 {
+            return Err(CodingError::Malformed);
+        }
+    }
+}
+
+/// Decodes one zstd frame. The library checks no checksum: the transport already protects the bytes.
+fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
+    let mut rest = input;
+    let mut decoder = FrameDecoder::new();
+    check_zstd_window(input)?;
+    let malformed_or_cut = |rest: &[u8]| if rest.is_empty() { CodingError::Truncated } else { CodingError::Malformed };
+    if decoder.init(&mut rest).is_err() {
+        return Err(malformed_or_cut(rest));
+    }
+    while !decoder.is_finished() {
+        let step = BlockDecodingStrategy::UptoBlocks(1);
+        if decoder.decode_blocks(&mut rest, step).is_err() {
+            return Err(if input.len() < 4 || is_cut(input, rest) {
+                CodingError::Truncated
+            } else {
+                CodingError::Malformed
+            });
+        }
+        if let Some(bytes) = decoder.collect() {
+            sink.put(&bytes)?;
+        }
+    }
+    if let Some(bytes) = decoder.collect() {
+        sink.put(&bytes)?;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(CodingError::Trailing) }
+}
+
+/// Returns true if a failed read was at the end of the input: fewer bytes are left than a block header says.
+fn is_cut(input: &[u8], rest: &[u8]) -> bool {
+    rest.len() < input.len() && rest.len() < 3
+}
+
+/// Reads the window size of a frame header (RFC 8878, section 3.1.1.1) before the library reserves it.
+fn check_zstd_window(input: &[u8]) -> Result<(), CodingError> {
+    let Some((&descriptor, fields)) = input.get(4..).and_then(<[u8]>::split_first) else {
+        return Err(CodingError::Truncated);
+    };
+    let is_single_segment = descriptor & 0x20 != 0;
+    let dictionary_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    if dictionary_bytes != 0 {
+        return Err(CodingError::Malformed);
+    }
+    let window = if is_single_segment {
+        let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+        let field = fields.get(..size_bytes).ok_or(CodingError::Truncated)?;
+        let offset = if size_bytes == 2 { 256 } else { 0 };
+        field.iter().rev().fold(0_u64, |size, byte| size << 8 | u64::from(*byte)).saturating_add(offset)
+    } else {
+        let byte = *fields.first().ok_or(CodingError::Truncated)?;
+        let base = 1_u64 << (10 + (byte >> 3));
+        base + base / 8 * u64::from(byte & 7)
+    };
+    if window > ZSTD_WINDOW_BYTES_MAX { Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
+
+    const TEXT: &[u8] = br#"{"card":"4111111111111111","card2":"4111111111111111"}"#;
+    /// TEXT by node's `zlib.brotliCompressSync` and by `zstd -19`.
+    const BR: &[u8] =
+        b"\x1b\x35\x00\xf8\x8d\xd4\x62\xcd\x18\xef\xd4\x22\x31\x32\x7b\x9b\x85\x46\xa7\x0f\x6c\xc0\x81\x6a\
+        \xc0\x61\x2b\x9e\x05\xa4\xc0\x49\xf7\x28\x56\x0d\xdd\x71";
+    const ZSTD: &[u8] =
+        b"\x28\xb5\x2f\xfd\x24\x36\xe5\x00\x00\xa0\x7b\x22\x63\x61\x72\x64\x22\x3a\x22\x34\x31\x22\x2c\
+        \x22\x63\x61\x72\x64\x32\x7d\x02\x00\x3e\x69\x2e\x03\x2f\x98\x98\xc2\x2e";
+    /// 4 MiB of zeros.
+    const BR_BOMB: &[u8] = b"\x9b\xff\xff\x3f\xf8\x27\x00\xe2\xb1\x40\x20\xf7\xfe\x07";
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zlib(text: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// A zstd frame with blocks of 128 KiB of zeros, each of 4 bytes.
+    fn zstd_bomb(blocks: usize) -> Vec<u8> {
+        let mut frame = b"\x28\xb5\x2f\xfd\x00\x40".to_vec();
+        for index in 0..blocks {
+            let header = u32::from(index + 1 == blocks) | 1 << 1 | (128 << 10) << 3;
+            frame.extend_from_slice(&header.to_le_bytes()[..3]);
+            frame.push(0);
+        }
+        frame
+    }
+
+    fn samples() -> [(&'static str, Vec<u8>); 4] {
+        [("gzip", gzip(TEXT)), ("deflate", zlib(TEXT)), ("br", BR.to_vec()), ("zstd", ZSTD.to_vec())]
+    }
+
+    fn decode(coding: &str, parts: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, CodingError> {
+        let mut decoder = Decoder::new(coding, bytes_max)?.unwrap();
+        let mut output = Vec::new();
+        for part in parts {
+            decoder.push(part, &mut output)?;
+        }
+        decoder.finish(&mut output)?;
+        Ok(output)
+    }
+
+    #[test]
+    fn codings_are_one_known_name() {
+        for (coding, expected) in [("", true), (" Identity ", true), ("GZIP", false), ("x-gzip", false), ("br", false)]
+        {
+            assert_eq!(Decoder::new(coding, 9).unwrap().is_none(), expected, "{coding}");
+        }
+        for coding in ["compress", "gzip, br", "gzip,", "gzip;q=1", "aws-chunked"] {
+            assert_eq!(Decoder::new(coding, 9).unwrap_err(), CodingError::Unknown, "{coding}");
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_body_gives_the_same_output() {
+        for (coding, body) in samples() {
+            for cut in 0..=body.len() {
+                let (head, tail) = body.split_at(cut);
+                assert_eq!(decode(coding, &[head, tail], 1 << 20), Ok(TEXT.to_vec()), "{coding} {cut}");
+            }
+            let bytes: Vec<&[u8]> = body.chunks(1).collect();
+            assert_eq!(decode(coding, &bytes, 1 << 20), Ok(TEXT.to_vec()), "{coding}");
+        }
+    }
+
+    #[test]
+    fn truncated_bodies_are_errors() {
+        for (coding, body) in samples() {
+            for end in 0..body.len() {
+                let result = decode(coding, &[&body[..end]], 1 << 20);
+                assert!(result.is_err(), "{coding} {end}: {result:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn trailing_bytes_are_errors() {
+        for (coding, body) in samples() {
+            for tail in [&b"x"[..], b"\0", b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", b"{}"] {
+                let whole = [&body, tail].concat();
+                assert!(decode(coding, &[&whole], 1 << 20).is_err(), "{coding} joined {tail:?}");
+                assert!(decode(coding, &[&body, tail], 1 << 20).is_err(), "{coding} apart {tail:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn members_of_gzip_are_joined_and_limited_together() {
+        let two = [gzip(TEXT), gzip(TEXT)].concat();
+        assert_eq!(decode("gzip", &[&two], 1 << 20).unwrap(), TEXT.repeat(2));
+        let limit = TEXT.len() as u64 + 1;
+        assert_eq!(decode("gzip", &[&two], limit).unwrap_err(), CodingError::TooLarge(limit));
+    }
+
+    #[test]
+    fn bombs_stop_at_the_ratio_or_the_limit() {
+        let zeros = vec![0; 4 << 20];
+        let bombs =
+            [("gzip", gzip(&zeros)), ("deflate", zlib(&zeros)), ("br", BR_BOMB.into()), ("zstd", zstd_bomb(32))];
+        for (coding, body) in bombs {
+            assert_eq!(decode(coding, &[&body], 64 << 20).unwrap_err(), CodingError::Ratio, "{coding}");
+            let limit = 32 << 10;
+            assert_eq!(decode(coding, &[&body], limit).unwrap_err(), CodingError::TooLarge(limit), "{coding}");
+        }
+    }
+
+    #[test]
+    fn large_zstd_windows_are_rejected() {
+        let mut body = zstd_bomb(1);
+        body[5] = 0xff;
+        assert_eq!(decode("zstd", &[&body], 1 << 20).unwrap_err(), CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
+    }
+
+    #[test]
+    fn other_bytes_are_malformed() {
+        for (coding, _) in samples() {
+            assert!(decode(coding, &[TEXT], 1 << 20).is_err(), "{coding}");
+        }
+    }
+}

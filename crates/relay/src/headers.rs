@@ -1,0 +1,303 @@
+//! Headers and trailers that the relay removes, sets or joins when it forwards a message.
+
+use std::net::IpAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for WebSocket.
+const HOP_BY_HOP: [&str; 8] =
+    ["connection", "http2-settings", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
+/// Credentials of the hop between client and relay, and the challenge for them.
+const PROXY_ONLY: [&str; 3] = ["proxy-authenticate", "proxy-authentication-info", "proxy-authorization"];
+/// Validators and digests of the bytes that a change invalidates.
+const OF_THE_BYTES: [&str; 6] = ["content-digest", "content-length", "content-md5", "digest", "etag", "repr-digest"];
+/// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC 9110, section 6.5.1).
+const NOT_TRAILERS: [&str; 28] = [
+    "age",
+    "authorization",
+    "cache-control",
+    "connection",
+    "cookie",
+    "date",
+    "expect",
+    "expires",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "location",
+    "max-forwards",
+    "pragma",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "range",
+    "retry-after",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+];
+const VIA: &str = "sealwire-relay";
+
+/// Facts about the client's side of a request, for forwarding headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// Address of the client.
+    pub client: IpAddr,
+    /// True if the request came over TLS.
+    pub is_tls: bool,
+    /// Authority as the client sent it: `host[:port]`.
+    pub authority: &'a str,
+    /// If true, the client is a proxy whose forwarding headers are kept and extended.
+    pub trust_forwarded: bool,
+    /// Version of the message for `Via`: `1.1`, `2.0`.
+    pub version: &'static str,
+}
+
+/// Removes hop-by-hop headers and those that `Connection` names. `te: trailers` remains if `keep_te_trailers`, which is
+/// meant for HTTP/2 upstreams.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
+    let accepts_trailers = keep_te_trailers && has_token(headers, &header::TE, b"trailers");
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    remove_all(headers, &HOP_BY_HOP);
+    if accepts_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Makes the headers of a request ready for an upstream: removes those of the hop, `Expect` and proxy credentials, joins
+/// cookies, and sets `Via` and the forwarding headers.
+pub fn forward_request(headers: &mut HeaderMap, hop: &Hop<'_>, to_h2: bool) {
+    remove_hop_by_hop(headers, to_h2);
+    remove_all(headers, &PROXY_ONLY);
+    headers.remove(header::EXPECT);
+    if !to_h2 {
+        join_cookies(headers);
+    }
+    append_via(headers, hop.version);
+    set_forwarded(headers, hop);
+}
+
+/// Makes the headers of a response ready for the client.
+pub fn forward_response(headers: &mut HeaderMap, version: &'static str) {
+    remove_hop_by_hop(headers, false);
+    remove_all(headers, &PROXY_ONLY);
+    append_via(headers, version);
+}
+
+/// Joins cookie lines, which HTTP/2 may split, with `; `: HTTP/1 allows one line only.
+pub fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let mut joined = first.as_bytes().to_vec();
+    for line in [second].into_iter().chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    // Values that were valid apart are valid joined.
+    if let Ok(mut value) = HeaderValue::from_bytes(&joined) {
+        value.set_sensitive(true);
+        headers.insert(header::COOKIE, value);
+    }
+}
+
+/// Removes trailers that a recipient could take for framing, routing, authentication or a description of the content.
+pub fn filter_trailers(trailers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = trailers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            let plain = name.replace('_', "-");
+            NOT_TRAILERS.contains(&plain.as_str())
+                || plain.starts_with("content-")
+                || plain.starts_with("x-forwarded-")
+                || plain.starts_with("if-")
+        })
+        .cloned()
+        .collect();
+    for name in named {
+        trailers.remove(name);
+    }
+}
+
+/// Adjusts a request whose body is changed. `was_decoded` tells that a content coding was removed.
+pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
+    remove_all(headers, &OF_THE_BYTES);
+    if was_decoded {
+        headers.remove(header::CONTENT_ENCODING);
+    }
+}
+
+/// Adjusts a request whose response will be changed: the upstream must send the whole body without coding.
+pub fn response_will_be_changed(headers: &mut HeaderMap) {
+    remove_all(headers, &["if-none-match", "if-range", "range"]);
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Adjusts a response whose body is changed. `reveals` tells that it now holds plaintext, which no cache may keep.
+pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool, reveals: bool) {
+    remove_all(headers, &OF_THE_BYTES);
+    if was_decoded {
+        headers.remove(header::CONTENT_ENCODING);
+    }
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
+    if reveals {
+        remove_all(headers, &["cdn-cache-control", "expires", "surrogate-control"]);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}
+
+fn remove_all(headers: &mut HeaderMap, names: &[&'static str]) {
+    for name in names {
+        headers.remove(*name);
+    }
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
+    let values = headers.get_all(name);
+    values
+        .iter()
+        .any(|value| value.as_bytes().split(|byte| *byte == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token)))
+}
+
+fn append_via(headers: &mut HeaderMap, version: &str) {
+    if let Ok(value) = HeaderValue::try_from(format!("{version} {VIA}")) {
+        headers.append(header::VIA, value);
+    }
+}
+
+/// Sets `X-Forwarded-For`, `-Proto` and `-Host`. Values of the client remain only behind a trusted proxy; `Forwarded`
+/// remains there unchanged, because it is not extended.
+fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
+    let known: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-forwarded-")).cloned().collect();
+    let earlier = |name: &str| headers.get(name).filter(|_| hop.trust_forwarded).cloned();
+    let (proto, host) = (earlier("x-forwarded-proto"), earlier("x-forwarded-host"));
+    let mut hops: Vec<HeaderValue> = Vec::new();
+    if hop.trust_forwarded {
+        hops.extend(headers.get_all("x-forwarded-for").iter().cloned());
+    } else {
+        known.iter().for_each(|name| drop(headers.remove(name)));
+        remove_all(headers, &["forwarded", "x-real-ip"]);
+    }
+    let mut path: Vec<u8> = hops.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b", "[..]);
+    if !path.is_empty() {
+        path.extend_from_slice(b", ");
+    }
+    path.extend_from_slice(hop.client.to_canonical().to_string().as_bytes());
+    let scheme = if hop.is_tls { "https" } else { "http" };
+    let mut set = |name: &'static str, value: Option<HeaderValue>| {
+        if let Some(value) = value {
+            headers.insert(name, value);
+        }
+    };
+    set("x-forwarded-for", HeaderValue::from_bytes(&path).ok());
+    set("x-forwarded-proto", proto.or_else(|| Some(HeaderValue::from_static(scheme))));
+    set("x-forwarded-host", host.or_else(|| HeaderValue::from_str(hop.authority).ok().filter(|host| !host.is_empty())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parses `name: value` lines.
+    fn map(lines: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(": ").unwrap();
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn lines(headers: &HeaderMap) -> String {
+        let mut lines: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        lines.sort();
+        lines.join("\n")
+    }
+
+    fn check(change: impl Fn(&mut HeaderMap), before: &str, after: &str) {
+        let mut headers = map(before);
+        change(&mut headers);
+        assert_eq!(lines(&headers), lines(&map(after)), "{before}");
+    }
+
+    #[test]
+    fn hop_by_hop_headers_go() {
+        let before = "connection: close, X-Mine\nconnection: keep-alive\nx-mine: 1\nkeep-alive: timeout=5\nte: trailers
+            trailer: x\ntransfer-encoding: chunked\nupgrade: h2c\nhttp2-settings: AA\nproxy-connection: x\naccept: b";
+        check(|headers| remove_hop_by_hop(headers, false), before, "accept: b");
+        check(|headers| remove_hop_by_hop(headers, true), before, "te: trailers\naccept: b");
+        check(|headers| remove_hop_by_hop(headers, true), "te: gzip", "");
+        check(|headers| remove_hop_by_hop(headers, true), "te: gzip, Trailers;q=1\nte: trailers", "te: trailers");
+    }
+
+    #[test]
+    fn trailers_keep_what_is_harmless() {
+        let before = "grpc-status: 0\nx-checksum: 1\ncontent-length: 3\ncontent_length: 3\nhost: b\nauthorization: x
+            transfer-encoding: chunked\ncontent-type: text/html\nset-cookie: a=b\ncookie: a=b\nx-forwarded-for: a
+            if-match: *\ncache-control: x\ntrailer: x";
+        check(filter_trailers, before, "grpc-status: 0\nx-checksum: 1");
+    }
+
+    #[test]
+    fn cookies_are_joined() {
+        check(join_cookies, "cookie: a=1\ncookie: b=2\ncookie: c=3", "cookie: a=1; b=2; c=3");
+        check(join_cookies, "cookie: a=1; b=2", "cookie: a=1; b=2");
+        check(join_cookies, "accept: b", "accept: b");
+    }
+
+    fn hop(trust_forwarded: bool) -> Hop<'static> {
+        let client = "::ffff:192.0.2.7".parse().unwrap();
+        Hop { client, is_tls: true, authority: "api.example:8443", trust_forwarded, version: "1.1" }
+    }
+
+    #[test]
+    fn forwarding_headers_are_the_relays() {
+        let before = "x-forwarded-for: 10.0.0.1\nx-forwarded-for: 10.0.0.2\nx-forwarded-proto: http\nforwarded: for=x
+            x-forwarded-host: evil\nx-forwarded-port: 1\nx-real-ip: 10.0.0.1\nexpect: 100-continue
+            proxy-authorization: Basic x\nauthorization: Bearer y\nvia: 1.0 edge";
+        let own = "x-forwarded-for: 192.0.2.7\nx-forwarded-proto: https\nx-forwarded-host: api.example:8443
+            authorization: Bearer y\nvia: 1.0 edge\nvia: 1.1 sealwire-relay";
+        check(|headers| forward_request(headers, &hop(false), false), before, own);
+        let extended = "x-forwarded-for: 10.0.0.1, 10.0.0.2, 192.0.2.7\nx-forwarded-proto: http\nforwarded: for=x
+            x-forwarded-host: evil\nx-forwarded-port: 1\nx-real-ip: 10.0.0.1\nauthorization: Bearer y
+            via: 1.0 edge\nvia: 1.1 sealwire-relay";
+        check(|headers| forward_request(headers, &hop(true), false), before, extended);
+    }
+
+    #[test]
+    fn responses_lose_the_hop() {
+        let before = "connection: x-hop\nx-hop: 1\nproxy-authenticate: Basic\netag: \"a\"";
+        check(|headers| forward_response(headers, "1.1"), before, "etag: \"a\"\nvia: 1.1 sealwire-relay");
+    }
+
+    #[test]
+    fn changed_messages() {
+        let before = "etag: \"a\"\ncontent-md5: x\ndigest: x\ncontent-digest: x\nrepr-digest: x\ncontent-length: 5
+            content-encoding: gzip\naccept-ranges: bytes\ncache-control: public\nexpires: x\nvary: accept";
+        let after = "accept-ranges: none\ncache-control: no-store\nvary: accept";
+        check(|headers| body_of_response_changed(headers, true, true), before, after);
+        let after = "accept-ranges: none\ncache-control: public\nexpires: x\nvary: accept\ncontent-encoding: gzip";
+        check(|headers| body_of_response_changed(headers, false, false), before, after);
+        let before = "content-md5: x\ndigest: x\ncontent-length: 5\ncontent-encoding: gzip\naccept: b";
+        check(|headers| body_of_request_changed(headers, true), before, "accept: b");
+        let before =
+            "range: bytes=0-1\nif-range: \"a\"\nif-none-match: \"a\"\naccept-encoding: gzip, br\nif-match: \"a\"";
+        check(response_will_be_changed, before, "accept-encoding: identity\nif-match: \"a\"");
+    }
+}

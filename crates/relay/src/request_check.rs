@@ -1,0 +1,489 @@
+//! Rejects requests that two readers of HTTP can read differently.
+//!
+//! hyper parses what is on the wire and lets several forms pass on which proxies and servers disagree. A request that
+//! passes [`check`] has one framing, one host and a path without escapes that an upstream could resolve. The path that is
+//! matched against routes is therefore the path that is forwarded.
+//!
+//! Two forms never reach [`check`] through hyper 1.12: of `Transfer-Encoding` with `Content-Length`, its HTTP/1 server drops
+//! the length, reads chunks and closes the connection; of equal `Content-Length` lines it keeps one. Both are checked
+//! anyway, for heads from elsewhere and for a later hyper.
+
+use http::header::{self, HeaderMap, HeaderName};
+use http::request::Parts;
+use http::{Method, Uri, Version};
+
+use crate::error::{Failure, Reason};
+
+/// Most bytes of names and values of all headers. hyper limits HTTP/1 while reading; its HTTP/2 limit counts otherwise.
+pub const HEADER_BYTES_MAX: usize = 32 << 10;
+/// Most headers of a request.
+pub const HEADERS_MAX: usize = 100;
+/// Longest path with its query, in bytes.
+pub const TARGET_BYTES_MAX: usize = 16 << 10;
+
+/// Headers that `Connection` must not name: their removal would change framing, routing or identity.
+const NOT_CONNECTION_OPTIONS: [&str; 8] = [
+    "authorization",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "host",
+    "trailer",
+    "transfer-encoding",
+];
+/// Names whose `_` form is rejected: gateways of the CGI kind take both for one header. Those that begin with
+/// `x-forwarded-` come on top.
+const TWINS: [&str; 14] = [
+    "accept-encoding",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "forwarded",
+    "host",
+    "if-range",
+    "proxy-authorization",
+    "proxy-connection",
+    "set-cookie",
+    "trailer",
+    "transfer-encoding",
+    "x-real-ip",
+    "x-request-id",
+];
+
+/// Target of a request that passed [`check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedTarget {
+    /// Host in lower case without port; an IPv6 address has its brackets. Empty only for HTTP/1.0 without `Host`.
+    pub host: Box<str>,
+    /// Port of the authority, if it names one.
+    pub port: Option<u16>,
+    /// Path, which begins with `/`. Empty for CONNECT.
+    pub path: Box<str>,
+    /// Query without `?`.
+    pub query: Option<Box<str>>,
+}
+
+/// Checks the head of a request. `is_tls` is the transport that it came over.
+///
+/// # Errors
+///
+/// [`Reason::Ambiguous`] (400), [`Reason::Expectation`] (417) or [`Reason::TooLarge`]. After any of them the caller must
+/// close an HTTP/1 connection, because the body may have been framed differently by a proxy in front.
+pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
+    check_sizes(request)?;
+    check_names(&request.headers)?;
+    check_framing(request).map_err(ambiguous)?;
+    check_connection(&request.headers).map_err(ambiguous)?;
+    check_expect(&request.headers)?;
+    let (host, port) = check_authority(request, is_tls).map_err(ambiguous)?;
+    if request.method == Method::CONNECT {
+        return Ok(CheckedTarget { host, port, path: "".into(), query: None });
+    }
+    let path = request.uri.path();
+    check_path(path).map_err(ambiguous)?;
+    let query = request.uri.query();
+    check_query(query.unwrap_or_default()).map_err(ambiguous)?;
+    Ok(CheckedTarget { host, port, path: path.into(), query: query.map(Into::into) })
+}
+
+fn ambiguous(detail: &'static str) -> Failure {
+    Failure::request(Reason::Ambiguous(detail))
+}
+
+fn check_sizes(request: &Parts) -> Result<(), Failure> {
+    let too_large = |name, max: usize| Err(Failure::request(Reason::TooLarge(name, max as u64)));
+    let bytes: usize = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if request.headers.len() > HEADERS_MAX {
+        return too_large("header count", HEADERS_MAX);
+    }
+    if bytes > HEADER_BYTES_MAX {
+        return too_large("header bytes", HEADER_BYTES_MAX);
+    }
+    if request.uri.path_and_query().is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX) {
+        return too_large("target bytes", TARGET_BYTES_MAX);
+    }
+    Ok(())
+}
+
+/// Rejects a name with `_` that becomes a significant or present name once `_` is read as `-`.
+fn check_names(headers: &HeaderMap) -> Result<(), Failure> {
+    for name in headers.keys().map(HeaderName::as_str).filter(|name| name.contains('_')) {
+        let twin = name.replace('_', "-");
+        let is_significant = TWINS.contains(&twin.as_str()) || twin.starts_with("x-forwarded-");
+        if is_significant || headers.contains_key(&twin) {
+            return Err(ambiguous("a header name with an underscore equals another header"));
+        }
+    }
+    Ok(())
+}
+
+fn check_framing(request: &Parts) -> Result<(), &'static str> {
+    let headers = &request.headers;
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (coding, length) = (codings.next(), lengths.next());
+    if codings.next().is_some() {
+        return Err("more than one Transfer-Encoding");
+    }
+    if lengths.next().is_some() {
+        return Err("more than one Content-Length");
+    }
+    if let Some(coding) = coding {
+        if request.version != Version::HTTP_11 {
+            return Err("Transfer-Encoding in another version than HTTP/1.1");
+        }
+        if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return Err("a Transfer-Encoding other than chunked");
+        }
+        if length.is_some() {
+            return Err("Transfer-Encoding and Content-Length");
+        }
+    }
+    if let Some(length) = length {
+        check_length(length.as_bytes())?;
+    }
+    if request.method == Method::CONNECT && (coding.is_some() || length.is_some()) {
+        return Err("CONNECT with a body");
+    }
+    Ok(())
+}
+
+fn check_length(value: &[u8]) -> Result<(), &'static str> {
+    let is_canonical = value == b"0" || value.first() != Some(&b'0');
+    let is_number = std::str::from_utf8(value).is_ok_and(|text| text.parse::<u64>().is_ok());
+    if !is_number || !is_canonical || !value.iter().all(u8::is_ascii_digit) {
+        return Err("a Content-Length that is not a plain number");
+    }
+    Ok(())
+}
+
+fn check_connection(headers: &HeaderMap) -> Result<(), &'static str> {
+    for value in headers.get_all(header::CONNECTION) {
+        for option in value.as_bytes().split(|byte| *byte == b',') {
+            let option = option.trim_ascii();
+            if NOT_CONNECTION_OPTIONS.iter().any(|name| option.eq_ignore_ascii_case(name.as_bytes())) {
+                return Err("Connection names a header that is end to end");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_expect(headers: &HeaderMap) -> Result<(), Failure> {
+    let mut values = headers.get_all(header::EXPECT).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(()),
+        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"100-continue") => Ok(()),
+        _ => Err(Failure::request(Reason::Expectation)),
+    }
+}
+
+/// Checks the target's form, its authority and `Host`, and returns host and port.
+fn check_authority(request: &Parts, is_tls: bool) -> Result<(Box<str>, Option<u16>), &'static str> {
+    let is_h2 = request.version == Version::HTTP_2;
+    check_form(&request.method, &request.uri, is_h2, is_tls)?;
+    let mut hosts = request.headers.get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err("more than one Host");
+    }
+    let host = host.map(|host| split_authority(host.to_str().map_err(|_| "a Host that is not ASCII")?)).transpose()?;
+    let authority = request.uri.authority().map(|authority| split_authority(authority.as_str())).transpose()?;
+    match (authority, host) {
+        (Some(authority), Some(host)) if authority != host => Err("the target's authority differs from Host"),
+        (Some(authority), None) if is_h2 || request.version == Version::HTTP_10 => Ok(authority),
+        (Some(authority), Some(_)) => Ok(authority),
+        (None, Some(host)) => Ok(host),
+        (None, None) if request.version == Version::HTTP_10 => Ok(("".into(), None)),
+        (_, None) => Err("no Host"),
+    }
+}
+
+fn check_form(method: &Method, uri: &Uri, is_h2: bool, is_tls: bool) -> Result<(), &'static str> {
+    let is_connect = method == Method::CONNECT;
+    if uri.path() == "*" {
+        return Err("the target *");
+    }
+    let has_path = uri.path_and_query().is_some();
+    match (uri.scheme_str(), uri.authority()) {
+        (None, Some(authority)) if is_connect && !has_path => match authority.port_u16() {
+            Some(port) if port > 0 => Ok(()),
+            _ => Err("CONNECT without a port"),
+        },
+        _ if is_connect => Err("CONNECT with another target than host and port"),
+        (None, None) if has_path => Ok(()),
+        (Some(scheme), Some(_)) => check_scheme(scheme, is_h2, is_tls),
+        _ => Err("a target that is an authority only"),
+    }
+}
+
+/// A reverse proxy cannot be told to speak another scheme. Over HTTP/1 a forward proxy takes `http` targets in the clear
+/// and over TLS; `https` targets there need CONNECT.
+fn check_scheme(scheme: &str, is_h2: bool, is_tls: bool) -> Result<(), &'static str> {
+    match scheme {
+        "https" if is_tls => Ok(()),
+        "http" if !is_tls || !is_h2 => Ok(()),
+        "http" | "https" => Err("the target's scheme differs from the transport"),
+        _ => Err("a scheme other than http and https"),
+    }
+}
+
+/// Splits `host[:port]` and puts the host in lower case.
+fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> {
+    const MALFORMED: &str = "a Host that is not a host and a port";
+    let (host, rest) = if text.starts_with('[') {
+        let end = text.find(']').ok_or(MALFORMED)?;
+        text[1..end].parse::<std::net::Ipv6Addr>().map_err(|_| MALFORMED)?;
+        text.split_at(end + 1)
+    } else {
+        let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        };
+        if host.len() > 253 || !host.split('.').all(is_label) {
+            return Err(MALFORMED);
+        }
+        (host, rest)
+    };
+    let port = match rest.strip_prefix(':') {
+        None if rest.is_empty() => None,
+        Some(digits) if (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(digits.parse().map_err(|_| MALFORMED)?)
+        }
+        _ => return Err(MALFORMED),
+    };
+    Ok((host.to_ascii_lowercase().into(), port))
+}
+
+fn check_path(path: &str) -> Result<(), &'static str> {
+    if !path.starts_with('/') || path.starts_with("//") {
+        return Err("a path that begins with two slashes or with none");
+    }
+    let bytes = path.as_bytes();
+    for (index, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'%' => check_escape(bytes.get(index + 1..index + 3))?,
+            b'\\' | b'#' => return Err("a path with a backslash or a fragment"),
+            0x21..=0x7e => {}
+            _ => return Err("a path with a byte that is not visible ASCII"),
+        }
+    }
+    // A segment's parameters after `;` are dropped by some servers before dot segments are resolved.
+    let is_dots = |segment: &str| {
+        let name = segment.split(';').next().unwrap_or_default();
+        matches!(name.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")
+    };
+    // `%3b` is `;` to servers that decode first.
+    if path.replace("%3b", ";").replace("%3B", ";").split('/').any(is_dots) {
+        return Err("a path with dot segments");
+    }
+    Ok(())
+}
+
+/// Checks the two digits of an escape. An escape of a control, of `/`, `\`, `%` or of a byte above ASCII that is no UTF-8
+/// lead is read differently once it is decoded twice; UTF-8 passes, since no server gives it a meaning.
+fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
+    let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+    let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        None => Err("a path with a malformed escape"),
+        Some(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
+        Some(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Queries have no common syntax of escapes, so malformed ones pass; bytes outside visible ASCII do not.
+fn check_query(query: &str) -> Result<(), &'static str> {
+    if query.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#') {
+        return Ok(());
+    }
+    Err("a query with a byte that is not visible ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    /// Verdict for one head: `ok host port path query`, or the name of the reason.
+    fn verdict(version: Version, is_tls: bool, line: &str, headers: &[(&str, &str)]) -> String {
+        let (method, uri) = line.split_once(' ').unwrap();
+        let mut builder = Request::builder().version(version).method(method).uri(uri);
+        for (name, value) in headers {
+            builder = builder.header(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        // The library rejects some targets itself, before hyper's server would pass them.
+        let Ok(request) = builder.body(()) else { return "ambiguous".into() };
+        match check(&request.into_parts().0, is_tls) {
+            Ok(target) => format!("{} {:?} {} {:?}", target.host, target.port, target.path, target.query),
+            Err(failure) => failure.reason.name().into(),
+        }
+    }
+
+    #[test]
+    fn http1_framing_and_headers() {
+        const HOST: (&str, &str) = ("host", "a.example");
+        const OK: &str = "a.example None / None";
+        let cases: &[(&[(&str, &str)], &str)] = &[
+            (&[], OK),
+            (&[("transfer-encoding", "chunked")], OK),
+            (&[("transfer-encoding", "Chunked")], OK),
+            (&[("content-length", "0")], OK),
+            (&[("content-length", "18446744073709551615")], OK),
+            (&[("expect", "100-Continue")], OK),
+            (&[("connection", "close, x-mine")], OK),
+            (&[("x_mine", "1")], OK),
+            (&[("transfer-encoding", "chunked"), ("content-length", "4")], "ambiguous"),
+            (&[("transfer-encoding", "gzip, chunked")], "ambiguous"),
+            (&[("transfer-encoding", "chunked, chunked")], "ambiguous"),
+            (&[("transfer-encoding", "x"), ("transfer-encoding", "chunked")], "ambiguous"),
+            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], "ambiguous"),
+            (&[("transfer-encoding", "xchunked")], "ambiguous"),
+            (&[("transfer-encoding", "\"chunked\"")], "ambiguous"),
+            (&[("transfer-encoding", "")], "ambiguous"),
+            (&[("transfer_encoding", "chunked")], "ambiguous"),
+            (&[("content_length", "3")], "ambiguous"),
+            (&[("x_forwarded_for", "10.0.0.1")], "ambiguous"),
+            (&[("x-forwarded_for", "10.0.0.1")], "ambiguous"),
+            (&[("x_mine", "1"), ("x-mine", "2")], "ambiguous"),
+            (&[("content-length", "3"), ("content-length", "3")], "ambiguous"),
+            (&[("content-length", "0001")], "ambiguous"),
+            (&[("content-length", "1, 1")], "ambiguous"),
+            (&[("content-length", "+1")], "ambiguous"),
+            (&[("content-length", "-1")], "ambiguous"),
+            (&[("content-length", "0x1")], "ambiguous"),
+            (&[("content-length", "18446744073709551616")], "ambiguous"),
+            (&[("content-length", "")], "ambiguous"),
+            (&[("host", "a.example")], "ambiguous"),
+            (&[("connection", "Content-Length, host")], "ambiguous"),
+            (&[("connection", "close, transfer-encoding")], "ambiguous"),
+            (&[("expect", "200-ok")], "expectation"),
+            (&[("expect", "100-continue, x")], "expectation"),
+            (&[("expect", "100-continue"), ("expect", "100-continue")], "expectation"),
+        ];
+        for (headers, expected) in cases {
+            let headers: Vec<_> = [HOST].into_iter().chain(headers.iter().copied()).collect();
+            assert_eq!(verdict(Version::HTTP_11, false, "GET /", &headers), *expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn hosts() {
+        let cases = [
+            ("a.example", "a.example None / None"),
+            ("A.Example:8443", "a.example Some(8443) / None"),
+            ("[2001:db8::1]:443", "[2001:db8::1] Some(443) / None"),
+            ("10.0.0.1", "10.0.0.1 None / None"),
+            ("a, b", "ambiguous"),
+            ("a@b", "ambiguous"),
+            ("a/..", "ambiguous"),
+            ("a..b", "ambiguous"),
+            ("a.", "ambiguous"),
+            ("", "ambiguous"),
+            (":80", "ambiguous"),
+            ("a:", "ambiguous"),
+            ("a:+80", "ambiguous"),
+            ("a:65536", "ambiguous"),
+            ("a:80:80", "ambiguous"),
+            ("a b", "ambiguous"),
+            ("[::1", "ambiguous"),
+            ("[::1]x", "ambiguous"),
+            ("[1.2.3.4]", "ambiguous"),
+            ("a?b", "ambiguous"),
+            ("ä.example", "ambiguous"),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(verdict(Version::HTTP_11, false, "GET /", &[("host", host)]), expected, "{host}");
+        }
+        assert_eq!(verdict(Version::HTTP_11, false, "GET /", &[]), "ambiguous");
+        assert_eq!(verdict(Version::HTTP_10, false, "GET /", &[]), " None / None");
+        let coded = [("host", "a"), ("transfer-encoding", "chunked")];
+        assert_eq!(verdict(Version::HTTP_10, false, "GET /", &coded), "ambiguous");
+    }
+
+    #[test]
+    fn targets() {
+        let h1 = Version::HTTP_11;
+        let cases: &[(&str, &str)] = &[
+            ("GET /a/b?c=d", "a None /a/b Some(\"c=d\")"),
+            ("GET /a%20b/%C3%A4", "a None /a%20b/%C3%A4 None"),
+            ("GET /a;v=1/b...c/.hidden", "a None /a;v=1/b...c/.hidden None"),
+            ("GET /a//b", "a None /a//b None"),
+            ("GET /?a=%zz&b=../%2f", "a None / Some(\"a=%zz&b=../%2f\")"),
+            ("GET http://a/x", "a None /x None"),
+            ("GET http://A", "a None / None"),
+            ("GET http://b/x", "ambiguous"),
+            ("GET http://a:81/x", "ambiguous"),
+            ("GET http://u:p@a/x", "ambiguous"),
+            ("GET https://a/x", "ambiguous"),
+            ("GET ftp://a/x", "ambiguous"),
+            ("GET a:80", "ambiguous"),
+            ("GET *", "ambiguous"),
+            ("OPTIONS *", "ambiguous"),
+            ("CONNECT /x", "ambiguous"),
+            ("CONNECT a", "ambiguous"),
+            ("CONNECT http://a/", "ambiguous"),
+            ("GET //a/x", "ambiguous"),
+            ("GET /a/../b", "ambiguous"),
+            ("GET /a/./b", "ambiguous"),
+            ("GET /a/..", "ambiguous"),
+            ("GET /a/..;/b", "ambiguous"),
+            ("GET /a/..;x=1/b", "ambiguous"),
+            ("GET /a/..%3b/b", "ambiguous"),
+            ("GET /a/%2e%2E/b", "ambiguous"),
+            ("GET /a/.%2e/b", "ambiguous"),
+            ("GET /a%2fb", "ambiguous"),
+            ("GET /a%5Cb", "ambiguous"),
+            ("GET /a%00b", "ambiguous"),
+            ("GET /a%0d%0ab", "ambiguous"),
+            ("GET /a%252e", "ambiguous"),
+            ("GET /a%zz", "ambiguous"),
+            ("GET /a%2", "ambiguous"),
+            ("GET /a%+1", "ambiguous"),
+            ("GET /a\\b", "ambiguous"),
+            ("GET /ä", "ambiguous"),
+            ("GET /?ä", "ambiguous"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(verdict(h1, false, line, &[("host", "a")]), *expected, "{line}");
+        }
+        assert_eq!(verdict(h1, false, "CONNECT a:443", &[("host", "a:443")]), "a Some(443)  None");
+        assert_eq!(verdict(h1, false, "CONNECT a:443", &[("host", "b:443")]), "ambiguous");
+        let with_body = [("host", "a:443"), ("content-length", "3")];
+        assert_eq!(verdict(h1, false, "CONNECT a:443", &with_body), "ambiguous");
+    }
+
+    #[test]
+    fn http2_authority_and_scheme() {
+        let cases: &[(&str, bool, &[(&str, &str)], &str)] = &[
+            ("GET https://a/x", true, &[], "a None /x None"),
+            ("GET https://a/x", true, &[("host", "A")], "a None /x None"),
+            ("GET http://a/x", false, &[], "a None /x None"),
+            ("GET https://a/x", true, &[("host", "b")], "ambiguous"),
+            ("GET /x", true, &[], "ambiguous"),
+            ("GET https://u@a/x", true, &[], "ambiguous"),
+            ("GET http://a/x", true, &[], "ambiguous"),
+            ("GET https://a/x", false, &[], "ambiguous"),
+            ("GET https://a/x", true, &[("transfer-encoding", "chunked")], "ambiguous"),
+        ];
+        for (line, is_tls, headers, expected) in cases {
+            assert_eq!(verdict(Version::HTTP_2, *is_tls, line, headers), *expected, "{line} {is_tls} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let fits = "v".repeat(HEADER_BYTES_MAX - 64);
+        let large = "v".repeat(HEADER_BYTES_MAX);
+        for (value, expected) in [(fits, "a None / None"), (large, "too_large")] {
+            assert_eq!(verdict(Version::HTTP_2, false, "GET http://a/", &[("x", &value)]), expected);
+        }
+        let names: Vec<String> = (0..=HEADERS_MAX).map(|index| format!("x{index}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| (name.as_str(), "v")).collect();
+        assert_eq!(verdict(Version::HTTP_2, false, "GET http://a/", &headers), "too_large");
+        let line = format!("GET http://a/{}", "p".repeat(TARGET_BYTES_MAX));
+        assert_eq!(verdict(Version::HTTP_2, false, &line, &[]), "too_large");
+    }
+}
