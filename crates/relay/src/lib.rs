@@ -9,4 +9,5 @@ pub mod error;
 pub mod headers;
 pub mod request_check;
 pub mod route;
+pub mod server_tls;
 pub mod upstream;

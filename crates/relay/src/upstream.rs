@@ -1,5 +1,12 @@
 //! Upstreams: the servers that requests are forwarded to.
 
+pub mod address;
+pub mod body;
+mod connection;
+pub mod error;
+pub mod pool;
+pub mod tls;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,135 @@
+//! Opens connections to an upstream, with limits for everything that it can send.
+
+use std::future::Future as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper::rt::{Read, Write};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::address::dial;
+use super::body::RequestBody;
+use super::error::{Stage, UpstreamError};
+use super::tls::UpstreamTls;
+use super::{Protocol, Upstream};
+
+/// Read buffer of HTTP/1, which the head of a response must fit in.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Most headers of a response over HTTP/1.
+const HEADERS_MAX: usize = 100;
+/// Longest header list over HTTP/2, as its peer counts it.
+const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
+/// Bytes of one response that HTTP/2 holds for a slow client.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of all responses of an HTTP/2 connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes of one request that HTTP/2 holds for a slow upstream.
+const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Most streams per HTTP/2 connection, if the upstream allows more.
+const STREAMS_MAX: usize = 100;
+/// Pause between HTTP/2 pings while streams are open, and time for the reply.
+const PING: Duration = Duration::from_secs(20);
+
+/// A connection over HTTP/1. Dropping it lets the connection end.
+#[derive(Debug)]
+pub(super) struct Http1 {
+    pub(super) sender: http1::SendRequest<RequestBody>,
+    pub(super) driver: AbortHandle,
+    pub(super) idle_since: Instant,
+}
+
+/// A connection over HTTP/2, shared by requests.
+#[derive(Clone, Debug)]
+pub(super) struct Http2 {
+    pub(super) sender: http2::SendRequest<RequestBody>,
+    /// Requests on it.
+    pub(super) streams: Arc<AtomicUsize>,
+    /// Most streams that the upstream allows.
+    streams_max: Arc<AtomicUsize>,
+    pub(super) idle_since: Instant,
+}
+
+impl Http2 {
+    pub(super) fn has_room(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) < self.streams_max.load(Ordering::Relaxed).clamp(1, STREAMS_MAX)
+    }
+}
+
+/// A connection of either version.
+pub(super) enum Connection {
+    Http1(Http1),
+    Http2(Http2),
+}
+
+/// Resolves, dials and shakes hands within the connect timeout.
+pub(super) async fn open(upstream: &Upstream, tls: &UpstreamTls) -> Result<Connection, UpstreamError> {
+    let opening = async {
+        let tcp = dial(upstream).await?;
+        if !upstream.is_tls {
+            return handshake(TokioIo::new(tcp), upstream.protocol == Protocol::Http2).await;
+        }
+        let stream = tls.connect(upstream, tcp).await?;
+        let is_h2 = match (stream.get_ref().1.alpn_protocol(), upstream.protocol) {
+            (Some(b"h2"), Protocol::Auto | Protocol::Http2) => true,
+            (_, Protocol::Http2) => return Err(UpstreamError::unsent(Stage::Tls).because("the upstream lacks HTTP/2")),
+            _ => false,
+        };
+        handshake(TokioIo::new(stream), is_h2).await
+    };
+    let timeout = tokio::time::timeout(upstream.connect_timeout, opening);
+    timeout.await.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)))
+}
+
+async fn handshake<T>(io: T, is_h2: bool) -> Result<Connection, UpstreamError>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    if is_h2 { http2(io).await.map(Connection::Http2) } else { http1(io).await.map(Connection::Http1) }
+}
+
+async fn http1<T>(io: T) -> Result<Http1, UpstreamError>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .max_header_size(HEADER_LIST_BYTES_MAX as usize)
+        .max_headers(HEADERS_MAX)
+        .handshake(io)
+        .await
+        .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+    // Its error also reaches the request that it belongs to.
+    let driver = tokio::spawn(async move { drop(connection.with_upgrades().await) }).abort_handle();
+    Ok(Http1 { sender, driver, idle_since: Instant::now() })
+}
+
+async fn http2<T>(io: T) -> Result<Http2, UpstreamError>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .handshake(io)
+        .await
+        .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+    let streams_max = Arc::new(AtomicUsize::new(STREAMS_MAX));
+    let published = Arc::clone(&streams_max);
+    tokio::spawn(std::future::poll_fn(move |cx| {
+        let polled = std::pin::Pin::new(&mut connection).poll(cx).map(drop);
+        if polled.is_pending() {
+            published.store(connection.current_max_send_streams(), Ordering::Relaxed);
+        }
+        polled
+    }));
+    Ok(Http2 { sender, streams: Arc::default(), streams_max, idle_since: Instant::now() })
+}

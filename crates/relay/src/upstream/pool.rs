@@ -1,0 +1,401 @@
+//! A pool of connections to one upstream.
+//!
+//! A request is sent again only if none of its bytes were sent: an idle connection can be closed by the upstream at the
+//! moment in which it is taken. hyper gives the request back in that case, and no other retry exists.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use super::body::{Progress, RequestBody, UpstreamBody};
+use super::connection::{Connection, Http1, Http2, open};
+use super::error::{Cause, Stage, UpstreamError};
+use super::tls::UpstreamTls;
+use super::{Protocol, Upstream};
+
+/// Most idle connections that are tried before a new one is opened.
+const STALE_MAX: usize = 3;
+/// Time in which an HTTP/1 connection must become ready once the response was read, which it does unless the upstream
+/// responded early and still reads the request.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Connections to one upstream. A clone shares them.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Arc<Upstream>,
+    tls: UpstreamTls,
+    /// Idle connections over HTTP/1, last used last.
+    idle: Mutex<Vec<Http1>>,
+    /// All connections over HTTP/2.
+    shared: Mutex<Vec<Http2>>,
+    /// Rights to use a connection over HTTP/1.
+    permits: Arc<Semaphore>,
+    /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
+    opening: tokio::sync::Mutex<()>,
+    /// True once the upstream chose HTTP/1 by ALPN.
+    is_http1: AtomicBool,
+}
+
+/// The use of a connection by one request. Dropped, it closes an HTTP/1 connection.
+#[derive(Debug)]
+pub(super) enum Lease {
+    Http1 { connection: Option<Http1>, permit: Option<OwnedSemaphorePermit>, shared: Arc<Shared>, is_upgrade: bool },
+    Http2(Http2),
+}
+
+impl Lease {
+    /// True if the connection has left HTTP.
+    pub(super) fn is_upgrade(&self) -> bool {
+        matches!(self, Self::Http1 { is_upgrade: true, .. })
+    }
+
+    /// Gives the connection back.
+    pub(super) fn release(mut self) {
+        let Self::Http1 { connection, permit, shared, .. } = &mut self else { return };
+        let (Some(mut connection), permit, shared) = (connection.take(), permit.take(), Arc::clone(shared)) else {
+            return;
+        };
+        if connection.sender.is_ready() {
+            return shared.put(connection);
+        }
+        tokio::spawn(async move {
+            match timeout(READY_TIMEOUT, connection.sender.ready()).await {
+                Ok(Ok(())) => shared.put(connection),
+                _ => connection.driver.abort(),
+            }
+            drop(permit);
+        });
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        match self {
+            // hyper would read the rest of a response first. An upgraded connection is no longer its own.
+            Self::Http1 { connection: Some(connection), is_upgrade: false, .. } => connection.driver.abort(),
+            Self::Http1 { .. } => {}
+            Self::Http2(connection) => {
+                connection.streams.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn put(&self, mut connection: Http1) {
+        connection.idle_since = Instant::now();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push(connection);
+        let excess = idle.len().saturating_sub(self.upstream.connections_max.div_ceil(2));
+        idle.drain(..excess);
+    }
+
+    /// Closes connections that are closed or were idle for too long.
+    fn prune(&self) {
+        let (now, limit) = (Instant::now(), self.upstream.idle_timeout);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|connection| !connection.sender.is_closed() && now - connection.idle_since < limit);
+        drop(idle);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain_mut(|connection| {
+            if connection.streams.load(Ordering::Relaxed) > 0 {
+                connection.idle_since = now;
+            }
+            !connection.sender.is_closed() && now - connection.idle_since < limit
+        });
+    }
+
+    fn take_idle(self: &Arc<Self>, permit: &mut Option<OwnedSemaphorePermit>) -> Option<Lease> {
+        self.prune();
+        let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(self.lease(connection, permit.take()))
+    }
+
+    fn take_shared(&self) -> Option<Lease> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|connection| !connection.sender.is_closed());
+        let is_full = shared.len() >= self.upstream.connections_max.max(1);
+        let least_used = || shared.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed));
+        // At the limit of connections, a request waits for a stream within hyper.
+        let with_room = shared.iter().find(|connection| connection.has_room());
+        let connection = with_room.or_else(|| is_full.then(least_used).flatten())?.clone();
+        connection.streams.fetch_add(1, Ordering::Relaxed);
+        Some(Lease::Http2(connection))
+    }
+
+    fn lease(self: &Arc<Self>, connection: Http1, permit: Option<OwnedSemaphorePermit>) -> Lease {
+        Lease::Http1 { connection: Some(connection), permit, shared: Arc::clone(self), is_upgrade: false }
+    }
+
+    fn may_be_http2(&self) -> bool {
+        match self.upstream.protocol {
+            Protocol::Http1 => false,
+            Protocol::Http2 => true,
+            Protocol::Auto => self.upstream.is_tls && !self.is_http1.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Pool {
+    /// Creates an empty pool. Must be called within a tokio runtime, where a task closes idle connections.
+    pub fn new(upstream: Arc<Upstream>) -> Self {
+        let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        let interval = (upstream.idle_timeout / 2).max(Duration::from_millis(100));
+        let shared = Arc::new(Shared {
+            upstream,
+            tls: UpstreamTls::default(),
+            idle: Mutex::default(),
+            shared: Mutex::default(),
+            permits,
+            opening: tokio::sync::Mutex::default(),
+            is_http1: AtomicBool::new(false),
+        });
+        let pruned = Arc::downgrade(&shared);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(interval).await;
+                let Some(shared) = pruned.upgrade() else { return };
+                shared.prune();
+            }
+        });
+        Self(shared)
+    }
+
+    /// Returns the upstream.
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.0.upstream
+    }
+
+    /// Sends a request and returns the head of the response. The request's target needs a path only; its `Host`, or the
+    /// upstream's without one, becomes the authority. Headers of the hop must be removed already, except `Connection`
+    /// and `Upgrade` of a WebSocket request: after a 101, [`hyper::upgrade::on`] gives the connection, and the body must
+    /// be kept as long as it is in use, since it holds the permit.
+    ///
+    /// Dropping the future closes an HTTP/1 connection and resets an HTTP/2 stream.
+    ///
+    /// # Errors
+    ///
+    /// See [`Stage`]; `sent` tells if a repetition could do something twice.
+    pub async fn send<B>(&self, request: Request<B>, deadline: Instant) -> Result<Response<UpstreamBody>, UpstreamError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Cause>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let host = authority(&mut parts.headers, &self.0.upstream)?;
+        let (body, progress) = RequestBody::new(body);
+        let facts = Facts::of(&parts.method, &parts.headers);
+        let mut request = Request::from_parts(parts, body);
+        for attempt in 0..=STALE_MAX {
+            let (mut lease, is_reused) = self.take(deadline, attempt < STALE_MAX).await?;
+            address(&mut request, &host, &self.0.upstream, matches!(lease, Lease::Http2(_)))?;
+            match self.exchange(&mut lease, request, progress.clone(), deadline).await {
+                Ok(response) => return self.receive(response, lease, facts),
+                Err(Fault::Unsent(same, _)) if is_reused => request = *same,
+                Err(Fault::Unsent(_, error)) => return Err(UpstreamError::unsent(Stage::Exchange).because(error)),
+                Err(Fault::Failed(error)) => return Err(error),
+            }
+        }
+        Err(UpstreamError::unsent(Stage::Exchange))
+    }
+
+    /// Takes an idle or shared connection, or opens one. Returns true if others used it before.
+    async fn take(&self, deadline: Instant, may_reuse: bool) -> Result<(Lease, bool), UpstreamError> {
+        let shared = &self.0;
+        let busy = |_| UpstreamError::unsent(Stage::Busy);
+        let mut opening = None;
+        if shared.may_be_http2() {
+            if let Some(lease) = shared.take_shared() {
+                return Ok((lease, true));
+            }
+            opening = Some(timeout_at(deadline, shared.opening.lock()).await.map_err(busy)?);
+            if let Some(lease) = shared.take_shared() {
+                return Ok((lease, true));
+            }
+        }
+        let mut permit = None;
+        if shared.upstream.protocol != Protocol::Http2 {
+            if !shared.may_be_http2() {
+                opening = None;
+            }
+            let acquired = timeout_at(deadline, Arc::clone(&shared.permits).acquire_owned()).await.map_err(busy)?;
+            permit = Some(acquired.map_err(|_| UpstreamError::unsent(Stage::Busy))?);
+            if let Some(lease) = may_reuse.then(|| shared.take_idle(&mut permit)).flatten() {
+                return Ok((lease, true));
+            }
+        }
+        let opened = timeout_at(deadline, open(&shared.upstream, &shared.tls)).await;
+        let lease = match opened.map_err(|_| UpstreamError::unsent(Stage::ConnectTimeout))?? {
+            Connection::Http1(connection) => {
+                shared.is_http1.store(true, Ordering::Relaxed);
+                shared.lease(connection, permit)
+            }
+            Connection::Http2(connection) => {
+                connection.streams.fetch_add(1, Ordering::Relaxed);
+                shared.shared.lock().unwrap_or_else(PoisonError::into_inner).push(connection.clone());
+                Lease::Http2(connection)
+            }
+        };
+        drop(opening);
+        Ok((lease, false))
+    }
+
+    async fn exchange(
+        &self,
+        lease: &mut Lease,
+        request: Request<RequestBody>,
+        progress: watch::Receiver<Progress>,
+        deadline: Instant,
+    ) -> Result<Response<Incoming>, Fault> {
+        let sending = async {
+            match lease {
+                Lease::Http1 { connection: Some(connection), .. } => connection.sender.try_send_request(request).await,
+                Lease::Http1 { connection: None, .. } => unreachable!("a lease is released by value"),
+                Lease::Http2(connection) => connection.sender.try_send_request(request).await,
+            }
+        };
+        let is_client_fault = progress.clone();
+        tokio::select! {
+            sent = sending => sent.map_err(|error| Fault::of(error, *is_client_fault.borrow())),
+            error = self.watch(progress, deadline) => Err(Fault::Failed(error)),
+        }
+    }
+
+    /// Returns the error of the first timeout that passes.
+    async fn watch(&self, mut progress: watch::Receiver<Progress>, deadline: Instant) -> UpstreamError {
+        let upstream = &self.0.upstream;
+        loop {
+            let (end, stage) = match *progress.borrow_and_update() {
+                Progress::Offered(at) => (at + upstream.body_idle_timeout, Stage::Timeout),
+                Progress::Awaited(at) => (at + upstream.body_idle_timeout, Stage::RequestBodyTimeout),
+                Progress::Ended(at) => (at + upstream.first_byte_timeout, Stage::Timeout),
+                Progress::Failed => (deadline, Stage::RequestBody),
+            };
+            tokio::select! {
+                () = sleep_until(end.min(deadline)) => return UpstreamError::sent(stage),
+                Ok(()) = progress.changed() => {}
+            }
+        }
+    }
+
+    fn receive(
+        &self,
+        response: Response<Incoming>,
+        mut lease: Lease,
+        facts: Facts,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        check_response(&response, facts).map_err(|detail| UpstreamError::sent(Stage::Malformed(detail)))?;
+        if let Lease::Http1 { is_upgrade, .. } = &mut lease {
+            *is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        }
+        let is_close_delimited = is_close_delimited(&response, facts);
+        let idle_timeout = self.0.upstream.body_idle_timeout;
+        Ok(response.map(|body| UpstreamBody::new(body, lease, idle_timeout, is_close_delimited)))
+    }
+}
+
+/// Facts about a request that its response is checked against.
+#[derive(Clone, Copy)]
+struct Facts {
+    is_head: bool,
+    is_upgrade: bool,
+}
+
+impl Facts {
+    fn of(method: &Method, headers: &http::HeaderMap) -> Self {
+        Self { is_head: method == Method::HEAD, is_upgrade: headers.contains_key(header::UPGRADE) }
+    }
+}
+
+enum Fault {
+    /// Nothing was sent.
+    Unsent(Box<Request<RequestBody>>, hyper::Error),
+    Failed(UpstreamError),
+}
+
+impl Fault {
+    fn of(mut error: TrySendError<Request<RequestBody>>, progress: Progress) -> Self {
+        match error.take_message() {
+            Some(request) => Self::Unsent(Box::new(request), error.into_error()),
+            None => {
+                let stage = if progress == Progress::Failed { Stage::RequestBody } else { Stage::Exchange };
+                Self::Failed(UpstreamError::sent(stage).because(error.into_error()))
+            }
+        }
+    }
+}
+
+/// Takes the authority from `Host`, or from the upstream.
+fn authority(headers: &mut http::HeaderMap, upstream: &Upstream) -> Result<HeaderValue, UpstreamError> {
+    if let Some(host) = headers.remove(header::HOST) {
+        return Ok(host);
+    }
+    let host = if upstream.host.contains(':') { format!("[{}]", upstream.host) } else { upstream.host.to_string() };
+    let is_default = upstream.port == if upstream.is_tls { 443 } else { 80 };
+    let text = if is_default { host } else { format!("{host}:{}", upstream.port) };
+    HeaderValue::try_from(text).map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))
+}
+
+/// Puts target, `Host` and version in the form of the connection's version.
+fn address(
+    request: &mut Request<RequestBody>,
+    host: &HeaderValue,
+    upstream: &Upstream,
+    is_h2: bool,
+) -> Result<(), UpstreamError> {
+    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+    let mut builder = Uri::builder().path_and_query(path);
+    if is_h2 {
+        request.headers_mut().remove(header::HOST);
+        builder = builder.scheme(if upstream.is_tls { "https" } else { "http" }).authority(host.as_bytes());
+    } else {
+        request.headers_mut().insert(header::HOST, host.clone());
+    }
+    *request.version_mut() = if is_h2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    *request.uri_mut() = builder.build().map_err(|error| UpstreamError::unsent(Stage::Exchange).because(error))?;
+    Ok(())
+}
+
+/// Rejects responses whose end two readers see differently, and switches of protocol that nobody asked for.
+fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'static str> {
+    let headers = response.headers();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    match (codings.next(), lengths.next()) {
+        (Some(_), Some(_)) => return Err("Transfer-Encoding and Content-Length"),
+        (Some(coding), None) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => return Err("Transfer-Encoding"),
+        (None, Some(length)) if !length.as_bytes().iter().all(u8::is_ascii_digit) => return Err("Content-Length"),
+        _ => {}
+    }
+    if codings.next().is_some() || lengths.next().is_some() {
+        return Err("Transfer-Encoding or Content-Length more than once");
+    }
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !facts.is_upgrade {
+        return Err("an upgrade that was not asked for");
+    }
+    Ok(())
+}
+
+fn is_close_delimited<B>(response: &Response<B>, facts: Facts) -> bool {
+    let headers = response.headers();
+    let is_framed = headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
+    let status = response.status();
+    let has_body = !facts.is_head && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    response.version() < Version::HTTP_2 && !is_framed && has_body && !status.is_informational()
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+pub(super) mod tests;

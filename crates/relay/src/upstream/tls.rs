@@ -1,0 +1,107 @@
+//! TLS towards an upstream: always verified, with authorities and identity from files that can change.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::error::{Stage, UpstreamError};
+use super::{Protocol, Upstream};
+use crate::server_tls::{Stamp, TlsFileError, certificates, private_key, provider, roots};
+
+/// Shortest time between two looks at the files.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// TLS configuration of one upstream.
+#[derive(Debug, Default)]
+pub struct UpstreamTls(Mutex<Option<Loaded>>);
+
+#[derive(Debug)]
+struct Loaded {
+    config: Arc<ClientConfig>,
+    stamp: Stamp,
+    looked: Instant,
+}
+
+impl UpstreamTls {
+    /// Returns the configuration, read again if a file has changed. Looks at the files at most once per second, and
+    /// blocks for that time. Files that became unusable keep the configuration and are logged.
+    ///
+    /// # Errors
+    ///
+    /// Unusable files before a first success.
+    pub fn config(&self, upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(loaded) = loaded.as_ref().filter(|loaded| now - loaded.looked < LOOK_INTERVAL) {
+            return Ok(Arc::clone(&loaded.config));
+        }
+        let stamp = stamp(upstream);
+        match loaded.as_mut() {
+            Some(loaded) => {
+                loaded.looked = now;
+                if loaded.stamp != stamp {
+                    match load(upstream) {
+                        Ok(config) => (loaded.config, loaded.stamp) = (config, stamp),
+                        Err(error) => tracing::warn!(upstream = %upstream.name, %error, "keeping old TLS files"),
+                    }
+                }
+                Ok(Arc::clone(&loaded.config))
+            }
+            None => {
+                let config = load(upstream)?;
+                *loaded = Some(Loaded { config: Arc::clone(&config), stamp, looked: now });
+                Ok(config)
+            }
+        }
+    }
+
+    /// Performs the handshake over a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Stage::Files`] or [`Stage::Tls`].
+    pub async fn connect(&self, upstream: &Upstream, tcp: TcpStream) -> Result<TlsStream<TcpStream>, UpstreamError> {
+        let config = self.config(upstream).map_err(|error| UpstreamError::unsent(Stage::Files).because(error))?;
+        let name = ServerName::try_from(upstream.host.to_string())
+            .map_err(|error| UpstreamError::unsent(Stage::Tls).because(error))?;
+        let handshake = TlsConnector::from(config).connect(name, tcp).await;
+        handshake.map_err(|error| UpstreamError::unsent(Stage::Tls).because(error))
+    }
+}
+
+fn stamp(upstream: &Upstream) -> Stamp {
+    let identity = upstream.identity.as_ref();
+    let files: [Option<&PathBuf>; 3] =
+        [upstream.roots.as_ref(), identity.map(|(chain, _)| chain), identity.map(|(_, key)| key)];
+    Stamp::of(files.into_iter().flatten())
+}
+
+fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
+    // Without a file no authority is trusted; the configuration demands one.
+    let file = upstream.roots.clone().unwrap_or_default();
+    let rejected = |error: rustls::Error| TlsFileError::Rejected { file: file.clone(), reason: error.to_string() };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(rejected)?
+        .with_root_certificates(roots(&file)?);
+    let mut config = match &upstream.identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder
+            .with_client_auth_cert(certificates(chain)?, private_key(key)?)
+            .map_err(|error| TlsFileError::Rejected { file: chain.clone(), reason: error.to_string() })?,
+    };
+    let (h1, h2) = (b"http/1.1".to_vec(), b"h2".to_vec());
+    config.alpn_protocols = match upstream.protocol {
+        Protocol::Auto => vec![h2, h1],
+        Protocol::Http1 => vec![h1],
+        Protocol::Http2 => vec![h2],
+    };
+    Ok(Arc::new(config))
+}
