@@ -27,13 +27,17 @@ pub enum Reason {
     Forbidden(&'static str),
     /// No route fits.
     NoRoute,
+    /// A route fits, but not for the method.
+    NoMethod,
     /// The inner authority of a tunnel is not the tunnel's.
     Misdirected,
     /// An `Expect` other than `100-continue`.
     Expectation,
     /// A media type, charset or content coding that a rule needs and the relay cannot read.
     Unreadable(&'static str),
-    /// A body, header or parameter that is malformed, or whose selected value cannot be replaced.
+    /// A body that is not of its format.
+    Malformed(&'static str),
+    /// A selected value that cannot be replaced.
     Invalid(&'static str),
     /// A required value is absent.
     Missing,
@@ -97,15 +101,17 @@ impl Failure {
             Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
             Reason::Forbidden(_) => StatusCode::FORBIDDEN,
             Reason::NoRoute => StatusCode::NOT_FOUND,
+            Reason::NoMethod => StatusCode::METHOD_NOT_ALLOWED,
             Reason::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Reason::Expectation => StatusCode::EXPECTATION_FAILED,
             Reason::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Reason::Unreadable(_) if is_request => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen if is_request => {
+            Reason::Malformed(_) | Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen if is_request => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             Reason::TooLarge(..) if is_request => StatusCode::PAYLOAD_TOO_LARGE,
             Reason::Unreadable(_)
+            | Reason::Malformed(_)
             | Reason::Invalid(_)
             | Reason::Missing
             | Reason::CannotOpen
@@ -152,9 +158,11 @@ impl Reason {
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden(_) => "forbidden",
             Self::NoRoute => "no_route",
+            Self::NoMethod => "no_method",
             Self::Misdirected => "misdirected",
             Self::Expectation => "expectation",
             Self::Unreadable(_) => "unreadable",
+            Self::Malformed(_) => "malformed",
             Self::Invalid(_) => "invalid",
             Self::Missing => "missing",
             Self::CannotOpen => "cannot_open",
@@ -179,10 +187,12 @@ impl Reason {
             Self::Unauthenticated => "Credentials are required",
             Self::Forbidden(_) => "The destination is not allowed",
             Self::NoRoute => "No route fits the request",
+            Self::NoMethod => "No route of this path has the method",
             Self::Misdirected => "The request is for another authority than the tunnel",
             Self::Expectation => "Only 100-continue can be expected",
             Self::Unreadable(_) => "The body cannot be read",
-            Self::Invalid(_) => "The message is malformed, or a selected value cannot be replaced",
+            Self::Malformed(_) => "The body is malformed",
+            Self::Invalid(_) => "A selected value cannot be replaced",
             Self::Missing => "A required value is missing",
             Self::CannotOpen => "A value cannot be opened",
             Self::TooLarge(..) => "A limit is exceeded",
@@ -205,6 +215,7 @@ impl Reason {
             Self::Ambiguous(text)
             | Self::Forbidden(text)
             | Self::Unreadable(text)
+            | Self::Malformed(text)
             | Self::Invalid(text)
             | Self::Busy(text)
             | Self::EngineDenied(text)
@@ -251,3 +262,11 @@ pub fn problem(failure: &Failure, request_id: &str) -> String {
     out.push('}');
     out
 }
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.reason.name())
+    }
+}
+
+impl std::error::Error for Failure {}

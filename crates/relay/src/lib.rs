@@ -4,10 +4,28 @@
 //! and forwards all other bytes as they came. If a value cannot be replaced, the message does not pass.
 //! [`exchange`] is the path of one request: read it first.
 
+pub mod activity;
+pub mod admin;
+pub mod body;
+pub mod clients;
 pub mod coding;
+pub mod completion;
+pub mod config;
+pub mod edit;
+pub mod egress;
+pub mod engine;
 pub mod error;
+pub mod exchange;
+pub mod fields;
 pub mod headers;
+pub mod listener;
+pub mod message;
+pub mod metrics;
+pub mod relay;
 pub mod request_check;
 pub mod route;
+pub mod route_table;
+pub mod serve;
 pub mod server_tls;
 pub mod upstream;
+pub mod websocket;

@@ -1,1 +1,196 @@
-fn main() {}
+//! The `sealwire-relay` program.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use sealwire_relay::config::{self, Compiled, Config, LogFormat, LogLevel, TEMPLATE};
+use sealwire_relay::egress::authority;
+use sealwire_relay::serve::Server;
+use time::OffsetDateTime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Exit code of a configuration that cannot be used (sysexits.h, EX_USAGE).
+const BAD_CONFIG: u8 = 64;
+
+/// An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of traffic through a Sealwire engine.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "A first configuration:\n\n  sealwire-relay config template > relay.toml\n  sealwire-relay config check relay.toml\n  sealwire-relay serve --config relay.toml\n\n`sealwire dev --relay` starts an engine, a relay and an upstream to try it."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the relay until SIGTERM or SIGINT
+    Serve {
+        /// Configuration file
+        #[arg(long, value_name = "FILE", env = "SEALWIRE_RELAY_CONFIG")]
+        config: PathBuf,
+    },
+    /// Print a configuration, or check one
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Make the authority of a CONNECT proxy, which clients behind it must trust
+    Authority {
+        /// Hosts that may be intercepted, such as api.example.com; the authority can certify no others
+        #[arg(required = true, value_name = "HOST")]
+        hosts: Vec<String>,
+        /// File for the certificate
+        #[arg(long, value_name = "FILE", default_value = "egress-ca.pem")]
+        certificate: PathBuf,
+        /// File for the private key, created with mode 0600
+        #[arg(long, value_name = "FILE", default_value = "egress-ca-key.pem")]
+        key: PathBuf,
+        /// Validity
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3_650))]
+        days: u16,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print a commented configuration with every key and its default
+    Template,
+    /// Check a configuration and list its routes and rules; opens no file that it names
+    Check {
+        /// Configuration file
+        file: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Serve { config } => read(&config).and_then(|(config, compiled)| serve(&config, compiled)),
+        Command::Config(ConfigCommand::Template) => print(TEMPLATE),
+        Command::Config(ConfigCommand::Check { file }) => {
+            read(&file).and_then(|(config, compiled)| check(&config, &compiled))
+        }
+        Command::Authority { hosts, certificate, key, days } => create_authority(&hosts, &certificate, &key, days),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((message, code)) => {
+            let _ = writeln!(std::io::stderr(), "sealwire-relay: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// A message for people, and the exit code.
+type Failure = (String, u8);
+
+fn print(text: &str) -> Result<(), Failure> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| (error.to_string(), 1))
+}
+
+fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
+    let config = config::load(file).map_err(|error| (format!("{}: {error}", file.display()), BAD_CONFIG))?;
+    let compiled = config::compile(&config).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
+        (format!("{} cannot be used:{}", file.display(), lines.concat()), BAD_CONFIG)
+    })?;
+    Ok((config, compiled))
+}
+
+fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+    let mut out = String::new();
+    for listener in &compiled.listeners {
+        out += &format!("listener {} on {} ({:?})\n", listener.name, listener.config.address, listener.config.kind);
+        for route in config.route.iter().filter(|route| *route.listen == *listener.name) {
+            let methods = if route.methods.is_empty() { "any method".to_owned() } else { route.methods.join(", ") };
+            out += &format!("  route {}: {methods} {}{} -> {}\n", route.name, route.host, route.path, route.upstream);
+            for (direction, rules) in [("request", &route.request), ("response", &route.response)] {
+                for rule in rules {
+                    let places = [&rule.select, &rule.headers, &rule.query, &rule.segments];
+                    let places: Vec<&str> = places.into_iter().flatten().map(String::as_str).collect();
+                    out += &format!("    {direction}: {:?} {}\n", rule.action, places.join(", "));
+                }
+            }
+            if route.pass {
+                out += "    passes unchanged\n";
+            }
+        }
+    }
+    for warning in &compiled.warnings {
+        out += &format!("warning: {warning}\n");
+    }
+    print(&out)
+}
+
+fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
+    log(config);
+    for warning in &compiled.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| (error.to_string(), 1))?;
+    runtime.block_on(async {
+        let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+            (Ok(term), Ok(int)) => (term, int),
+            (Err(error), _) | (_, Err(error)) => return Err((error.to_string(), 1)),
+        };
+        let server = Server::start(config, compiled).await.map_err(|error| (error.to_string(), 1))?;
+        for (name, address) in server.addresses() {
+            tracing::info!(listener = %name, %address, "listening");
+        }
+        tracing::info!(address = %server.admin_address(), "probes and metrics");
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("draining; a second signal ends at once");
+        tokio::select! {
+            () = server.shutdown() => {}
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        Ok(())
+    })
+}
+
+fn log(config: &Config) {
+    let level = match config.log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    // Libraries log at `debug` what passes through them, so only this program's own targets go so far.
+    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
+        *metadata.level() <= tracing::Level::WARN
+            || metadata.target().starts_with("sealwire")
+            || metadata.target() == "access"
+    });
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = match config.log.format {
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Text => layer.boxed(),
+    };
+    let _ = tracing_subscriber::registry().with(layer.with_filter(ours).with_filter(level)).try_init();
+}
+
+fn create_authority(hosts: &[String], certificate: &Path, key: &Path, days: u16) -> Result<(), Failure> {
+    let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let new = authority::create(&names, days, OffsetDateTime::now_utc()).map_err(|error| (error.to_string(), 1))?;
+    let write = |path: &Path, mode: u32, text: &str| {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| (format!("{}: {error}", path.display()), 1))
+    };
+    write(key, 0o600, &new.key_pem)?;
+    write(certificate, 0o644, &new.cert_pem)?;
+    print(&format!("{} is what clients behind the relay trust; {} is secret\n", certificate.display(), key.display()))
+}

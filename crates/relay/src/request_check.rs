@@ -269,6 +269,10 @@ fn check_path(path: &str) -> Result<(), &'static str> {
             _ => return Err("a path with a byte that is not visible ASCII"),
         }
     }
+    // An overlong form such as `%c0%af` is a slash to lenient decoders.
+    if percent_encoding::percent_decode_str(path).decode_utf8().is_err() {
+        return Err("a path with escapes that are not UTF-8");
+    }
     // A segment's parameters after `;` are dropped by some servers before dot segments are resolved.
     let is_dots = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
@@ -281,8 +285,8 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the two digits of an escape. An escape of a control, of `/`, `\`, `%` or of a byte above ASCII that is no UTF-8
-/// lead is read differently once it is decoded twice; UTF-8 passes, since no server gives it a meaning.
+/// Checks the two digits of an escape. An escaped control, `/`, `\` or `%` is read differently by a server that decodes
+/// before it splits, or decodes twice.
 fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -439,6 +443,8 @@ mod tests {
             ("GET /a%00b", "ambiguous"),
             ("GET /a%0d%0ab", "ambiguous"),
             ("GET /a%252e", "ambiguous"),
+            ("GET /a%c0%afb", "ambiguous"),
+            ("GET /%c0%ae%c0%ae/b", "ambiguous"),
             ("GET /a%zz", "ambiguous"),
             ("GET /a%2", "ambiguous"),
             ("GET /a%+1", "ambiguous"),
@@ -457,7 +463,8 @@ mod tests {
 
     #[test]
     fn http2_authority_and_scheme() {
-        let cases: &[(&str, bool, &[(&str, &str)], &str)] = &[
+        type Case = (&'static str, bool, &'static [(&'static str, &'static str)], &'static str);
+        let cases: &[Case] = &[
             ("GET https://a/x", true, &[], "a None /x None"),
             ("GET https://a/x", true, &[("host", "A")], "a None /x None"),
             ("GET http://a/x", false, &[], "a None /x None"),

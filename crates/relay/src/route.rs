@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use http::HeaderName;
 use sealwire_payload::Selection;
+use sealwire_relay_body::BodyRule;
 
-use crate::upstream::Upstream;
+use crate::upstream::pool::Pool;
 
 /// One route of a listener.
 #[derive(Debug)]
 pub struct Route {
     /// Unique name, for logs and metrics.
     pub name: Arc<str>,
+    /// Path as configured, for the log, which never has the path of a request.
+    pub path: Box<str>,
     /// Destination of its requests.
-    pub upstream: Arc<Upstream>,
+    pub upstream: Pool,
     /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None` keeps the path.
     pub strip_prefix: Option<Box<str>>,
     /// If true, bodies and headers pass unchanged, and no rule exists.
@@ -45,6 +48,52 @@ pub struct Direction {
     pub pass_unparsed: bool,
     /// Longest body in bytes that is held before it is forwarded. A streamed body has no such limit.
     pub body_bytes_max: usize,
+    /// The rules for bodies, if all of them are for every media type.
+    shared: Option<Arc<[BodyRule]>>,
+}
+
+impl Direction {
+    /// Creates a direction.
+    pub fn new(rules: Vec<Rule>, stream: bool, pass_unparsed: bool, body_bytes_max: usize) -> Self {
+        let is_for_all = rules.iter().all(|rule| rule.types.is_empty());
+        let shared = is_for_all.then(|| rules.iter().map(|rule| rule.body_rule(true)).collect());
+        Self { rules, stream, pass_unparsed, body_bytes_max, shared }
+    }
+
+    /// Rules for bodies of a media type, at the positions of all rules; `None` if no rule is for it.
+    pub fn body_rules(&self, media_type: &str) -> Option<Arc<[BodyRule]>> {
+        if let Some(shared) = &self.shared {
+            return Some(Arc::clone(shared));
+        }
+        let is_for = |rule: &Rule| {
+            rule.body.is_some() && (rule.types.is_empty() || rule.types.iter().any(|name| **name == *media_type))
+        };
+        self.rules.iter().any(is_for).then(|| self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect())
+    }
+}
+
+impl Rule {
+    /// The rule for the scanner of bodies. One that does not apply selects nothing.
+    fn body_rule(&self, applies: bool) -> BodyRule {
+        let selection = self.body.clone().filter(|_| applies);
+        let containers = match self.containers {
+            Containers::Deny => sealwire_relay_body::Containers::Deny,
+            Containers::Whole => sealwire_relay_body::Containers::Whole,
+            Containers::Leaves => sealwire_relay_body::Containers::Leaves,
+        };
+        BodyRule { required: self.required && selection.is_some(), selection, containers }
+    }
+
+    /// Returns true if a message without a value in its body is rejected.
+    pub const fn requires_body_value(&self) -> bool {
+        self.required && self.body.is_some()
+    }
+
+    /// The first text of the rule, for messages.
+    pub fn first_select(&self) -> Option<Box<str>> {
+        let header = || self.headers.first().map(|name| name.as_str().into());
+        self.select.first().cloned().or_else(header).or_else(|| self.query.first().or(self.segments.first()).cloned())
+    }
 }
 
 /// One rule: the values that it selects and the action on them.
@@ -60,7 +109,7 @@ pub struct Rule {
     /// relay can read.
     pub types: Vec<Box<str>>,
     /// Values in the body: paths as in the engine's `select`.
-    pub body: Option<Selection>,
+    pub body: Option<Arc<Selection>>,
     /// The texts of `body`, for messages.
     pub select: Vec<Box<str>>,
     /// Headers whose whole value is replaced.

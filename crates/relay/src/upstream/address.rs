@@ -4,6 +4,7 @@
 //! changes its address between the two (DNS rebinding) gains nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::net::{TcpStream, lookup_host};
@@ -63,16 +64,16 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Resolves the upstream's host once. Dropping the future is safe.
+/// Resolves a host once. Dropping the future is safe.
 ///
 /// # Errors
 ///
 /// [`Stage::Resolve`] without addresses, [`Stage::Denied`] if any address is not allowed: a name with public and private
 /// addresses is either misconfigured or an attack.
-pub async fn resolve(upstream: &Upstream) -> Result<Vec<SocketAddr>, UpstreamError> {
-    let found = match upstream.host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, upstream.port)],
-        Err(_) => lookup_host((upstream.host.as_ref(), upstream.port))
+pub async fn resolve(host: &str, port: u16, networks: &[IpNet]) -> Result<Vec<SocketAddr>, UpstreamError> {
+    let found = match host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => lookup_host((host, port))
             .await
             .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?
             .collect(),
@@ -80,7 +81,7 @@ pub async fn resolve(upstream: &Upstream) -> Result<Vec<SocketAddr>, UpstreamErr
     if found.is_empty() {
         return Err(UpstreamError::unsent(Stage::Resolve));
     }
-    if !found.iter().all(|address| is_allowed(address.ip(), &upstream.addresses)) {
+    if !found.iter().all(|address| is_allowed(address.ip(), networks)) {
         return Err(UpstreamError::unsent(Stage::Denied));
     }
     Ok(found)
@@ -89,8 +90,18 @@ pub async fn resolve(upstream: &Upstream) -> Result<Vec<SocketAddr>, UpstreamErr
 /// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest of the connect
 /// timeout, so that one silent address does not use it up. The caller bounds the whole by that timeout.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
-    let end = tokio::time::Instant::now() + upstream.connect_timeout;
-    let addresses = resolve(upstream).await?;
+    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout).await
+}
+
+/// As [`dial`], for a host that is no upstream. Without `networks`, its addresses must be public.
+pub async fn dial_host(
+    host: &str,
+    port: u16,
+    networks: &[IpNet],
+    connect_timeout: Duration,
+) -> Result<TcpStream, UpstreamError> {
+    let end = tokio::time::Instant::now() + connect_timeout;
+    let addresses = resolve(host, port, networks).await?;
     let tried = addresses.len().min(ADDRESSES_MAX);
     let mut last = UpstreamError::unsent(Stage::Connect);
     for (index, address) in addresses.into_iter().take(tried).enumerate() {
@@ -148,10 +159,9 @@ mod tests {
     #[tokio::test]
     async fn literals_and_names_follow_the_policy() {
         for host in ["127.0.0.1", "::1", "169.254.169.254", "localhost"] {
-            let upstream = super::super::pool::tests::upstream(host, 9, &[]);
-            assert_eq!(resolve(&upstream).await.unwrap_err().stage, Stage::Denied, "{host}");
+            assert_eq!(resolve(host, 9, &[]).await.unwrap_err().stage, Stage::Denied, "{host}");
         }
-        let upstream = super::super::pool::tests::upstream("127.0.0.1", 9, &["127.0.0.0/8"]);
-        assert_eq!(resolve(&upstream).await.unwrap(), ["127.0.0.1:9".parse().unwrap()]);
+        let networks = ["127.0.0.0/8".parse().unwrap()];
+        assert_eq!(resolve("127.0.0.1", 9, &networks).await.unwrap(), ["127.0.0.1:9".parse().unwrap()]);
     }
 }

@@ -4,7 +4,7 @@
 //! moment in which it is taken. hyper gives the request back in that case, and no other retry exists.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +33,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Pool(Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     upstream: Arc<Upstream>,
     tls: UpstreamTls,
     /// Idle connections over HTTP/1, last used last.
@@ -46,6 +46,8 @@ struct Shared {
     opening: tokio::sync::Mutex<()>,
     /// True once the upstream chose HTTP/1 by ALPN.
     is_http1: AtomicBool,
+    /// Done once the task that closes idle connections runs.
+    prunes: Once,
 }
 
 /// The use of a connection by one request. Dropped, it closes an HTTP/1 connection.
@@ -149,11 +151,10 @@ impl Shared {
 }
 
 impl Pool {
-    /// Creates an empty pool. Must be called within a tokio runtime, where a task closes idle connections.
+    /// Creates an empty pool.
     pub fn new(upstream: Arc<Upstream>) -> Self {
         let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
-        let interval = (upstream.idle_timeout / 2).max(Duration::from_millis(100));
-        let shared = Arc::new(Shared {
+        Self(Arc::new(Shared {
             upstream,
             tls: UpstreamTls::default(),
             idle: Mutex::default(),
@@ -161,8 +162,14 @@ impl Pool {
             permits,
             opening: tokio::sync::Mutex::default(),
             is_http1: AtomicBool::new(false),
-        });
-        let pruned = Arc::downgrade(&shared);
+            prunes: Once::new(),
+        }))
+    }
+
+    /// Starts the task that closes idle connections. It ends with the pool.
+    fn start_pruning(&self) {
+        let interval = (self.0.upstream.idle_timeout / 2).max(Duration::from_millis(100));
+        let pruned = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
@@ -170,7 +177,6 @@ impl Pool {
                 shared.prune();
             }
         });
-        Self(shared)
     }
 
     /// Returns the upstream.
@@ -193,6 +199,7 @@ impl Pool {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Cause>,
     {
+        self.0.prunes.call_once(|| self.start_pruning());
         let (mut parts, body) = request.into_parts();
         let host = authority(&mut parts.headers, &self.0.upstream)?;
         let (body, progress) = RequestBody::new(body);
@@ -275,12 +282,14 @@ impl Pool {
 
     /// Returns the error of the first timeout that passes.
     async fn watch(&self, mut progress: watch::Receiver<Progress>, deadline: Instant) -> UpstreamError {
-        let upstream = &self.0.upstream;
+        let (body_idle, first_byte) = (self.0.upstream.body_idle_timeout, self.0.upstream.first_byte_timeout);
+        // An empty body ended before the connection was taken.
+        let start = Instant::now();
         loop {
             let (end, stage) = match *progress.borrow_and_update() {
-                Progress::Offered(at) => (at + upstream.body_idle_timeout, Stage::Timeout),
-                Progress::Awaited(at) => (at + upstream.body_idle_timeout, Stage::RequestBodyTimeout),
-                Progress::Ended(at) => (at + upstream.first_byte_timeout, Stage::Timeout),
+                Progress::Offered(at) => (at.max(start) + body_idle, Stage::Timeout),
+                Progress::Awaited(at) => (at.max(start) + body_idle, Stage::RequestBodyTimeout),
+                Progress::Ended(at) => (at.max(start) + first_byte, Stage::Timeout),
                 Progress::Failed => (deadline, Stage::RequestBody),
             };
             tokio::select! {

@@ -105,3 +105,35 @@ fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
     };
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealwire_dev_ca::{Authority, Validity};
+
+    #[tokio::test]
+    async fn changed_roots_are_read_again_and_bad_ones_are_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = dir.path().join("ca.pem");
+        let mut upstream = super::super::pool::tests::upstream("localhost", 1, &[]);
+        upstream.roots = Some(roots.clone());
+        let tls = UpstreamTls::default();
+        assert!(tls.config(&upstream).unwrap_err().to_string().contains("ca.pem"));
+        let write = |text: &str| {
+            let new = dir.path().join("new");
+            std::fs::write(&new, text).unwrap();
+            std::fs::rename(&new, &roots).unwrap();
+            if let Some(loaded) = tls.0.lock().unwrap().as_mut() {
+                loaded.looked -= LOOK_INTERVAL;
+            }
+        };
+        let authority = || Authority::create("test", Validity::days(1)).unwrap();
+        write(authority().cert_pem());
+        let first = tls.config(&upstream).unwrap();
+        assert!(Arc::ptr_eq(&first, &tls.config(&upstream).unwrap()));
+        write("no PEM");
+        assert!(Arc::ptr_eq(&first, &tls.config(&upstream).unwrap()));
+        write(authority().cert_pem());
+        assert!(!Arc::ptr_eq(&first, &tls.config(&upstream).unwrap()));
+    }
+}

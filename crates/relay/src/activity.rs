@@ -1,0 +1,267 @@
+//! Time limits of a client's connection: the wait for a request's head, idleness, and a client that does not read.
+//!
+//! hyper's own header timer also runs between two requests, so it cannot tell a slow head from an idle connection. Here
+//! a connection is idle until its next byte arrives, and from then on its head is due.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Time limits of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From a request's first byte to the end of its head; also from the connection's start to its first byte.
+    pub header: Duration,
+    /// Without any request.
+    pub idle: Duration,
+    /// Without progress of a write.
+    pub write: Duration,
+}
+
+/// Reason to end a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// The head of a request did not arrive in time.
+    Header,
+    /// No request for some time.
+    Idle,
+}
+
+/// What happens on one connection. Shared by its I/O, its exchanges and the task that watches it.
+#[derive(Debug)]
+pub struct Activity {
+    timeouts: Timeouts,
+    in_flight: AtomicUsize,
+    /// Set by the first request over HTTP/2, whose frames between requests begin no head.
+    is_http2: AtomicBool,
+    since: Mutex<Since>,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    /// A head is due since then.
+    Head(Instant),
+    /// Idle since then.
+    Idle(Instant),
+}
+
+impl Activity {
+    /// A connection that has just been accepted: its first head is due.
+    pub fn new(timeouts: Timeouts) -> Self {
+        Self {
+            timeouts,
+            in_flight: AtomicUsize::new(0),
+            is_http2: AtomicBool::new(false),
+            since: Mutex::new(Since::Head(Instant::now())),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that the head of a request arrived. The guard notes the end of its response.
+    pub fn begin(self: &Arc<Self>, is_http2: bool) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        if is_http2 {
+            self.is_http2.store(true, Ordering::Relaxed);
+        }
+        InFlight(Arc::clone(self))
+    }
+
+    /// Bytes received and sent so far.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.received.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed))
+    }
+
+    fn since(&self) -> std::sync::MutexGuard<'_, Since> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        if self.in_flight.load(Ordering::Acquire) > 0 || self.is_http2.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut since = self.since();
+        if matches!(*since, Since::Idle(_)) {
+            *since = Since::Head(Instant::now());
+        }
+    }
+
+    /// Returns the expired limit, or the time of the next check.
+    fn check(&self, now: Instant) -> Result<Instant, Expired> {
+        if self.in_flight.load(Ordering::Acquire) > 0 {
+            return Ok(now + self.timeouts.header.min(self.timeouts.idle));
+        }
+        let (due, expired) = match *self.since() {
+            Since::Head(since) => (since + self.timeouts.header, Expired::Header),
+            Since::Idle(since) => (since + self.timeouts.idle, Expired::Idle),
+        };
+        if now >= due { Err(expired) } else { Ok(due.min(now + self.timeouts.header)) }
+    }
+
+    /// Waits until a limit has passed. Safe to drop.
+    pub async fn expired(&self) -> Expired {
+        loop {
+            match self.check(Instant::now()) {
+                Ok(next) => tokio::time::sleep_until(next).await,
+                Err(expired) => return expired,
+            }
+        }
+    }
+}
+
+/// An exchange on a connection.
+#[derive(Debug)]
+pub struct InFlight(Arc<Activity>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        *self.0.since() = Since::Idle(Instant::now());
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// I/O that counts bytes, notes when heads begin, and fails when a write makes no progress for some time.
+#[derive(Debug)]
+pub struct Watched<T> {
+    io: T,
+    activity: Arc<Activity>,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Watched<T> {
+    /// Watches I/O.
+    pub const fn new(io: T, activity: Arc<Activity>) -> Self {
+        Self { io, activity, stalled: None }
+    }
+
+    /// Passes progress on, and turns a stall that lasts too long into an error.
+    fn progress<R>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if poll.is_ready() {
+            self.stalled = None;
+            return poll;
+        }
+        let write = self.activity.timeouts.write;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(write)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.io).poll_read(cx, buf);
+        let read = buf.filled().len() - before;
+        if read > 0 {
+            self.activity.read(read);
+        }
+        poll
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = poll {
+            self.activity.sent.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        self.progress(cx, poll)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.io).poll_flush(cx);
+        self.progress(cx, poll)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        if let Poll::Ready(Ok(written)) = poll {
+            self.activity.sent.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        self.progress(cx, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+
+    const TIMEOUTS: Timeouts =
+        Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(60), write: Duration::from_secs(15) };
+
+    async fn seconds_until_expired(activity: &Activity) -> (Expired, u64) {
+        let begun = Instant::now();
+        let expired = activity.expired().await;
+        (expired, begun.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_head_is_due_at_once() {
+        let activity = Activity::new(TIMEOUTS);
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_stays_until_its_next_byte() {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        drop(activity.begin(false));
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Idle, 60));
+        drop(activity.begin(false));
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        activity.read(1);
+        // Further bytes of the head buy no time.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        activity.read(1);
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exchange_has_no_limit_here() {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        let exchange = activity.begin(false);
+        let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
+        assert!(expired.is_err());
+        activity.read(1);
+        drop(exchange);
+        assert_eq!(activity.expired().await, Expired::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_between_requests_of_http2_begin_no_head() {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        drop(activity.begin(true));
+        activity.read(17);
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Idle, 60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_stalls_fails() {
+        let (near, _far) = tokio::io::duplex(8);
+        let mut watched = Watched::new(near, Arc::new(Activity::new(TIMEOUTS)));
+        let begun = Instant::now();
+        let error = watched.write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!((error.kind(), begun.elapsed().as_secs()), (io::ErrorKind::TimedOut, 15));
+    }
+}

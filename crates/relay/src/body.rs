@@ -1,0 +1,193 @@
+//! Bodies of messages: sources that the relay reads, and outgoing bodies that hyper polls.
+//!
+//! hyper polls an outgoing body when it can write, so a slow reader slows the source down. An outgoing body that fails
+//! makes hyper break the message off: HTTP/1.1 closes without the last chunk, HTTP/2 resets the stream. No reader takes
+//! a broken body for a complete one.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use crate::completion::Completion;
+use crate::edit::Editor;
+use crate::error::{Failure, Reason};
+
+/// A body that the relay reads, with every failure already named.
+pub type Source = UnsyncBoxBody<Bytes, Failure>;
+
+/// Creates a source of a client's request. It fails if no byte arrives for `idle`.
+pub fn from_client(body: Incoming, idle: Duration) -> Source {
+    let body = body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
+    Idle { body, idle, sleep: Box::pin(tokio::time::sleep(idle)) }.boxed_unsync()
+}
+
+/// Fails if no frame arrives for some time.
+struct Idle<B> {
+    body: B,
+    idle: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            let next = Instant::now() + this.idle;
+            this.sleep.as_mut().reset(next);
+            return Poll::Ready(frame);
+        }
+        ready!(this.sleep.as_mut().poll(cx));
+        Poll::Ready(Some(Err(Failure::request(Reason::ClientTimeout))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Edited frames, as a stream.
+type Edited = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>;
+
+enum Content {
+    Whole(Option<Bytes>),
+    Pass(Source),
+    Edited(Edited),
+}
+
+/// A body that leaves the relay.
+pub struct Outgoing {
+    content: Content,
+    /// Takes the failure of the body, for the side that only sees that it broke off.
+    failed: Arc<OnceLock<Failure>>,
+    /// Ends the exchange when the body ends.
+    completion: Option<Completion>,
+    allowed_trailers: fn(&mut HeaderMap),
+}
+
+impl std::fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Outgoing")
+    }
+}
+
+impl Outgoing {
+    fn new(content: Content) -> Self {
+        Self { content, failed: Arc::default(), completion: None, allowed_trailers: HeaderMap::clear }
+    }
+
+    /// A body without bytes.
+    pub fn empty() -> Self {
+        Self::new(Content::Whole(None))
+    }
+
+    /// A body with these bytes.
+    pub fn whole(bytes: Bytes) -> Self {
+        Self::new(Content::Whole((!bytes.is_empty()).then_some(bytes)))
+    }
+
+    /// A body that passes unchanged. `filter` removes trailers that must not pass.
+    pub fn pass(source: Source, filter: fn(&mut HeaderMap)) -> Self {
+        Self { allowed_trailers: filter, ..Self::new(Content::Pass(source)) }
+    }
+
+    /// A body that is edited while it passes. `first` was edited before.
+    pub fn edited(first: Option<Bytes>, editor: Editor) -> Self {
+        let state = (first, editor);
+        Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold(
+            state,
+            |(first, mut editor)| async move {
+                match first {
+                    Some(bytes) => Ok(Some((bytes, (None, editor)))),
+                    None => Ok(editor.next().await?.map(|bytes| (bytes, (None, editor)))),
+                }
+            },
+        ))))
+    }
+
+    /// The cell that takes the failure of this body.
+    pub fn failed(&self) -> Arc<OnceLock<Failure>> {
+        Arc::clone(&self.failed)
+    }
+
+    /// Attaches the end of the exchange.
+    pub fn completing(mut self, completion: Completion) -> Self {
+        self.completion = Some(completion);
+        self
+    }
+
+    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        match &mut self.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Edited(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
+            Content::Pass(source) => Pin::new(source).poll_frame(cx).map_ok(|frame| match frame.into_trailers() {
+                Ok(mut trailers) => {
+                    (self.allowed_trailers)(&mut trailers);
+                    Frame::trailers(trailers)
+                }
+                Err(frame) => frame,
+            }),
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let frame = ready!(self.poll_content(cx));
+        let this = &mut *self;
+        match &frame {
+            Some(Ok(frame)) => {
+                if let (Some(completion), Some(data)) = (&mut this.completion, frame.data_ref()) {
+                    completion.sent(data.len());
+                }
+            }
+            Some(Err(failure)) => {
+                let _ = this.failed.set(failure.clone());
+                if let Some(completion) = &mut this.completion {
+                    completion.broke_off(failure);
+                }
+            }
+            None => {
+                if let Some(completion) = &mut this.completion {
+                    completion.is_complete();
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Pass(source) => source.is_end_stream(),
+            Content::Edited(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Content::Pass(source) => source.size_hint(),
+            Content::Edited(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Authentication of clients: by certificate, by token, or not at all.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
+use http::{HeaderMap, HeaderValue};
+use rustls::pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+
+use crate::error::{Failure, Reason};
+
+/// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
+const TOKEN_BYTES_MIN: usize = 20;
+
+/// Who is let in.
+pub enum Clients {
+    /// Everybody.
+    Open,
+    /// Clients whose certificate the handshake verified, with one of these names; all of them if there are none.
+    Certificate(HashSet<Box<str>>),
+    /// Clients with one of these tokens. Only digests are kept.
+    Bearer(HashSet<[u8; 32]>),
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open => "Open",
+            Self::Certificate(_) => "Certificate",
+            Self::Bearer(_) => "Bearer",
+        })
+    }
+}
+
+impl Clients {
+    /// Reads a file with one token per line. Lines that begin with `#` are comments.
+    ///
+    /// # Errors
+    /// A sentence without a token in it.
+    pub fn tokens(path: &Path) -> Result<Self, String> {
+        let text = zeroize::Zeroizing::new(
+            std::fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), error.kind()))?,
+        );
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut tokens = HashSet::new();
+        for line in lines {
+            if line.len() < TOKEN_BYTES_MIN || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(format!(
+                    "{}: a token is shorter than {TOKEN_BYTES_MIN} characters, or not of visible ASCII",
+                    path.display()
+                ));
+            }
+            tokens.insert(digest(line.as_bytes()));
+        }
+        if tokens.is_empty() { Err(format!("{}: no token", path.display())) } else { Ok(Self::Bearer(tokens)) }
+    }
+
+    /// Decides on a request. `name` is that of the client's verified certificate. Returns the principal for the log.
+    ///
+    /// # Errors
+    /// [`Reason::Unauthenticated`].
+    pub fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        is_proxy: bool,
+        name: Option<&Arc<str>>,
+    ) -> Result<Option<Arc<str>>, Failure> {
+        let unauthenticated = || Failure::request(Reason::Unauthenticated);
+        match self {
+            Self::Open => Ok(None),
+            Self::Certificate(allowed) => {
+                let name = name.filter(|name| allowed.is_empty() || allowed.contains(&***name));
+                name.cloned().map(Some).ok_or_else(unauthenticated)
+            }
+            Self::Bearer(tokens) => {
+                let header = if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION };
+                let mut values = headers.get_all(header).iter();
+                let (Some(value), None) = (values.next(), values.next()) else { return Err(unauthenticated()) };
+                let token = token_of(value, is_proxy).ok_or_else(unauthenticated)?;
+                // A lookup by digest takes a time that says nothing about the token.
+                if tokens.contains(&digest(&token)) { Ok(None) } else { Err(unauthenticated()) }
+            }
+        }
+    }
+}
+
+/// The token of `Bearer TOKEN`. A proxy client that only knows user and password sends the token as its password.
+fn token_of(value: &HeaderValue, is_proxy: bool) -> Option<Vec<u8>> {
+    let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.trim().as_bytes().to_vec());
+    }
+    if !is_proxy || !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, rest.trim()).ok()?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair.get(colon + 1..)?.to_vec())
+}
+
+fn digest(token: &[u8]) -> [u8; 32] {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(token).into()
+}
+
+/// Name of a client's certificate: its first DNS name or URI, or its common name.
+pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let alternative = names.and_then(|names| {
+        names.value.general_names.iter().find_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::URI(name) => Some(Arc::from(*name)),
+            _ => None,
+        })
+    });
+    let common = || certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(Arc::from);
+    alternative.or_else(common)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bearer() -> Clients {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# comment\n0123456789abcdefghij\n").unwrap();
+        Clients::tokens(file.path()).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        let basic =
+            |pair: &str| format!("Basic {}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair));
+        for (is_proxy, value, is_let_in) in [
+            (false, "Bearer 0123456789abcdefghij".to_owned(), true),
+            (false, "bearer  0123456789abcdefghij".to_owned(), true),
+            (false, "Bearer 0123456789abcdefghi".to_owned(), false),
+            (false, "Bearer 0123456789abcdefghijk".to_owned(), false),
+            (false, "Bearer # comment".to_owned(), false),
+            (false, "Bearer ".to_owned(), false),
+            (false, "0123456789abcdefghij".to_owned(), false),
+            (false, basic("x:0123456789abcdefghij"), false),
+            (true, basic("x:0123456789abcdefghij"), true),
+            (true, basic("0123456789abcdefghij:"), false),
+            (true, "Basic ???".to_owned(), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, value.parse().unwrap());
+            assert_eq!(bearer().authenticate(&headers, is_proxy, None).is_ok(), is_let_in, "{value}");
+            headers.append(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, "Bearer x".parse().unwrap());
+            assert!(bearer().authenticate(&headers, is_proxy, None).is_err(), "two headers");
+        }
+        assert!(bearer().authenticate(&HeaderMap::new(), false, None).is_err());
+    }
+
+    #[test]
+    fn weak_files_of_tokens_are_rejected_without_their_text() {
+        for text in ["", "# only a comment", "short-s3cret", "0123456789abcdefghij with space s3cret"] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let error = Clients::tokens(file.path()).unwrap_err();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_let_in_by_name() {
+        let only = Clients::Certificate(HashSet::from(["relay.example".into()]));
+        let all = Clients::Certificate(HashSet::new());
+        let (known, other): (Arc<str>, Arc<str>) = ("relay.example".into(), "other".into());
+        let headers = HeaderMap::new();
+        assert_eq!(only.authenticate(&headers, false, Some(&known)), Ok(Some(known)));
+        assert!(only.authenticate(&headers, false, Some(&other)).is_err());
+        assert!(only.authenticate(&headers, false, None).is_err());
+        assert!(all.authenticate(&headers, false, Some(&other)).is_ok());
+        assert!(all.authenticate(&headers, false, None).is_err());
+    }
+}

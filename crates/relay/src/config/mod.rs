@@ -1,0 +1,546 @@
+//! Configuration: one TOML file with environment overrides, complete and checked before a port is bound.
+//!
+//! [`Config`] is the text as it stands, with defaults. [`compile`] turns it into listeners, upstreams and routes, or
+//! lists every error. No error repeats a value, because a secret can be pasted into the wrong key.
+
+mod compile;
+mod text;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+pub use compile::{Compiled, CompiledListener, compile};
+pub use text::{ConfigError, TEMPLATE, load, parse};
+
+/// The whole configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The engine.
+    pub engine: EngineConfig,
+    /// Limits of the process.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Probes and metrics.
+    #[serde(default)]
+    pub admin: AdminConfig,
+    /// Log.
+    #[serde(default)]
+    pub log: LogConfig,
+    /// Listeners by name.
+    #[serde(default)]
+    pub listen: BTreeMap<String, ListenConfig>,
+    /// Upstreams by name.
+    #[serde(default)]
+    pub upstream: BTreeMap<String, UpstreamConfig>,
+    /// Routes.
+    #[serde(default)]
+    pub route: Vec<RouteConfig>,
+}
+
+/// Addresses and certificates for the engine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineConfig {
+    /// `host:port` of each engine.
+    pub endpoints: Vec<String>,
+    /// Name in the engines' certificates; the host of each endpoint if empty.
+    #[serde(default)]
+    pub server_name: String,
+    /// Authority of the engines' certificates, PEM.
+    pub ca: PathBuf,
+    /// The relay's certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// The relay's private key, PEM.
+    pub key: PathBuf,
+    /// Longest time of one call in milliseconds.
+    #[serde(default = "defaults::deadline_ms")]
+    pub deadline_ms: u32,
+    /// Connections to each engine.
+    #[serde(default = "defaults::connections")]
+    pub connections: usize,
+    /// Calls at once on one connection.
+    #[serde(default = "defaults::in_flight_max")]
+    pub in_flight_max: usize,
+}
+
+mod defaults {
+    pub(super) const fn deadline_ms() -> u32 {
+        2_000
+    }
+    pub(super) const fn connections() -> usize {
+        2
+    }
+    pub(super) const fn in_flight_max() -> usize {
+        256
+    }
+    pub(super) const fn yes() -> bool {
+        true
+    }
+}
+
+/// Limits of the process. Every number is per process unless its name says otherwise.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections of clients.
+    pub connections_max: u32,
+    /// Exchanges at once.
+    pub requests_max: u32,
+    /// Bytes of bodies that are held or streamed at once.
+    pub memory_bytes: usize,
+    /// Longest body that is held, in bytes, unless its route says otherwise.
+    pub body_bytes: usize,
+    /// Longest body that is held after it was decompressed, in bytes.
+    pub decoded_bytes: usize,
+    /// Memory that is counted for each direction of a body that streams, in bytes.
+    pub stream_window_bytes: usize,
+    /// Longest selected value, in bytes.
+    pub value_bytes: usize,
+    /// Longest line of JSON lines or event of an event stream that is held because malformed ones pass, in bytes.
+    pub record_bytes: usize,
+    /// Longest head of a request over HTTP/2, in bytes.
+    pub header_bytes: u32,
+    /// Requests at once on one connection over HTTP/2.
+    pub streams_per_connection: u32,
+    /// Time for the head of a request and for a TLS handshake, in milliseconds.
+    pub header_timeout_ms: u64,
+    /// Time without a byte of a body, or without progress of a write, in milliseconds.
+    pub body_idle_timeout_ms: u64,
+    /// Time without a request after which a connection is closed, in milliseconds.
+    pub idle_timeout_ms: u64,
+    /// Time without a message after which a WebSocket is closed, in milliseconds.
+    pub websocket_idle_timeout_ms: u64,
+    /// Time for exchanges to end at a shutdown, in milliseconds.
+    pub drain_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 12_000,
+            requests_max: 4_096,
+            memory_bytes: 1 << 30,
+            body_bytes: 1 << 20,
+            decoded_bytes: 10 << 20,
+            stream_window_bytes: 2 << 20,
+            value_bytes: 1 << 20,
+            record_bytes: 1 << 20,
+            header_bytes: 32 << 10,
+            streams_per_connection: 100,
+            header_timeout_ms: 10_000,
+            body_idle_timeout_ms: 15_000,
+            idle_timeout_ms: 60_000,
+            websocket_idle_timeout_ms: 300_000,
+            drain_ms: 25_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Time without a byte of a body.
+    pub const fn body_idle(&self) -> Duration {
+        Duration::from_millis(self.body_idle_timeout_ms)
+    }
+
+    /// Time for a head or a handshake.
+    pub const fn header_timeout(&self) -> Duration {
+        Duration::from_millis(self.header_timeout_ms)
+    }
+
+    /// Time without a request.
+    pub const fn idle_timeout(&self) -> Duration {
+        Duration::from_millis(self.idle_timeout_ms)
+    }
+
+    /// Time without a WebSocket message.
+    pub const fn websocket_idle(&self) -> Duration {
+        Duration::from_millis(self.websocket_idle_timeout_ms)
+    }
+
+    /// Time for a drain.
+    pub const fn drain(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
+    }
+}
+
+/// Probes and metrics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Address of `/live`, `/ready` and `/metrics`.
+    pub address: SocketAddr,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self { address: SocketAddr::from(([127, 0, 0, 1], 8_444)) }
+    }
+}
+
+/// Log.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Form of the lines.
+    pub format: LogFormat,
+    /// Least important level.
+    pub level: LogLevel,
+    /// One line per request.
+    pub access: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: LogLevel::Info, access: true }
+    }
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Level of log lines.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Errors alone.
+    Error,
+    /// And warnings.
+    Warn,
+    /// And changes of state.
+    Info,
+    /// And details.
+    Debug,
+}
+
+/// A listener.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenConfig {
+    /// Address.
+    pub address: SocketAddr,
+    /// Reverse proxy or CONNECT proxy.
+    #[serde(default)]
+    pub kind: ListenKind,
+    /// Certificate chain towards clients, PEM. Without it the listener speaks plaintext.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// Allows plaintext on an address that is not loopback.
+    #[serde(default)]
+    pub plaintext: bool,
+    /// Authentication of clients.
+    #[serde(default)]
+    pub clients: ClientsKind,
+    /// Authority of clients' certificates, PEM, with `clients = "mtls"`.
+    pub client_ca: Option<PathBuf>,
+    /// Names of clients that are let in, with `clients = "mtls"`; all of the authority if empty.
+    #[serde(default)]
+    pub principals: Vec<String>,
+    /// File with one token per line, with `clients = "bearer"`.
+    pub tokens: Option<PathBuf>,
+    /// Keeps `Forwarded` and `X-Forwarded-*` of clients.
+    #[serde(default)]
+    pub trust_forwarded: bool,
+    /// Authority for interception, PEM; `kind = "forward"`.
+    pub authority_certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub authority_key: Option<PathBuf>,
+    /// `host:port` whose tunnels pass untouched; `kind = "forward"`.
+    #[serde(default)]
+    pub tunnel: Vec<String>,
+    /// Networks of the addresses of tunnels that pass untouched; public addresses alone if empty.
+    #[serde(default)]
+    pub tunnel_addresses: Vec<ipnet::IpNet>,
+    /// Handling of hosts that neither a route nor `tunnel` names; `kind = "forward"`.
+    #[serde(default)]
+    pub unlisted: Unlisted,
+}
+
+/// Kind of a listener.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenKind {
+    /// Reverse proxy.
+    #[default]
+    Reverse,
+    /// CONNECT proxy.
+    Forward,
+}
+
+/// Authentication of clients.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientsKind {
+    /// By certificate. The default, so that an open listener is said to be one.
+    #[default]
+    Mtls,
+    /// By a token in `Authorization`, or in `Proxy-Authorization` of a CONNECT proxy.
+    Bearer,
+    /// None.
+    Open,
+}
+
+/// Handling of hosts that a CONNECT proxy does not know.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Unlisted {
+    /// 403.
+    #[default]
+    Deny,
+    /// The bytes pass untouched.
+    Tunnel,
+}
+
+/// An upstream.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpstreamConfig {
+    /// `https://host[:port][/prefix]` or `http://...`.
+    pub url: String,
+    /// Authorities that are trusted for it, PEM. Needed with https.
+    pub roots: Option<PathBuf>,
+    /// The relay's certificate chain towards it, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// Networks of its addresses; public addresses alone if empty.
+    #[serde(default)]
+    pub addresses: Vec<ipnet::IpNet>,
+    /// HTTP versions.
+    #[serde(default)]
+    pub protocol: ProtocolConfig,
+    /// Connections at once over HTTP/1.1.
+    #[serde(default = "UpstreamConfig::connections_max")]
+    pub connections_max: usize,
+    /// Time for DNS, TCP and TLS, in milliseconds.
+    #[serde(default = "UpstreamConfig::connect_timeout_ms")]
+    pub connect_timeout_ms: u64,
+    /// Time from the end of the request to the head of the response, in milliseconds.
+    #[serde(default = "UpstreamConfig::first_byte_timeout_ms")]
+    pub first_byte_timeout_ms: u64,
+    /// Time without a byte of a body, in milliseconds.
+    #[serde(default = "UpstreamConfig::body_idle_timeout_ms")]
+    pub body_idle_timeout_ms: u64,
+    /// Time after which an unused connection is closed, in milliseconds.
+    #[serde(default = "UpstreamConfig::idle_timeout_ms")]
+    pub idle_timeout_ms: u64,
+}
+
+impl UpstreamConfig {
+    const fn connections_max() -> usize {
+        256
+    }
+    const fn connect_timeout_ms() -> u64 {
+        5_000
+    }
+    const fn first_byte_timeout_ms() -> u64 {
+        30_000
+    }
+    const fn body_idle_timeout_ms() -> u64 {
+        15_000
+    }
+    const fn idle_timeout_ms() -> u64 {
+        30_000
+    }
+}
+
+/// HTTP versions towards an upstream.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ProtocolConfig {
+    /// ALPN decides; HTTP/1.1 without TLS.
+    #[default]
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, also without TLS.
+    Http2,
+}
+
+/// A route.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Unique name.
+    pub name: String,
+    /// Name of its listener.
+    pub listen: String,
+    /// `api.example.com`, `*.example.com` or `*`.
+    #[serde(default = "RouteConfig::any_host")]
+    pub host: String,
+    /// `/orders/{id}` or `/files/{*rest}`.
+    pub path: String,
+    /// Methods; all if empty.
+    #[serde(default)]
+    pub methods: Vec<String>,
+    /// Name of its upstream.
+    pub upstream: String,
+    /// Prefix of the path that is removed.
+    pub strip_prefix: Option<String>,
+    /// Passes requests and responses unchanged.
+    #[serde(default)]
+    pub pass: bool,
+    /// App of its rules.
+    pub app: Option<String>,
+    /// Handling of an engine that does not answer.
+    #[serde(default)]
+    pub fail: FailKind,
+    /// Time for the exchange, in milliseconds.
+    #[serde(default = "RouteConfig::deadline_ms")]
+    pub deadline_ms: u64,
+    /// Longest body that is held, in bytes; `limits.body_bytes` if absent.
+    pub body_bytes: Option<usize>,
+    /// Forwards request bodies while they arrive.
+    #[serde(default)]
+    pub request_stream: bool,
+    /// Forwards response bodies while they arrive.
+    #[serde(default = "defaults::yes")]
+    pub response_stream: bool,
+    /// Handling of request bodies that cannot be read.
+    #[serde(default)]
+    pub request_unparsed: UnparsedKind,
+    /// Handling of response bodies that cannot be read.
+    #[serde(default)]
+    pub response_unparsed: UnparsedKind,
+    /// Origins whose WebSockets are allowed; absent for none.
+    pub websocket_origins: Option<Vec<String>>,
+    /// Rules for requests.
+    #[serde(default)]
+    pub request: Vec<RuleConfig>,
+    /// Rules for responses.
+    #[serde(default)]
+    pub response: Vec<RuleConfig>,
+}
+
+impl RouteConfig {
+    fn any_host() -> String {
+        "*".to_owned()
+    }
+    const fn deadline_ms() -> u64 {
+        30_000
+    }
+}
+
+/// Handling of an engine that does not answer.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum FailKind {
+    /// The request fails.
+    #[default]
+    Closed,
+    /// Values pass in the clear.
+    Open,
+}
+
+/// Handling of bodies that cannot be read.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum UnparsedKind {
+    /// The message is rejected.
+    #[default]
+    Deny,
+    /// The body passes unchanged.
+    Pass,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleConfig {
+    /// The action.
+    pub action: ActionKind,
+    /// Media types of bodies; every readable one if empty.
+    #[serde(default)]
+    pub types: Vec<String>,
+    /// Paths of values in the body.
+    #[serde(default)]
+    pub select: Vec<String>,
+    /// Headers.
+    #[serde(default)]
+    pub headers: Vec<String>,
+    /// Query parameters.
+    #[serde(default)]
+    pub query: Vec<String>,
+    /// Path segments.
+    #[serde(default)]
+    pub segments: Vec<String>,
+    /// App; the route's if absent.
+    pub app: Option<String>,
+    /// Collection of tokens.
+    pub collection: Option<String>,
+    /// Masking function.
+    pub mask: Option<String>,
+    /// Context bytes.
+    pub context: Option<ContextConfig>,
+    /// A message without the value is rejected.
+    #[serde(default)]
+    pub required: bool,
+    /// Handling of selected arrays and objects.
+    #[serde(default)]
+    pub containers: ContainersKind,
+    /// Handling of values that need no action.
+    pub unneeded: Option<UnneededKind>,
+}
+
+/// Action of a rule.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Action`")]
+pub enum ActionKind {
+    Encrypt,
+    Decrypt,
+    Tokenize,
+    Detokenize,
+    Mask,
+}
+
+/// Context of a rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum ContextConfig {
+    /// These bytes.
+    Literal(String),
+    /// A header of the request.
+    Header {
+        /// Its name.
+        header: String,
+    },
+    /// A path segment of the request.
+    Segment {
+        /// Its name in the route's path.
+        segment: String,
+    },
+}
+
+/// Handling of selected arrays and objects.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Containers`")]
+pub enum ContainersKind {
+    #[default]
+    Deny,
+    Whole,
+    Leaves,
+}
+
+/// Handling of values that need no action.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Unneeded`")]
+pub enum UnneededKind {
+    Pass,
+    Deny,
+    Apply,
+}

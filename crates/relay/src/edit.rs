@@ -1,0 +1,225 @@
+//! Edits one body: source bytes, scanner, engine calls, and the edited bytes in their order.
+//!
+//! Bodies are cut by their content, never by reads: the scanner finds the same pieces for any cut. A batch starts as
+//! soon as fewer than [`CALLS_MAX`] calls run, so a lone event leaves at once and a burst fills its batches. Memory is
+//! bounded by one read, [`CALLS_MAX`] + 1 batches and the value that is being read.
+//!
+//! [`Editor::next`] can be dropped at any time; calls that run continue with the next call of it, and end with the
+//! editor.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesOrdered;
+use http_body_util::BodyExt as _;
+use sealwire_relay_body::{Piece, Scanner};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::body::Source;
+use crate::coding::Decoder;
+use crate::engine::{Engine, Scope};
+use crate::error::{Failure, Reason};
+
+/// Concurrent engine calls of one body.
+const CALLS_MAX: usize = 2;
+/// Most values of one batch.
+const BATCH_VALUES_MAX: usize = 512;
+/// A batch closes when its pieces have this many bytes.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// An editor of one body.
+pub struct Editor {
+    source: Source,
+    decoder: Option<Decoder>,
+    scanner: Scanner,
+    engine: Engine,
+    scope: Arc<Scope>,
+    /// Pieces that no batch has yet.
+    pending: VecDeque<Piece>,
+    pending_bytes: usize,
+    pending_values: usize,
+    calls: FuturesOrdered<BoxFuture<'static, Result<Vec<Bytes>, Failure>>>,
+    output: VecDeque<Bytes>,
+    source_ended: bool,
+    /// Longest source, after decoding, in bytes; `None` for a body that streams.
+    bytes_left: Option<usize>,
+    bytes_max: usize,
+    /// Source as it was read, if the caller may need it.
+    originals: Option<Vec<Bytes>>,
+    /// Memory that is counted for the body.
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Editor {
+    /// Creates an editor. `bytes_max` limits a body that is held; `None` is for one that streams.
+    pub fn new(
+        source: Source,
+        decoder: Option<Decoder>,
+        scanner: Scanner,
+        engine: Engine,
+        scope: Arc<Scope>,
+        bytes_max: Option<usize>,
+    ) -> Self {
+        Self {
+            source,
+            decoder,
+            scanner,
+            engine,
+            scope,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            pending_values: 0,
+            calls: FuturesOrdered::new(),
+            output: VecDeque::new(),
+            source_ended: false,
+            bytes_left: bytes_max,
+            bytes_max: bytes_max.unwrap_or(0),
+            originals: None,
+            memory: None,
+        }
+    }
+
+    /// Keeps the source, for [`Editor::into_originals`].
+    pub fn keep_originals(&mut self) {
+        self.originals = Some(Vec::new());
+    }
+
+    /// Keeps memory until the body ends.
+    pub fn reserve(&mut self, memory: OwnedSemaphorePermit) {
+        self.memory = Some(memory);
+    }
+
+    /// Returns the next edited bytes, or `None` after the last ones.
+    ///
+    /// # Errors
+    /// The failure that ends the body. Bytes that were returned before are correct.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            if let Some(bytes) = self.output.pop_front() {
+                return Ok(Some(bytes));
+            }
+            while self.calls.len() < CALLS_MAX && !self.pending.is_empty() {
+                self.start_batch();
+            }
+            if !self.output.is_empty() {
+                continue;
+            }
+            if self.source_ended && self.calls.is_empty() {
+                return Ok(None);
+            }
+            let may_read =
+                !self.source_ended && self.pending_bytes < BATCH_BYTES_MAX && self.pending_values < BATCH_VALUES_MAX;
+            tokio::select! {
+                biased;
+                Some(edited) = self.calls.next(), if !self.calls.is_empty() => self.output.extend(edited?),
+                frame = self.source.frame(), if may_read => self.take(frame.transpose()?.map(|frame| frame.into_data()))?,
+            }
+        }
+    }
+
+    /// Returns all edited bytes of a body that is held.
+    ///
+    /// # Errors
+    /// As [`Editor::next`].
+    pub async fn collect(&mut self) -> Result<Vec<Bytes>, Failure> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// Reads the rest of the source and returns all of it as it came, decoded.
+    ///
+    /// # Errors
+    /// A failure of the source, or the limit of the body.
+    pub async fn into_originals(mut self) -> Result<Vec<Bytes>, Failure> {
+        while !self.source_ended {
+            match self.source.frame().await.transpose()?.map(http_body::Frame::into_data) {
+                Some(Ok(data)) => drop(self.decoded(data)?),
+                Some(Err(_trailers)) => {}
+                None => self.source_ended = true,
+            }
+        }
+        Ok(self.originals.unwrap_or_default())
+    }
+
+    /// Scans a frame of the source, or its end.
+    fn take(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) -> Result<(), Failure> {
+        let mut found = Vec::new();
+        match frame {
+            // Trailers of an edited body can be digests of the bytes that came. They are dropped.
+            Some(Err(_trailers)) => return Ok(()),
+            Some(Ok(data)) => {
+                let data = self.decoded(data)?;
+                self.scanner.push(&data, &mut found).map_err(|error| self.failure_of(&error))?;
+            }
+            None => {
+                self.source_ended = true;
+                if let Some(decoder) = self.decoder.take() {
+                    let mut rest = Vec::new();
+                    decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
+                    let rest = self.counted(rest.into())?;
+                    self.scanner.push(&rest, &mut found).map_err(|error| self.failure_of(&error))?;
+                }
+                self.scanner.finish(&mut found).map_err(|error| self.failure_of(&error))?;
+            }
+        }
+        for piece in &found {
+            self.pending_bytes += piece.source().len();
+            if piece.hole().is_some() {
+                self.pending_values += 1;
+            }
+        }
+        self.pending.extend(found);
+        Ok(())
+    }
+
+    fn decoded(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+        let Some(decoder) = &mut self.decoder else { return self.counted(data) };
+        let mut out = Vec::new();
+        decoder.push(&data, &mut out).map_err(|error| self.scope.failure(error.reason()))?;
+        self.counted(out.into())
+    }
+
+    fn counted(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+        if let Some(left) = &mut self.bytes_left {
+            let too_large = Reason::TooLarge("body", self.bytes_max as u64);
+            *left = left.checked_sub(data.len()).ok_or_else(|| self.scope.failure(too_large))?;
+        }
+        if let Some(originals) = &mut self.originals {
+            originals.push(data.clone());
+        }
+        Ok(data)
+    }
+
+    fn failure_of(&self, error: &sealwire_relay_body::BodyError) -> Failure {
+        self.scope.body_failure(error)
+    }
+
+    /// Moves pieces into a batch and starts its call. Pieces without a value need no call.
+    fn start_batch(&mut self) {
+        let (mut batch, mut bytes, mut values) = (Vec::new(), 0, 0);
+        while let Some(piece) = self.pending.front() {
+            let is_hole = piece.hole().is_some();
+            let is_full = values >= BATCH_VALUES_MAX || bytes >= BATCH_BYTES_MAX;
+            if is_full {
+                break;
+            }
+            values += usize::from(is_hole);
+            bytes += piece.source().len();
+            batch.extend(self.pending.pop_front());
+        }
+        self.pending_bytes -= bytes;
+        self.pending_values -= values;
+        if values == 0 && self.calls.is_empty() {
+            self.output.extend(batch.into_iter().map(Piece::into_source));
+            return;
+        }
+        let (engine, scope) = (self.engine.clone(), Arc::clone(&self.scope));
+        self.calls.push_back(Box::pin(async move { engine.replace(&scope, batch).await }));
+    }
+}

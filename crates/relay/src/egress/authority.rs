@@ -1,0 +1,232 @@
+//! The authority for interception: issues a certificate for each intercepted host, on demand.
+//!
+//! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay may intercept (RFC
+//! 5280, section 4.2.1.10), so a stolen key of it impersonates nobody else. Leaves live for a day and only in memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lru::LruCache;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256,
+};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert, ServerConfig};
+use rustls::sign::CertifiedKey;
+use time::{Duration, OffsetDateTime};
+
+/// Validity of a leaf.
+const LEAF_VALID: Duration = Duration::hours(24);
+/// A leaf that is valid for less than this is issued again.
+const RENEW_BEFORE: Duration = Duration::hours(1);
+/// Leaves and authorities begin this long ago, for clients whose clocks are behind.
+const BACKDATED: Duration = Duration::hours(1);
+/// Most leaves in memory. Each takes about 2 KiB.
+const LEAVES_MAX: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1_024).expect("1,024 is not zero");
+
+/// An error of the authority. Never carries key material.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The certificate or the key is not PEM, not an authority, or of another pair.
+    #[error("the authority's certificate or key cannot be used")]
+    Unusable(#[source] rcgen::Error),
+    /// The certificate is not of an authority.
+    #[error("the certificate is not of an authority")]
+    NotAnAuthority,
+    /// The key is of another certificate.
+    #[error("the key does not belong to the certificate")]
+    KeyMismatch,
+    /// A leaf could not be signed.
+    #[error("cannot issue a certificate")]
+    Issue(#[source] rcgen::Error),
+    /// The TLS library does not take the leaf.
+    #[error("cannot use an issued certificate")]
+    Leaf(#[source] rustls::Error),
+}
+
+/// An authority with its leaves.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    not_after: OffsetDateTime,
+    leaves: Mutex<LruCache<Box<str>, (Arc<ServerConfig>, OffsetDateTime)>>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").field("not_after", &self.not_after).finish_non_exhaustive()
+    }
+}
+
+/// Certificate and key of a new authority, in PEM.
+pub struct NewAuthority {
+    /// The certificate, which clients trust.
+    pub cert_pem: String,
+    /// The private key. Store it with mode 0600.
+    pub key_pem: zeroize::Zeroizing<String>,
+}
+
+/// Creates an authority that can certify these hosts only.
+///
+/// # Errors
+/// [`AuthorityError::Issue`] if a host is no DNS name.
+pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAuthority, AuthorityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "Sealwire relay interception");
+    params.not_before = now - BACKDATED;
+    params.not_after = now + Duration::days(i64::from(days));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let permitted_subtrees = hosts.iter().map(|host| GeneralSubtree::DnsName((*host).to_owned())).collect();
+    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
+    let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
+    Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })
+}
+
+impl Authority {
+    /// Loads an authority from the contents of its files.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn load(cert_pem: &str, key_pem: &str) -> Result<Self, AuthorityError> {
+        let (_, pem) =
+            x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).map_err(|_| AuthorityError::NotAnAuthority)?;
+        let certificate = pem.parse_x509().map_err(|_| AuthorityError::NotAnAuthority)?;
+        if !certificate.is_ca() {
+            return Err(AuthorityError::NotAnAuthority);
+        }
+        let key = KeyPair::from_pem(key_pem).map_err(AuthorityError::Unusable)?;
+        if rcgen::PublicKeyData::subject_public_key_info(&key) != certificate.public_key().raw {
+            return Err(AuthorityError::KeyMismatch);
+        }
+        let not_after = certificate.validity().not_after.to_datetime();
+        let issuer = Issuer::from_ca_cert_pem(cert_pem, key).map_err(AuthorityError::Unusable)?;
+        Ok(Self { issuer, not_after, leaves: Mutex::new(LruCache::new(LEAVES_MAX)) })
+    }
+
+    /// End of the authority's validity.
+    pub const fn not_after(&self) -> OffsetDateTime {
+        self.not_after
+    }
+
+    /// Returns the TLS configuration of a host, with a leaf that is issued if there is none. Takes about 100 us then,
+    /// under the lock of all leaves, so two connections to one new host issue one leaf.
+    ///
+    /// # Errors
+    /// [`AuthorityError`] if the host is no DNS name.
+    pub fn server_config(&self, host: &str, now: OffsetDateTime) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((config, not_after)) = leaves.get(host)
+            && *not_after > now + RENEW_BEFORE
+        {
+            return Ok(Arc::clone(config));
+        }
+        let not_after = (now + LEAF_VALID).min(self.not_after);
+        let leaf = Arc::new(self.issue(host, now, not_after)?);
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(AuthorityError::Leaf)?;
+        let resolver = OneHost { host: host.into(), leaf };
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let config = Arc::new(config);
+        leaves.put(host.into(), (Arc::clone(&config), not_after));
+        Ok(config)
+    }
+
+    fn issue(
+        &self,
+        host: &str,
+        now: OffsetDateTime,
+        not_after: OffsetDateTime,
+    ) -> Result<CertifiedKey, AuthorityError> {
+        let mut params = CertificateParams::new([host.to_owned()]).map_err(AuthorityError::Issue)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.not_before = now - BACKDATED;
+        params.not_after = not_after;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(AuthorityError::Issue)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        CertifiedKey::from_der(vec![certificate.der().clone()], key, &aws_lc_rs::default_provider())
+            .map_err(AuthorityError::Leaf)
+    }
+}
+
+/// Gives the leaf to clients that name the tunnel's host. Others get an alert.
+#[derive(Debug)]
+struct OneHost {
+    host: Box<str>,
+    leaf: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for OneHost {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let is_same = hello.server_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host));
+        is_same.then(|| Arc::clone(&self.leaf))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::RootCertStore;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
+
+    fn authority(hosts: &[&str]) -> (Authority, String) {
+        let new = create(hosts, 30, OffsetDateTime::now_utc()).unwrap();
+        (Authority::load(&new.cert_pem, &new.key_pem).unwrap(), new.cert_pem)
+    }
+
+    fn is_trusted(root_pem: &str, leaf: &CertifiedKey, host: &str) -> bool {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(root_pem.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        verifier.verify_server_cert(&leaf.cert[0], &leaf.cert[1..], &name, &[], UnixTime::now()).is_ok()
+    }
+
+    #[test]
+    fn a_leaf_is_trusted_for_its_host_alone() {
+        let (authority, root) = authority(&["api.example.com", "example.org"]);
+        let now = OffsetDateTime::now_utc();
+        for (leaf_for, checked, expected) in [
+            ("api.example.com", "api.example.com", true),
+            ("api.example.com", "www.example.com", false),
+            ("a.example.org", "a.example.org", true),
+            // Outside the constraints: the leaf exists, and nobody trusts it.
+            ("api.example.net", "api.example.net", false),
+        ] {
+            let leaf = authority.issue(leaf_for, now, now + LEAF_VALID).unwrap();
+            assert_eq!(is_trusted(&root, &leaf, checked), expected, "{leaf_for} as {checked}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_is_kept_and_renewed_before_its_end() {
+        let (authority, _) = authority(&["example.com"]);
+        let now = OffsetDateTime::now_utc();
+        let first = authority.server_config("example.com", now).unwrap();
+        assert!(Arc::ptr_eq(&first, &authority.server_config("example.com", now + Duration::hours(22)).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &authority.server_config("example.com", now + Duration::hours(24)).unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_authority_is_rejected() {
+        let now = OffsetDateTime::now_utc();
+        let (one, other) = (create(&["a.example"], 1, now).unwrap(), create(&["b.example"], 1, now).unwrap());
+        assert!(matches!(Authority::load(&one.cert_pem, &other.key_pem), Err(AuthorityError::KeyMismatch)));
+        assert!(matches!(Authority::load("no PEM", &one.key_pem), Err(AuthorityError::NotAnAuthority)));
+        assert!(matches!(Authority::load(&one.cert_pem, "no PEM"), Err(AuthorityError::Unusable(_))));
+        let leaf = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let loaded = Authority::load(&leaf.cert.pem(), &leaf.signing_key.serialize_pem());
+        assert!(matches!(loaded, Err(AuthorityError::NotAnAuthority)));
+    }
+}

@@ -1,0 +1,138 @@
+//! CONNECT: tunnels to allowed hosts, intercepted where a route is for the host.
+//!
+//! An intercepted tunnel ends here: the client sees a leaf of the relay's authority, and each request inside takes the
+//! path of any other request. The name in the client's TLS hello must be the tunnel's host. Other hosts are denied, or
+//! their bytes pass untouched if the listener says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use time::OffsetDateTime;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::Destination;
+use crate::activity::{Activity, Timeouts, Watched};
+use crate::body::Outgoing;
+use crate::config::Unlisted;
+use crate::error::{Failure, Reason};
+use crate::listener;
+use crate::relay::{Listener, Peer, Relay, stops};
+use crate::request_check::CheckedTarget;
+use crate::upstream::address::dial_host;
+
+/// Time for the client's TLS handshake after the tunnel was opened.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// Time to connect to the destination of a tunnel that passes untouched.
+const DIAL_MAX: Duration = Duration::from_secs(5);
+
+/// Opens a tunnel, or tells why not. The client was authenticated.
+///
+/// # Errors
+/// A request that is no CONNECT, a destination that is not allowed, or one that cannot be reached.
+pub async fn open(
+    relay: &Arc<Relay>,
+    peer: &Arc<Peer>,
+    target: &CheckedTarget,
+    mut request: Request<Incoming>,
+) -> Result<Response<Outgoing>, Failure> {
+    if request.method() != Method::CONNECT {
+        return Err(Failure::request(Reason::Forbidden("only CONNECT is served here")));
+    }
+    let destination = target.port.and_then(|port| Destination::parse(&format!("{}:{port}", target.host)));
+    let destination =
+        destination.ok_or_else(|| Failure::request(Reason::Forbidden("the destination is no name and port")))?;
+    let listener = &peer.listener;
+    let upgrade = hyper::upgrade::on(&mut request);
+    if intercepts(listener, &destination) {
+        let (relay, peer) = (Arc::clone(relay), Arc::clone(peer));
+        tokio::spawn(async move {
+            if let Ok(client) = upgrade.await {
+                intercept(relay, peer, destination, TokioIo::new(client)).await;
+            }
+        });
+    } else if listener.tunnel.contains(&destination) || listener.unlisted == Unlisted::Tunnel {
+        let dialled =
+            timeout(DIAL_MAX, dial_host(&destination.host, destination.port, &listener.tunnel_addresses, DIAL_MAX))
+                .await;
+        let dialled = dialled.map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
+        let upstream = dialled.map_err(|error| error.into_failure())?;
+        relay.metrics.tunnel(&listener.name);
+        let (idle, stop) = (relay.limits.idle_timeout(), peer.stop.clone());
+        tokio::spawn(async move {
+            if let Ok(client) = upgrade.await {
+                pass(TokioIo::new(client), upstream, idle, stop).await;
+            }
+        });
+    } else {
+        return Err(Failure::request(Reason::Forbidden("no route and no tunnel is for the destination")));
+    }
+    Ok(Response::new(Outgoing::empty()))
+}
+
+/// Returns true if a route is for the destination.
+fn intercepts(listener: &Listener, destination: &Destination) -> bool {
+    !listener.tunnel.contains(destination) && listener.routes.has_host(&destination.host)
+}
+
+/// Serves requests inside a tunnel, as the destination.
+async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination, client: TokioIo<Upgraded>) {
+    let Some(authority) = &peer.listener.authority else { return };
+    let config = match authority.server_config(&destination.host, OffsetDateTime::now_utc()) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::warn!(listener = %peer.listener.name, error = &error as &dyn std::error::Error, "cannot intercept");
+            return;
+        }
+    };
+    let limits = &relay.limits;
+    let timeouts = Timeouts { header: limits.header_timeout(), idle: limits.idle_timeout(), write: limits.body_idle() };
+    let activity = Arc::new(Activity::new(timeouts));
+    let io = Watched::new(client, Arc::clone(&activity));
+    match timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(io)).await {
+        Ok(Ok(stream)) => {
+            let inside = Arc::new(peer.inside(destination));
+            listener::serve_inside(Arc::clone(&relay), inside, stream, activity, peer.stop.clone()).await;
+        }
+        // Among them clients that pin the destination's certificate: list it under `tunnel`.
+        _ => relay.metrics.handshake_failed(&peer.listener.name),
+    }
+}
+
+/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains.
+async fn pass(client: TokioIo<Upgraded>, upstream: TcpStream, idle: Duration, mut stop: watch::Receiver<bool>) {
+    let timeouts = Timeouts { header: idle, idle, write: idle };
+    let activity = Arc::new(Activity::new(timeouts));
+    let mut client = Watched::new(client, Arc::clone(&activity));
+    let mut upstream = Watched::new(upstream, Arc::clone(&activity));
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut upstream) => {}
+        () = nothing_moves(&activity, idle) => {}
+        () = stops(&mut stop) => {}
+    }
+    close(&mut client).await;
+    close(&mut upstream).await;
+}
+
+async fn nothing_moves(activity: &Activity, idle: Duration) {
+    let mut before = activity.bytes();
+    loop {
+        tokio::time::sleep(idle).await;
+        let now = activity.bytes();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+async fn close<T: AsyncRead + AsyncWrite + Unpin>(io: &mut T) {
+    let _ = timeout(Duration::from_secs(1), io.shutdown()).await;
+}

@@ -1,0 +1,389 @@
+//! Calls to the engine: replaces the values of one batch.
+//!
+//! The values of a batch travel as one flat array per action, app and context, so the depth of a body never matters.
+//! Every failure of the engine becomes one [`Failure`] here. Dropping a future cancels its calls in the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use sealwire_client::{
+    Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error, ErrorCode, Mask, MaskRule,
+    Masking, RpcError, RuleFields, TokenLookupScope, Tokenize, TokenizeOptions,
+};
+use sealwire_msgpack::{TokenReader, write};
+use sealwire_relay_body::{BodyError, Hole, Piece};
+use tokio::time::Instant;
+
+use crate::error::{Failure, Phase, Reason};
+use crate::metrics::Metrics;
+use crate::route::{Action, Direction, Route, Rule, Unneeded};
+
+/// A literal of at least this length is forwarded as it is; shorter pieces are copied into one frame.
+const COPY_BYTES_MAX: usize = 16 << 10;
+
+/// Selects every element of a batch as a whole, so that a container becomes one envelope or token.
+const EACH: &str = "$[*]";
+
+/// The rules of one direction of one exchange, with all that their calls need.
+#[derive(Debug)]
+pub struct Scope {
+    /// The route.
+    pub route: Arc<Route>,
+    /// Direction of the rules.
+    pub phase: Phase,
+    /// Context bytes of each rule, in the order of the rules.
+    pub contexts: Vec<Box<[u8]>>,
+    /// The exchange's span, for the engine's trace.
+    pub traceparent: Option<Box<str>>,
+    /// End of the exchange's time; `None` in a response that streams, where each call has the engine's own deadline.
+    pub deadline: Option<Instant>,
+}
+
+impl Scope {
+    /// The route's rules for the scope's direction.
+    pub fn direction(&self) -> &Direction {
+        match self.phase {
+            Phase::Request => &self.route.request,
+            Phase::Response => &self.route.response,
+        }
+    }
+
+    /// A failure in the scope's direction.
+    pub const fn failure(&self, reason: Reason) -> Failure {
+        match self.phase {
+            Phase::Request => Failure::request(reason),
+            Phase::Response => Failure::response(reason),
+        }
+    }
+
+    /// A failure at a value of the rule.
+    fn failure_at(&self, reason: Reason, rule: usize) -> Failure {
+        Failure { field: self.direction().rules.get(rule).and_then(Rule::first_select), ..self.failure(reason) }
+    }
+
+    /// The failure of a body that the scanner rejects.
+    pub fn body_failure(&self, error: &BodyError) -> Failure {
+        match error {
+            BodyError::Malformed { reason, .. } => self.failure(Reason::Malformed(reason)),
+            BodyError::Unsupported(reason) => self.failure(Reason::Unreadable(reason)),
+            BodyError::TooLarge { limit, max } => self.failure(Reason::TooLarge(limit, *max)),
+            BodyError::Value { rule, reason } => self.failure_at(Reason::Invalid(reason), *rule),
+            BodyError::Missing { rule } => self.failure_at(Reason::Missing, *rule),
+        }
+    }
+
+    /// Returns true if both rules can share one call.
+    fn share_a_call(&self, one: usize, other: usize) -> bool {
+        let rules = &self.direction().rules;
+        let (Some(first), Some(second)) = (rules.get(one), rules.get(other)) else { return false };
+        first.action == second.action && first.app == second.app && self.contexts.get(one) == self.contexts.get(other)
+    }
+}
+
+/// The engine, as the relay uses it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    client: Client,
+    /// Longest time of one call.
+    deadline: Duration,
+    metrics: Arc<Metrics>,
+}
+
+/// Values of a batch that travel in one call: positions in the list of holes.
+struct Group {
+    rule: usize,
+    holes: Vec<usize>,
+}
+
+/// The value that replaces a hole.
+enum Replacement {
+    /// One MessagePack value from the engine.
+    Value(Bytes),
+    /// The original bytes.
+    Unchanged,
+}
+
+impl Engine {
+    /// Wraps a client. `deadline` is the longest time of one call.
+    pub const fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { client, deadline, metrics }
+    }
+
+    /// Makes one round trip. Returns true if an engine answers and is ready.
+    pub async fn is_ready(&self) -> bool {
+        self.client.health().await.is_ok()
+    }
+
+    /// Replaces the holes among the pieces and returns the bytes of all pieces in their order.
+    ///
+    /// # Errors
+    /// The first failure, in the scope's direction. Nothing of the batch may be forwarded then.
+    pub async fn replace(&self, scope: &Scope, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
+        let holes: Vec<&Hole> = pieces.iter().filter_map(Piece::hole).collect();
+        let replacements = self.replacements(scope, &holes).await?;
+        let mut frames = Frames::default();
+        let mut replacements = replacements.iter();
+        for piece in &pieces {
+            match piece {
+                Piece::Literal(bytes) => frames.push(bytes),
+                Piece::Hole(hole) => match replacements.next() {
+                    Some(Replacement::Value(value)) => hole
+                        .render(value, frames.small())
+                        .map_err(|error| scope.failure_at(Reason::Invalid(error.text()), hole.rule))?,
+                    Some(Replacement::Unchanged) | None => frames.push(&hole.source),
+                },
+            }
+        }
+        Ok(frames.finish())
+    }
+
+    async fn replacements(&self, scope: &Scope, holes: &[&Hole]) -> Result<Vec<Replacement>, Failure> {
+        let mut found: Vec<Replacement> = holes.iter().map(|_| Replacement::Unchanged).collect();
+        let mut groups: Vec<Group> = Vec::new();
+        for (at, hole) in holes.iter().enumerate() {
+            if !is_needed(scope, hole)? {
+                continue;
+            }
+            match groups.iter_mut().find(|group| scope.share_a_call(group.rule, hole.rule)) {
+                Some(group) => group.holes.push(at),
+                None => groups.push(Group { rule: hole.rule, holes: vec![at] }),
+            }
+        }
+        let calls = groups.iter().map(|group| self.call(scope, group, holes));
+        let results = match try_join_all(calls).await {
+            Ok(results) => results,
+            Err(failure) if may_fail_open(scope, &failure) => {
+                self.metrics.failed_open(&scope.route.name);
+                tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "values pass in the clear");
+                return Ok(found);
+            }
+            Err(failure) => return Err(failure),
+        };
+        for (group, values) in groups.iter().zip(results) {
+            for (at, value) in group.holes.iter().zip(values) {
+                if let Some(place) = found.get_mut(*at) {
+                    *place = value;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes the call of one group. Returns a replacement per hole of the group.
+    async fn call(&self, scope: &Scope, group: &Group, holes: &[&Hole]) -> Result<Vec<Replacement>, Failure> {
+        let Some(rule) = scope.direction().rules.get(group.rule) else { return Ok(Vec::new()) };
+        let sent: Vec<&[u8]> = group.holes.iter().filter_map(|at| holes.get(*at)).map(|hole| &hole.value[..]).collect();
+        let mut payload = Vec::with_capacity(8 + sent.iter().map(|value| value.len()).sum::<usize>());
+        write::array_len(&mut payload, u32::try_from(sent.len()).unwrap_or(u32::MAX));
+        sent.iter().for_each(|value| payload.extend_from_slice(value));
+        let begun = Instant::now();
+        let outcome = self.send(scope, rule, group.rule, &payload).await;
+        self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), begun.elapsed(), outcome.is_ok());
+        let document = outcome.map_err(|error| {
+            let rule_of = |at: usize| group.holes.get(at).and_then(|at| holes.get(*at)).map(|hole| hole.rule);
+            failure_of(scope, &error, rule_of)
+        })?;
+        let values = elements(&document.payload, sent.len())
+            .ok_or_else(|| scope.failure(Reason::EngineDenied("the engine's result has another shape")))?;
+        let pairs = sent.iter().zip(values).zip(&group.holes);
+        pairs
+            .map(|((sent, value), at)| {
+                if !rule.action.reveals() || value != *sent {
+                    return Ok(Replacement::Value(value));
+                }
+                if rule.unneeded == Unneeded::Pass {
+                    return Ok(Replacement::Unchanged);
+                }
+                let rule = holes.get(*at).map_or(group.rule, |hole| hole.rule);
+                Err(scope.failure_at(Reason::Invalid("a selected value is no envelope and no token"), rule))
+            })
+            .collect()
+    }
+
+    async fn send(&self, scope: &Scope, rule: &Rule, at: usize, payload: &[u8]) -> Result<Document, Error> {
+        let left = scope.deadline.map_or(self.deadline, |end| end.saturating_duration_since(Instant::now()));
+        let deadline_ms = u32::try_from(left.min(self.deadline).as_millis()).unwrap_or(u32::MAX);
+        if deadline_ms == 0 {
+            return Err(Error::Deadline);
+        }
+        let select = Some(vec![EACH]);
+        let context = scope.contexts.get(at).map_or(&[][..], |context| context);
+        let traceparent = scope.traceparent.as_deref();
+        let base = DocumentCall::<()> {
+            select,
+            context,
+            deadline_ms: Some(deadline_ms),
+            traceparent,
+            ..DocumentCall::new(&rule.app, payload)
+        };
+        match &rule.action {
+            Action::Encrypt => self.client.encrypt(with(base, Encrypt::new(&rule.app, payload).writing)).await,
+            Action::Decrypt => self.client.decrypt(with(base, Decrypt::new(&rule.app, payload).writing)).await,
+            Action::Tokenize { collection } => {
+                let writing = TokenizeOptions { collection, ..Tokenize::new(&rule.app, payload).writing };
+                self.client.tokenize(with(base, writing)).await
+            }
+            Action::Detokenize { collection } => {
+                let writing = TokenLookupScope { collection };
+                let call: Detokenize<'_> = with(base, writing);
+                self.client.detokenize(call).await
+            }
+            Action::Mask { function } => {
+                let rules = vec![MaskRule { fields: RuleFields::Path(EACH), mask: function }];
+                let writing = Masking { rules, ..Masking::default() };
+                let call: Mask<'_> = with(DocumentCall { select: None, context: &[], ..base }, writing);
+                self.client.mask(call).await
+            }
+        }
+    }
+}
+
+/// Gives a call its method's own params.
+fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
+    DocumentCall {
+        app: base.app,
+        payload: base.payload,
+        select: base.select,
+        encapsulations: base.encapsulations,
+        unmatched: base.unmatched,
+        context: base.context,
+        on_error: base.on_error,
+        deadline_ms: base.deadline_ms,
+        min_generation: base.min_generation,
+        reason: base.reason,
+        traceparent: base.traceparent,
+        writing,
+    }
+}
+
+/// Decides before a call whether a value needs the action at all.
+fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
+    let Some(rule) = scope.direction().rules.get(hole.rule) else { return Ok(false) };
+    let is_envelope = hole.text().is_some_and(is_envelope);
+    match (&rule.action, rule.unneeded) {
+        (Action::Encrypt, Unneeded::Default | Unneeded::Pass) => Ok(!is_envelope),
+        (Action::Encrypt, Unneeded::Deny) if is_envelope => {
+            Err(scope.failure_at(Reason::Invalid("a selected value is encrypted already"), hole.rule))
+        }
+        (Action::Decrypt, Unneeded::Pass) => Ok(is_envelope),
+        (Action::Decrypt, _) if !is_envelope => {
+            Err(scope.failure_at(Reason::Invalid("a selected value is no envelope"), hole.rule))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Returns true if a text claims to be an envelope: `proto/envelope.md` and `proto/evervault.md`.
+pub fn is_envelope(text: &str) -> bool {
+    text.starts_with("sw1:") || text.starts_with("ev:")
+}
+
+/// Fail-open is for an engine that does not answer, not for one that says no, and never for a rule that reveals.
+fn may_fail_open(scope: &Scope, failure: &Failure) -> bool {
+    let is_absent = matches!(failure.reason, Reason::Overloaded | Reason::EngineUnavailable | Reason::EngineTimeout);
+    scope.route.fail_open && is_absent && !scope.direction().rules.iter().any(|rule| rule.action.reveals())
+}
+
+/// Splits the engine's result into its elements.
+fn elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
+    let mut reader = TokenReader::new(payload);
+    let len = usize::try_from(reader.array_len().ok()?).ok()?;
+    if len != expected {
+        return None;
+    }
+    let values =
+        (0..len).map(|_| reader.value().ok().map(|value| payload.slice_ref(value))).collect::<Option<Vec<_>>>()?;
+    reader.is_at_end().then_some(values)
+}
+
+/// Translates an error of the client. `rule_of` gives the rule of an element of the payload.
+fn failure_of(scope: &Scope, error: &Error, rule_of: impl Fn(usize) -> Option<usize>) -> Failure {
+    let plain = |reason| scope.failure(reason);
+    match error {
+        Error::Rpc(error) => failure_of_rpc(scope, error, rule_of),
+        Error::Deadline => plain(Reason::EngineTimeout),
+        Error::Disconnected { .. } | Error::Connect(_) => plain(Reason::EngineUnavailable),
+        Error::RequestTooLong { max } => plain(Reason::TooLarge("request to the engine", *max as u64)),
+        Error::Tls(_) | Error::Config(_) => plain(Reason::EngineDenied("the relay's certificate or configuration")),
+        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => {
+            plain(Reason::EngineDenied("the engine's response is not of the protocol"))
+        }
+    }
+}
+
+fn failure_of_rpc(scope: &Scope, error: &RpcError, rule_of: impl Fn(usize) -> Option<usize>) -> Failure {
+    let field = field_of(error).and_then(rule_of);
+    let at = |reason| match field {
+        Some(rule) => scope.failure_at(reason, rule),
+        None => scope.failure(reason),
+    };
+    let failure = match error.code {
+        ErrorCode::Overloaded => at(Reason::Overloaded),
+        ErrorCode::Conflict if error.retry_after_ms.is_some() => at(Reason::Overloaded),
+        ErrorCode::Unavailable | ErrorCode::Cancelled => at(Reason::EngineUnavailable),
+        ErrorCode::DeadlineExceeded => at(Reason::EngineTimeout),
+        ErrorCode::CannotOpen => at(Reason::CannotOpen),
+        ErrorCode::NotFound if field.is_some() => at(Reason::CannotOpen),
+        ErrorCode::BadRequest if field.is_some() => at(Reason::Invalid("a selected value does not fit the action")),
+        ErrorCode::TooLarge => at(Reason::TooLarge("limit of the engine", limit_of(error))),
+        code => at(Reason::EngineDenied(code.name())),
+    };
+    Failure { retry_after_ms: error.retry_after_ms, ..failure }
+}
+
+/// Position of the element that an error blames: `details.path` is `$[17]` or begins so.
+fn field_of(error: &RpcError) -> Option<usize> {
+    let path = error.details.iter().find(|detail| detail.key == "path")?;
+    let DetailValue::Text(path) = &path.value else { return None };
+    path.strip_prefix("$[")?.split_once(']')?.0.parse().ok()
+}
+
+fn limit_of(error: &RpcError) -> u64 {
+    let max = error.details.iter().find(|detail| detail.key == "max");
+    max.map_or(0, |detail| if let DetailValue::Number(max) = detail.value { max } else { 0 })
+}
+
+/// Joins short pieces to one frame and keeps long literals as they are.
+#[derive(Default)]
+struct Frames {
+    done: Vec<Bytes>,
+    small: Vec<u8>,
+}
+
+impl Frames {
+    fn small(&mut self) -> &mut Vec<u8> {
+        &mut self.small
+    }
+
+    fn push(&mut self, bytes: &Bytes) {
+        if bytes.len() < COPY_BYTES_MAX {
+            self.small.extend_from_slice(bytes);
+        } else {
+            self.flush();
+            self.done.push(bytes.clone());
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.small.is_empty() {
+            self.done.push(std::mem::take(&mut self.small).into());
+        }
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.flush();
+        self.done
+    }
+}
+
+/// Joins frames to one, without a copy if there is only one.
+pub fn joined(mut frames: Vec<Bytes>) -> Bytes {
+    if frames.len() < 2 {
+        return frames.pop().unwrap_or_default();
+    }
+    let mut out = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
+    frames.iter().for_each(|frame| out.extend_from_slice(frame));
+    out.freeze()
+}

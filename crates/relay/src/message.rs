@@ -1,0 +1,159 @@
+//! Applies the body rules of one direction to one body: chooses format and coding, and holds the body or streams it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+use http_body::Body as _;
+use sealwire_relay_body::{BodyRule, Format, Scanner};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::body::{Outgoing, Source};
+use crate::coding::Decoder;
+use crate::edit::Editor;
+use crate::engine::{Scope, joined};
+use crate::error::{Failure, Phase, Reason};
+use crate::relay::Relay;
+use crate::route::{Direction, Rule};
+
+/// A response of at most this length is held, so that each of its failures becomes a status.
+const HELD_RESPONSE_BYTES_MAX: u64 = 256 << 10;
+
+/// A body to edit, with the parts of its message that decide how.
+pub struct Message<'a> {
+    /// Shared state.
+    pub relay: &'a Relay,
+    /// Rules and their contexts.
+    pub scope: Arc<Scope>,
+    /// Headers of the message.
+    pub headers: &'a HeaderMap,
+    /// Status of a response.
+    pub status: Option<StatusCode>,
+    /// If true, the receiver cannot tell a broken body from a complete one, so the body must be held.
+    pub must_hold: bool,
+}
+
+/// A body after the rules were applied, or the first part of it.
+pub enum Edited {
+    /// No rule is for the body.
+    Unchanged(Source),
+    /// The whole body.
+    Held {
+        /// Its bytes.
+        bytes: Bytes,
+        /// Memory that the body takes until it was sent.
+        memory: OwnedSemaphorePermit,
+    },
+    /// A body whose rest is edited while it is sent.
+    Streams(Outgoing),
+}
+
+impl Message<'_> {
+    /// Applies the rules.
+    ///
+    /// # Errors
+    /// The first failure. Nothing of the body may be forwarded then.
+    pub async fn edit(&self, source: Source) -> Result<Edited, Failure> {
+        let direction = self.scope.direction();
+        if direction.rules.iter().all(|rule| rule.body.is_none()) {
+            return Ok(Edited::Unchanged(source));
+        }
+        if source.is_end_stream() {
+            let is_missing =
+                self.scope.phase == Phase::Request && direction.rules.iter().any(Rule::requires_body_value);
+            return if is_missing { Err(self.scope.failure(Reason::Missing)) } else { Ok(Edited::Unchanged(source)) };
+        }
+        match self.readable(direction) {
+            Ok(readable) => self.apply(direction, readable, source).await,
+            Err(_) if self.passes_unread(direction) => Ok(Edited::Unchanged(source)),
+            Err(reason) => Err(self.scope.failure(reason)),
+        }
+    }
+
+    /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only
+    /// reveal, because it passes as it came and nothing in it is revealed.
+    fn passes_unread(&self, direction: &Direction) -> bool {
+        let is_error = self.status.is_some_and(|status| status.is_client_error() || status.is_server_error());
+        direction.pass_unparsed || (is_error && direction.rules.iter().all(|rule| rule.action.reveals()))
+    }
+
+    /// Format, decoder and rules for the body's type and coding.
+    fn readable(&self, direction: &Direction) -> Result<(Format, Option<Decoder>, Arc<[BodyRule]>), Reason> {
+        let content_type =
+            single(self.headers, CONTENT_TYPE).map_err(|()| Reason::Unreadable("several content types"))?;
+        let content_type = content_type.ok_or(Reason::Unreadable("no content type"))?;
+        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let rules = direction.body_rules(&media_type).ok_or(Reason::Unreadable("no rule for this content type"))?;
+        let format = Format::from_content_type(content_type).map_err(|error| Reason::Unreadable(error.text()))?;
+        let coding =
+            single(self.headers, CONTENT_ENCODING).map_err(|()| Reason::Unreadable("several content codings"))?;
+        let decoder = Decoder::new(coding.unwrap_or("identity"), self.relay.limits.decoded_bytes as u64);
+        let decoder = decoder.map_err(|error| error.reason())?;
+        Ok((format, decoder, rules))
+    }
+
+    async fn apply(
+        &self,
+        direction: &Direction,
+        (format, decoder, rules): (Format, Option<Decoder>, Arc<[BodyRule]>),
+        source: Source,
+    ) -> Result<Edited, Failure> {
+        let limits = &self.relay.limits;
+        // Lines and events that are malformed pass one by one; of the other formats the whole body does.
+        let has_records = matches!(format, Format::JsonLines | Format::EventStream);
+        let passes_whole = direction.pass_unparsed && !has_records;
+        let scanner = Scanner::new(format, rules, scanner_limits(self.relay, direction.pass_unparsed && has_records));
+        let length = content_length(self.headers).filter(|_| decoder.is_none());
+        let is_short =
+            self.scope.phase == Phase::Response && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
+        let holds = self.must_hold || !direction.stream || passes_whole || is_short;
+        let body_max = if decoder.is_some() { limits.decoded_bytes } else { direction.body_bytes_max };
+        let bytes_max = holds.then_some(body_max);
+        let engine = self.relay.engine.clone();
+        let mut editor = Editor::new(source, decoder, scanner, engine, Arc::clone(&self.scope), bytes_max);
+        if !holds {
+            editor.reserve(self.relay.memory(limits.stream_window_bytes).map_err(|reason| self.scope.failure(reason))?);
+            let first = editor.next().await?;
+            return Ok(Edited::Streams(Outgoing::edited(first, editor)));
+        }
+        let expected = length.map_or(body_max, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        if expected > body_max {
+            return Err(self.scope.failure(Reason::TooLarge("body", body_max as u64)));
+        }
+        // The body as it came, and as it leaves.
+        let memory = self.relay.memory(expected.saturating_mul(2)).map_err(|reason| self.scope.failure(reason))?;
+        if passes_whole {
+            editor.keep_originals();
+        }
+        match editor.collect().await {
+            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory }),
+            Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
+                Ok(Edited::Held { bytes: joined(editor.into_originals().await?), memory })
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// Limits of a scanner.
+pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body::Limits {
+    let limits = &relay.limits;
+    sealwire_relay_body::Limits {
+        value_bytes_max: limits.value_bytes,
+        record_bytes_max: limits.record_bytes,
+        pass_unparsed,
+        ..sealwire_relay_body::Limits::default()
+    }
+}
+
+/// The only value of a header, as text. An error if there are several, or one that is not visible ASCII.
+fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() { Err(()) } else { value.to_str().map(Some).map_err(|_| ()) }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    single(headers, CONTENT_LENGTH).ok()??.parse().ok()
+}

@@ -1,0 +1,178 @@
+//! Shared state of a relay: limits and permits, the engine, listeners and peers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::request::Parts;
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::clients::{Clients, name_of};
+use crate::config::{Limits, ListenKind, Unlisted};
+use crate::egress::Destination;
+use crate::egress::authority::Authority;
+use crate::engine::Engine;
+use crate::error::{Failure, Reason};
+use crate::metrics::Metrics;
+use crate::route_table::RouteTable;
+use crate::server_tls::ServerTls;
+
+/// Unit of the memory semaphore in bytes: a semaphore counts to 2^29 on 32-bit machines.
+const MEMORY_UNIT: usize = 1 << 10;
+
+/// State that all connections share.
+#[derive(Debug)]
+pub struct Relay {
+    /// Limits of the configuration.
+    pub limits: Limits,
+    /// The engine.
+    pub engine: Engine,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// True if each exchange writes a log line.
+    pub logs_access: bool,
+    connections: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
+}
+
+impl Relay {
+    /// Creates the state.
+    pub fn new(limits: Limits, engine: Engine, metrics: Arc<Metrics>, logs_access: bool) -> Self {
+        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
+        Self {
+            connections: semaphore(limits.connections_max as usize),
+            requests: semaphore(limits.requests_max as usize),
+            memory: semaphore(limits.memory_bytes / MEMORY_UNIT),
+            limits,
+            engine,
+            metrics,
+            logs_access,
+        }
+    }
+
+    /// Takes the permit of a connection, if one is left.
+    pub fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.connections).try_acquire_owned().ok()
+    }
+
+    /// Waits until no connection is open.
+    pub async fn is_drained(&self) {
+        let _all = self.connections.acquire_many(self.limits.connections_max).await;
+    }
+
+    /// Takes the permit of one exchange.
+    ///
+    /// # Errors
+    /// All are in use.
+    pub fn request_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = Arc::clone(&self.requests).try_acquire_owned();
+        permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_max exchanges run")))
+    }
+
+    /// Takes memory for a body.
+    ///
+    /// # Errors
+    /// Too little is left.
+    pub fn memory(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Reason> {
+        let units = u32::try_from(bytes.div_ceil(MEMORY_UNIT)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.memory).try_acquire_many_owned(units);
+        permit.map_err(|_| Reason::Busy("limits.memory_bytes are in use"))
+    }
+
+    /// Updates the gauges of permits.
+    pub fn measure(&self) {
+        let in_flight = self.limits.requests_max as usize - self.requests.available_permits();
+        let memory = self.limits.memory_bytes / MEMORY_UNIT - self.memory.available_permits();
+        self.metrics.set_usage(in_flight, memory * MEMORY_UNIT);
+    }
+}
+
+/// A listener with its routes.
+#[derive(Debug)]
+pub struct Listener {
+    /// Name.
+    pub name: Arc<str>,
+    /// Reverse proxy or CONNECT proxy.
+    pub kind: ListenKind,
+    /// Certificates towards clients; `None` for plaintext.
+    pub tls: Option<ServerTls>,
+    /// Authentication.
+    pub clients: Clients,
+    /// Routes.
+    pub routes: RouteTable,
+    /// If true, forwarding headers of clients are kept.
+    pub trust_forwarded: bool,
+    /// Authority for interception, of a CONNECT proxy.
+    pub authority: Option<Authority>,
+    /// Destinations whose tunnels pass untouched.
+    pub tunnel: std::collections::HashSet<Destination>,
+    /// Networks of their addresses; public addresses alone if empty.
+    pub tunnel_addresses: Vec<ipnet::IpNet>,
+    /// Handling of other destinations.
+    pub unlisted: Unlisted,
+}
+
+/// The client's side of a connection.
+#[derive(Debug)]
+pub struct Peer {
+    /// The listener.
+    pub listener: Arc<Listener>,
+    /// Address of the client.
+    pub address: SocketAddr,
+    /// True if the connection is over TLS.
+    pub is_tls: bool,
+    /// Name of the client's verified certificate.
+    name: Option<Arc<str>>,
+    /// Destination of the tunnel that the connection is inside of.
+    pub tunnel: Option<Destination>,
+    /// Becomes true when the relay drains.
+    pub stop: watch::Receiver<bool>,
+}
+
+impl Peer {
+    /// Creates a peer. `certificate` was verified by the handshake.
+    pub fn new(
+        listener: Arc<Listener>,
+        address: SocketAddr,
+        is_tls: bool,
+        certificate: Option<&CertificateDer<'_>>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { listener, address, is_tls, name: certificate.and_then(name_of), tunnel: None, stop }
+    }
+
+    /// The peer inside an intercepted tunnel, whose client was let in when the tunnel was opened.
+    pub fn inside(&self, tunnel: Destination) -> Self {
+        Self {
+            listener: Arc::clone(&self.listener),
+            address: self.address,
+            is_tls: true,
+            name: self.name.clone(),
+            tunnel: Some(tunnel),
+            stop: self.stop.clone(),
+        }
+    }
+
+    /// Returns true if `Authorization` is for the relay, and not for the upstream.
+    pub fn authorizes_by_header(&self) -> bool {
+        self.tunnel.is_none() && matches!(self.listener.clients, Clients::Bearer(_))
+    }
+
+    /// Authenticates a request.
+    ///
+    /// # Errors
+    /// [`Reason::Unauthenticated`].
+    pub fn authenticate(&self, parts: &Parts) -> Result<Option<Arc<str>>, Failure> {
+        if self.tunnel.is_some() {
+            return Ok(self.name.clone());
+        }
+        let is_proxy = self.listener.kind == ListenKind::Forward;
+        self.listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref())
+    }
+}
+
+/// Waits until a relay drains or has ended. Safe to drop.
+pub async fn stops(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stops| *stops).await;
+}

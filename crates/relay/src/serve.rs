@@ -1,0 +1,205 @@
+//! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and drains.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admin::{AdminServer, Readiness};
+use crate::clients::Clients;
+use crate::config::{ClientsKind, Compiled, CompiledListener, Config};
+use crate::egress::authority::Authority;
+use crate::engine::Engine;
+use crate::listener;
+use crate::metrics::Metrics;
+use crate::relay::{Listener, Relay, stops};
+use crate::server_tls::{ServerFiles, ServerTls};
+
+/// Interval of probes of the engine and of looks at certificate files.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// The reason why a relay does not start. A sentence with the setting, and never a value.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct StartError {
+    place: String,
+    message: String,
+}
+
+fn error(place: impl Into<String>, message: impl ToString) -> StartError {
+    StartError { place: place.into(), message: message.to_string() }
+}
+
+/// A running relay.
+pub struct Server {
+    relay: Arc<Relay>,
+    readiness: Arc<Readiness>,
+    addresses: Vec<(Arc<str>, SocketAddr)>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    admin: AdminServer,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts a relay. The engine does not need to answer yet: `/ready` tells when it does.
+    ///
+    /// # Errors
+    /// A file cannot be used, or an address cannot be bound.
+    pub async fn start(config: &Config, compiled: Compiled) -> Result<Self, StartError> {
+        let metrics = Arc::new(Metrics::default());
+        let client = Client::lazy(client_config(config)).map_err(|cause| error("engine", cause))?;
+        let deadline = Duration::from_millis(config.engine.deadline_ms.into());
+        let engine = Engine::new(client, deadline, Arc::clone(&metrics));
+        let relay = Arc::new(Relay::new(config.limits.clone(), engine, metrics, config.log.access));
+        let readiness = Arc::new(Readiness::default());
+        let admin = AdminServer::start(config.admin.address, Arc::clone(&relay), Arc::clone(&readiness))
+            .map_err(|cause| error("admin.address", format!("cannot listen on {}: {cause}", config.admin.address)))?;
+        let (stop, stopped) = watch::channel(false);
+        let (mut tasks, mut addresses, mut listeners) = (JoinSet::new(), Vec::new(), Vec::new());
+        for compiled in compiled.listeners {
+            let place = format!("listen.{}", compiled.name);
+            let address = compiled.config.address;
+            let socket = TcpListener::bind(address)
+                .await
+                .map_err(|cause| error(&place, format!("cannot listen on {address}: {cause}")))?;
+            let listener = Arc::new(open(compiled, &place)?);
+            addresses.push((Arc::clone(&listener.name), socket.local_addr().map_err(|cause| error(&place, cause))?));
+            listeners.push(Arc::clone(&listener));
+            tasks.spawn(listener::accept(Arc::clone(&relay), listener, socket, stopped.clone()));
+        }
+        readiness.is_listening.store(true, Ordering::Relaxed);
+        tasks.spawn(watch(Arc::clone(&relay), Arc::clone(&readiness), listeners, stopped));
+        Ok(Self { relay, readiness, addresses, stop, tasks, admin })
+    }
+
+    /// Names and addresses of the listeners, with the ports that the system chose.
+    pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// Address of `/live`, `/ready` and `/metrics`.
+    pub const fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// The reason why `/ready` fails, if it does.
+    pub fn refusal(&self) -> Option<&'static str> {
+        self.readiness.refusal()
+    }
+
+    /// Metrics as text.
+    pub fn metrics(&self) -> String {
+        self.relay.measure();
+        self.relay.metrics.text()
+    }
+
+    /// Stops accepting, lets exchanges end within `limits.drain_ms`, and ends the rest.
+    pub async fn shutdown(mut self) {
+        self.readiness.is_draining.store(true, Ordering::Relaxed);
+        let _ = self.stop.send(true);
+        if tokio::time::timeout(self.relay.limits.drain(), self.relay.is_drained()).await.is_err() {
+            tracing::warn!("exchanges were still running at the end of the drain");
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+fn client_config(config: &Config) -> ClientConfig {
+    let engine = &config.engine;
+    let host =
+        |address: &str| address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']).to_owned();
+    let name = |address: &str| if engine.server_name.is_empty() { host(address) } else { engine.server_name.clone() };
+    let pem = |path: &Path| Pem::File(path.to_owned());
+    let mut client = ClientConfig::new("", "", pem(&engine.ca), pem(&engine.certificate), pem(&engine.key));
+    client.endpoints = engine.endpoints.iter().map(|address| Endpoint::new(address.clone(), name(address))).collect();
+    client.connections = engine.connections;
+    client.in_flight_max = engine.in_flight_max;
+    client.deadline = Duration::from_millis(engine.deadline_ms.into());
+    client
+}
+
+/// Reads the files of a listener.
+fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError> {
+    let config = compiled.config;
+    let tls = match (config.certificate, config.key) {
+        (Some(certificate), Some(key)) => {
+            let files = ServerFiles { certificate, key, client_ca: config.client_ca };
+            Some(ServerTls::load(files).map_err(|cause| error(place, cause))?)
+        }
+        _ => None,
+    };
+    let clients = match (config.clients, &config.tokens) {
+        (ClientsKind::Mtls, _) => {
+            Clients::Certificate(config.principals.iter().map(|name| name.as_str().into()).collect())
+        }
+        (ClientsKind::Bearer, Some(path)) => Clients::tokens(path).map_err(|cause| error(place, cause))?,
+        _ => Clients::Open,
+    };
+    let authority = match (&config.authority_certificate, &config.authority_key) {
+        (Some(certificate), Some(key)) => {
+            let read = |path: &Path| {
+                std::fs::read_to_string(path).map_err(|cause| error(place, format!("{}: {cause}", path.display())))
+            };
+            let key = zeroize::Zeroizing::new(read(key)?);
+            Some(Authority::load(&read(certificate)?, &key).map_err(|cause| error(place, cause))?)
+        }
+        _ => None,
+    };
+    Ok(Listener {
+        name: compiled.name,
+        kind: config.kind,
+        tls,
+        clients,
+        routes: compiled.routes,
+        trust_forwarded: config.trust_forwarded,
+        authority,
+        tunnel: compiled.tunnel,
+        tunnel_addresses: config.tunnel_addresses,
+        unlisted: config.unlisted,
+    })
+}
+
+/// Probes the engine and reloads certificates until `stop` becomes true.
+async fn watch(
+    relay: Arc<Relay>,
+    readiness: Arc<Readiness>,
+    listeners: Vec<Arc<Listener>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        let is_ready = relay.engine.is_ready().await;
+        if is_ready != readiness.has_engine.swap(is_ready, Ordering::Relaxed) {
+            if is_ready {
+                tracing::info!("an engine answers");
+            } else {
+                tracing::error!("no engine answers: requests with values to replace fail");
+            }
+        }
+        relay.metrics.set_engine_ready(is_ready);
+        for listener in &listeners {
+            let listener = Arc::clone(listener);
+            let _ = tokio::task::spawn_blocking(move || match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
+                Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),
+                Some(Err(cause)) => tracing::error!(listener = %listener.name, error = %cause, "certificates cannot be reloaded; the old ones stay"),
+                _ => {}
+            })
+            .await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(WATCH_EVERY) => {}
+            () = stops(&mut stop) => return,
+        }
+    }
+}
