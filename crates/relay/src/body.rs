@@ -4,6 +4,7 @@
 //! makes hyper break the message off: HTTP/1.1 closes without the last chunk, HTTP/2 resets the stream. No reader takes
 //! a broken body for a complete one.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -107,18 +108,13 @@ impl Outgoing {
         Self { allowed_trailers: filter, ..Self::new(Content::Pass(source)) }
     }
 
-    /// A body that is edited while it passes. `first` was edited before.
-    pub fn edited(first: Option<Bytes>, editor: Editor) -> Self {
-        let state = (first, editor);
-        Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold(
-            state,
-            |(first, mut editor)| async move {
-                match first {
-                    Some(bytes) => Ok(Some((bytes, (None, editor)))),
-                    None => Ok(editor.next().await?.map(|bytes| (bytes, (None, editor)))),
-                }
-            },
-        ))))
+    /// A body that is edited while it passes. The first frames were edited before.
+    pub fn edited(first: VecDeque<Bytes>, editor: Editor) -> Self {
+        let next = async |(mut first, mut editor): (VecDeque<Bytes>, Editor)| match first.pop_front() {
+            Some(bytes) => Ok(Some((bytes, (first, editor)))),
+            None => Ok(editor.next().await?.map(|bytes| (bytes, (first, editor)))),
+        };
+        Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold((first, editor), next))))
     }
 
     /// The cell that takes the failure of this body.

@@ -1,8 +1,10 @@
 //! Applies the body rules of one direction to one body: chooses format and coding, and holds the body or streams it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
@@ -19,6 +21,9 @@ use crate::route::{Direction, Rule};
 
 /// A response of at most this length is held, so that each of its failures becomes a status.
 const HELD_RESPONSE_BYTES_MAX: u64 = 256 << 10;
+
+/// Most bytes of a streamed body that are taken before it is forwarded.
+const BEGIN_BYTES_MAX: usize = 64 << 10;
 
 /// A body to edit, with the parts of its message that decide how.
 pub struct Message<'a> {
@@ -93,6 +98,31 @@ impl Message<'_> {
         Ok((format, decoder, rules))
     }
 
+    /// Waits for the first edited bytes, and takes what else is there already: a short body that arrived at once is
+    /// held as a whole, so that each of its failures becomes a status.
+    async fn begin_stream(&self, mut editor: Editor) -> Result<Edited, Failure> {
+        let mut frames = VecDeque::new();
+        let mut next = editor.next().await?;
+        let mut bytes = 0;
+        loop {
+            let Some(frame) = next else {
+                let memory = self.relay.memory(bytes).map_err(|reason| self.scope.failure(reason))?;
+                return Ok(Edited::Held { bytes: joined(frames.into()), memory });
+            };
+            bytes += frame.len();
+            frames.push_back(frame);
+            next = match editor.next().now_or_never() {
+                Some(next) if bytes < BEGIN_BYTES_MAX => next?,
+                Some(next) => {
+                    frames.extend(next?);
+                    break;
+                }
+                None => break,
+            };
+        }
+        Ok(Edited::Streams(Outgoing::edited(frames, editor)))
+    }
+
     async fn apply(
         &self,
         direction: &Direction,
@@ -114,8 +144,7 @@ impl Message<'_> {
         let mut editor = Editor::new(source, decoder, scanner, engine, Arc::clone(&self.scope), bytes_max);
         if !holds {
             editor.reserve(self.relay.memory(limits.stream_window_bytes).map_err(|reason| self.scope.failure(reason))?);
-            let first = editor.next().await?;
-            return Ok(Edited::Streams(Outgoing::edited(first, editor)));
+            return self.begin_stream(editor).await;
         }
         let expected = length.map_or(body_max, |length| usize::try_from(length).unwrap_or(usize::MAX));
         if expected > body_max {

@@ -126,6 +126,9 @@ fn client_config(config: &Config) -> ClientConfig {
     client.endpoints = engine.endpoints.iter().map(|address| Endpoint::new(address.clone(), name(address))).collect();
     client.connections = engine.connections;
     client.in_flight_max = engine.in_flight_max;
+    // A client of the relay waits: it gets an honest status soon, and repeats the request itself.
+    client.attempts_max = 2;
+    client.backoff_max = Duration::from_millis(500);
     client.deadline = Duration::from_millis(engine.deadline_ms.into());
     client
 }

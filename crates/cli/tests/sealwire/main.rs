@@ -5,6 +5,7 @@
 //! | `cli` | the built program, as a person uses it |
 //! | `cluster` | several engines on one PostgreSQL |
 //! | `e2e` | an engine in this process, called over real sockets and mutual TLS |
+//! | `relay` | a relay with an engine, and real clients and upstreams around them |
 //! | `no_alloc` | field operations, with their allocations counted |
 //! | `operations` | the operators' guide, dashboard, alerts, unit and container file, compared with the program |
 
@@ -16,3 +17,4 @@ mod e2e;
 mod no_alloc;
 mod old_roots;
 mod operations;
+mod relay;

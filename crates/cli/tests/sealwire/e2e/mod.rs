@@ -14,7 +14,7 @@ mod documents;
 mod drain;
 mod epoch;
 mod evervault;
-mod harness;
+pub(crate) mod harness;
 mod health;
 mod hold;
 mod inline;

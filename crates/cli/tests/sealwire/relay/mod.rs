@@ -1,0 +1,9 @@
+//! A relay in front of an upstream, with a real engine: values are replaced on both wires, and nothing else changes.
+
+mod bodies;
+mod clients;
+mod egress;
+mod failures;
+mod places;
+mod sessions;
+mod site;
