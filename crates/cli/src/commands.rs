@@ -16,6 +16,7 @@ mod config;
 mod connect;
 mod dev;
 mod dev_folder;
+mod dev_relay;
 mod doctor;
 mod documents;
 mod encapsulations;

@@ -16,6 +16,7 @@ use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, 
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::Method;
 
+use super::dev_relay::{self, DevRelay};
 use super::{Failure, dev_folder, serve};
 use crate::core_dumps;
 use sealwire_server::server::Server;
@@ -43,6 +44,9 @@ pub(super) struct Args {
     /// Address for changes of apps, keys and collections [default: that of the existing folder, or 127.0.0.1:7445]
     #[arg(long, value_name = "ADDRESS")]
     control: Option<SocketAddr>,
+    /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream behind it
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = dev_relay::DEFAULT_ADDRESS)]
+    relay: Option<SocketAddr>,
     /// Stop after the demonstration
     #[arg(long)]
     demo_only: bool,
@@ -64,13 +68,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         furnish(&args.folder, &server).await?;
         server.open();
         demonstrate(&args.folder, &server).await?;
+        let relay = match (args.relay, server.address()) {
+            (Some(listen), Some(engine)) => Some(DevRelay::start(&args.folder, engine, listen).await?),
+            _ => None,
+        };
+        if let Some(relay) = &relay {
+            relay.demonstrate().await?;
+        }
         if !args.demo_only {
             let mut stop = serve::StopSignals::listen()?;
             invite(&args.folder, &server);
+            if let Some(relay) = &relay {
+                relay.invite(&args.folder);
+            }
             stop.next().await;
-            return stop.unless_again(server.shutdown()).await;
+            return stop.unless_again(shutdown(server, relay)).await;
         }
-        server.shutdown().await;
+        shutdown(server, relay).await;
         Ok(())
     });
     if ended.is_err() {
@@ -78,6 +92,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         runtime.shutdown_background();
     }
     ended
+}
+
+/// Ends the relay before the engine that it needs.
+async fn shutdown(server: Server, relay: Option<DevRelay>) {
+    if let Some(relay) = relay {
+        relay.shutdown().await;
+    }
+    server.shutdown().await;
 }
 
 /// Connects to the folder's engine with the certificate `name`.
@@ -165,7 +187,7 @@ fn text_of(payload: &[u8], limits: WalkLimits) -> Result<String, Failure> {
 }
 
 /// Shortens long envelopes in the middle, so that lines stay readable.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     let shorten = |part: &str| match part.strip_prefix("sw1:") {
         Some(rest) if rest.len() > 40 && rest.is_ascii() => {
             format!("sw1:{}...{} ({} characters)", &rest[..20], &rest[rest.len() - 12..], part.len())

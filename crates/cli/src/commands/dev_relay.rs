@@ -1,0 +1,200 @@
+//! `dev --relay`: a relay in front of the folder's engine, and a small upstream behind it that shows what it received.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use sealwire_relay::config::{compile, parse};
+use sealwire_relay::serve::Server;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Failure, dev_folder};
+
+/// Address of the relay if none is given.
+pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
+/// The document of the demonstration.
+const DOCUMENT: &str = r#"{"item":"tea","card":{"number":"4242424242424242","cvc":"042"}}"#;
+/// Name of the relay's configuration in the folder.
+const CONFIG_FILE: &str = "sealwire-relay.toml";
+
+/// A relay and its upstream, which run until this is dropped or shut down.
+pub(super) struct DevRelay {
+    server: Server,
+    address: SocketAddr,
+    upstream: Upstream,
+}
+
+/// Keeps the last document, and returns it.
+#[derive(Clone, Default)]
+struct Upstream {
+    last: Arc<Mutex<Bytes>>,
+    /// True once the demonstration is over, after which each document is printed.
+    prints: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl DevRelay {
+    /// Starts the upstream on a free port and the relay in front of it. The relay's configuration stays in the folder.
+    pub(super) async fn start(folder: &Path, engine: SocketAddr, listen: SocketAddr) -> Result<Self, Failure> {
+        let upstream = Upstream::default();
+        let socket = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let text = config_text(folder, engine, listen, socket.local_addr()?);
+        tokio::spawn(upstream.clone().serve(socket));
+        std::fs::write(folder.join(CONFIG_FILE), &text)?;
+        let config = parse(&text, [])?;
+        let compiled =
+            compile(&config).map_err(|errors| errors.iter().map(|error| format!("{error}\n")).collect::<String>())?;
+        let server = Server::start(&config, compiled).await?;
+        let address = server.addresses().first().map_or(listen, |(_, address)| *address);
+        Ok(Self { server, address, upstream })
+    }
+
+    /// Sends a document through the relay, and prints what each side sees.
+    pub(super) async fn demonstrate(&self) -> Result<(), Failure> {
+        println!(
+            "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
+            self.address
+        );
+        let back = self.request(Method::POST, DOCUMENT).await?;
+        let sealed = self.upstream.last();
+        let sealed = String::from_utf8_lossy(&sealed).into_owned();
+        if sealed.contains("4242424242424242") || !sealed.contains("sw1:") {
+            return Err("the upstream saw the card number".into());
+        }
+        println!("The upstream receives:\n\n  {}\n", super::dev::shortened(&sealed));
+        println!("The client asks for it and gets:\n\n  {back}");
+        if back != DOCUMENT {
+            return Err("the document that came back is not the one that went in".into());
+        }
+        Ok(())
+    }
+
+    /// Prints requests to try, and lets the upstream print what it receives.
+    pub(super) fn invite(&self, folder: &Path) {
+        self.upstream.prints.store(true, std::sync::atomic::Ordering::Relaxed);
+        println!("Through the relay, whose configuration is {}:\n", folder.join(CONFIG_FILE).display());
+        println!("  curl -d '{DOCUMENT}' -H 'content-type: application/json' http://{}/orders", self.address);
+        println!("  curl http://{}/orders", self.address);
+        println!("  curl http://{}/upstream/orders      # as the upstream keeps it\n", self.address);
+    }
+
+    pub(super) async fn shutdown(self) {
+        self.server.shutdown().await;
+    }
+
+    /// Posts a document, then gets it back.
+    async fn request(&self, method: Method, body: &'static str) -> Result<String, Failure> {
+        let mut last = String::new();
+        for method in [method, Method::GET] {
+            let stream = TcpStream::connect(self.address).await?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let connection = tokio::spawn(connection);
+            let body = if method == Method::GET { "" } else { body };
+            let request = Request::builder().method(method).uri("/orders").header(HOST, self.address.to_string());
+            let request = request
+                .header(CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from_static(body.as_bytes())))?;
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            let text = response.into_body().collect().await?.to_bytes();
+            last = String::from_utf8(text.into())?;
+            connection.abort();
+            if status != StatusCode::OK {
+                return Err(format!("the relay answered {status}: {last}").into());
+            }
+        }
+        Ok(last)
+    }
+}
+
+impl Upstream {
+    fn last(&self) -> Bytes {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn serve(self, socket: TcpListener) {
+        while let Ok((stream, _)) = socket.accept().await {
+            let upstream = self.clone();
+            let service = service_fn(move |request| {
+                let upstream = upstream.clone();
+                async move { Ok::<_, Infallible>(upstream.answer(request).await) }
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let is_post = request.method() == Method::POST;
+        if is_post && let Ok(body) = request.into_body().collect().await {
+            let body = body.to_bytes();
+            if self.prints.load(std::sync::atomic::Ordering::Relaxed) {
+                println!("the upstream receives: {}", String::from_utf8_lossy(&body));
+            }
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = body;
+        }
+        let mut response = Response::new(Full::new(self.last()));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+fn config_text(folder: &Path, engine: SocketAddr, listen: SocketAddr, upstream: SocketAddr) -> String {
+    let file = |name: &str| folder.join(name).display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    let (ca, certificate) = (file("ca.pem"), file(&format!("{}.pem", dev_folder::CLIENT_CERT)));
+    let key = file(&format!("{}-key.pem", dev_folder::CLIENT_CERT));
+    let app = dev_folder::DEMO_APP;
+    format!(
+        r#"# The relay of `sealwire dev --relay`, which writes this file at each start. `sealwire-relay config template` explains every key.
+[engine]
+endpoints = ["{engine}"]
+server_name = "localhost"
+ca = "{ca}"
+certificate = "{certificate}"
+key = "{key}"
+
+[admin]
+address = "127.0.0.1:0"
+
+[log]
+access = false
+
+[listen.public]
+address = "{listen}"
+clients = "open"
+
+[upstream.shop]
+url = "http://{upstream}"
+addresses = ["127.0.0.0/8"]
+
+[[route]]
+name = "orders"
+listen = "public"
+path = "/orders"
+upstream = "shop"
+app = "{app}"
+
+[[route.request]]
+action = "encrypt"
+select = ["$.card.number", "$.card.cvc"]
+
+[[route.response]]
+action = "decrypt"
+select = ["$.card.number", "$.card.cvc"]
+
+[[route]]
+name = "upstream"
+listen = "public"
+path = "/upstream/{{*rest}}"
+strip_prefix = "/upstream"
+upstream = "shop"
+pass = true
+"#
+    )
+}
