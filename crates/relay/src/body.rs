@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
 use crate::completion::Completion;
 use crate::edit::Editor;
@@ -26,17 +26,18 @@ use crate::error::{Failure, Reason};
 /// A body that the relay reads, with every failure already named.
 pub type Source = UnsyncBoxBody<Bytes, Failure>;
 
-/// Creates a source of a client's request. It fails if no byte arrives for `idle`.
+/// Creates a source of a client's request. It fails if the relay waits for `idle` without a byte.
 pub fn from_client(body: Incoming, idle: Duration) -> Source {
     let body = body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
-    Idle { body, idle, sleep: Box::pin(tokio::time::sleep(idle)) }.boxed_unsync()
+    Idle { body, idle, waits: None }.boxed_unsync()
 }
 
 /// Fails if no frame arrives for some time.
 struct Idle<B> {
     body: B,
     idle: Duration,
-    sleep: Pin<Box<Sleep>>,
+    /// Set while the relay waits for a frame: a slow upstream is not the client's fault.
+    waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
@@ -46,11 +47,11 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
-            let next = Instant::now() + this.idle;
-            this.sleep.as_mut().reset(next);
+            this.waits = None;
             return Poll::Ready(frame);
         }
-        ready!(this.sleep.as_mut().poll(cx));
+        let idle = this.idle;
+        ready!(this.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle))).as_mut().poll(cx));
         Poll::Ready(Some(Err(Failure::request(Reason::ClientTimeout))))
     }
 
@@ -123,7 +124,10 @@ impl Outgoing {
     }
 
     /// Attaches the end of the exchange.
-    pub fn completing(mut self, completion: Completion) -> Self {
+    pub fn completing(mut self, mut completion: Completion) -> Self {
+        if self.is_end_stream() {
+            completion.is_complete();
+        }
         self.completion = Some(completion);
         self
     }
@@ -167,6 +171,12 @@ impl Body for Outgoing {
                     completion.is_complete();
                 }
             }
+        }
+        // hyper does not poll a body again that is at its end.
+        if this.is_end_stream()
+            && let Some(completion) = &mut this.completion
+        {
+            completion.is_complete();
         }
         Poll::Ready(frame)
     }

@@ -28,6 +28,7 @@ use crate::relay::{Peer, Relay};
 use crate::request_check::{self, CheckedTarget};
 use crate::route::{Direction, Route};
 use crate::route_table::{NoMatch, Segments};
+use crate::upstream::Protocol;
 use crate::upstream::body::UpstreamBody;
 use crate::{fields, websocket};
 
@@ -188,7 +189,7 @@ impl Exchange<'_> {
             trust_forwarded: self.peer.listener.trust_forwarded,
             version: if self.client_version == Version::HTTP_2 { "2.0" } else { "1.1" },
         };
-        headers::forward_request(&mut parts.headers, &hop, self.client_version == Version::HTTP_2);
+        headers::forward_request(&mut parts.headers, &hop, upstream.protocol == Protocol::Http2);
         // Credentials towards the relay are not the upstream's.
         if self.peer.authorizes_by_header() {
             parts.headers.remove(http::header::AUTHORIZATION);
@@ -297,8 +298,12 @@ fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Respon
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    // The rest of the request was not read, or its framing is in doubt.
-    if failure.phase == Phase::Request {
+    // The framing of what follows is in doubt, or it does not arrive.
+    let ends = matches!(
+        failure.reason,
+        Reason::Ambiguous(_) | Reason::Expectation | Reason::TooLarge(..) | Reason::ClientTimeout
+    );
+    if ends && failure.phase == Phase::Request {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

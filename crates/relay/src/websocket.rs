@@ -112,10 +112,13 @@ pub fn start(
     let (mut parts, body) = response.into_parts();
     crate::headers::forward_response(&mut parts.headers, "1.1");
     accept(Some(key), &mut parts.headers)?;
+    // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
+    let permit =
+        relay.connection_permit().ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
     let session = Session { relay: Arc::clone(relay), request, response: response_scope, stop: peer.stop.clone() };
     tokio::spawn(async move {
         // The body holds the permit of the upstream's connection.
-        let _body = body;
+        let (_body, _permit) = (body, permit);
         let _open = session.relay.metrics.websocket();
         match tokio::try_join!(client, upstream) {
             Ok((client, upstream)) => session.run(client, upstream).await,

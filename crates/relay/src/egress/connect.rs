@@ -51,9 +51,13 @@ pub async fn open(
         destination.ok_or_else(|| Failure::request(Reason::Forbidden("the destination is no name and port")))?;
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
+    // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
+    let permit =
+        relay.connection_permit().ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
     if intercepts(listener, &destination) {
         let (relay, peer) = (Arc::clone(relay), Arc::clone(peer));
         tokio::spawn(async move {
+            let _permit = permit;
             if let Ok(client) = upgrade.await {
                 intercept(relay, peer, destination, TokioIo::new(client)).await;
             }
@@ -67,6 +71,7 @@ pub async fn open(
         relay.metrics.tunnel(&listener.name);
         let (idle, stop) = (relay.limits.idle_timeout(), peer.stop.clone());
         tokio::spawn(async move {
+            let _permit = permit;
             if let Ok(client) = upgrade.await {
                 pass(TokioIo::new(client), upstream, idle, stop).await;
             }
