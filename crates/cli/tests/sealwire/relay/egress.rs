@@ -47,7 +47,7 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
         );
         let unused = Upstream::start(None).await;
         let passed = "[[route]]\nname = 'p'\nlisten = 'public'\npath = '/p'\nupstream = 'shop'\npass = true\n";
-        let relay = start_relay(&engine, &folder, unused.address, &(routes + passed)).await;
+        let relay = start_relay(&engine, engine.address, &folder, unused.address, &(routes + passed)).await;
         let proxy = relay.addresses().iter().find(|(name, _)| &**name == "egress").unwrap().1;
 
         let mut payload = Vec::new();

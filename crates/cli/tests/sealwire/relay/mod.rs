@@ -4,6 +4,7 @@ mod bodies;
 mod clients;
 mod egress;
 mod failures;
+mod faults;
 mod places;
 mod sessions;
 mod site;

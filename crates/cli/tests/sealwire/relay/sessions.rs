@@ -62,7 +62,7 @@ fn messages_are_edited_in_both_directions() {
     run(async {
         let engine = Harness::with(|config| config.crypto.threads = 1).await;
         let folder = tempfile::tempdir().unwrap();
-        let relay = start_relay(&engine, &folder, echo().await, ROUTES).await;
+        let relay = start_relay(&engine, engine.address, &folder, echo().await, ROUTES).await;
         let address = relay.addresses()[0].1;
         let connect = async |path: &str, origin: Option<&str>| {
             let mut request = format!("ws://{address}{path}").into_client_request().unwrap();

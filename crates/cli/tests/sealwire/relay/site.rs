@@ -37,6 +37,19 @@ pub(crate) struct Upstream {
     pub(crate) last: Arc<Mutex<Option<(Method, String, HeaderMap, Bytes)>>>,
     /// Content type and chunks of the response to GET.
     pub(crate) stored: Arc<Mutex<(String, Vec<Bytes>)>>,
+    /// The way in which responses go wrong.
+    pub(crate) mischief: Arc<Mutex<Mischief>>,
+}
+
+/// The way in which an upstream's responses go wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mischief {
+    #[default]
+    None,
+    /// The connection ends without a response.
+    Hangup,
+    /// The connection ends in the middle of a body.
+    HalfBody,
 }
 
 impl Upstream {
@@ -47,6 +60,7 @@ impl Upstream {
             received: Recording::default(),
             last: Arc::default(),
             stored: Arc::default(),
+            mischief: Arc::default(),
         };
         let served = upstream.clone();
         tokio::spawn(async move {
@@ -77,9 +91,20 @@ impl Upstream {
         let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
         let (parts, body) = request.into_parts();
-        let body = body.collect().await?.to_bytes();
+        let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+        let mischief = *self.mischief.lock().unwrap();
+        if mischief != Mischief::None {
+            let broken = || std::io::Error::other("mischief");
+            if mischief == Mischief::Hangup {
+                return Err(broken());
+            }
+            let frames = [Ok(Frame::data(body.slice(..body.len() / 2))), Err(broken())];
+            let response =
+                Response::builder().header("content-type", "application/json").header("content-length", body.len());
+            return Ok(response.body(StreamBody::new(stream::iter(frames)).boxed_unsync()).unwrap());
+        }
         let path = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
         *self.last.lock().unwrap() = Some((parts.method.clone(), path, parts.headers.clone(), body.clone()));
         let mut response = Response::builder().header("etag", "\"1\"");
@@ -117,6 +142,15 @@ impl Upstream {
     pub(crate) fn never_saw(&self, canary: &str) {
         let received = self.received.lock().unwrap();
         assert!(memchr_find(&received, canary.as_bytes()).is_none(), "the upstream saw {canary}");
+    }
+
+    /// As [`Self::never_saw`], and forgets what was searched, for tests with many requests.
+    #[track_caller]
+    pub(crate) fn never_saw_so_far(&self, canary: &str) {
+        self.never_saw(canary);
+        let mut received = self.received.lock().unwrap();
+        let searched = received.len().saturating_sub(canary.len());
+        received.drain(..searched);
     }
 }
 
@@ -175,7 +209,7 @@ impl Site {
     pub(crate) async fn over(engine: Harness, routes: &str) -> Self {
         let upstream = Upstream::start(None).await;
         let folder = tempfile::tempdir().unwrap();
-        let relay = start_relay(&engine, &folder, upstream.address, routes).await;
+        let relay = start_relay(&engine, engine.address, &folder, upstream.address, routes).await;
         Self { engine, relay, upstream, _folder: folder }
     }
 
@@ -226,7 +260,13 @@ impl Site {
 }
 
 /// Starts a relay for an engine and an upstream.
-pub(crate) async fn start_relay(engine: &Harness, folder: &TempDir, upstream: SocketAddr, routes: &str) -> Server {
+pub(crate) async fn start_relay(
+    engine: &Harness,
+    address: SocketAddr,
+    folder: &TempDir,
+    upstream: SocketAddr,
+    routes: &str,
+) -> Server {
     let issued = identity(engine);
     let file = |name: &str| folder.path().join(name);
     std::fs::write(file("ca.pem"), engine.authority.cert_pem()).unwrap();
@@ -236,7 +276,7 @@ pub(crate) async fn start_relay(engine: &Harness, folder: &TempDir, upstream: So
         "[engine]\nendpoints = ['{}']\nserver_name = 'localhost'\nca = '{}'\ncertificate = '{}'\nkey = '{}'\ndeadline_ms = 60000\n\
          [admin]\naddress = '127.0.0.1:0'\n[listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n\
          [upstream.shop]\nurl = 'http://{upstream}'\naddresses = ['127.0.0.0/8']\n{routes}",
-        engine.address,
+        address,
         file("ca.pem").display(),
         file("relay.pem").display(),
         file("relay-key.pem").display(),
