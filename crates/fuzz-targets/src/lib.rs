@@ -24,6 +24,7 @@ mod number;
 mod pem;
 mod principal;
 mod public_keys;
+mod relay_body;
 mod reply;
 mod scan;
 mod seed;
@@ -79,6 +80,7 @@ targets!(
     pem,
     principal,
     public_keys,
+    relay_body,
     reply,
     scan,
     share,
