@@ -179,17 +179,14 @@ impl JsonScanner {
         while at < input.len() {
             at = self.step(input, at, &mut emitted, out)?;
         }
-        match &mut self.capture {
-            Some(capture) => {
-                let begin = std::mem::take(&mut capture.begin);
-                if capture.kind != Captured::Key {
-                    literal(input, emitted..begin, out);
-                    emitted = input.len();
-                }
-                self.held.extend_from_slice(&input[begin..]);
-                self.check_held(0)?;
+        if let Some(capture) = &mut self.capture {
+            let begin = std::mem::take(&mut capture.begin);
+            if capture.kind != Captured::Key {
+                literal(input, emitted..begin, out);
+                emitted = input.len();
             }
-            None => {}
+            self.held.extend_from_slice(&input[begin..]);
+            self.check_held(0)?;
         }
         literal(input, emitted..input.len(), out);
         self.offset += input.len() as u64;

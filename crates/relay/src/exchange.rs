@@ -268,7 +268,7 @@ impl Exchange<'_> {
                 completion.holds(memory);
                 (Outgoing::whole(bytes), true)
             }
-            Edited::Streams(body) => (body, true),
+            Edited::Streams(body) => (*body, true),
         }
     }
 }

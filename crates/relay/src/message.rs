@@ -51,8 +51,11 @@ pub enum Edited {
         memory: OwnedSemaphorePermit,
     },
     /// A body whose rest is edited while it is sent.
-    Streams(Outgoing),
+    Streams(Box<Outgoing>),
 }
+
+/// Format, decoder and rules of a body.
+type Readable = (Format, Option<Decoder>, Arc<[BodyRule]>);
 
 impl Message<'_> {
     /// Applies the rules.
@@ -84,7 +87,7 @@ impl Message<'_> {
     }
 
     /// Format, decoder and rules for the body's type and coding.
-    fn readable(&self, direction: &Direction) -> Result<(Format, Option<Decoder>, Arc<[BodyRule]>), Reason> {
+    fn readable(&self, direction: &Direction) -> Result<Readable, Reason> {
         let content_type =
             single(self.headers, CONTENT_TYPE).map_err(|()| Reason::Unreadable("several content types"))?;
         let content_type = content_type.ok_or(Reason::Unreadable("no content type"))?;
@@ -120,13 +123,13 @@ impl Message<'_> {
                 None => break,
             };
         }
-        Ok(Edited::Streams(Outgoing::edited(frames, editor)))
+        Ok(Edited::Streams(Box::new(Outgoing::edited(frames, editor))))
     }
 
     async fn apply(
         &self,
         direction: &Direction,
-        (format, decoder, rules): (Format, Option<Decoder>, Arc<[BodyRule]>),
+        (format, decoder, rules): Readable,
         source: Source,
     ) -> Result<Edited, Failure> {
         let limits = &self.relay.limits;

@@ -45,11 +45,14 @@ pub enum AuthorityError {
     Leaf(#[source] rustls::Error),
 }
 
+/// TLS configuration of a host, and the end of its leaf's validity.
+type Leaf = (Arc<ServerConfig>, OffsetDateTime);
+
 /// An authority with its leaves.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     not_after: OffsetDateTime,
-    leaves: Mutex<LruCache<Box<str>, (Arc<ServerConfig>, OffsetDateTime)>>,
+    leaves: Mutex<LruCache<Box<str>, Leaf>>,
 }
 
 impl std::fmt::Debug for Authority {

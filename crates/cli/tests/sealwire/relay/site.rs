@@ -26,6 +26,9 @@ use crate::e2e::harness::{Harness, leaf, private};
 /// Everything that an upstream received, as it came off the socket, TLS removed.
 pub(crate) type Recording = Arc<Mutex<Vec<u8>>>;
 
+/// Method, target, headers and body of a request.
+type Received = (Method, String, HeaderMap, Bytes);
+
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// An upstream that answers with the body it got, or with what the test laid down for a GET.
@@ -34,7 +37,7 @@ pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     pub(crate) received: Recording,
     /// Head and body of the last request.
-    pub(crate) last: Arc<Mutex<Option<(Method, String, HeaderMap, Bytes)>>>,
+    pub(crate) last: Arc<Mutex<Option<Received>>>,
     /// Content type and chunks of the response to GET.
     pub(crate) stored: Arc<Mutex<(String, Vec<Bytes>)>>,
     /// The way in which responses go wrong.
