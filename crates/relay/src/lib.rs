@@ -17,6 +17,7 @@ pub mod engine;
 pub mod error;
 pub mod exchange;
 pub mod fields;
+pub mod head_check;
 pub mod headers;
 pub mod listener;
 pub mod message;

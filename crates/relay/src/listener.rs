@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::activity::{Activity, Expired, Timeouts, Watched};
 use crate::exchange;
+use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Listener, Peer, Relay, stops};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
@@ -123,10 +124,18 @@ pub async fn serve<IO>(
 {
     let builder = builder(&relay);
     let watched = Arc::clone(&activity);
+    let upgrade = Upgrade::default();
+    let io = HeadCheck::new(io, upgrade.clone());
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let in_flight = watched.begin(request.version() == http::Version::HTTP_2);
-        let (relay, peer) = (Arc::clone(&relay), Arc::clone(&peer));
-        async move { Ok::<_, Infallible>(exchange::handle(relay, peer, request, in_flight).await) }
+        let (relay, peer, upgrade) = (Arc::clone(&relay), Arc::clone(&peer), upgrade.clone());
+        async move {
+            let response = exchange::handle(relay, peer, request, in_flight).await;
+            if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+                upgrade.begins();
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
     let mut is_ending = false;

@@ -4,9 +4,9 @@
 //! passes [`check`] has one framing, one host and a path without escapes that an upstream could resolve. The path that is
 //! matched against routes is therefore the path that is forwarded.
 //!
-//! Two forms never reach [`check`] through hyper 1.12: of `Transfer-Encoding` with `Content-Length`, its HTTP/1 server drops
-//! the length, reads chunks and closes the connection; of equal `Content-Length` lines it keeps one. Both are checked
-//! anyway, for heads from elsewhere and for a later hyper.
+//! Two forms never reach [`check`] through hyper 1.12, which drops `Content-Length` beside `Transfer-Encoding` and merges
+//! equal `Content-Length` lines: [`crate::head_check`] rejects both before. They are checked here anyway, for heads from
+//! elsewhere and for a later hyper.
 
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;

@@ -1,0 +1,294 @@
+//! Rejects HTTP/1 heads whose conflicting lengths hyper hides from a service.
+//!
+//! hyper 1.12 drops `Content-Length` beside `Transfer-Encoding`, and merges equal `Content-Length` lines, before a service
+//! sees the request. A proxy in front of the relay can have read such a request in the other way. [`HeadCheck`] follows
+//! heads and bodies in the plaintext that hyper reads. The colon of a framing header that conflicts with an earlier one
+//! becomes a NUL byte, so hyper rejects the head with 400 and closes the connection. No byte is held back.
+//!
+//! Where the bytes are malformed for another reason, hyper rejects them itself, and the check ends.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes of a line that are kept: more than the longest text that is looked for.
+const PREFIX_BYTES: usize = 24;
+
+/// Part of a message that the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    RequestLine,
+    HeaderName,
+    HeaderValue,
+    /// The value of `Content-Length`.
+    Length,
+    /// A body with this many bytes left.
+    Body(u64),
+    /// The size of a chunk so far. True within its extensions.
+    ChunkSize(u64, bool),
+    /// A chunk with this many bytes left.
+    Chunk(u64),
+    /// The line end after the data of a chunk.
+    ChunkEnd,
+    /// Lines after the last chunk. True at the begin of a line.
+    Trailers(bool),
+    /// No HTTP/1 follows, or bytes that hyper rejects.
+    Unchecked,
+}
+
+/// Position within the messages of a connection.
+#[derive(Debug)]
+struct Scanner {
+    part: Part,
+    prefix: [u8; PREFIX_BYTES],
+    line_len: usize,
+    length: Option<u64>,
+    has_coding: bool,
+}
+
+impl Scanner {
+    const fn new() -> Self {
+        Self { part: Part::RequestLine, prefix: [0; PREFIX_BYTES], line_len: 0, length: None, has_coding: false }
+    }
+
+    /// Follows bytes, and breaks the head of a request with conflicting lengths.
+    fn scan(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            let (Part::Body(left) | Part::Chunk(left)) = self.part else {
+                if self.part == Part::Unchecked {
+                    return;
+                }
+                self.byte(&mut rest[0]);
+                at += 1;
+                continue;
+            };
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
+            at += len;
+            self.part = match (self.part, left - len as u64) {
+                (Part::Body(_), 0) => self.begin_of_message(),
+                (Part::Body(_), left) => Part::Body(left),
+                (_, 0) => Part::ChunkEnd,
+                (_, left) => Part::Chunk(left),
+            };
+        }
+    }
+
+    fn byte(&mut self, byte: &mut u8) {
+        self.part = match (self.part, *byte) {
+            (Part::RequestLine, b'\n') => self.end_of_request_line(),
+            (Part::HeaderName, b'\n') => self.end_of_line_without_colon(),
+            (Part::HeaderName, b':') => self.begin_of_value(byte),
+            (Part::RequestLine | Part::HeaderName, other) => {
+                if let Some(place) = self.prefix.get_mut(self.line_len) {
+                    *place = other;
+                }
+                self.line_len += 1;
+                return;
+            }
+            (Part::HeaderValue, b'\n') => self.begin_of_line(),
+            (Part::Length, b'\n') => self.begin_of_line(),
+            (Part::Length, b' ' | b'\t' | b'\r') => return,
+            (Part::Length, digit) => match self.length.and_then(|length| with_digit(length, digit, 10)) {
+                length @ Some(_) => {
+                    self.length = length;
+                    return;
+                }
+                None => Part::Unchecked,
+            },
+            (Part::ChunkSize(0, _), b'\n') => Part::Trailers(true),
+            (Part::ChunkSize(size, _), b'\n') => Part::Chunk(size),
+            (Part::ChunkSize(size, false), digit) if digit.is_ascii_hexdigit() => {
+                with_digit(size, digit, 16).map_or(Part::Unchecked, |size| Part::ChunkSize(size, false))
+            }
+            (Part::ChunkSize(size, _), _) => Part::ChunkSize(size, true),
+            (Part::ChunkEnd, b'\n') => Part::ChunkSize(0, false),
+            (Part::Trailers(true), b'\n') => self.begin_of_message(),
+            (Part::Trailers(_), b'\n') => Part::Trailers(true),
+            (Part::Trailers(is_begin), other) => Part::Trailers(is_begin && other == b'\r'),
+            (part, _) => part,
+        };
+    }
+
+    fn prefix(&self) -> &[u8] {
+        self.prefix.get(..self.line_len).unwrap_or(&self.prefix)
+    }
+
+    fn begin_of_line(&mut self) -> Part {
+        self.line_len = 0;
+        Part::HeaderName
+    }
+
+    fn begin_of_message(&mut self) -> Part {
+        *self = Self::new();
+        Part::RequestLine
+    }
+
+    fn end_of_request_line(&mut self) -> Part {
+        let line = self.prefix();
+        if line.is_empty() || line == b"\r" {
+            // Empty lines before a request are skipped.
+            return self.begin_of_message();
+        }
+        if line.starts_with(b"CONNECT ") || line.starts_with(b"PRI * HTTP/2.0") {
+            return Part::Unchecked;
+        }
+        self.begin_of_line()
+    }
+
+    /// The end of a head, or a line that hyper rejects.
+    fn end_of_line_without_colon(&mut self) -> Part {
+        if !matches!(self.prefix(), b"" | b"\r") {
+            return Part::Unchecked;
+        }
+        match (self.has_coding, self.length) {
+            (true, _) => Part::ChunkSize(0, false),
+            (false, Some(length @ 1..)) => Part::Body(length),
+            (false, _) => self.begin_of_message(),
+        }
+    }
+
+    fn begin_of_value(&mut self, colon: &mut u8) -> Part {
+        let is_length = self.prefix().eq_ignore_ascii_case(b"content-length");
+        let is_coding = self.prefix().eq_ignore_ascii_case(b"transfer-encoding");
+        if (is_length || is_coding) && (self.length.is_some() || (is_length && self.has_coding)) {
+            *colon = 0;
+            return Part::Unchecked;
+        }
+        self.has_coding |= is_coding;
+        if is_length {
+            self.length = Some(0);
+            return Part::Length;
+        }
+        Part::HeaderValue
+    }
+}
+
+fn with_digit(number: u64, digit: u8, base: u32) -> Option<u64> {
+    let digit = char::from(digit).to_digit(base)?;
+    number.checked_mul(base.into())?.checked_add(digit.into())
+}
+
+/// Ends the checks of a connection that leaves HTTP.
+#[derive(Clone, Debug, Default)]
+pub struct Upgrade(Arc<AtomicBool>);
+
+impl Upgrade {
+    /// Notes that no HTTP follows.
+    pub fn begins(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// I/O whose incoming heads are checked. It must be above TLS.
+#[derive(Debug)]
+pub struct HeadCheck<T> {
+    io: T,
+    scanner: Scanner,
+    upgrade: Upgrade,
+}
+
+impl<T> HeadCheck<T> {
+    /// Checks what is read until `upgrade` begins.
+    pub const fn new(io: T, upgrade: Upgrade) -> Self {
+        Self { io, scanner: Scanner::new(), upgrade }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for HeadCheck<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.io).poll_read(cx, buf);
+        if !self.upgrade.0.load(Ordering::Acquire) {
+            self.scanner.scan(&mut buf.filled_mut()[before..]);
+        }
+        poll
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for HeadCheck<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests without a conflict, as one stream.
+    const VALID: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n\
+        \r\nPOST / HTTP/1.1\r\ncontent-length:  21 \r\nx: content-length: 3\r\n\r\ncontent-length: 3\r\n\r\n\
+        POST / HTTP/1.1\nTransfer-Encoding: chunked\n\n\
+        13;content-length: 3\r\ncontent-length: 3\r\n\r\n0\r\ncontent-length: 3\r\ncontent-length: 3\r\n\r\n\
+        POST / HTTP/1.1\r\nContent-Length: 0\r\nX-Content-Length: 3\r\n\r\n";
+
+    /// Scans the stream cut at each position, and checks that each cut gives one result. Returns the result.
+    fn scanned(stream: &str) -> String {
+        let scan = |cut: usize| {
+            let mut bytes = stream.as_bytes().to_vec();
+            let mut scanner = Scanner::new();
+            let (first, second) = bytes.split_at_mut(cut);
+            scanner.scan(first);
+            scanner.scan(second);
+            (String::from_utf8(bytes).unwrap(), scanner.part)
+        };
+        let expected = scan(0);
+        (1..=stream.len()).for_each(|cut| assert_eq!(scan(cut), expected, "{cut}"));
+        expected.0
+    }
+
+    #[test]
+    fn requests_without_a_conflict_are_unchanged() {
+        assert_eq!(scanned(VALID), VALID);
+        let mut scanner = Scanner::new();
+        VALID.to_owned().into_bytes().iter_mut().for_each(|byte| scanner.scan(std::slice::from_mut(byte)));
+        assert_eq!((scanner.part, scanner.line_len), (Part::RequestLine, 0));
+    }
+
+    #[test]
+    fn the_second_framing_header_of_a_head_is_broken() {
+        for (headers, broken) in [
+            ("Content-Length: 1\r\nTransfer-Encoding: chunked", "Content-Length: 1\r\nTransfer-Encoding\0 chunked"),
+            ("Transfer-Encoding: chunked\r\ncontent-LENGTH: 1", "Transfer-Encoding: chunked\r\ncontent-LENGTH\0 1"),
+            ("Content-Length: 1\r\nx: y\r\nContent-Length: 1", "Content-Length: 1\r\nx: y\r\nContent-Length\0 1"),
+            ("Content-Length:1\nTransfer-Encoding:", "Content-Length:1\nTransfer-Encoding\0"),
+        ] {
+            let with = |headers| format!("{VALID}POST / HTTP/1.1\r\n{headers}\r\n\r\n");
+            assert_eq!(scanned(&with(headers)), with(broken), "{headers}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_unchanged() {
+        const CONFLICT: &str = "x: y\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n";
+        for begin in ["CONNECT a:1 HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+            let stream = format!("{begin}{CONFLICT}");
+            assert_eq!(scanned(&stream), stream);
+        }
+    }
+}
