@@ -21,6 +21,7 @@ use super::connection::{Connection, Http1, Http2, open};
 use super::error::{Cause, Stage, UpstreamError};
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
+use crate::headers::join_cookies;
 
 /// Most idle connections that are tried before a new one is opened.
 const STALE_MAX: usize = 3;
@@ -370,6 +371,9 @@ fn address(
         request.headers_mut().remove(header::HOST);
         builder = builder.scheme(if upstream.is_tls { "https" } else { "http" }).authority(host.as_bytes());
     } else {
+        // HTTP/1 allows one line of cookies, and a client of it must name `te` in `Connection`.
+        join_cookies(request.headers_mut());
+        request.headers_mut().remove(header::TE);
         request.headers_mut().insert(header::HOST, host.clone());
     }
     *request.version_mut() = if is_h2 { Version::HTTP_2 } else { Version::HTTP_11 };
