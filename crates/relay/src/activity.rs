@@ -97,14 +97,16 @@ impl Activity {
 
     /// Returns the expired limit, or the time of the next check.
     fn check(&self, now: Instant) -> Result<Instant, Expired> {
+        // A request can come and go between two checks, and either limit can be the shorter one.
+        let next = now + self.timeouts.header.min(self.timeouts.idle);
         if self.in_flight.load(Ordering::Acquire) > 0 {
-            return Ok(now + self.timeouts.header.min(self.timeouts.idle));
+            return Ok(next);
         }
         let (due, expired) = match *self.since() {
             Since::Head(since) => (since + self.timeouts.header, Expired::Header),
             Since::Idle(since) => (since + self.timeouts.idle, Expired::Idle),
         };
-        if now >= due { Err(expired) } else { Ok(due.min(now + self.timeouts.header)) }
+        if now >= due { Err(expired) } else { Ok(due.min(next)) }
     }
 
     /// Waits until a limit has passed. Safe to drop.
@@ -235,6 +237,21 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(4)).await;
         activity.read(1);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_limit_below_that_of_heads_holds() {
+        let timeouts = Timeouts { idle: Duration::from_secs(1), ..TIMEOUTS };
+        let activity = Arc::new(Activity::new(timeouts));
+        let request = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            drop(activity.begin(false));
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = request => {}
+            expired = seconds_until_expired(&activity) => assert_eq!(expired, (Expired::Idle, 1)),
+        }
     }
 
     #[tokio::test(start_paused = true)]
