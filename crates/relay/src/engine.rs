@@ -4,6 +4,7 @@
 //! Every failure of the engine becomes one [`Failure`] here. Dropping a future cancels its calls in the engine.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -89,6 +90,8 @@ pub struct Engine {
     /// Longest time of one call.
     deadline: Duration,
     metrics: Arc<Metrics>,
+    /// Result of the last probe. False before the first one.
+    is_ready: Arc<AtomicBool>,
 }
 
 /// Values of a batch that travel in one call: positions in the list of holes.
@@ -107,13 +110,15 @@ enum Replacement {
 
 impl Engine {
     /// Wraps a client. `deadline` is the longest time of one call.
-    pub const fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
-        Self { client, deadline, metrics }
+    pub fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { client, deadline, metrics, is_ready: Arc::default() }
     }
 
     /// Makes one round trip. Returns true if an engine answers and is ready.
     pub async fn is_ready(&self) -> bool {
-        self.client.health().await.is_ok()
+        let is_ready = self.client.health().await.is_ok();
+        self.is_ready.store(is_ready, Ordering::Relaxed);
+        is_ready
     }
 
     /// Replaces the holes among the pieces and returns the bytes of all pieces in their order.
@@ -183,7 +188,12 @@ impl Engine {
         self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), begun.elapsed(), outcome.is_ok());
         let document = outcome.map_err(|error| {
             let rule_of = |at: usize| group.holes.get(at).and_then(|at| holes.get(*at)).map(|hole| hole.rule);
-            failure_of(scope, &error, rule_of)
+            let failure = failure_of(scope, &error, rule_of);
+            if failure.reason == Reason::EngineTimeout && !self.is_ready.load(Ordering::Relaxed) {
+                // The call waited for a connection to an engine that is gone.
+                return Failure { reason: Reason::EngineUnavailable, ..failure };
+            }
+            failure
         })?;
         let values = elements(&document.payload, sent.len())
             .ok_or_else(|| scope.failure(Reason::EngineDenied("the engine's result has another shape")))?;
