@@ -1,0 +1,235 @@
+//! CONNECT: the policy of destinations, interception, and tunnels that pass untouched.
+
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use sealwire_relay::egress::authority;
+use time::OffsetDateTime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::support::{CANARY, Relay, Reply, Upstream, engine_files, read_reply, send, server_files, within};
+
+const TOKEN: &str = "0123456789abcdefghij";
+
+/// A CONNECT proxy that intercepts `localhost` at the port of the upstream.
+struct Proxy {
+    relay: Relay,
+    upstream: Upstream,
+    roots: Arc<RootCertStore>,
+}
+
+async fn start(settings: &str) -> Proxy {
+    let files = engine_files();
+    let (chain, key) = server_files(files.path(), "upstream");
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let upstream = Upstream::with_tls(Some(TlsAcceptor::from(Arc::new(config)))).await;
+    let new = authority::create(&["localhost", "other.example"], 1, OffsetDateTime::now_utc()).unwrap();
+    for (name, text) in [("tap.pem", new.cert_pem.as_str()), ("tap-key.pem", &new.key_pem), ("tokens", TOKEN)] {
+        std::fs::write(files.path().join(name), text).unwrap();
+    }
+    let text = format!(
+        "[listen.tap]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'bearer'\ntokens = '{{dir}}/tokens'\n\
+         authority_certificate = '{{dir}}/tap.pem'\nauthority_key = '{{dir}}/tap-key.pem'\n{settings}\n\
+         [upstream.u]\nurl = 'https://localhost:{}'\nroots = '{{dir}}/upstream-ca.pem'\n\
+         addresses = ['127.0.0.0/8', '::1/128']\nprotocol = 'http1'\n\
+         [[route]]\nname = 'pass'\nlisten = 'tap'\nhost = 'localhost'\npath = '/p/{{*rest}}'\nupstream = 'u'\npass = true\n\
+         [[route]]\nname = 'edit'\nlisten = 'tap'\nhost = 'localhost'\npath = '/e/{{*rest}}'\nupstream = 'u'\napp = 'a'\n\
+         [[route.request]]\naction = 'encrypt'\nselect = ['$.card']\n",
+        upstream.address.port()
+    );
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(new.cert_pem.as_bytes()).unwrap()).unwrap();
+    Proxy { relay: Relay::start_in(files, &text).await, upstream, roots: Arc::new(roots) }
+}
+
+/// A CONNECT with the token.
+fn connect(destination: &str) -> String {
+    format!("CONNECT {destination} HTTP/1.1\r\nhost: {destination}\r\nproxy-authorization: Bearer {TOKEN}\r\n\r\n")
+}
+
+impl Proxy {
+    fn destination(&self) -> String {
+        format!("localhost:{}", self.upstream.address.port())
+    }
+
+    /// Opens a tunnel.
+    async fn tunnel(&self, destination: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.relay.address()).await.unwrap();
+        stream.write_all(connect(destination).as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(within(stream.read_u8()).await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+        stream
+    }
+
+    /// Opens a tunnel, and TLS with this name in it.
+    async fn intercepted(&self, name: Option<&str>) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = self.tunnel(&self.destination()).await;
+        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_no_client_auth();
+        config.enable_sni = name.is_some();
+        let name = ServerName::try_from(name.unwrap_or("localhost").to_owned()).unwrap();
+        within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
+    }
+
+    /// Sends a request in an intercepted tunnel.
+    async fn send_inside(&self, host: &str, line: &str, rest: &str) -> Reply {
+        let mut stream = self.intercepted(Some("localhost")).await.unwrap();
+        stream.write_all(format!("{line} HTTP/1.1\r\nhost: {host}\r\n{rest}").as_bytes()).await.unwrap();
+        Reply::of(&read_reply(&mut stream).await).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_token_gets_407() {
+    let proxy = start("").await;
+    let destination = proxy.destination();
+    for credentials in [
+        String::new(),
+        "proxy-authorization: Bearer 0123456789abcdefghi\r\n".into(),
+        format!("authorization: Bearer {TOKEN}\r\n"),
+        format!("proxy-authorization: Bearer {TOKEN}\r\nproxy-authorization: Bearer {TOKEN}\r\n"),
+    ] {
+        let request = format!("CONNECT {destination} HTTP/1.1\r\nhost: {destination}\r\n{credentials}\r\n");
+        let reply = send(proxy.relay.address(), request).await;
+        assert_eq!(reply.status, 407, "{credentials}");
+        assert!(reply.header("proxy-authenticate").is_some());
+        assert!(reply.is_complete);
+    }
+    assert_eq!(proxy.upstream.take_text(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn destinations_that_no_route_names_are_denied() {
+    let proxy = start("").await;
+    let port = proxy.upstream.address.port();
+    for destination in ["other.example:443", "127.0.0.1:443", "[::1]:443", "127.1:443", "0x7f000001:443"] {
+        send(proxy.relay.address(), connect(destination)).await.problem(403);
+    }
+    let address = format!("127.0.0.1:{port}");
+    send(proxy.relay.address(), connect(&address)).await.problem(403);
+    // Only CONNECT is served.
+    let request = format!(
+        "GET http://localhost:{port}/p/x HTTP/1.1\r\nhost: localhost:{port}\r\nproxy-authorization: Bearer {TOKEN}\r\n\r\n"
+    );
+    send(proxy.relay.address(), request).await.problem(403);
+    for destination in ["localhost", "localhost:0", "localhost:+443", "u@localhost:443"] {
+        assert_eq!(send(proxy.relay.address(), connect(destination)).await.status, 400, "{destination}");
+    }
+    assert_eq!(proxy.upstream.take_text(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_with_a_route_is_intercepted() {
+    let proxy = start("").await;
+    let destination = proxy.destination();
+    let reply = proxy.send_inside(&destination, "GET /p/x", "\r\n").await;
+    assert_eq!((reply.status, &reply.body[..]), (200, &b"ok"[..]));
+    let seen = proxy.upstream.take_text();
+    assert!(seen.starts_with("GET /p/x HTTP/1.1\r\n"), "{seen}");
+    assert!(seen.contains(&format!("\r\nhost: {destination}\r\n")) && !seen.contains(TOKEN), "{seen}");
+    // Rules apply inside: the engine is absent.
+    let body = format!("{{\"card\":\"{CANARY}\"}}");
+    let rest = format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    proxy.send_inside(&destination, "POST /e/x", &rest).await.problem(503);
+    // Another host, another port, and none. Conflicting lengths are seen above TLS.
+    for host in ["other.example", "localhost:1", "localhost"] {
+        proxy.send_inside(host, "GET /p/x", "\r\n").await.problem(421);
+    }
+    proxy.send_inside(&destination, "GET /q", "\r\n").await.problem(404);
+    let conflict = "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    assert_eq!(proxy.send_inside(&destination, "POST /p/x", conflict).await.status, 400);
+    assert_eq!(proxy.upstream.take_text(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_for_another_name_fails() {
+    let proxy = start("").await;
+    for name in [Some("other.example"), None] {
+        assert!(proxy.intercepted(name).await.is_err(), "{name:?}");
+    }
+    // No TLS at all.
+    let mut stream = proxy.tunnel(&proxy.destination()).await;
+    stream.write_all(b"GET /p/x HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut bytes = Vec::new();
+    let _ = within(stream.read_to_end(&mut bytes)).await;
+    assert!(!bytes.starts_with(b"HTTP"));
+    assert_eq!(proxy.upstream.take_text(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnels_of_unlisted_hosts_pass_untouched() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    for (settings, is_open) in [
+        ("unlisted = 'tunnel'\ntunnel_addresses = ['127.0.0.0/8', '::1/128']", true),
+        // Loopback is not public.
+        ("unlisted = 'tunnel'", false),
+        ("", false),
+    ] {
+        // The routes are for another host than the tunnel's.
+        let proxy = start_beside(settings).await;
+        let destination = format!("localhost:{port}");
+        if !is_open {
+            send(proxy.address(), connect(&destination)).await.problem(403);
+            continue;
+        }
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(connect(&destination).as_bytes()).await.unwrap();
+        let (mut at_server, _) = within(server.accept()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(within(client.read_u8()).await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+        // Bytes that HTTP would reject, in both directions.
+        let there = b"x: y\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n\0\xff".repeat(1000);
+        let back: Vec<u8> = there.iter().rev().copied().collect();
+        client.write_all(&there).await.unwrap();
+        let mut received = vec![0; there.len()];
+        within(at_server.read_exact(&mut received)).await.unwrap();
+        assert!(received == there);
+        at_server.write_all(&back).await.unwrap();
+        at_server.shutdown().await.unwrap();
+        let mut received = Vec::new();
+        within(client.read_to_end(&mut received)).await.unwrap();
+        assert!(received == back);
+        assert_eq!(proxy.metric("sealwire_relay_tunnels_total", ""), 1);
+    }
+}
+
+/// A CONNECT proxy whose only route is for another host.
+async fn start_beside(settings: &str) -> Relay {
+    let files = engine_files();
+    let new = authority::create(&["other.example"], 1, OffsetDateTime::now_utc()).unwrap();
+    let names = [("tap.pem", new.cert_pem.as_str()), ("tap-key.pem", &new.key_pem), ("tokens", TOKEN), ("ca.pem", "")];
+    for (name, text) in names.into_iter().filter(|(_, text)| !text.is_empty()) {
+        std::fs::write(files.path().join(name), text).unwrap();
+    }
+    let text = format!(
+        "[listen.tap]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'bearer'\ntokens = '{{dir}}/tokens'\n\
+         authority_certificate = '{{dir}}/tap.pem'\nauthority_key = '{{dir}}/tap-key.pem'\n{settings}\n\
+         [upstream.u]\nurl = 'https://other.example'\nroots = '{{dir}}/ca.pem'\n\
+         [[route]]\nname = 'pass'\nlisten = 'tap'\nhost = 'other.example'\npath = '/x'\nupstream = 'u'\npass = true\n"
+    );
+    Relay::start_in(files, &text).await
+}
