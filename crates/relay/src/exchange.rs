@@ -298,10 +298,15 @@ fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Respon
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    // The framing of what follows is in doubt, or it does not arrive.
+    // The framing of what follows is in doubt, or it does not arrive, or nobody reads it.
     let ends = matches!(
         failure.reason,
-        Reason::Ambiguous(_) | Reason::Expectation | Reason::TooLarge(..) | Reason::ClientTimeout
+        Reason::Ambiguous(_)
+            | Reason::Expectation
+            | Reason::TooLarge(..)
+            | Reason::ClientTimeout
+            | Reason::NoRoute
+            | Reason::NoMethod
     );
     if ends && failure.phase == Phase::Request {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
