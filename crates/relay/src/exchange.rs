@@ -246,7 +246,10 @@ impl Exchange<'_> {
             status: Some(parts.status),
             must_hold,
         };
-        let edited = if has_body { message.edit(source).await? } else { Edited::Unchanged(source) };
+        let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
+            Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
+            edited => edited,
+        };
         let (body, was_changed) = self.outgoing(completion, edited);
         headers::forward_response(&mut parts.headers, "1.1");
         let reveals = self.route.response.rules.iter().any(|rule| rule.action.reveals());
@@ -264,9 +267,9 @@ impl Exchange<'_> {
     fn outgoing(&self, completion: &mut Completion, edited: Edited) -> (Outgoing, bool) {
         match edited {
             Edited::Unchanged(source) => (Outgoing::pass(source, headers::filter_trailers), false),
-            Edited::Held { bytes, memory } => {
+            Edited::Held { bytes, memory, was_edited } => {
                 completion.holds(memory);
-                (Outgoing::whole(bytes), true)
+                (Outgoing::whole(bytes), was_edited)
             }
             Edited::Streams(body) => (*body, true),
         }

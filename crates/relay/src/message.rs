@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use sealwire_relay_body::{BodyRule, Format, Scanner};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -49,6 +50,8 @@ pub enum Edited {
         bytes: Bytes,
         /// Memory that the body takes until it was sent.
         memory: OwnedSemaphorePermit,
+        /// True if the rules were applied.
+        was_edited: bool,
     },
     /// A body whose rest is edited while it is sent.
     Streams(Box<Outgoing>),
@@ -77,6 +80,22 @@ impl Message<'_> {
             Err(_) if self.passes_unread(direction) => Ok(Edited::Unchanged(source)),
             Err(reason) => Err(self.scope.failure(reason)),
         }
+    }
+
+    /// Holds a body that passes, unless its length is known.
+    ///
+    /// # Errors
+    /// A failure of the source, or a body beyond the limit.
+    pub async fn hold(&self, source: Source) -> Result<Edited, Failure> {
+        if source.size_hint().exact().is_some() {
+            return Ok(Edited::Unchanged(source));
+        }
+        let max = self.scope.direction().body_bytes_max;
+        let memory = self.relay.memory(max).map_err(|reason| self.scope.failure(reason))?;
+        let too_large = |_| self.scope.failure(Reason::TooLarge("body", max as u64));
+        let body = http_body_util::Limited::new(source, max).collect().await;
+        let body = body.map_err(|error| error.downcast().map_or_else(too_large, |failure| *failure))?;
+        Ok(Edited::Held { bytes: body.to_bytes(), memory, was_edited: false })
     }
 
     /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only
@@ -159,9 +178,9 @@ impl Message<'_> {
             editor.keep_originals();
         }
         match editor.collect().await {
-            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory }),
+            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true }),
             Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
-                Ok(Edited::Held { bytes: joined(editor.into_originals().await?), memory })
+                Ok(Edited::Held { bytes: joined(editor.into_originals().await?), memory, was_edited: true })
             }
             Err(failure) => Err(failure),
         }
