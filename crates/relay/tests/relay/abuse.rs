@@ -1,5 +1,7 @@
 //! Ambiguous and hostile requests: the upstream sees nothing of them, or exactly one request with one reading.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::support::{CANARY, Relay, Reply, Upstream, find, message_end, send_until_closed};
 
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*rest}'\nupstream = 'u'\npass = true\n\
@@ -365,7 +367,6 @@ async fn an_expected_100_is_sent_once_the_request_is_accepted() {
     let relay = Relay::before(&upstream, "", "", ROUTES).await;
     let request = "POST /p/x HTTP/1.1\r\nHost: a.example\r\nExpect: 100-continue\r\nContent-Length: 5\r\nConnection: close\r\n\r\n";
     let mut stream = tokio::net::TcpStream::connect(relay.address()).await.unwrap();
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut interim = [0; 25];
     super::support::within(stream.read_exact(&mut interim)).await.unwrap();
@@ -388,7 +389,6 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// Sends header fields as raw HPACK literals over HTTP/2. Returns the status, or 0 if the stream or connection is reset.
 async fn send_h2(relay: &Relay, fields: &[(&str, &str)], body: Option<&[u8]>) -> u16 {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut block = Vec::new();
     for (name, value) in fields {
         block.push(0);
@@ -482,4 +482,54 @@ async fn http2_heads() {
     let cookies = [BASE.as_slice(), &[("cookie", "a=1"), ("cookie", "b=2")]].concat();
     assert_eq!(send_h2(&relay, &cookies, None).await, 200);
     assert_eq!(seen(&upstream, "cookies").1, ["cookie: a=1; b=2"]);
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A whole head as an HPACK block: GET, http, `/p/x`, and an authority.
+const BLOCK: &[u8] = b"\x82\x86\x04\x04/p/x\x01\x09a.example";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floods_of_http2_frames_end_the_connection() {
+    let upstream = Upstream::start().await;
+    let relay = Relay::before(&upstream, "", "", ROUTES).await;
+    let begin = [PREFACE, &frame(4, 0, 0, &[])].concat();
+    // Fields without an end of the head, and streams that are reset at once.
+    let mut endless = [begin.clone(), frame(1, 0, 1, BLOCK)].concat();
+    let field = [&[0, 3][..], b"x-a", &[126], &[b'v'; 126]].concat();
+    (0..4000).for_each(|_| endless.extend(frame(9, 0, 1, &field)));
+    let mut resets = begin.clone();
+    for stream in (1..20_000).step_by(2) {
+        resets.extend(frame(1, 5, stream, BLOCK));
+        resets.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    for (name, bytes) in [("continuations", endless), ("resets", resets)] {
+        send_until_closed(relay.address(), &bytes).await;
+        super::support::until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
+        assert!(name != "continuations" || upstream.take_text().is_empty());
+    }
+    upstream.take();
+    let reply = super::support::send(relay.address(), get("/p/x")).await;
+    assert_eq!(reply.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_response_resets_its_http2_stream() {
+    let upstream = Upstream::start().await;
+    let relay = Relay::before(&upstream, "", "", ROUTES).await;
+    let broken = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n";
+    upstream.respond(broken, super::support::Then::Close);
+    let mut stream = tokio::net::TcpStream::connect(relay.address()).await.unwrap();
+    stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(1, 5, 1, BLOCK)].concat()).await.unwrap();
+    loop {
+        let mut header = [0; 9];
+        super::support::within(stream.read_exact(&mut header)).await.unwrap();
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+        let mut payload = vec![0; length];
+        super::support::within(stream.read_exact(&mut payload)).await.unwrap();
+        let (kind, flags) = (header[3], header[4]);
+        assert!(!matches!(kind, 0 | 1) || flags & 1 == 0, "the stream ended");
+        if kind == 3 {
+            return;
+        }
+    }
 }

@@ -2,9 +2,11 @@
 //! complete.
 
 use super::support::{
-    CANARY, OK, Relay, Then, Upstream, engine_files, find, message_end, parse, post, post_as, reverse, send,
+    CANARY, OK, Relay, Then, Upstream, engine_files, find, message_end, parse, post, post_as, reverse, send, try_send,
+    until,
 };
 use sealwire_relay::config;
+use tokio::io::AsyncWriteExt as _;
 
 /// Routes with rules of each kind. The engine of all tests is absent.
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*rest}'\nupstream = 'u'\npass = true\n\
@@ -203,16 +205,15 @@ async fn upstreams_that_break_off_within_the_body() {
     let chunked =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n";
     let malformed = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n0x0\r\n\r\n";
+    // A failure with its status, a broken message, or a connection that ends before the head was sent.
     for response in [short, chunked, malformed] {
-        for then in [Then::Close, Then::Reset] {
+        for (then, path) in
+            [(Then::Close, "/p/x"), (Then::Close, "/response/x"), (Then::Reset, "/p/x"), (Then::Reset, "/response/x")]
+        {
             upstream.respond(response, then);
-            let reply = send(relay.address(), get("/p/x")).await;
+            let Some(reply) = try_send(relay.address(), get(path)).await else { continue };
             assert!(!reply.is_complete || reply.status == 502, "{response:?} {then:?}: {reply:?}");
             assert!(!reply.body.ends_with(b"0\r\n\r\n"), "{response:?} {then:?}: {reply:?}");
-            upstream.respond(response, then);
-            // A body that is edited: a failure with its status, or a broken message.
-            let reply = send(relay.address(), get("/response/x")).await;
-            assert!(!reply.is_complete || reply.status == 502, "{response:?} {then:?}: {reply:?}");
         }
     }
     upstream.respond(short, Then::Close);
@@ -364,5 +365,55 @@ async fn validators_go_with_the_bytes_that_they_describe() {
         let seen = upstream.take_text();
         assert_eq!(seen.contains("\r\ndigest: x"), keeps, "{path}");
         assert_eq!(seen.contains("\r\ncontent-digest: x"), keeps, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_response_to_http10_is_no_complete_one() {
+    let (upstream, relay) = start().await;
+    let broken =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n";
+    for path in ["/p/x", "/response/x"] {
+        let request = format!("GET {path} HTTP/1.0\r\nhost: a.example\r\n\r\n");
+        // HTTP/1.0 knows no chunks: only a length tells a whole body from a broken one.
+        upstream.respond(broken, Then::Close);
+        send(relay.address(), &request).await.problem(502);
+        upstream.respond(format!("{broken}0\r\n\r\n"), Then::Serve);
+        let reply = send(relay.address(), &request).await;
+        assert_eq!(
+            (reply.status, reply.header("content-length"), &reply.body[..]),
+            (200, Some("7"), &b"{\"a\":1}"[..])
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_client_leaves_is_never_complete() {
+    let (upstream, relay) = start().await;
+    for (framing, begin) in [("content-length: 100", "{\"a"), ("transfer-encoding: chunked", "3\r\n{\"a\r\n")] {
+        for path in ["/p/x", "/body/x"] {
+            let mut client = tokio::net::TcpStream::connect(relay.address()).await.unwrap();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: a.example\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+            );
+            client.write_all(format!("{head}{begin}").as_bytes()).await.unwrap();
+            until(|| relay.metric("sealwire_relay_in_flight", "") == 1).await;
+            drop(client);
+            until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
+            let seen = upstream.take();
+            assert_eq!(message_end(&seen, false), None, "{}", String::from_utf8_lossy(&seen));
+            assert!(path == "/p/x" || seen.is_empty(), "{}", String::from_utf8_lossy(&seen));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interim_responses_are_dropped() {
+    let (upstream, relay) = start().await;
+    for interim in ["100 Continue", "103 Early Hints\r\nlink: </x>", "102 Processing"] {
+        upstream.respond(format!("HTTP/1.1 {interim}\r\n\r\n{OK}"), Then::Serve);
+        let reply = send(relay.address(), get("/p/x")).await;
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"ok"[..]), "{interim}: {reply:?}");
+        assert_eq!(reply.header("link"), None);
     }
 }

@@ -348,10 +348,14 @@ pub(crate) async fn read_reply<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> 
 
 /// Sends a request and returns the response.
 pub(crate) async fn send(address: SocketAddr, request: impl AsRef<[u8]>) -> Reply {
+    try_send(address, request).await.expect("no response")
+}
+
+/// Sends a request and returns the response; `None` if the connection ends before its head does.
+pub(crate) async fn try_send(address: SocketAddr, request: impl AsRef<[u8]>) -> Option<Reply> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let _ = stream.write_all(request.as_ref()).await;
-    let bytes = read_reply(&mut stream).await;
-    Reply::of(&bytes).unwrap_or_else(|| panic!("no response: {:?}", String::from_utf8_lossy(&bytes)))
+    Reply::of(&read_reply(&mut stream).await)
 }
 
 /// Sends bytes and returns all bytes until the relay closes the connection.
