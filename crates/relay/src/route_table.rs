@@ -192,3 +192,169 @@ fn names(path: &str) -> Arc<[Option<Box<str>>]> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Direction;
+    use crate::upstream::pool::Pool;
+    use crate::upstream::{Protocol, Upstream};
+
+    fn route(name: &str) -> Arc<Route> {
+        let second = std::time::Duration::from_secs(1);
+        let upstream = Upstream {
+            name: "shop".into(),
+            is_tls: false,
+            host: "shop".into(),
+            port: 80,
+            base_path: "".into(),
+            roots: None,
+            identity: None,
+            addresses: Vec::new(),
+            protocol: Protocol::Auto,
+            connections_max: 1,
+            connect_timeout: second,
+            first_byte_timeout: second,
+            body_idle_timeout: second,
+            idle_timeout: second,
+        };
+        Arc::new(Route {
+            name: name.into(),
+            path: "".into(),
+            upstream: Pool::new(Arc::new(upstream)),
+            strip_prefix: None,
+            pass: true,
+            request: Direction::default(),
+            response: Direction::default(),
+            fail_open: false,
+            deadline: second,
+            websocket_origins: None,
+        })
+    }
+
+    fn table(routes: &[(&str, &str, &str)]) -> RouteTable {
+        let mut table = RouteTable::default();
+        for (host, path, methods) in routes {
+            let name = format!("{host} {path} {methods}");
+            let methods = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
+            table.add(host, path, methods, route(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        table
+    }
+
+    #[test]
+    fn the_most_specific_route_is_found() {
+        let table = table(&[
+            ("*", "/{*rest}", ""),
+            ("*.example.com", "/orders/{id}", ""),
+            ("*.eu.example.com", "/orders/{id}", ""),
+            ("API.example.com", "/orders/{id}", ""),
+            ("api.example.com", "/orders/new", ""),
+            ("api.example.com", "/orders/{id}/items/{item}", ""),
+            ("api.example.com", "/methods", "GET HEAD"),
+            ("api.example.com", "/methods", "POST"),
+            ("api.example.com", "/mixed", "GET"),
+            ("api.example.com", "/mixed", ""),
+            ("api.example.com", "/v{version}", ""),
+            ("[::1]", "/", ""),
+        ]);
+        for (host, method, path, expected) in [
+            ("api.example.com", "GET", "/orders/1", "API.example.com /orders/{id} "),
+            ("api.example.com", "GET", "/orders/new", "api.example.com /orders/new "),
+            ("api.example.com", "GET", "/orders/1/items/2", "api.example.com /orders/{id}/items/{item} "),
+            // A host without the path leaves the request to less specific hosts.
+            ("api.example.com", "GET", "/other", "* /{*rest} "),
+            ("api.example.com", "GET", "/orders/1/", "* /{*rest} "),
+            ("api.example.com", "GET", "//orders/1", "* /{*rest} "),
+            ("api.example.com", "GET", "/ORDERS/1", "* /{*rest} "),
+            ("www.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
+            ("a.b.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
+            ("a.eu.example.com", "GET", "/orders/1", "*.eu.example.com /orders/{id} "),
+            ("example.com", "GET", "/orders/1", "* /{*rest} "),
+            ("badexample.com", "GET", "/orders/1", "* /{*rest} "),
+            ("[::1]", "GET", "/", "[::1] / "),
+            ("api.example.com", "HEAD", "/methods", "api.example.com /methods GET HEAD"),
+            ("api.example.com", "POST", "/methods", "api.example.com /methods POST"),
+            ("api.example.com", "GET", "/mixed", "api.example.com /mixed GET"),
+            ("api.example.com", "PUT", "/mixed", "api.example.com /mixed "),
+            ("api.example.com", "GET", "/v2", "api.example.com /v{version} "),
+        ] {
+            let found = table.find(host, &method.parse().unwrap(), path);
+            let name = found.as_ref().map(|(route, _)| &*route.name);
+            assert_eq!(name, Ok(expected), "{method} {host}{path}");
+        }
+    }
+
+    #[test]
+    fn no_match_tells_what_fails() {
+        let table = table(&[("a.example", "/x", "GET"), ("*.example", "/x", ""), ("*.example", "/y/{id}", "")]);
+        for (host, path, expected) in [
+            ("b.test", "/x", NoMatch::Host),
+            ("", "/x", NoMatch::Host),
+            ("a.example", "/z", NoMatch::Path),
+            ("b.example", "/z", NoMatch::Path),
+            ("b.example", "/y/", NoMatch::Path),
+            ("b.example", "/y/1/2", NoMatch::Path),
+            // The method of the most specific host decides: a route for fewer methods is no way around it.
+            ("a.example", "/x", NoMatch::Method),
+        ] {
+            assert_eq!(table.find(host, &Method::POST, path).map(drop), Err(expected), "{host}{path}");
+        }
+        assert_eq!(RouteTable::default().find("a", &Method::GET, "/").map(drop), Err(NoMatch::Host));
+    }
+
+    #[test]
+    fn conflicts_are_rejected() {
+        for (host, path, methods, expected) in [
+            ("a.example", "/orders/{id}", "", "route a.example /orders/{id} GET"),
+            ("a.example", "/orders/{id}", "HEAD GET", "has this host, path and method"),
+            ("A.example", "/orders/{id}", "GET", "has this host, path and method"),
+            ("a.example", "/all", "", "has this host, path and method"),
+            ("a.example", "/orders/{other}", "", "conflicts with that of another route"),
+            ("a.example", "/orders/{*rest}", "", "conflicts with that of another route"),
+            ("a.example", "orders", "", "must begin with `/`"),
+            ("a.example", "", "", "must begin with `/`"),
+            ("a.example", "/{", "", "must begin with `/`"),
+            ("a.example", "/{*rest}/x", "", "must begin with `/`"),
+            ("", "/", "", "the host must be a name"),
+            ("*.", "/", "", "the host must be a name"),
+            ("*a.example", "/", "", "the host must be a name"),
+            ("a.*.example", "/", "", "the host must be a name"),
+            ("a/b", "/", "", "the host must be a name"),
+            ("b\u{fc}cher.example", "/", "", "the host must be a name"),
+        ] {
+            let mut table = table(&[("a.example", "/orders/{id}", "GET"), ("a.example", "/all", "")]);
+            let methods: Vec<Method> = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
+            let is_for_all = methods.is_empty() && path == "/orders/{id}";
+            match table.add(host, path, methods, route("new")) {
+                // A route for all methods takes those that the other one does not have.
+                Ok(()) => assert!(is_for_all, "{host}{path}"),
+                Err(error) => assert!(error.to_string().contains(expected), "{host}{path}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn segments_are_decoded_once() {
+        let table = table(&[("*", "/orders/{id}/items/{item}", ""), ("*", "/v{version}/x", "")]);
+        let (_, segments) = table.find("a", &Method::GET, "/orders/a%20b/items/%2541").unwrap();
+        assert_eq!(segments.value("id").as_deref(), Some("a b"));
+        assert_eq!(segments.value("item").as_deref(), Some("%41"));
+        assert_eq!(segments.value("other"), None);
+        assert_eq!((segments.name_at(2), segments.name_at(3)), (Some("id"), None));
+        let (_, segments) = table.find("a", &Method::GET, "/orders/%ff/items/1").unwrap();
+        assert_eq!(segments.value("id"), None, "not UTF-8");
+        // Only whole segments have names.
+        let (_, segments) = table.find("a", &Method::GET, "/v1/x").unwrap();
+        assert_eq!(segments.value("version"), None);
+    }
+
+    #[test]
+    fn hosts_of_a_proxy_are_those_of_routes() {
+        let table = table(&[("*", "/", ""), ("a.example", "/", ""), ("*.b.example", "/", "")]);
+        for (host, expected) in [("a.example", true), ("x.b.example", true), ("b.example", false), ("c.example", false)]
+        {
+            assert_eq!(table.has_host(host), expected, "{host}");
+        }
+    }
+}
