@@ -151,6 +151,33 @@ impl Failure {
 }
 
 impl Reason {
+    /// One reason of each kind, for documents and tests.
+    pub const KINDS: [Self; 23] = [
+        Self::Ambiguous(""),
+        Self::Unauthenticated,
+        Self::Forbidden(""),
+        Self::NoRoute,
+        Self::NoMethod,
+        Self::Misdirected,
+        Self::Expectation,
+        Self::Unreadable(""),
+        Self::Malformed(""),
+        Self::Invalid(""),
+        Self::Missing,
+        Self::CannotOpen,
+        Self::TooLarge("", 0),
+        Self::ClientTimeout,
+        Self::Busy(""),
+        Self::Overloaded,
+        Self::EngineUnavailable,
+        Self::EngineTimeout,
+        Self::EngineDenied(""),
+        Self::UpstreamUnreachable(""),
+        Self::UpstreamBroken(""),
+        Self::UpstreamTimeout,
+        Self::Draining,
+    ];
+
     /// Name in `type`, logs and metrics.
     pub const fn name(&self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! Metrics in the Prometheus text format. Labels are closed sets: names of the configuration, and reasons.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,147 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+use crate::error::Reason;
 
 type Label = Arc<str>;
+
+/// Prefix of all names.
+const PREFIX: &str = "sealwire_relay";
+
+/// One metric, as it is registered and documented.
+struct MetricDoc {
+    /// Name without prefix, and without the suffix of a counter or histogram.
+    name: &'static str,
+    /// `counter`, `gauge`, `histogram` or `info`.
+    kind: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+}
+
+/// Every metric.
+const METRICS: &[MetricDoc] = &[
+    MetricDoc {
+        name: "requests",
+        kind: "counter",
+        labels: &["route", "status", "reason"],
+        help: "Responses, by route, class of status, and reason of a failure",
+    },
+    MetricDoc {
+        name: "request_seconds",
+        kind: "histogram",
+        labels: &["route"],
+        help: "Time from the head of a request to the end of its response",
+    },
+    MetricDoc {
+        name: "engine_seconds",
+        kind: "histogram",
+        labels: &["route", "action"],
+        help: "Time of requests to the engine",
+    },
+    MetricDoc { name: "values", kind: "counter", labels: &["route", "action"], help: "Values sent to the engine" },
+    MetricDoc {
+        name: "engine_failures",
+        kind: "counter",
+        labels: &["route", "action"],
+        help: "Requests to the engine that failed",
+    },
+    MetricDoc {
+        name: "failed_open",
+        kind: "counter",
+        labels: &["route"],
+        help: "Batches whose values passed in the clear because the engine did not answer",
+    },
+    MetricDoc { name: "connections", kind: "gauge", labels: &["listener"], help: "Open connections of clients" },
+    MetricDoc {
+        name: "rejected_connections",
+        kind: "counter",
+        labels: &["listener"],
+        help: "Connections closed because limits.connections_max are open",
+    },
+    MetricDoc { name: "failed_handshakes", kind: "counter", labels: &["listener"], help: "TLS handshakes that failed" },
+    MetricDoc {
+        name: "client_bytes",
+        kind: "counter",
+        labels: &["listener", "direction"],
+        help: "Bytes received from and sent to clients, TLS included",
+    },
+    MetricDoc { name: "tunnels", kind: "counter", labels: &["listener"], help: "Tunnels that pass untouched" },
+    MetricDoc { name: "websockets", kind: "gauge", labels: &[], help: "Open WebSockets" },
+    MetricDoc { name: "in_flight", kind: "gauge", labels: &[], help: "Exchanges that run" },
+    MetricDoc { name: "memory_bytes", kind: "gauge", labels: &[], help: "Memory taken by bodies" },
+    MetricDoc { name: "engine_ready", kind: "gauge", labels: &[], help: "1 if an engine answered the last probe" },
+    MetricDoc { name: "build", kind: "info", labels: &["version"], help: "The program that runs" },
+];
+
+impl MetricDoc {
+    /// Name as it is scraped; a histogram adds `_bucket`, `_sum` and `_count`.
+    fn scraped(&self) -> String {
+        let suffix = match self.kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        format!("{PREFIX}_{}{suffix}", self.name)
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        match self.name.rsplit_once('_')?.1 {
+            "seconds" => Some(Unit::Seconds),
+            "bytes" => Some(Unit::Bytes),
+            _ => None,
+        }
+    }
+}
+
+/// Registers a metric with its text of [`METRICS`]. A name that is not there is not documented, and a test finds it.
+fn register(registry: &mut Registry, name: &'static str, metric: impl Metric) {
+    let doc = METRICS.iter().find(|doc| doc.name == name);
+    let help = doc.map_or("", |doc| doc.help);
+    match (doc.and_then(MetricDoc::unit), name.rsplit_once('_')) {
+        (Some(unit), Some((stem, _))) => registry.register_with_unit(stem, help, unit, metric),
+        _ => registry.register(name, help, metric),
+    }
+}
+
+const REFERENCE_HEAD: &str = "\
+# Metrics of the relay
+
+`/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. A name is given as it is scraped; a histogram adds
+`_bucket`, `_sum` and `_count`. Labels are names of the configuration or closed sets: no client, header, path or value is ever one.
+
+Written by `sealwire-relay config template --metrics`; a test compares it with the program.
+
+| metric | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+";
+
+/// All metrics as Markdown: `docs/relay-metrics.md`.
+pub fn reference() -> String {
+    let mut text = String::from(REFERENCE_HEAD);
+    for metric in METRICS {
+        let labels = metric.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        let unit = match metric.unit() {
+            Some(Unit::Seconds) => "s",
+            Some(_) => "bytes",
+            None => "count",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| `{}` | {} | {unit} | {labels} | {} |", metric.scraped(), metric.kind, metric.help);
+    }
+    let routes = "names of `[[route]]`; empty for a request without a route";
+    let reasons = Reason::KINDS.map(|reason| format!("`{}`", reason.name())).join(", ");
+    let _ = write!(
+        text,
+        "\n## Labels\n\n| label | values |\n| --- | --- |\n| `route` | {routes} |\n| `listener` | names of `[listen.NAME]` |\n\
+         | `status` | `1xx`, `2xx`, `3xx`, `4xx`, `5xx` |\n| `reason` | empty for a complete response, `client_gone`, {reasons} |\n\
+         | `action` | `encrypt`, `decrypt`, `tokenize`, `detokenize`, `mask` |\n| `direction` | `received`, `sent` |\n\
+         | `version` | version of the program |\n",
+    );
+    text
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ListenerLabel {
@@ -76,7 +214,7 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("sealwire_relay");
+        let mut registry = Registry::with_prefix(PREFIX);
         let metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
@@ -95,48 +233,22 @@ impl Default for Metrics {
             memory_bytes: Gauge::default(),
             engine_ready: Gauge::default(),
         };
-        registry.register(
-            "requests",
-            "Responses, by route, class of status, and reason of a failure",
-            metrics.requests.clone(),
-        );
-        registry.register_with_unit(
-            "request",
-            "Time from the head of a request to the end of its response",
-            Unit::Seconds,
-            metrics.request_seconds.clone(),
-        );
-        registry.register_with_unit(
-            "engine",
-            "Time of calls to the engine",
-            Unit::Seconds,
-            metrics.engine_seconds.clone(),
-        );
-        registry.register("values", "Values sent to the engine", metrics.values.clone());
-        registry.register("engine_failures", "Calls to the engine that failed", metrics.engine_failures.clone());
-        registry.register(
-            "failed_open",
-            "Batches whose values passed in the clear because the engine did not answer",
-            metrics.failed_open.clone(),
-        );
-        registry.register("connections", "Open connections of clients", metrics.connections.clone());
-        registry.register(
-            "rejected_connections",
-            "Connections closed because limits.connections_max are open",
-            metrics.rejected_connections.clone(),
-        );
-        registry.register("failed_handshakes", "TLS handshakes that failed", metrics.failed_handshakes.clone());
-        registry.register_with_unit(
-            "client",
-            "Bytes received from and sent to clients, TLS included",
-            Unit::Bytes,
-            metrics.bytes.clone(),
-        );
-        registry.register("tunnels", "Tunnels that pass untouched", metrics.tunnels.clone());
-        registry.register("websockets", "Open WebSockets", metrics.websockets.clone());
-        registry.register("in_flight", "Exchanges that run", metrics.in_flight.clone());
-        registry.register_with_unit("memory", "Memory taken by bodies", Unit::Bytes, metrics.memory_bytes.clone());
-        registry.register("engine_ready", "1 if an engine answered the last probe", metrics.engine_ready.clone());
+        register(&mut registry, "requests", metrics.requests.clone());
+        register(&mut registry, "request_seconds", metrics.request_seconds.clone());
+        register(&mut registry, "engine_seconds", metrics.engine_seconds.clone());
+        register(&mut registry, "values", metrics.values.clone());
+        register(&mut registry, "engine_failures", metrics.engine_failures.clone());
+        register(&mut registry, "failed_open", metrics.failed_open.clone());
+        register(&mut registry, "connections", metrics.connections.clone());
+        register(&mut registry, "rejected_connections", metrics.rejected_connections.clone());
+        register(&mut registry, "failed_handshakes", metrics.failed_handshakes.clone());
+        register(&mut registry, "client_bytes", metrics.bytes.clone());
+        register(&mut registry, "tunnels", metrics.tunnels.clone());
+        register(&mut registry, "websockets", metrics.websockets.clone());
+        register(&mut registry, "in_flight", metrics.in_flight.clone());
+        register(&mut registry, "memory_bytes", metrics.memory_bytes.clone());
+        register(&mut registry, "engine_ready", metrics.engine_ready.clone());
+        register(&mut registry, "build", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         Self { registry, ..metrics }
     }
 }
@@ -241,5 +353,86 @@ impl Metrics {
     /// Sets the result of the last probe of the engine.
     pub fn set_engine_ready(&self, is_ready: bool) {
         self.engine_ready.set(i64::from(is_ready));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    /// Metrics with a series of each.
+    fn example() -> Metrics {
+        let (metrics, name) = (Metrics::default(), Label::from("name"));
+        metrics.request(&name, StatusCode::OK, "", Duration::from_millis(1));
+        metrics.engine_call(&name, "encrypt", 3, Duration::from_millis(1), false);
+        metrics.failed_open(&name);
+        drop(metrics.connection_opened(&name));
+        metrics.connection_closed(&name, 1, 2);
+        metrics.connection_rejected(&name);
+        metrics.handshake_failed(&name);
+        metrics.tunnel(&name);
+        drop(metrics.websocket());
+        metrics.set_usage(1, 2);
+        metrics.set_engine_ready(true);
+        metrics
+    }
+
+    /// Names of the labels of a sample, and its name.
+    fn sample(line: &str) -> (String, BTreeSet<String>) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels = labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('='));
+        (name.to_owned(), labels.map(|(label, _)| label.to_owned()).filter(|label| label != "le").collect())
+    }
+
+    #[test]
+    fn the_table_is_what_is_scraped() {
+        let text = example().text();
+        let mut scraped = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, labels) = sample(line);
+            let name =
+                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
+            scraped.insert(name.to_owned(), labels);
+        }
+        let table: BTreeMap<_, _> = METRICS
+            .iter()
+            .map(|doc| (doc.scraped(), doc.labels.iter().map(|label| (*label).to_owned()).collect::<BTreeSet<_>>()))
+            .collect();
+        assert_eq!(scraped, table);
+        for doc in METRICS {
+            let family = format!("{PREFIX}_{}", doc.name);
+            assert!(text.contains(&format!("# TYPE {family} {}\n", doc.kind)), "{family}");
+            assert!(text.contains(&format!("# HELP {family} {}", doc.help)), "{family}");
+            let has_unit = text.contains(&format!("# UNIT {family} "));
+            assert_eq!(has_unit, doc.unit().is_some(), "{family}");
+        }
+    }
+
+    #[test]
+    fn gauges_go_down_with_their_guards() {
+        let (metrics, name) = (Metrics::default(), Label::from("public"));
+        let guards = [metrics.connection_opened(&name), metrics.connection_opened(&name)];
+        assert!(metrics.text().contains("sealwire_relay_connections{listener=\"public\"} 2\n"));
+        drop(guards);
+        assert!(metrics.text().contains("sealwire_relay_connections{listener=\"public\"} 0\n"));
+    }
+
+    #[test]
+    fn reasons_have_different_names() {
+        let names: BTreeSet<_> = Reason::KINDS.iter().map(Reason::name).collect();
+        assert_eq!(names.len(), Reason::KINDS.len());
+    }
+
+    #[test]
+    fn the_document_is_the_table() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/relay-metrics.md");
+        let is_current = std::fs::read_to_string(file).is_ok_and(|text| text == reference());
+        assert!(
+            is_current,
+            "write it with `cargo run -p sealwire-relay -- config template --metrics > docs/relay-metrics.md`"
+        );
     }
 }
