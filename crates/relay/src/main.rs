@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sealwire_relay::config::{self, Compiled, Config, LogFormat, LogLevel, TEMPLATE};
+use sealwire_relay::config::{self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel};
 use sealwire_relay::egress::authority;
+use sealwire_relay::metrics;
 use sealwire_relay::serve::Server;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,7 +37,7 @@ enum Command {
     /// Run the relay until SIGTERM or SIGINT
     Serve {
         /// Configuration file
-        #[arg(long, value_name = "FILE", env = "SEALWIRE_RELAY_CONFIG")]
+        #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
         config: PathBuf,
     },
     /// Print a configuration, or check one
@@ -61,9 +62,16 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print a commented configuration with every key and its default
-    Template,
-    /// Check a configuration and list its routes and rules; opens no file that it names
+    /// Print a commented configuration with every key, its range and default
+    Template {
+        /// Print the keys as Markdown: docs/relay-configuration.md
+        #[arg(long, conflicts_with = "metrics")]
+        markdown: bool,
+        /// Print the metrics instead, as Markdown: docs/relay-metrics.md
+        #[arg(long)]
+        metrics: bool,
+    },
+    /// Check a configuration, and list its listeners, routes, rules and warnings; opens no file that it names
     Check {
         /// Configuration file
         file: PathBuf,
@@ -73,7 +81,9 @@ enum ConfigCommand {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve { config } => read(&config).and_then(|(config, compiled)| serve(&config, compiled)),
-        Command::Config(ConfigCommand::Template) => print(TEMPLATE),
+        Command::Config(ConfigCommand::Template { metrics: true, .. }) => print(&metrics::reference()),
+        Command::Config(ConfigCommand::Template { markdown: true, .. }) => print(&config::markdown()),
+        Command::Config(ConfigCommand::Template { .. }) => print(&config::template()),
         Command::Config(ConfigCommand::Check { file }) => {
             read(&file).and_then(|(config, compiled)| check(&config, &compiled))
         }
@@ -96,26 +106,28 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
-    let config = config::load(file).map_err(|error| (format!("{}: {error}", file.display()), BAD_CONFIG))?;
-    let compiled = config::compile(&config).map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
-        (format!("{} cannot be used:{}", file.display(), lines.concat()), BAD_CONFIG)
-    })?;
+    let failure = |errors: ConfigErrors| {
+        let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
+        (format!("{} cannot be used:{lines}", file.display()), BAD_CONFIG)
+    };
+    let config = config::load(file).map_err(failure)?;
+    let compiled = config::compile(&config).map_err(failure)?;
     Ok((config, compiled))
 }
 
 fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     let mut out = String::new();
     for listener in &compiled.listeners {
-        out += &format!("listener {} on {} ({:?})\n", listener.name, listener.config.address, listener.config.kind);
+        let kind = if listener.config.kind == ListenKind::Forward { "CONNECT proxy" } else { "reverse proxy" };
+        out += &format!("listener {} on {} ({kind})\n", listener.name, listener.config.address);
         for route in config.route.iter().filter(|route| *route.listen == *listener.name) {
             let methods = if route.methods.is_empty() { "any method".to_owned() } else { route.methods.join(", ") };
-            out += &format!("  route {}: {methods} {}{} -> {}\n", route.name, route.host, route.path, route.upstream);
+            out += &format!("  route {}: {methods} {} {} -> {}\n", route.name, route.host, route.path, route.upstream);
             for (direction, rules) in [("request", &route.request), ("response", &route.response)] {
                 for rule in rules {
                     let places = [&rule.select, &rule.headers, &rule.query, &rule.segments];
                     let places: Vec<&str> = places.into_iter().flatten().map(String::as_str).collect();
-                    out += &format!("    {direction}: {:?} {}\n", rule.action, places.join(", "));
+                    out += &format!("    {direction}: {} {}\n", rule.action.name(), places.join(", "));
                 }
             }
             if route.pass {

@@ -5,35 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Method, Uri};
-use sealwire_payload::Selection;
+use http::Uri;
 
-use super::text::ConfigError;
-use super::{
-    ActionKind, ClientsKind, Config, ContainersKind, ContextConfig, FailKind, ListenConfig, ListenKind, ProtocolConfig,
-    RouteConfig, RuleConfig, UnneededKind, UnparsedKind, UpstreamConfig,
-};
+use super::text::{self, ConfigError, ConfigErrors};
+use super::{ClientsKind, Config, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, Unlisted, UpstreamConfig};
 use crate::egress::Destination;
-use crate::route::{Action, Containers, Context, Direction, Route, Rule, Unneeded};
 use crate::route_table::RouteTable;
 use crate::upstream::pool::Pool;
 use crate::upstream::{Protocol, Upstream};
-
-/// Headers that no rule replaces: framing, routing, and the type and coding of the body.
-const FIXED_HEADERS: [&str; 12] = [
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-request-id",
-    "traceparent",
-];
 
 /// A checked configuration.
 #[derive(Debug)]
@@ -59,16 +38,17 @@ pub struct CompiledListener {
     pub tunnel: HashSet<Destination>,
 }
 
-struct Compiler {
-    errors: Vec<ConfigError>,
-    warnings: Vec<String>,
+/// Collects errors and warnings. [`super::routes`] has its part for routes and rules.
+pub(super) struct Compiler {
+    pub(super) errors: Vec<ConfigError>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Checks and compiles a configuration. Reads no file.
 ///
 /// # Errors
 /// Every error.
-pub fn compile(config: &Config) -> Result<Compiled, Vec<ConfigError>> {
+pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
     let mut compiler = Compiler { errors: Vec::new(), warnings: Vec::new() };
     compiler.process(config);
     let upstreams: BTreeMap<String, Pool> = config
@@ -99,74 +79,42 @@ pub fn compile(config: &Config) -> Result<Compiled, Vec<ConfigError>> {
             compiler.error(&place, &error.to_string());
         }
     }
-    if compiler.errors.is_empty() {
-        Ok(Compiled { listeners, upstreams, warnings: compiler.warnings })
-    } else {
-        Err(compiler.errors)
-    }
+    text::locate(&mut compiler.errors, &config.lines);
+    ConfigErrors::unless_empty(compiler.errors)?;
+    Ok(Compiled { listeners, upstreams, warnings: compiler.warnings })
 }
 
 impl Compiler {
-    fn error(&mut self, place: &str, message: &str) {
+    pub(super) fn error(&mut self, place: &str, message: &str) {
         self.errors.push(ConfigError::new(place, message));
     }
 
-    fn require(&mut self, holds: bool, place: &str, message: &str) {
+    pub(super) fn require(&mut self, holds: bool, place: &str, message: &str) {
         if !holds {
             self.error(place, message);
         }
     }
 
+    /// Rules between keys of the process. Ranges of single keys are in the table of keys.
     fn process(&mut self, config: &Config) {
-        let (engine, limits) = (&config.engine, &config.limits);
-        self.require(!engine.endpoints.is_empty(), "engine.endpoints", "at least one host:port");
-        self.require((1..=3_600_000).contains(&engine.deadline_ms), "engine.deadline_ms", "must be in 1..=3600000");
-        self.require(!config.listen.is_empty(), "listen", "at least one listener, such as [listen.public]");
-        self.require(!config.route.is_empty(), "route", "at least one [[route]]");
+        let limits = &config.limits;
+        self.require(!config.listen.is_empty(), "listen", "at least one listener is needed, such as [listen.public]");
+        self.require(!config.route.is_empty(), "route", "at least one [[route]] is needed");
+        let half = limits.memory_bytes / 2;
+        let most = "must be at most half of limits.memory_bytes";
+        self.require(limits.body_bytes <= half, "limits.body_bytes", most);
+        self.require(limits.decoded_bytes <= half, "limits.decoded_bytes", most);
         self.require(
-            (1..=1 << 20).contains(&limits.connections_max),
-            "limits.connections_max",
-            "must be in 1..=1048576",
-        );
-        self.require((1..=1 << 20).contains(&limits.requests_max), "limits.requests_max", "must be in 1..=1048576");
-        self.require(
-            (1..=1 << 40).contains(&limits.memory_bytes),
-            "limits.memory_bytes",
-            "must be in 1..=1099511627776",
-        );
-        self.require(
-            (1..=limits.memory_bytes / 2).contains(&limits.body_bytes),
-            "limits.body_bytes",
-            "must be at least 1 and at most half of limits.memory_bytes",
-        );
-        self.require(
-            (1..=limits.memory_bytes / 2).contains(&limits.decoded_bytes),
-            "limits.decoded_bytes",
-            "must be at least 1 and at most half of limits.memory_bytes",
-        );
-        self.require(
-            (64 << 10..=limits.memory_bytes).contains(&limits.stream_window_bytes),
+            limits.stream_window_bytes <= limits.memory_bytes,
             "limits.stream_window_bytes",
-            "must be at least 65536 and at most limits.memory_bytes",
+            "must be at most limits.memory_bytes",
         );
-        self.require((1..=64 << 20).contains(&limits.value_bytes), "limits.value_bytes", "must be in 1..=67108864");
-        self.require(
-            (1_024..=1 << 20).contains(&limits.header_bytes),
-            "limits.header_bytes",
-            "must be in 1024..=1048576",
-        );
-        let times = [
-            limits.header_timeout_ms,
-            limits.body_idle_timeout_ms,
-            limits.idle_timeout_ms,
-            limits.websocket_idle_timeout_ms,
-            limits.drain_ms,
-        ];
-        self.require(
-            times.iter().all(|time| (1..=86_400_000).contains(time)),
-            "limits",
-            "every time must be in 1..=86400000 ms",
-        );
+        let addresses: Vec<_> = config.listen.iter().map(|(name, listener)| (name, listener.address)).collect();
+        for (at, (name, address)) in addresses.iter().enumerate().filter(|(_, (_, address))| address.port() != 0) {
+            let is_taken =
+                *address == config.admin.address || addresses.iter().take(at).any(|(_, other)| other == address);
+            self.require(!is_taken, &format!("listen.{name}"), "another listener, or admin, has this address");
+        }
     }
 
     fn upstream(&mut self, name: &str, config: &UpstreamConfig) -> Option<Upstream> {
@@ -183,7 +131,6 @@ impl Compiler {
         let identity = self.pair(&place, "certificate", config.certificate.as_ref(), "key", config.key.as_ref());
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let path = uri.as_ref().map_or("", |uri| uri.path()).trim_end_matches('/');
-        self.require(config.connections_max > 0, &place, "connections_max must be at least 1");
         Some(Upstream {
             name: name.into(),
             is_tls,
@@ -229,25 +176,43 @@ impl Compiler {
             &place,
             "certificate and key are needed, or plaintext = true, because the address is not loopback",
         );
+        self.clients(&place, config, is_tls);
+        if config.clients == ClientsKind::Open && !is_local {
+            self.warnings.push(format!("{place}: everybody who reaches the address is let in"));
+        }
+        let tunnel = self.tunnel(&place, config);
+        CompiledListener { name: name.into(), config: config.clone(), routes: RouteTable::default(), tunnel }
+    }
+
+    /// Each kind of authentication needs its files, and no others.
+    fn clients(&mut self, place: &str, config: &ListenConfig, is_tls: bool) {
         let clients = config.clients;
         self.require(
             clients != ClientsKind::Mtls || (is_tls && config.client_ca.is_some()),
-            &place,
+            place,
             "clients = \"mtls\" needs certificate, key and client_ca; say clients = \"open\" to let everybody in",
         );
         self.require(
             clients == ClientsKind::Mtls || (config.client_ca.is_none() && config.principals.is_empty()),
-            &place,
+            place,
             "client_ca and principals are for clients = \"mtls\"",
         );
         self.require(
             (clients == ClientsKind::Bearer) == config.tokens.is_some(),
-            &place,
+            place,
             "clients = \"bearer\" and tokens need each other",
         );
+        let is_plaintext = !is_tls && !config.address.ip().is_loopback();
+        if clients == ClientsKind::Bearer && is_plaintext {
+            self.warnings.push(format!("{place}: tokens of clients arrive in plaintext"));
+        }
+    }
+
+    /// Keys of a CONNECT proxy. Returns the destinations whose tunnels pass untouched.
+    fn tunnel(&mut self, place: &str, config: &ListenConfig) -> HashSet<Destination> {
         let is_forward = config.kind == ListenKind::Forward;
         let authority = self.pair(
-            &place,
+            place,
             "authority_certificate",
             config.authority_certificate.as_ref(),
             "authority_key",
@@ -255,179 +220,157 @@ impl Compiler {
         );
         self.require(
             is_forward == authority.is_some(),
-            &place,
+            place,
             "kind = \"forward\" and authority_certificate with authority_key need each other",
         );
-        self.require(is_forward || config.tunnel.is_empty(), &place, "tunnel is for kind = \"forward\"");
-        let tunnel = config.tunnel.iter().filter_map(|text| {
-            let destination = Destination::parse(text);
-            self.require(destination.is_some(), &place, "an entry of tunnel is no host:port, or an IP address");
-            destination
-        });
-        let tunnel = tunnel.collect();
-        if clients == ClientsKind::Open && !is_local {
-            self.warnings.push(format!("{place}: everybody who reaches the address is let in"));
+        let has_tunnels =
+            !config.tunnel.is_empty() || !config.tunnel_addresses.is_empty() || config.unlisted == Unlisted::Tunnel;
+        self.require(
+            is_forward || !has_tunnels,
+            place,
+            "tunnel, tunnel_addresses and unlisted are for kind = \"forward\"",
+        );
+        if is_forward && config.unlisted == Unlisted::Tunnel {
+            self.warnings.push(format!("{place}: hosts that no route names pass untouched"));
         }
-        CompiledListener { name: name.into(), config: config.clone(), routes: RouteTable::default(), tunnel }
+        let mut tunnel = HashSet::new();
+        for text in &config.tunnel {
+            match Destination::parse(text) {
+                Some(destination) => drop(tunnel.insert(destination)),
+                None => {
+                    self.error(&format!("{place}.tunnel"), "an entry is no host:port with a name as its host");
+                }
+            }
+        }
+        tunnel
     }
 
     /// Rules for routes of a CONNECT proxy.
     fn forward_route(&mut self, place: &str, route: &RouteConfig, listener: &CompiledListener, upstream: &Upstream) {
         if listener.config.kind == ListenKind::Forward {
             self.require(
-                route.host == *upstream.host,
+                route.host.eq_ignore_ascii_case(&upstream.host),
                 place,
                 "host must be the host of the upstream, which is intercepted",
             );
             self.require(upstream.is_tls, place, "the upstream must be https, because the tunnel was");
         }
     }
+}
 
-    fn methods(&mut self, place: &str, route: &RouteConfig) -> Vec<Method> {
-        let mut methods = Vec::new();
-        for name in &route.methods {
-            match Method::from_bytes(name.as_bytes()) {
-                Ok(method) if method != Method::CONNECT => methods.push(method),
-                _ => self.error(place, "an entry of methods is no method"),
-            }
-        }
-        methods
-    }
+#[cfg(test)]
+mod tests {
+    use super::super::{compile, parse};
 
-    fn route(&mut self, place: &str, config: &Config, route: &RouteConfig, upstream: &Pool) -> Route {
-        let has_rules = !route.request.is_empty() || !route.response.is_empty();
-        self.require(has_rules != route.pass, place, "a route has rules, or pass = true");
-        self.require((1..=86_400_000).contains(&route.deadline_ms), place, "deadline_ms must be in 1..=86400000");
-        let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
-        self.require(
-            (1..=config.limits.memory_bytes / 2).contains(&body_bytes_max),
-            place,
-            "body_bytes must be at least 1 and at most half of limits.memory_bytes",
-        );
-        let request = self.rules(place, "request", route, &route.request);
-        let response = self.rules(place, "response", route, &route.response);
-        let reveals = request.iter().chain(&response).any(|rule| rule.action.reveals());
-        let fail_open = route.fail == FailKind::Open;
-        self.require(!fail_open || !reveals, place, "fail = \"open\" is not possible with decrypt or detokenize");
-        if fail_open {
-            self.warnings.push(format!("{place}: values pass in the clear if the engine does not answer"));
-        }
-        let prefix = route.strip_prefix.as_deref();
-        let is_prefix = prefix.is_none_or(|prefix| {
-            prefix.starts_with('/') && !prefix.ends_with('/') && route.path.starts_with(prefix) && !prefix.contains('{')
-        });
-        self.require(is_prefix, place, "strip_prefix must begin the path, without a final /");
-        self.require(
-            response.iter().all(|rule| rule.query.is_empty() && rule.segments.is_empty()),
-            place,
-            "query and segments are for request rules",
-        );
-        let direction =
-            |rules, stream, unparsed| Direction::new(rules, stream, unparsed == UnparsedKind::Pass, body_bytes_max);
-        Route {
-            name: route.name.as_str().into(),
-            path: route.path.as_str().into(),
-            upstream: upstream.clone(),
-            strip_prefix: prefix.map(Into::into),
-            pass: route.pass,
-            request: direction(request, route.request_stream, route.request_unparsed),
-            response: direction(response, route.response_stream, route.response_unparsed),
-            fail_open,
-            deadline: Duration::from_millis(route.deadline_ms),
-            websocket_origins: route.websocket_origins.clone(),
-        }
-    }
+    const ENGINE: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+    const LISTEN: &str = "[listen.public]\naddress = '127.0.0.1:8080'\nclients = 'open'\n";
+    const REST: &str = "[upstream.shop]\nurl = 'http://shop.internal'\n[[route]]\nname = 'r'\nlisten = 'public'\npath = '/{*rest}'\n\
+        upstream = 'shop'\npass = true\n";
 
-    fn rules(&mut self, route_place: &str, direction: &str, route: &RouteConfig, rules: &[RuleConfig]) -> Vec<Rule> {
-        let numbered = rules.iter().enumerate();
-        numbered
-            .filter_map(|(at, rule)| self.rule(&format!("{route_place}, {direction} rule {}", at + 1), route, rule))
-            .collect()
-    }
-
-    fn rule(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Rule> {
-        let selects =
-            !(rule.select.is_empty() && rule.headers.is_empty() && rule.query.is_empty() && rule.segments.is_empty());
-        self.require(selects, place, "a rule needs select, headers, query or segments");
-        let app = rule.app.as_ref().or(route.app.as_ref());
-        self.require(app.is_some(), place, "app is missing, here and at the route");
-        let action = self.action(place, rule)?;
-        let body = match Selection::parse(rule.select.iter().map(String::as_str)) {
-            Ok(selection) => (!rule.select.is_empty()).then(|| Arc::new(selection)),
-            Err(error) => {
-                self.error(place, &error.to_string());
-                None
-            }
-        };
-        let headers = rule.headers.iter().filter_map(|name| self.header(place, name)).collect();
-        let known: Vec<&str> =
-            route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
-        self.require(
-            rule.segments.iter().all(|name| known.contains(&name.as_str())),
-            place,
-            "segments names no segment of the route's path",
-        );
-        let context = match &rule.context {
-            None => Context::None,
-            Some(ContextConfig::Literal(text)) => Context::Literal(text.as_bytes().into()),
-            Some(ContextConfig::Header { header }) => Context::Header(self.header(place, header)?),
-            Some(ContextConfig::Segment { segment }) => {
-                self.require(known.contains(&segment.as_str()), place, "context names no segment of the route's path");
-                Context::Segment(segment.as_str().into())
-            }
-        };
-        self.require(rule.action != ActionKind::Mask || rule.context.is_none(), place, "mask takes no context");
-        let types = rule.types.iter().map(|name| name.trim().to_ascii_lowercase().into()).collect();
-        Some(Rule {
-            action,
-            app: app?.as_str().into(),
-            context,
-            types,
-            body,
-            select: rule.select.iter().map(|path| path.as_str().into()).collect(),
-            headers,
-            query: rule.query.iter().map(|name| name.as_str().into()).collect(),
-            segments: rule.segments.iter().map(|name| name.as_str().into()).collect(),
-            required: rule.required,
-            containers: match rule.containers {
-                ContainersKind::Deny => Containers::Deny,
-                ContainersKind::Whole => Containers::Whole,
-                ContainersKind::Leaves => Containers::Leaves,
-            },
-            unneeded: match rule.unneeded {
-                None => Unneeded::Default,
-                Some(UnneededKind::Pass) => Unneeded::Pass,
-                Some(UnneededKind::Deny) => Unneeded::Deny,
-                Some(UnneededKind::Apply) => Unneeded::Apply,
-            },
+    fn compiled(rest: &str) -> Result<Vec<String>, Vec<String>> {
+        let config = parse(&format!("{ENGINE}{rest}"), []).unwrap_or_else(|errors| panic!("{errors}\n{rest}"));
+        let compiled = compile(&config).map(|compiled| compiled.warnings);
+        compiled.map_err(|errors| {
+            assert!(!errors.to_string().contains("s3cret"), "{errors}");
+            errors.iter().map(|error| format!("{}: {}", error.place, error.message)).collect()
         })
     }
 
-    fn action(&mut self, place: &str, rule: &RuleConfig) -> Option<Action> {
-        let is_of_tokens = matches!(rule.action, ActionKind::Tokenize | ActionKind::Detokenize);
-        self.require(
-            is_of_tokens == rule.collection.is_some(),
-            place,
-            "tokenize and detokenize need collection, and no other action has one",
-        );
-        self.require(
-            (rule.action == ActionKind::Mask) == rule.mask.is_some(),
-            place,
-            "action = \"mask\" and mask = \"FUNCTION\" need each other",
-        );
-        Some(match rule.action {
-            ActionKind::Encrypt => Action::Encrypt,
-            ActionKind::Decrypt => Action::Decrypt,
-            ActionKind::Tokenize => Action::Tokenize { collection: rule.collection.as_deref()?.into() },
-            ActionKind::Detokenize => Action::Detokenize { collection: rule.collection.as_deref()?.into() },
-            ActionKind::Mask => Action::Mask { function: rule.mask.as_deref()?.into() },
-        })
+    #[track_caller]
+    fn is_rejected(rest: &str, expected: &str) {
+        let errors = compiled(rest).unwrap_err();
+        assert!(errors.iter().any(|error| error.starts_with(expected)), "{rest}\n{errors:?}");
     }
 
-    fn header(&mut self, place: &str, name: &str) -> Option<HeaderName> {
-        let header =
-            HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !FIXED_HEADERS.contains(&name.as_str()));
-        self.require(header.is_some(), place, "a header is no header name, or one that cannot be replaced");
-        header
+    #[test]
+    fn a_relay_listens_and_has_routes() {
+        assert_eq!(compiled(&format!("{LISTEN}{REST}")), Ok(vec![]));
+        is_rejected("", "listen: at least one listener is needed");
+        is_rejected("", "route: at least one [[route]] is needed");
+    }
+
+    #[test]
+    fn limits_fit_into_the_memory() {
+        for (limits, expected) in [
+            ("body_bytes = 536_870_913", "limits.body_bytes: must be at most half of limits.memory_bytes"),
+            ("decoded_bytes = 536_870_913", "limits.decoded_bytes: must be at most half of limits.memory_bytes"),
+            ("memory_bytes = 65536", "limits.stream_window_bytes: must be at most limits.memory_bytes"),
+        ] {
+            is_rejected(&format!("[limits]\n{limits}\n{LISTEN}{REST}"), expected);
+        }
+    }
+
+    #[test]
+    fn listeners_are_checked() {
+        let forward = "kind = 'forward'\nauthority_certificate = 'a'\nauthority_key = 'b'";
+        let tunnel = format!("{forward}\ntunnel = ['s3cret']");
+        for (keys, expected) in [
+            ("address = '0.0.0.0:1'\nclients = 'open'", "certificate and key are needed, or plaintext = true"),
+            ("address = '127.0.0.1:8080'\nclients = 'open'", "another listener, or admin, has this address"),
+            ("address = '127.0.0.1:8444'\nclients = 'open'", "another listener, or admin, has this address"),
+            ("certificate = 's3cret'\nclients = 'open'", "certificate and key need each other"),
+            ("", "clients = \"mtls\" needs certificate, key and client_ca"),
+            ("certificate = 'c'\nkey = 'k'", "clients = \"mtls\" needs certificate, key and client_ca"),
+            ("client_ca = 's3cret'", "clients = \"mtls\" needs certificate, key and client_ca"),
+            ("clients = 'open'\nclient_ca = 's3cret'", "client_ca and principals are for clients = \"mtls\""),
+            ("clients = 'open'\nprincipals = ['s3cret']", "client_ca and principals are for clients = \"mtls\""),
+            ("clients = 'bearer'", "clients = \"bearer\" and tokens need each other"),
+            ("clients = 'open'\ntokens = 's3cret'", "clients = \"bearer\" and tokens need each other"),
+            ("clients = 'open'\nkind = 'forward'", "kind = \"forward\" and authority_certificate with authority_key"),
+            ("clients = 'open'\nauthority_key = 's3cret'", "authority_certificate and authority_key need each other"),
+            ("clients = 'open'\ntunnel = ['a:1']", "tunnel, tunnel_addresses and unlisted are for kind"),
+            ("clients = 'open'\nunlisted = 'tunnel'", "tunnel, tunnel_addresses and unlisted are for kind"),
+            ("clients = 'open'\ntunnel_addresses = ['10.0.0.0/8']", "tunnel, tunnel_addresses and unlisted are for"),
+            (tunnel.as_str(), "an entry is no host:port"),
+        ] {
+            let address = if keys.contains("address = ") { "" } else { "address = '127.0.0.1:0'\n" };
+            let text = format!("{LISTEN}[listen.other]\n{address}{keys}\n{REST}");
+            let errors = compiled(&text).unwrap_err();
+            let is_told = |error: &String| error.starts_with("listen.") && error.contains(expected);
+            assert!(errors.iter().any(is_told), "{keys}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn open_and_plaintext_listeners_are_told() {
+        let listen = |keys: &str| format!("[listen.public]\naddress = '0.0.0.0:1'\nplaintext = true\n{keys}\n{REST}");
+        for (keys, expected) in [
+            ("clients = 'open'", vec!["listen.public: everybody who reaches the address is let in"]),
+            ("clients = 'bearer'\ntokens = 't'", vec!["listen.public: tokens of clients arrive in plaintext"]),
+        ] {
+            assert_eq!(compiled(&listen(keys)).unwrap(), expected);
+        }
+        let forward = "kind = 'forward'\nauthority_certificate = 'a'\nauthority_key = 'b'\nunlisted = 'tunnel'\n";
+        let text = format!("{LISTEN}[listen.egress]\naddress = '127.0.0.1:0'\nclients = 'open'\n{forward}{REST}");
+        assert_eq!(compiled(&text).unwrap(), ["listen.egress: hosts that no route names pass untouched"]);
+    }
+
+    #[test]
+    fn upstreams_are_checked() {
+        for (keys, expected) in [
+            ("url = 's3cret'", "url must be http:// or https:// with a host, and no query"),
+            ("url = 'http://shop?s3cret'", "url must be http:// or https:// with a host, and no query"),
+            ("url = 'ftp://s3cret'", "url must be http:// or https://"),
+            ("url = 'http://user:s3cret@shop'", "url must have no user"),
+            ("url = 'https://shop'", "roots is needed with https"),
+            ("url = 'https://shop'\nroots = 'r'\ncertificate = 'c'", "certificate and key need each other"),
+        ] {
+            let text = format!("{LISTEN}[upstream.other]\n{keys}\n{REST}");
+            is_rejected(&text, &format!("upstream.other: {expected}"));
+        }
+    }
+
+    #[test]
+    fn upstreams_are_read_from_their_url() {
+        for (url, expected) in [
+            ("http://Shop.internal", ("shop.internal", 80, "", false)),
+            ("https://shop:8443/", ("shop", 8_443, "", true)),
+            ("https://[::1]/base/path/", ("::1", 443, "/base/path", true)),
+        ] {
+            let text = format!("{ENGINE}{LISTEN}{REST}[upstream.other]\nurl = '{url}'\nroots = 'r'\n");
+            let compiled = compile(&parse(&text, []).unwrap()).unwrap();
+            let upstream = compiled.upstreams["other"].upstream();
+            assert_eq!((&*upstream.host, upstream.port, &*upstream.base_path, upstream.is_tls), expected);
+        }
     }
 }

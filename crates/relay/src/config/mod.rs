@@ -1,9 +1,15 @@
 //! Configuration: one TOML file with environment overrides, complete and checked before a port is bound.
 //!
-//! [`Config`] is the text as it stands, with defaults. [`compile`] turns it into listeners, upstreams and routes, or
-//! lists every error. No error repeats a value, because a secret can be pasted into the wrong key.
+//! [`parse`] checks a text by the table of keys and gives a [`Config`], with defaults. [`compile`] checks the rules between
+//! keys and turns it into listeners, upstreams and routes. Each lists all errors at once, with line and key. No error
+//! repeats a value, because a secret can be pasted into the wrong key.
 
 mod compile;
+mod document;
+mod engine;
+mod keys;
+mod routes;
+mod template;
 mod text;
 
 use std::collections::BTreeMap;
@@ -14,7 +20,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 pub use compile::{Compiled, CompiledListener, compile};
-pub use text::{ConfigError, TEMPLATE, load, parse};
+pub use template::{markdown, template};
+pub use text::{ConfigError, ConfigErrors, FILE_VARIABLE, load, parse};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -40,6 +47,9 @@ pub struct Config {
     /// Routes.
     #[serde(default)]
     pub route: Vec<RouteConfig>,
+    /// Lines of the file, for errors of [`compile`].
+    #[serde(skip)]
+    lines: document::Lines,
 }
 
 /// Addresses and certificates for the engine.
@@ -504,6 +514,19 @@ pub enum ActionKind {
     Tokenize,
     Detokenize,
     Mask,
+}
+
+impl ActionKind {
+    /// Name in the configuration, and of the engine's method.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Encrypt => "encrypt",
+            Self::Decrypt => "decrypt",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Mask => "mask",
+        }
+    }
 }
 
 /// Context of a rule.

@@ -1,0 +1,339 @@
+//! The one table of configuration keys: name, kind, range, default and description.
+//!
+//! The check of a file, environment overrides, the template and `docs/relay-configuration.md` all read [`SECTIONS`].
+
+/// One configuration key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    /// Its name in the section.
+    pub(super) name: &'static str,
+    /// Type of its values.
+    pub(super) kind: Kind,
+    /// Its value in a file that does not set it.
+    pub(super) preset: Preset,
+    /// Its meaning for the operator, in one or more lines.
+    pub(super) doc: &'static str,
+}
+
+/// Type of a key's values.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// `ip:port`; names are not looked up.
+    Address,
+    /// A path. Relative ones are taken from the working folder.
+    Path,
+    /// Any text.
+    Text,
+    /// A name of the configuration: letters, digits, `-`, `_` and `.`. It is written to logs and metrics.
+    Name,
+    /// `true` or `false`.
+    Flag,
+    /// One of a closed list.
+    Choice(&'static [&'static str]),
+    /// A whole number in a range, both ends included.
+    Number {
+        /// Unit: `bytes`, `ms`.
+        unit: &'static str,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// A list of texts.
+    Texts,
+    /// A list of 1 to 64 `host:port`.
+    Endpoints,
+    /// A list of networks in CIDR notation.
+    Networks,
+    /// A text, `{ header = "name" }` or `{ segment = "name" }`.
+    Context,
+}
+
+/// The value of a key that is not set.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Preset {
+    /// The key must be set. An example in TOML.
+    Required(&'static str),
+    /// The key has no value then. An example in TOML, which the template sets.
+    Unset(&'static str),
+    /// As [`Preset::Unset`], but the template only shows the example.
+    Rare(&'static str),
+    /// This value, in TOML.
+    Value(&'static str),
+}
+
+/// Form of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `[name]`, whose keys the environment overrides.
+    Table,
+    /// `[name.NAME]`, any number of them. The example's name.
+    Named(&'static str),
+    /// `[[name]]`, any number of them.
+    List,
+}
+
+/// A section of the file.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// Its name, such as `limits` or `route.request`.
+    pub(super) name: &'static str,
+    pub(super) form: Form,
+    pub(super) doc: &'static str,
+    pub(super) keys: &'static [Key],
+}
+
+/// Returns the section of that name.
+pub(super) fn section(name: &str) -> Option<&'static Section> {
+    SECTIONS.iter().find(|section| section.name == name)
+}
+
+macro_rules! keys {
+    ($( $name:literal, $kind:expr, $default:expr, $doc:expr; )+) => {
+        &[$( Key { name: $name, kind: $kind, preset: $default, doc: $doc }, )+]
+    };
+}
+
+const fn time(max: u64) -> Kind {
+    Kind::Number { unit: "ms", min: 1, max }
+}
+
+const fn bytes(min: u64, max: u64) -> Kind {
+    Kind::Number { unit: "bytes", min, max }
+}
+
+const fn count(unit: &'static str, max: u64) -> Kind {
+    Kind::Number { unit, min: 1, max }
+}
+
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+const MIB: u64 = 1 << 20;
+
+use Preset::{Rare, Required, Unset, Value};
+
+/// Every section, in the order of the template.
+pub(super) const SECTIONS: &[Section] = &[
+    Section {
+        name: "engine",
+        form: Form::Table,
+        doc: "The engine: addresses, and the certificate with which the relay is a client of it.",
+        keys: keys!(
+            "endpoints", Kind::Endpoints, Required("[\"engine.internal:7443\"]"),
+                "Address of each engine. Each must be able to serve every request.";
+            "server_name", Kind::Text, Value("\"\""),
+                "Name in the engines' certificates. Empty: the host of each endpoint.";
+            "ca", Kind::Path, Required("\"/etc/sealwire-relay/engine-ca.pem\""),
+                "PEM file of the authority of the engines' certificates.";
+            "certificate", Kind::Path, Required("\"/etc/sealwire-relay/relay.pem\""),
+                "PEM file of the relay's certificate chain.";
+            "key", Kind::Path, Required("\"/etc/sealwire-relay/relay-key.pem\""),
+                "PEM file of its private key. Must not be readable by other users.";
+            "deadline_ms", time(HOUR), Value("2_000"),
+                "Longest time of one request to the engine.";
+            "connections", count("connections", 1_024), Value("2"),
+                "Connections to each engine.";
+            "in_flight_max", count("requests", 65_536), Value("256"),
+                "Concurrent requests on each of these connections. Further requests wait.";
+        ),
+    },
+    Section {
+        name: "limits",
+        form: Form::Table,
+        doc: "Limits of the process.",
+        keys: keys!(
+            "connections_max", count("connections", MIB), Value("12_000"),
+                "Connections of clients. Further connections are closed.";
+            "requests_max", count("exchanges", MIB), Value("4_096"),
+                "Concurrent exchanges. Further requests get 503.";
+            "memory_bytes", bytes(1, 1 << 40), Value("1_073_741_824"),
+                "Memory for bodies that are held or streamed, over all exchanges. Further requests get 503.";
+            "body_bytes", bytes(1, 1 << 40), Value("1_048_576"),
+                "Longest body that is held before it is forwarded. At most half of `memory_bytes`.";
+            "decoded_bytes", bytes(1, 1 << 40), Value("10_485_760"),
+                "Longest body that is held after it was decompressed. At most half of `memory_bytes`.";
+            "stream_window_bytes", bytes(64 << 10, 1 << 40), Value("2_097_152"),
+                "Memory that is counted per direction of a body that streams. At most `memory_bytes`.";
+            "value_bytes", bytes(1, 64 * MIB), Value("1_048_576"),
+                "Longest selected value.";
+            "record_bytes", bytes(1, 64 * MIB), Value("1_048_576"),
+                "Longest line of JSON lines or event of an event stream that is held where malformed ones pass.";
+            "header_bytes", bytes(1_024, MIB), Value("32_768"),
+                "Longest head of a request over HTTP/2.";
+            "streams_per_connection", count("exchanges", 65_536), Value("100"),
+                "Concurrent exchanges on one connection over HTTP/2.";
+            "header_timeout_ms", time(DAY), Value("10_000"),
+                "Time for the head of a request, and for a TLS handshake.";
+            "body_idle_timeout_ms", time(DAY), Value("15_000"),
+                "Time without a byte of a client's body, or without progress of a write.";
+            "idle_timeout_ms", time(DAY), Value("60_000"),
+                "Time without a request after which a connection is closed.";
+            "websocket_idle_timeout_ms", time(DAY), Value("300_000"),
+                "Time without a message after which a WebSocket is closed.";
+            "drain_ms", time(DAY), Value("25_000"),
+                "Time for exchanges to end at a shutdown.";
+        ),
+    },
+    Section {
+        name: "admin",
+        form: Form::Table,
+        doc: "/live, /ready and /metrics on a thread of their own, in plain HTTP. Expose it to operators only.",
+        keys: keys!(
+            "address", Kind::Address, Value("\"127.0.0.1:8444\""),
+                "Address.";
+        ),
+    },
+    Section {
+        name: "log",
+        form: Form::Table,
+        doc: "Log lines on standard error. None holds a value, a header or a query.",
+        keys: keys!(
+            "format", Kind::Choice(&["text", "json"]), Value("\"text\""),
+                "\"text\" for people, \"json\" for one JSON object per line.";
+            "level", Kind::Choice(&["error", "warn", "info", "debug"]), Value("\"info\""),
+                "Least important level that is written.";
+            "access", Kind::Flag, Value("true"),
+                "Write one line of level \"info\" per exchange.";
+        ),
+    },
+    Section {
+        name: "listen",
+        form: Form::Named("public"),
+        doc: "A listener.",
+        keys: keys!(
+            "address", Kind::Address, Required("\"0.0.0.0:8443\""),
+                "Address for clients.";
+            "kind", Kind::Choice(&["reverse", "forward"]), Value("\"reverse\""),
+                "\"reverse\": in front of upstreams. \"forward\": a CONNECT proxy, which intercepts the hosts of its routes.";
+            "certificate", Kind::Path, Unset("\"/etc/sealwire-relay/public.pem\""),
+                "PEM file of the certificate chain towards clients. Without it the listener is plaintext.";
+            "key", Kind::Path, Unset("\"/etc/sealwire-relay/public-key.pem\""),
+                "PEM file of its private key. Must not be readable by other users.";
+            "plaintext", Kind::Flag, Value("false"),
+                "Permit plaintext on an address that is not loopback.";
+            "clients", Kind::Choice(&["mtls", "bearer", "open"]), Value("\"mtls\""),
+                "Authentication of clients. \"mtls\": a certificate of `client_ca`. \"bearer\": a token of `tokens` in Authorization,\nor in Proxy-Authorization of a CONNECT proxy, where it can also be the password. \"open\": none.";
+            "client_ca", Kind::Path, Unset("\"/etc/sealwire-relay/client-ca.pem\""),
+                "PEM file of client authorities, for \"mtls\".";
+            "principals", Kind::Texts, Value("[]"),
+                "Names of clients that are permitted, for \"mtls\": the first DNS name or URI of a certificate, or its common name.\nEmpty: all clients of `client_ca`.";
+            "tokens", Kind::Path, Rare("\"/etc/sealwire-relay/tokens\""),
+                "File with one token per line, for \"bearer\": at least 20 characters. Lines that begin with # are comments.";
+            "trust_forwarded", Kind::Flag, Value("false"),
+                "Keep Forwarded and X-Forwarded-* of clients, for a listener behind another proxy.";
+            "authority_certificate", Kind::Path, Rare("\"/etc/sealwire-relay/egress-ca.pem\""),
+                "PEM file of the interception authority, for \"forward\". `sealwire-relay authority` creates one.";
+            "authority_key", Kind::Path, Rare("\"/etc/sealwire-relay/egress-ca-key.pem\""),
+                "PEM file of its private key. Must not be readable by other users.";
+            "tunnel", Kind::Texts, Value("[]"),
+                "`host:port` whose tunnels pass untouched, for \"forward\".";
+            "tunnel_addresses", Kind::Networks, Value("[]"),
+                "Networks that the addresses of such tunnels must be in. Empty: public addresses only.";
+            "unlisted", Kind::Choice(&["deny", "tunnel"]), Value("\"deny\""),
+                "Handling of hosts that neither a route nor `tunnel` names. \"tunnel\": they pass untouched.";
+        ),
+    },
+    Section {
+        name: "upstream",
+        form: Form::Named("shop"),
+        doc: "A server that requests are forwarded to.",
+        keys: keys!(
+            "url", Kind::Text, Required("\"https://shop.internal:8443\""),
+                "https:// or http://, a host, and optionally a port and a path prefix.";
+            "roots", Kind::Path, Unset("\"/etc/sealwire-relay/shop-ca.pem\""),
+                "PEM file of the authorities that are trusted for it. Required with https.";
+            "certificate", Kind::Path, Rare("\"/etc/sealwire-relay/relay.pem\""),
+                "PEM file of the relay's certificate chain towards it.";
+            "key", Kind::Path, Rare("\"/etc/sealwire-relay/relay-key.pem\""),
+                "PEM file of its private key. Must not be readable by other users.";
+            "addresses", Kind::Networks, Unset("[\"10.2.0.0/16\"]"),
+                "Networks that its addresses must be in. Empty: public addresses only, so that no name leads into a private network.";
+            "protocol", Kind::Choice(&["auto", "http1", "http2"]), Value("\"auto\""),
+                "\"auto\": ALPN decides, and HTTP/1.1 without TLS. \"http2\": also without TLS.";
+            "connections_max", count("connections", 65_536), Value("256"),
+                "Connections over HTTP/1.1.";
+            "connect_timeout_ms", time(DAY), Value("5_000"),
+                "Time for DNS, TCP and TLS together.";
+            "first_byte_timeout_ms", time(DAY), Value("30_000"),
+                "Time from the end of a request to the head of its response.";
+            "body_idle_timeout_ms", time(DAY), Value("15_000"),
+                "Time without a byte of a body.";
+            "idle_timeout_ms", time(DAY), Value("30_000"),
+                "Time after which an unused connection is closed.";
+        ),
+    },
+    Section {
+        name: "route",
+        form: Form::List,
+        doc: "A route. The most specific host, then the most specific path, then the method decide. A request without a route gets 404.",
+        keys: keys!(
+            "name", Kind::Name, Required("\"orders\""),
+                "Unique name, for logs and metrics.";
+            "listen", Kind::Name, Required("\"public\""),
+                "Name of its listener.";
+            "host", Kind::Text, Value("\"*\""),
+                "A name, such as \"api.example.com\"; \"*.example.com\"; or \"*\" for any host.";
+            "path", Kind::Text, Required("\"/orders/{id}\""),
+                "Names in braces stand for one segment: \"/orders/{id}\". \"{*rest}\" stands for all further segments.";
+            "methods", Kind::Texts, Value("[]"),
+                "Methods. Empty: all.";
+            "upstream", Kind::Name, Required("\"shop\""),
+                "Name of its upstream.";
+            "strip_prefix", Kind::Text, Rare("\"/orders\""),
+                "Prefix of the path that the upstream does not have.";
+            "pass", Kind::Flag, Value("false"),
+                "Pass everything unchanged. A route without rules must say so.";
+            "app", Kind::Text, Unset("\"shop\""),
+                "App of its rules.";
+            "fail", Kind::Choice(&["closed", "open"]), Value("\"closed\""),
+                "\"open\": values pass in the clear if the engine does not respond. Rejected with decrypt or detokenize.";
+            "deadline_ms", time(DAY), Value("30_000"),
+                "Time for the exchange. A response that streams can take longer.";
+            "body_bytes", bytes(1, 1 << 40), Rare("65_536"),
+                "Longest body that is held. Without it: `limits.body_bytes`.";
+            "request_stream", Kind::Flag, Value("false"),
+                "Forward request bodies while they arrive. If false, the upstream sees a request only after every value was replaced.";
+            "response_stream", Kind::Flag, Value("true"),
+                "Forward response bodies while they arrive.";
+            "request_unparsed", Kind::Choice(&["deny", "pass"]), Value("\"deny\""),
+                "Handling of request bodies that are malformed, or of a type or coding that the relay does not read.";
+            "response_unparsed", Kind::Choice(&["deny", "pass"]), Value("\"deny\""),
+                "Handling of such response bodies.";
+            "websocket_origins", Kind::Texts, Rare("[\"https://www.example.com\"]"),
+                "Values of Origin whose WebSockets are permitted, \"*\" for all. Without it: no WebSockets.";
+        ),
+    },
+    Section {
+        name: "route.request",
+        form: Form::List,
+        doc: "A rule for requests, beneath its route. The first rule that selects a value applies to it. `[[route.response]]` has the\nsame keys but `query` and `segments`.",
+        keys: keys!(
+            "action", Kind::Choice(&["encrypt", "decrypt", "tokenize", "detokenize", "mask"]), Required("\"encrypt\""),
+                "Action on the selected values.";
+            "types", Kind::Texts, Value("[]"),
+                "Media types of bodies, such as \"application/json\". Empty: every type that the relay reads.";
+            "select", Kind::Texts, Unset("[\"$.card.number\"]"),
+                "Values in the body, as in the engine's `select`.";
+            "headers", Kind::Texts, Value("[]"),
+                "Headers whose whole value is replaced.";
+            "query", Kind::Texts, Value("[]"),
+                "Query parameters whose value is replaced.";
+            "segments", Kind::Texts, Value("[]"),
+                "Path segments that are replaced: names in braces of the route's path.";
+            "app", Kind::Text, Rare("\"shop\""),
+                "App. Without it: that of the route.";
+            "collection", Kind::Text, Rare("\"people\""),
+                "Collection of tokens, for tokenize and detokenize.";
+            "mask", Kind::Text, Rare("\"partial(last=4)\""),
+                "Masking function, for mask.";
+            "context", Kind::Context, Rare("{ header = \"x-tenant\" }"),
+                "Bytes that each value is bound to.";
+            "required", Kind::Flag, Value("false"),
+                "Reject a message without the value, or with null there.";
+            "containers", Kind::Choice(&["deny", "whole", "leaves"]), Value("\"deny\""),
+                "Handling of selected arrays and objects. \"whole\": one value. \"leaves\": each scalar beneath is a value.";
+            "unneeded", Kind::Choice(&["pass", "deny", "apply"]), Rare("\"pass\""),
+                "Handling of envelopes before encrypt, and of values that are no envelope before decrypt. \"apply\": like any value.\nWithout it, encrypt passes envelopes, and decrypt rejects a message with a value that is none.";
+        ),
+    },
+];

@@ -1,0 +1,468 @@
+//! Compiles routes and their rules.
+
+use std::time::Duration;
+
+use http::{HeaderName, Method};
+use sealwire_payload::{SelectError, Selection};
+use sealwire_relay_body::Format;
+
+use super::compile::Compiler;
+use super::{
+    ActionKind, Config, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind, UnparsedKind,
+};
+use crate::route::{Action, Containers, Context, Direction, Route, Rule, Unneeded};
+use crate::upstream::pool::Pool;
+
+/// Headers that no rule replaces: framing, routing, identity of the exchange, and the type and coding of the body.
+const FIXED_HEADERS: [&str; 20] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "date",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "x-request-id",
+];
+
+impl Compiler {
+    pub(super) fn methods(&mut self, place: &str, route: &RouteConfig) -> Vec<Method> {
+        let mut methods = Vec::new();
+        for name in &route.methods {
+            match Method::from_bytes(name.as_bytes()) {
+                Ok(method) if method != Method::CONNECT && name.bytes().all(|byte| !byte.is_ascii_lowercase()) => {
+                    methods.push(method);
+                }
+                _ => self.error(&format!("{place}.methods"), "an entry is no method in capital letters, or CONNECT"),
+            }
+        }
+        methods
+    }
+
+    pub(super) fn route(&mut self, place: &str, config: &Config, route: &RouteConfig, upstream: &Pool) -> Route {
+        let has_rules = !route.request.is_empty() || !route.response.is_empty();
+        self.require(has_rules != route.pass, place, "a route has rules, or pass = true");
+        let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
+        self.require(
+            body_bytes_max <= config.limits.memory_bytes / 2,
+            &format!("{place}.body_bytes"),
+            "must be at most half of limits.memory_bytes",
+        );
+        let request = self.rules(place, "request", route, &route.request);
+        let response = self.rules(place, "response", route, &route.response);
+        self.require(
+            response.iter().all(|rule| rule.query.is_empty() && rule.segments.is_empty()),
+            place,
+            "query and segments are for request rules",
+        );
+        self.fail_open(place, route, &request, &response);
+        self.strip_prefix(place, route);
+        self.origins(place, route);
+        let direction =
+            |rules, stream, unparsed| Direction::new(rules, stream, unparsed == UnparsedKind::Pass, body_bytes_max);
+        Route {
+            name: route.name.as_str().into(),
+            path: route.path.as_str().into(),
+            upstream: upstream.clone(),
+            strip_prefix: route.strip_prefix.as_deref().map(Into::into),
+            pass: route.pass,
+            request: direction(request, route.request_stream, route.request_unparsed),
+            response: direction(response, route.response_stream, route.response_unparsed),
+            fail_open: route.fail == FailKind::Open,
+            deadline: Duration::from_millis(route.deadline_ms),
+            websocket_origins: route.websocket_origins.clone(),
+        }
+    }
+
+    fn fail_open(&mut self, place: &str, route: &RouteConfig, request: &[Rule], response: &[Rule]) {
+        if route.fail == FailKind::Open {
+            let reveals = request.iter().chain(response).any(|rule| rule.action.reveals());
+            self.require(
+                !reveals,
+                &format!("{place}.fail"),
+                "fail = \"open\" is not possible with decrypt or detokenize",
+            );
+            self.warnings.push(format!("{place}: values pass in the clear if the engine does not answer"));
+        }
+        for (direction, unparsed, rules) in
+            [("request", route.request_unparsed, request), ("response", route.response_unparsed, response)]
+        {
+            if unparsed == UnparsedKind::Pass && !rules.is_empty() {
+                self.warnings.push(format!("{place}: {direction} bodies that cannot be read pass unchanged"));
+            }
+        }
+    }
+
+    fn strip_prefix(&mut self, place: &str, route: &RouteConfig) {
+        let is_prefix = route.strip_prefix.as_deref().is_none_or(|prefix| {
+            let is_plain = prefix.starts_with('/') && !prefix.ends_with('/') && !prefix.contains(['{', '}']);
+            let rest = route.path.strip_prefix(prefix);
+            is_plain && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        self.require(
+            is_prefix,
+            &format!("{place}.strip_prefix"),
+            "must be the first segments of the path, without a final /",
+        );
+    }
+
+    fn origins(&mut self, place: &str, route: &RouteConfig) {
+        let is_origin = |origin: &String| {
+            let host = origin.split_once("://").map(|(_, host)| host);
+            origin == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', '*', '?', '#']))
+        };
+        self.require(
+            route.websocket_origins.iter().flatten().all(is_origin),
+            &format!("{place}.websocket_origins"),
+            "an entry is neither an origin, such as \"https://www.example.com\", nor \"*\"",
+        );
+    }
+
+    fn rules(&mut self, route_place: &str, direction: &str, route: &RouteConfig, rules: &[RuleConfig]) -> Vec<Rule> {
+        let mut compiled: Vec<Rule> = Vec::new();
+        for (at, config) in rules.iter().enumerate() {
+            let place = format!("{route_place}, {direction} rule {}", at + 1);
+            let Some(rule) = self.rule(&place, route, config) else { continue };
+            if compiled.iter().any(|earlier| covers(earlier, &rule)) {
+                self.warnings.push(format!("{place}: an earlier rule selects all of its values"));
+            }
+            compiled.push(rule);
+        }
+        compiled
+    }
+
+    fn rule(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Rule> {
+        let is_empty =
+            rule.select.is_empty() && rule.headers.is_empty() && rule.query.is_empty() && rule.segments.is_empty();
+        self.require(!is_empty, place, "a rule needs select, headers, query or segments");
+        self.require(
+            rule.types.is_empty() || !rule.select.is_empty(),
+            &format!("{place}.types"),
+            "types are for rules with select",
+        );
+        let app = rule.app.as_ref().or(route.app.as_ref());
+        self.require(app.is_some(), place, "app is missing, here and at the route");
+        let action = self.action(place, rule)?;
+        let selection = self.selection(place, rule)?;
+        let context = self.context(place, route, rule)?;
+        let named = segments(&route.path);
+        self.require(
+            rule.segments.iter().all(|name| named.contains(&name.as_str())),
+            &format!("{place}.segments"),
+            "an entry is no segment of the route's path",
+        );
+        Some(Rule {
+            action,
+            app: app?.as_str().into(),
+            context,
+            types: self.types(place, rule),
+            body: (!rule.select.is_empty()).then(|| selection.into()),
+            select: texts(&rule.select),
+            headers: rule.headers.iter().filter_map(|name| self.header(&format!("{place}.headers"), name)).collect(),
+            query: texts(&rule.query),
+            segments: texts(&rule.segments),
+            required: rule.required,
+            containers: match rule.containers {
+                ContainersKind::Deny => Containers::Deny,
+                ContainersKind::Whole => Containers::Whole,
+                ContainersKind::Leaves => Containers::Leaves,
+            },
+            unneeded: match rule.unneeded {
+                None => Unneeded::Default,
+                Some(UnneededKind::Pass) => Unneeded::Pass,
+                Some(UnneededKind::Deny) => Unneeded::Deny,
+                Some(UnneededKind::Apply) => Unneeded::Apply,
+            },
+        })
+    }
+
+    fn selection(&mut self, place: &str, rule: &RuleConfig) -> Option<Selection> {
+        let place = format!("{place}.select");
+        let error = match Selection::parse(rule.select.iter().map(String::as_str)) {
+            Ok(selection) => return Some(selection),
+            Err(error) => error,
+        };
+        // The entry is told by its number, because an error repeats no value.
+        let number = |path: &str| rule.select.iter().position(|entry| entry == path).map_or(0, |at| at + 1);
+        let message = match &error {
+            SelectError::Syntax { path, at, expected } => {
+                format!("entry {} at byte {at}: expected {expected}", number(path))
+            }
+            SelectError::TooManySteps { steps_max, .. } => format!("the paths have more than {steps_max} steps in all"),
+        };
+        self.error(&place, &message);
+        None
+    }
+
+    fn types(&mut self, place: &str, rule: &RuleConfig) -> Vec<Box<str>> {
+        let types: Vec<String> = rule.types.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
+        let is_read = |name: &String| {
+            // The boundary is a parameter of the message.
+            !name.contains(';') && Format::from_content_type(&format!("{name}; boundary=b")).is_ok()
+        };
+        self.require(
+            types.iter().all(is_read),
+            &format!("{place}.types"),
+            "an entry is no media type that the relay reads, such as \"application/json\", without parameters",
+        );
+        texts(&types)
+    }
+
+    fn context(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Context> {
+        let place = format!("{place}.context");
+        self.require(rule.action != ActionKind::Mask || rule.context.is_none(), &place, "mask takes no context");
+        Some(match &rule.context {
+            None => Context::None,
+            Some(ContextConfig::Literal(text)) => Context::Literal(text.as_bytes().into()),
+            Some(ContextConfig::Header { header }) => Context::Header(self.header(&place, header)?),
+            Some(ContextConfig::Segment { segment }) => {
+                let is_named = segments(&route.path).contains(&segment.as_str());
+                self.require(is_named, &place, "segment is none of the route's path");
+                Context::Segment(segment.as_str().into())
+            }
+        })
+    }
+
+    fn action(&mut self, place: &str, rule: &RuleConfig) -> Option<Action> {
+        let is_of_tokens = matches!(rule.action, ActionKind::Tokenize | ActionKind::Detokenize);
+        self.require(
+            is_of_tokens == rule.collection.is_some(),
+            place,
+            "tokenize and detokenize need collection, and no other action has one",
+        );
+        self.require(
+            (rule.action == ActionKind::Mask) == rule.mask.is_some(),
+            place,
+            "action = \"mask\" and mask = \"FUNCTION\" need each other",
+        );
+        Some(match rule.action {
+            ActionKind::Encrypt => Action::Encrypt,
+            ActionKind::Decrypt => Action::Decrypt,
+            ActionKind::Tokenize => Action::Tokenize { collection: rule.collection.as_deref()?.into() },
+            ActionKind::Detokenize => Action::Detokenize { collection: rule.collection.as_deref()?.into() },
+            ActionKind::Mask => Action::Mask { function: rule.mask.as_deref()?.into() },
+        })
+    }
+
+    fn header(&mut self, place: &str, name: &str) -> Option<HeaderName> {
+        let header =
+            HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !FIXED_HEADERS.contains(&name.as_str()));
+        self.require(header.is_some(), place, "a header is no header name, or one that cannot be replaced");
+        header
+    }
+}
+
+/// Returns true if `later` gets no value, because `earlier` is for the same messages and names all of its places.
+fn covers(earlier: &Rule, later: &Rule) -> bool {
+    let is_for = |name: &Box<str>| earlier.types.contains(name);
+    let has_types = earlier.types.is_empty() || (!later.types.is_empty() && later.types.iter().all(is_for));
+    (has_types || later.select.is_empty())
+        && later.select.iter().all(|path| earlier.select.contains(path))
+        && later.headers.iter().all(|name| earlier.headers.contains(name))
+        && later.query.iter().all(|name| earlier.query.contains(name))
+        && later.segments.iter().all(|name| earlier.segments.contains(name))
+}
+
+/// Names of the segments of a path that can be replaced.
+fn segments(path: &str) -> Vec<&str> {
+    path.split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        .filter(|name| !name.starts_with('*'))
+        .collect()
+}
+
+fn texts(texts: &[String]) -> Vec<Box<str>> {
+    texts.iter().map(|text| text.as_str().into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{compile, parse};
+
+    const PROCESS: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n\
+        [listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n\
+        [listen.egress]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'open'\n\
+        authority_certificate = 'a'\nauthority_key = 'b'\n\
+        [upstream.shop]\nurl = 'http://shop.internal'\n[upstream.api]\nurl = 'https://API.example/v1/'\nroots = 'r'\n";
+
+    /// Errors of a configuration with these routes, without lines; or its warnings.
+    fn compiled(routes: &str) -> Result<Vec<String>, Vec<String>> {
+        let config = parse(&format!("{PROCESS}{routes}"), []).unwrap_or_else(|errors| panic!("{errors}\n{routes}"));
+        match compile(&config) {
+            Ok(compiled) => Ok(compiled.warnings),
+            Err(errors) => {
+                assert!(errors.iter().all(|error| error.line.is_some()), "{errors}");
+                assert!(!errors.to_string().contains("s3cret"), "{errors}");
+                Err(errors.iter().map(|error| format!("{}: {}", error.place, error.message)).collect())
+            }
+        }
+    }
+
+    fn route(keys: &str) -> String {
+        format!("[[route]]\nname = 'r'\nlisten = 'public'\npath = '/orders/{{id}}'\nupstream = 'shop'\n{keys}\n")
+    }
+
+    fn ruled(rule: &str) -> String {
+        route(&format!("app = 'shop'\n[[route.request]]\n{rule}"))
+    }
+
+    #[track_caller]
+    fn is_rejected(routes: &str, expected: &str) {
+        let errors = compiled(routes).unwrap_err();
+        assert!(errors.iter().any(|error| error.contains(expected)), "{routes}\n{errors:?}");
+    }
+
+    #[test]
+    fn a_complete_route_has_no_warning() {
+        let rules = "app = 'shop'\nstrip_prefix = '/orders'\nmethods = ['GET', 'PURGE']\nwebsocket_origins = ['https://a.example:8443', '*']\n\
+            [[route.request]]\naction = 'encrypt'\nselect = ['$.a']\nsegments = ['id']\nheaders = ['x-card']\nquery = ['card']\n\
+            types = ['application/JSON', 'multipart/form-data', 'application/vnd.shop+json']\ncontext = { segment = 'id' }\n\
+            [[route.response]]\naction = 'decrypt'\nselect = ['$.a']\nheaders = ['x-card']\ncontext = { header = 'x-tenant' }";
+        assert_eq!(compiled(&route(rules)), Ok(vec![]));
+    }
+
+    #[test]
+    fn routes_are_checked() {
+        for (keys, expected) in [
+            ("", "route \"r\": a route has rules, or pass = true"),
+            (
+                "pass = true\napp = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
+                "a route has rules, or",
+            ),
+            ("pass = true\nbody_bytes = 1_000_000_000", "route \"r\".body_bytes: must be at most half"),
+            ("pass = true\nmethods = ['GET', 's3cret']", "route \"r\".methods: an entry is no method"),
+            ("pass = true\nmethods = ['CONNECT']", "route \"r\".methods: an entry is no method"),
+            ("pass = true\nmethods = ['']", "route \"r\".methods: an entry is no method"),
+            ("pass = true\nstrip_prefix = 'orders'", "route \"r\".strip_prefix: must be the first segments"),
+            ("pass = true\nstrip_prefix = '/ord'", "route \"r\".strip_prefix: must be the first segments"),
+            ("pass = true\nstrip_prefix = '/orders/'", "route \"r\".strip_prefix: must be the first segments"),
+            ("pass = true\nstrip_prefix = '/orders/{id}'", "route \"r\".strip_prefix: must be the first segments"),
+            ("pass = true\nwebsocket_origins = ['s3cret']", "route \"r\".websocket_origins: an entry is neither"),
+            ("pass = true\nwebsocket_origins = ['https://a/']", "route \"r\".websocket_origins: an entry is neither"),
+            ("pass = true\nhost = 's3cret/'", "route \"r\": the host must be a name"),
+            ("pass = true\nhost = '*.'", "route \"r\": the host must be a name"),
+        ] {
+            is_rejected(&route(keys), expected);
+        }
+        for (from, to, expected) in [
+            ("'public'", "'s3cret'", "route \"r\": listen names no listener"),
+            ("'shop'", "'s3cret'", "route \"r\": upstream names no upstream"),
+            ("'/orders/{id}'", "'s3cret'", "route \"r\": the path must begin with `/`"),
+            ("'/orders/{id'", "'/{s3cret'", "route \"r\": the path must begin with `/`"),
+            ("'public'", "'egress'", "route \"r\": host must be the host of the upstream"),
+            ("'public'", "'egress'", "route \"r\": the upstream must be https"),
+        ] {
+            let text = route("pass = true")
+                .replace(from, to)
+                .replace("'/orders/{id}'", if from.contains("{id'") { to } else { "'/orders/{id}'" });
+            is_rejected(&text, expected);
+        }
+    }
+
+    #[test]
+    fn rules_are_checked() {
+        let selected = |rest: &str| ruled(&format!("action = 'encrypt'\nselect = ['$.a']\n{rest}"));
+        for (routes, expected) in [
+            (ruled("action = 'encrypt'"), "rule 1: a rule needs select, headers, query or segments"),
+            (selected("").replace("app = 'shop'\n", ""), "rule 1: app is missing, here and at the route"),
+            (ruled("action = 'encrypt'\nselect = ['$.a', '$.s3cret[']"), "rule 1.select: entry 2 at byte 9: expected"),
+            (ruled("action = 'encrypt'\nselect = ['s3cret']"), "rule 1.select: entry 1 at byte 0: expected"),
+            (ruled("action = 'encrypt'\nheaders = ['x']\ntypes = ['application/json']"), "rule 1.types: types are for"),
+            (selected("types = ['application/xml']"), "rule 1.types: an entry is no media type that the relay reads"),
+            (selected("types = ['application/json; charset=utf-8']"), "rule 1.types: an entry is no media type"),
+            (selected("types = ['s3cret']"), "rule 1.types: an entry is no media type"),
+            (selected("segments = ['s3cret']"), "rule 1.segments: an entry is no segment"),
+            (selected("context = { segment = 's3cret' }"), "rule 1.context: segment is none"),
+            (selected("context = { header = 's3cret ' }"), "rule 1.context: a header is no header name"),
+            (selected("collection = 's3cret'"), "rule 1: tokenize and detokenize need collection"),
+            (selected("mask = 's3cret'"), "rule 1: action = \"mask\" and mask"),
+            (ruled("action = 'tokenize'\nselect = ['$.a']"), "rule 1: tokenize and detokenize need collection"),
+            (ruled("action = 'detokenize'\nselect = ['$.a']"), "rule 1: tokenize and detokenize need collection"),
+            (ruled("action = 'mask'\nselect = ['$.a']"), "rule 1: action = \"mask\" and mask"),
+            (
+                ruled("action = 'mask'\nmask = 'm'\nselect = ['$.a']\ncontext = 'x'"),
+                "rule 1.context: mask takes no context",
+            ),
+            (
+                selected("[[route.response]]\naction = 'decrypt'\nquery = ['a']"),
+                "route \"r\": query and segments are for request rules",
+            ),
+            (
+                route("app = 'a'\nfail = 'open'\n[[route.request]]\naction = 'decrypt'\nselect = ['$.a']"),
+                "route \"r\".fail: fail = \"open\" is not possible with decrypt or detokenize",
+            ),
+            (
+                route(
+                    "app = 'a'\nfail = 'open'\n[[route.response]]\naction = 'detokenize'\ncollection = 'c'\nselect = ['$.a']",
+                ),
+                "route \"r\".fail: fail = \"open\" is not possible with decrypt or detokenize",
+            ),
+        ] {
+            is_rejected(&routes, expected);
+        }
+        for header in super::FIXED_HEADERS.into_iter().chain(["s3cret ", "", "Content-Length"]) {
+            is_rejected(
+                &ruled(&format!("action = 'encrypt'\nheaders = ['{header}']")),
+                "rule 1.headers: a header is no header name, or one that cannot be replaced",
+            );
+        }
+    }
+
+    #[test]
+    fn two_routes_for_one_request_are_rejected() {
+        let other = |keys: &str| route("pass = true") + &route(keys).replace("'r'", "'other'");
+        for (keys, expected) in [
+            ("pass = true", "route \"other\": route r has this host, path and method"),
+            ("pass = true\nmethods = ['GET']", ""),
+            ("pass = true\nhost = 'a.example'", ""),
+        ] {
+            match expected {
+                "" => assert_eq!(compiled(&other(keys)), Ok(vec![]), "{keys}"),
+                expected => is_rejected(&other(keys), expected),
+            }
+        }
+        is_rejected(&(route("pass = true") + &route("pass = true")), "route \"r\": another route has this name");
+        let overlaps = route("pass = true") + &route("pass = true").replace("'r'", "'o'").replace("{id}", "{other}");
+        is_rejected(&overlaps, "route \"o\": the path conflicts with that of another route");
+    }
+
+    #[test]
+    fn warnings_tell_what_passes_and_what_never_applies() {
+        let second = |rule: &str| {
+            ruled(&format!(
+                "action = 'encrypt'\nselect = ['$.a', '$.b']\nheaders = ['x']\n[[route.request]]\naction = 'mask'\nmask = 'm'\n{rule}"
+            ))
+        };
+        let unreachable = "route \"r\", request rule 2: an earlier rule selects all of its values";
+        for (rule, is_unreachable) in [
+            ("select = ['$.b']", true),
+            ("select = ['$.b']\ntypes = ['application/json']", true),
+            ("headers = ['X']", true),
+            ("select = ['$.b']\nheaders = ['y']", false),
+            ("select = ['$.c']", false),
+            ("query = ['x']", false),
+        ] {
+            let expected = if is_unreachable { vec![unreachable.to_owned()] } else { vec![] };
+            assert_eq!(compiled(&second(rule)), Ok(expected), "{rule}");
+        }
+        let narrow = second("select = ['$.b']").replace("headers = ['x']", "types = ['application/json']");
+        assert_eq!(compiled(&narrow), Ok(vec![]));
+        let open = ruled("action = 'encrypt'\nselect = ['$.a']");
+        let open = open.replace("app = ", "fail = 'open'\nrequest_unparsed = 'pass'\napp = ");
+        let warnings = compiled(&open).unwrap();
+        assert!(warnings[0].contains("values pass in the clear"), "{warnings:?}");
+        assert!(warnings[1].contains("request bodies that cannot be read pass unchanged"), "{warnings:?}");
+    }
+}
