@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sealwire_relay::config::{self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel};
+use sealwire_relay::doctor::{self, Level};
 use sealwire_relay::egress::authority;
 use sealwire_relay::metrics;
 use sealwire_relay::serve::Server;
@@ -25,7 +26,7 @@ const BAD_CONFIG: u8 = 64;
 #[command(
     version,
     arg_required_else_help = true,
-    after_help = "A first configuration:\n\n  sealwire-relay config template > relay.toml\n  sealwire-relay config check relay.toml\n  sealwire-relay serve --config relay.toml\n\n`sealwire dev --relay` starts an engine, a relay and an upstream to try it."
+    after_help = "A first configuration:\n\n  sealwire-relay config template > relay.toml\n  sealwire-relay config check relay.toml\n  sealwire-relay doctor --config relay.toml\n  sealwire-relay serve --config relay.toml\n\n`sealwire dev --relay` starts an engine, a relay and an upstream to try it."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -43,6 +44,12 @@ enum Command {
     /// Print a configuration, or check one
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Check a configuration with all that it names: files, certificates, addresses, upstreams and the engine
+    Doctor {
+        /// Configuration file
+        #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
+        config: PathBuf,
+    },
     /// Make the authority of a CONNECT proxy, which clients behind it must trust
     Authority {
         /// Hosts that may be intercepted, such as api.example.com; the authority can certify no others
@@ -87,6 +94,7 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Check { file }) => {
             read(&file).and_then(|(config, compiled)| check(&config, &compiled))
         }
+        Command::Doctor { config } => read(&config).and_then(|(config, compiled)| doctor(&config, &compiled)),
         Command::Authority { hosts, certificate, key, days } => create_authority(&hosts, &certificate, &key, days),
     };
     match outcome {
@@ -141,8 +149,34 @@ fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     print(&out)
 }
 
+fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| (error.to_string(), 1))?;
+    let findings = runtime.block_on(doctor::examine(config, compiled));
+    let lines: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    print(&lines)?;
+    match findings.iter().filter(|finding| finding.level == Level::Wrong).count() {
+        0 => Ok(()),
+        count => Err((format!("{count} problems must be solved"), 1)),
+    }
+}
+
+/// Keeps this process's memory, which holds values, out of core dumps and away from debuggers.
+fn forbid_core_dumps() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let is_limited = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_ok();
+    // The limit does not apply to dumps that the kernel pipes to a program. This call does, and it keeps debuggers off.
+    #[cfg(target_os = "linux")]
+    let is_limited =
+        is_limited && rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_ok();
+    if !is_limited {
+        tracing::warn!("core dumps could not be switched off");
+    }
+}
+
 fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
     log(config);
+    forbid_core_dumps();
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
