@@ -40,6 +40,8 @@ pub struct Activity {
     in_flight: AtomicUsize,
     /// Set by the first request over HTTP/2, whose frames between requests begin no head.
     is_http2: AtomicBool,
+    /// True if a part of the next head has arrived, also while an exchange runs.
+    is_within_head: AtomicBool,
     since: Mutex<Since>,
     received: AtomicU64,
     sent: AtomicU64,
@@ -60,6 +62,7 @@ impl Activity {
             timeouts,
             in_flight: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
+            is_within_head: AtomicBool::new(false),
             since: Mutex::new(Since::Head(Instant::now())),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -73,6 +76,11 @@ impl Activity {
             self.is_http2.store(true, Ordering::Relaxed);
         }
         InFlight(Arc::clone(self))
+    }
+
+    /// Notes if a part of the next head has arrived.
+    pub fn within_head(&self, is_within_head: bool) {
+        self.is_within_head.store(is_within_head, Ordering::Release);
     }
 
     /// Bytes received and sent so far.
@@ -126,7 +134,9 @@ pub struct InFlight(Arc<Activity>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        *self.0.since() = Since::Idle(Instant::now());
+        let now = Instant::now();
+        let is_due = self.0.is_within_head.load(Ordering::Acquire);
+        *self.0.since() = if is_due { Since::Head(now) } else { Since::Idle(now) };
         self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -237,6 +247,16 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(4)).await;
         activity.read(1);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_began_during_an_exchange_is_due_after_it() {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        let exchange = activity.begin(false);
+        activity.within_head(true);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        drop(exchange);
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 10));
     }
 
     #[tokio::test(start_paused = true)]

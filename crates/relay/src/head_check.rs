@@ -15,6 +15,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::activity::Activity;
+
 /// Bytes of a line that are kept: more than the longest text that is looked for.
 const PREFIX_BYTES: usize = 24;
 
@@ -75,6 +77,15 @@ impl Scanner {
                 (_, 0) => Part::ChunkEnd,
                 (_, left) => Part::Chunk(left),
             };
+        }
+    }
+
+    /// Returns true if a part of a head was read, and not all of it.
+    fn is_within_head(&self) -> bool {
+        match self.part {
+            Part::RequestLine => self.line_len > 0,
+            Part::HeaderName | Part::HeaderValue | Part::Length => true,
+            _ => false,
         }
     }
 
@@ -190,12 +201,13 @@ pub struct HeadCheck<T> {
     io: T,
     scanner: Scanner,
     upgrade: Upgrade,
+    activity: Arc<Activity>,
 }
 
 impl<T> HeadCheck<T> {
-    /// Checks what is read until `upgrade` begins.
-    pub const fn new(io: T, upgrade: Upgrade) -> Self {
-        Self { io, scanner: Scanner::new(), upgrade }
+    /// Checks the bytes that are read until `upgrade` begins, and tells `activity` if a head is incomplete.
+    pub const fn new(io: T, upgrade: Upgrade, activity: Arc<Activity>) -> Self {
+        Self { io, scanner: Scanner::new(), upgrade, activity }
     }
 }
 
@@ -205,6 +217,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadCheck<T> {
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
         if !self.upgrade.0.load(Ordering::Acquire) {
             self.scanner.scan(&mut buf.filled_mut()[before..]);
+            self.activity.within_head(self.scanner.is_within_head());
         }
         poll
     }

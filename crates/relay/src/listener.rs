@@ -125,7 +125,7 @@ pub async fn serve<IO>(
     let builder = builder(&relay);
     let watched = Arc::clone(&activity);
     let upgrade = Upgrade::default();
-    let io = HeadCheck::new(io, upgrade.clone());
+    let io = HeadCheck::new(io, upgrade.clone(), Arc::clone(&activity));
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let in_flight = watched.begin(request.version() == http::Version::HTTP_2);
         let (relay, peer, upgrade) = (Arc::clone(&relay), Arc::clone(&peer), upgrade.clone());
