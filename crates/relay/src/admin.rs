@@ -3,6 +3,7 @@
 //! The thread runs its own runtime and shares atomics with the rest, so it answers while every other thread is busy.
 //! `/live` tells that the process runs; `/ready` whether to send requests here.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,13 +20,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use crate::relay::Relay;
 
-/// Most connections at once. A new one closes at once if all are in use; each lives for [`CONNECTION_MAX`].
+/// Most connections at once. If one more arrives, the oldest is closed, so that a pile of connections never keeps a probe
+/// out.
 const CONNECTIONS_MAX: usize = 64;
-/// Longest life of a connection, so that idle ones never keep a probe out.
+/// Longest life of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
 /// Buffer per connection in bytes: hyper's minimum.
 const BUFFER_BYTES_MAX: usize = 8_192;
@@ -104,27 +108,36 @@ impl Drop for AdminServer {
 }
 
 async fn serve(listener: tokio::net::TcpListener, relay: Arc<Relay>, readiness: Arc<Readiness>) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
-        let (relay, readiness) = (Arc::clone(&relay), Arc::clone(&readiness));
-        tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let response = answer(&relay, &readiness, request.method(), request.uri().path());
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .max_buf_size(BUFFER_BYTES_MAX)
-                .serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
-            drop(permit);
-        });
+        if open.len() >= CONNECTIONS_MAX {
+            open.retain(|connection| !connection.is_finished());
+        }
+        if open.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let connection = converse(stream, Arc::clone(&relay), Arc::clone(&readiness));
+        open.push_back(tokio::spawn(connection).abort_handle());
     }
+}
+
+/// One connection, request after request. Dropping it closes the socket.
+async fn converse(stream: TcpStream, relay: Arc<Relay>, readiness: Arc<Readiness>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = answer(&relay, &readiness, request.method(), request.uri().path());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
 }
 
 fn answer(relay: &Relay, readiness: &Readiness, method: &Method, path: &str) -> Response<Full<Bytes>> {
@@ -151,4 +164,98 @@ fn answer(relay: &Relay, readiness: &Readiness, method: &Method, path: &str) -> 
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use sealwire_client::{Client, ClientConfig, Pem};
+    use sealwire_dev_ca::{Authority, Leaf, Usage, Validity};
+
+    use super::*;
+    use crate::config::Limits;
+    use crate::engine::Engine;
+    use crate::metrics::Metrics;
+
+    fn start() -> (AdminServer, Arc<Readiness>) {
+        let authority = Authority::create("test", Validity::days(1)).unwrap();
+        let leaf =
+            Leaf { common_name: "relay".into(), names: Vec::new(), usage: Usage::Client, validity: Validity::days(1) };
+        let issued = authority.issue(&leaf).unwrap();
+        let pem = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
+        let key = pem(issued.key_pem.expose());
+        let config = ClientConfig::new("127.0.0.1:1", "e", pem(authority.cert_pem()), pem(&issued.cert_pem), key);
+        let metrics = Arc::new(Metrics::default());
+        let engine = Engine::new(Client::lazy(config).unwrap(), Duration::from_secs(1), Arc::clone(&metrics));
+        let relay = Arc::new(Relay::new(Limits::default(), engine, metrics, false));
+        let readiness = Arc::new(Readiness::default());
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        (AdminServer::start(address, relay, Arc::clone(&readiness)).unwrap(), readiness)
+    }
+
+    /// Status line and body of a response.
+    fn ask(server: &AdminServer, request: &str) -> (String, String) {
+        let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+    }
+
+    // The client of the engine starts tasks.
+    #[tokio::test]
+    async fn readiness_follows_its_conditions() {
+        let (server, readiness) = start();
+        let conditions = [&readiness.is_listening, &readiness.has_engine, &readiness.is_draining];
+        for (set, status, body) in [
+            (None, "503 Service Unavailable", "starting\n"),
+            (Some(0), "503 Service Unavailable", "no engine answers\n"),
+            (Some(1), "200 OK", "ready\n"),
+            (Some(2), "503 Service Unavailable", "draining\n"),
+        ] {
+            if let Some(condition) = set.and_then(|set: usize| conditions.get(set)) {
+                condition.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(ask(&server, "GET /ready"), (format!("HTTP/1.1 {status}"), body.to_owned()));
+            assert_eq!(ask(&server, "GET /live"), ("HTTP/1.1 200 OK".to_owned(), "live\n".to_owned()));
+        }
+    }
+
+    #[tokio::test]
+    async fn only_reads_of_known_paths_are_answered() {
+        let (server, _) = start();
+        for (request, status) in [
+            ("HEAD /live", "200 OK"),
+            ("POST /live", "405 Method Not Allowed"),
+            ("DELETE /metrics", "405 Method Not Allowed"),
+            ("GET /", "404 Not Found"),
+            ("GET /live/", "404 Not Found"),
+            ("GET /env.json", "404 Not Found"),
+            ("GET /metrics?x", "200 OK"),
+        ] {
+            assert_eq!(ask(&server, request).0, format!("HTTP/1.1 {status}"), "{request}");
+        }
+        let (_, metrics) = ask(&server, "GET /metrics");
+        assert!(metrics.contains("sealwire_relay_in_flight 0\n") && metrics.ends_with("# EOF\n"), "{metrics}");
+    }
+
+    #[tokio::test]
+    async fn idle_connections_keep_no_probe_out() {
+        let (server, _) = start();
+        let idle: Vec<_> =
+            (0..3 * CONNECTIONS_MAX).map(|_| std::net::TcpStream::connect(server.address()).unwrap()).collect();
+        assert_eq!(ask(&server, "GET /live").1, "live\n");
+        drop(idle);
+    }
+
+    #[tokio::test]
+    async fn the_thread_ends_with_the_server() {
+        let (server, _) = start();
+        let address = server.address();
+        drop(server);
+        assert!(std::net::TcpStream::connect(address).is_err());
+    }
 }
