@@ -300,7 +300,7 @@ mod tests {
         let write = |name: &str, text: &str, mode: u32| {
             let path = folder.path().join(name);
             fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            chmod(&path, mode);
         };
         let ca = sealwire_dev_ca::Authority::create("test", Validity::days(400)).unwrap();
         let leaf = Leaf {
@@ -332,6 +332,10 @@ mod tests {
             .replace('$', &folder.display().to_string())
     }
 
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
     /// Places and texts of findings that are not good, without those of the engine, which is not there.
     async fn problems(text: &str) -> Vec<String> {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
@@ -357,16 +361,16 @@ mod tests {
 
     #[tokio::test]
     async fn each_file_is_checked() {
-        let chmod = |mode| move |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        let cases: [(&str, Box<dyn Fn(&Path)>, &[&str]); 8] = [
-            ("key.pem", Box::new(chmod(0o644)), &["listen.public.key", "upstream.shop.key", "engine.key"]),
-            ("tokens", Box::new(chmod(0o620)), &["listen.egress.tokens"]),
-            ("egress-key.pem", Box::new(chmod(0o604)), &["listen.egress.authority_key"]),
-            ("ca.pem", Box::new(|path| fs::write(path, "").unwrap()), &["client_ca", "shop.roots", "engine.ca"]),
-            ("cert.pem", Box::new(|path| fs::write(path, "").unwrap()), &["public.certificate", "engine.certificate"]),
-            ("key.pem", Box::new(|path| fs::remove_file(path).unwrap()), &["listen.public.key", "engine.key"]),
-            ("tokens", Box::new(|path| fs::write(path, "short").unwrap()), &["listen.egress.tokens"]),
-            ("egress.pem", Box::new(|path| fs::write(path, "x").unwrap()), &["listen.egress.authority_certificate"]),
+        type Case<'a> = (&'a str, fn(&Path), &'a [&'a str]);
+        let cases: [Case<'_>; 8] = [
+            ("key.pem", |path| chmod(path, 0o644), &["listen.public.key", "upstream.shop.key", "engine.key"]),
+            ("tokens", |path| chmod(path, 0o620), &["listen.egress.tokens"]),
+            ("egress-key.pem", |path| chmod(path, 0o604), &["listen.egress.authority_key"]),
+            ("ca.pem", |path| fs::write(path, "").unwrap(), &["client_ca", "shop.roots", "engine.ca"]),
+            ("cert.pem", |path| fs::write(path, "").unwrap(), &["public.certificate", "engine.certificate"]),
+            ("key.pem", |path| fs::remove_file(path).unwrap(), &["listen.public.key", "engine.key"]),
+            ("tokens", |path| fs::write(path, "short").unwrap(), &["listen.egress.tokens"]),
+            ("egress.pem", |path| fs::write(path, "x").unwrap(), &["listen.egress.authority_certificate"]),
         ];
         for (file, break_it, expected) in cases {
             let folder = folder(100);

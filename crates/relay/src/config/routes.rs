@@ -6,7 +6,7 @@ use http::{HeaderName, Method};
 use sealwire_payload::{SelectError, Selection};
 use sealwire_relay_body::Format;
 
-use super::compile::Compiler;
+use super::compiler::Compiler;
 use super::{
     ActionKind, Config, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind, UnparsedKind,
 };
@@ -174,17 +174,8 @@ impl Compiler {
             query: texts(&rule.query),
             segments: texts(&rule.segments),
             required: rule.required,
-            containers: match rule.containers {
-                ContainersKind::Deny => Containers::Deny,
-                ContainersKind::Whole => Containers::Whole,
-                ContainersKind::Leaves => Containers::Leaves,
-            },
-            unneeded: match rule.unneeded {
-                None => Unneeded::Default,
-                Some(UnneededKind::Pass) => Unneeded::Pass,
-                Some(UnneededKind::Deny) => Unneeded::Deny,
-                Some(UnneededKind::Apply) => Unneeded::Apply,
-            },
+            containers: containers(rule.containers),
+            unneeded: unneeded(rule.unneeded),
         })
     }
 
@@ -266,13 +257,30 @@ impl Compiler {
 
 /// Returns true if `later` gets no value, because `earlier` is for the same messages and names all of its places.
 fn covers(earlier: &Rule, later: &Rule) -> bool {
-    let is_for = |name: &Box<str>| earlier.types.contains(name);
+    let is_for = |name| earlier.types.contains(name);
     let has_types = earlier.types.is_empty() || (!later.types.is_empty() && later.types.iter().all(is_for));
     (has_types || later.select.is_empty())
         && later.select.iter().all(|path| earlier.select.contains(path))
         && later.headers.iter().all(|name| earlier.headers.contains(name))
         && later.query.iter().all(|name| earlier.query.contains(name))
         && later.segments.iter().all(|name| earlier.segments.contains(name))
+}
+
+const fn containers(kind: ContainersKind) -> Containers {
+    match kind {
+        ContainersKind::Deny => Containers::Deny,
+        ContainersKind::Whole => Containers::Whole,
+        ContainersKind::Leaves => Containers::Leaves,
+    }
+}
+
+const fn unneeded(kind: Option<UnneededKind>) -> Unneeded {
+    match kind {
+        None => Unneeded::Default,
+        Some(UnneededKind::Pass) => Unneeded::Pass,
+        Some(UnneededKind::Deny) => Unneeded::Deny,
+        Some(UnneededKind::Apply) => Unneeded::Apply,
+    }
 }
 
 /// Names of the segments of a path that can be replaced.

@@ -1,0 +1,192 @@
+//! Routes and rules as the text has them.
+
+use serde::Deserialize;
+
+/// A route.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Unique name.
+    pub name: String,
+    /// Name of its listener.
+    pub listen: String,
+    /// `api.example.com`, `*.example.com` or `*`.
+    #[serde(default = "RouteConfig::any_host")]
+    pub host: String,
+    /// `/orders/{id}` or `/files/{*rest}`.
+    pub path: String,
+    /// Methods; all if empty.
+    #[serde(default)]
+    pub methods: Vec<String>,
+    /// Name of its upstream.
+    pub upstream: String,
+    /// Prefix of the path that is removed.
+    pub strip_prefix: Option<String>,
+    /// Passes requests and responses unchanged.
+    #[serde(default)]
+    pub pass: bool,
+    /// App of its rules.
+    pub app: Option<String>,
+    /// Handling of an engine that does not answer.
+    #[serde(default)]
+    pub fail: FailKind,
+    /// Time for the exchange, in milliseconds.
+    #[serde(default = "RouteConfig::deadline_ms")]
+    pub deadline_ms: u64,
+    /// Longest body that is held, in bytes; `limits.body_bytes` if absent.
+    pub body_bytes: Option<usize>,
+    /// Forwards request bodies while they arrive.
+    #[serde(default)]
+    pub request_stream: bool,
+    /// Forwards response bodies while they arrive.
+    #[serde(default = "super::defaults::yes")]
+    pub response_stream: bool,
+    /// Handling of request bodies that cannot be read.
+    #[serde(default)]
+    pub request_unparsed: UnparsedKind,
+    /// Handling of response bodies that cannot be read.
+    #[serde(default)]
+    pub response_unparsed: UnparsedKind,
+    /// Origins whose WebSockets are allowed; absent for none.
+    pub websocket_origins: Option<Vec<String>>,
+    /// Rules for requests.
+    #[serde(default)]
+    pub request: Vec<RuleConfig>,
+    /// Rules for responses.
+    #[serde(default)]
+    pub response: Vec<RuleConfig>,
+}
+
+impl RouteConfig {
+    fn any_host() -> String {
+        "*".to_owned()
+    }
+    const fn deadline_ms() -> u64 {
+        30_000
+    }
+}
+
+/// Handling of an engine that does not answer.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum FailKind {
+    /// The request fails.
+    #[default]
+    Closed,
+    /// Values pass in the clear.
+    Open,
+}
+
+/// Handling of bodies that cannot be read.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum UnparsedKind {
+    /// The message is rejected.
+    #[default]
+    Deny,
+    /// The body passes unchanged.
+    Pass,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleConfig {
+    /// The action.
+    pub action: ActionKind,
+    /// Media types of bodies; every readable one if empty.
+    #[serde(default)]
+    pub types: Vec<String>,
+    /// Paths of values in the body.
+    #[serde(default)]
+    pub select: Vec<String>,
+    /// Headers.
+    #[serde(default)]
+    pub headers: Vec<String>,
+    /// Query parameters.
+    #[serde(default)]
+    pub query: Vec<String>,
+    /// Path segments.
+    #[serde(default)]
+    pub segments: Vec<String>,
+    /// App; the route's if absent.
+    pub app: Option<String>,
+    /// Collection of tokens.
+    pub collection: Option<String>,
+    /// Masking function.
+    pub mask: Option<String>,
+    /// Context bytes.
+    pub context: Option<ContextConfig>,
+    /// A message without the value is rejected.
+    #[serde(default)]
+    pub required: bool,
+    /// Handling of selected arrays and objects.
+    #[serde(default)]
+    pub containers: ContainersKind,
+    /// Handling of values that need no action.
+    pub unneeded: Option<UnneededKind>,
+}
+
+/// Action of a rule.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Action`")]
+pub enum ActionKind {
+    Encrypt,
+    Decrypt,
+    Tokenize,
+    Detokenize,
+    Mask,
+}
+
+impl ActionKind {
+    /// Name in the configuration, and of the engine's method.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Encrypt => "encrypt",
+            Self::Decrypt => "decrypt",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Mask => "mask",
+        }
+    }
+}
+
+/// Context of a rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum ContextConfig {
+    /// These bytes.
+    Literal(String),
+    /// A header of the request.
+    Header {
+        /// Its name.
+        header: String,
+    },
+    /// A path segment of the request.
+    Segment {
+        /// Its name in the route's path.
+        segment: String,
+    },
+}
+
+/// Handling of selected arrays and objects.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Containers`")]
+pub enum ContainersKind {
+    #[default]
+    Deny,
+    Whole,
+    Leaves,
+}
+
+/// Handling of values that need no action.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of `route::Unneeded`")]
+pub enum UnneededKind {
+    Pass,
+    Deny,
+    Apply,
+}
