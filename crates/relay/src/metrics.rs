@@ -105,13 +105,18 @@ impl MetricDoc {
     }
 }
 
-/// Registers a metric with its text of [`METRICS`]. A name that is not there is not documented, and a test finds it.
-fn register(registry: &mut Registry, name: &'static str, metric: impl Metric) {
-    let doc = METRICS.iter().find(|doc| doc.name == name);
-    let help = doc.map_or("", |doc| doc.help);
-    match (doc.and_then(MetricDoc::unit), name.rsplit_once('_')) {
-        (Some(unit), Some((stem, _))) => registry.register_with_unit(stem, help, unit, metric),
-        _ => registry.register(name, help, metric),
+/// A registry that takes help texts from [`METRICS`].
+struct Documented(Registry);
+
+impl Documented {
+    /// Registers a metric. A name that is not in the table has no text, and a test finds it.
+    fn register(&mut self, name: &'static str, metric: impl Metric) {
+        let doc = METRICS.iter().find(|doc| doc.name == name);
+        let help = doc.map_or("", |doc| doc.help);
+        match (doc.and_then(MetricDoc::unit), name.rsplit_once('_')) {
+            (Some(unit), Some((stem, _))) => self.0.register_with_unit(stem, help, unit, metric),
+            _ => self.0.register(name, help, metric),
+        }
     }
 }
 
@@ -214,7 +219,7 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix(PREFIX);
+        let mut registry = Documented(Registry::with_prefix(PREFIX));
         let metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
@@ -233,23 +238,23 @@ impl Default for Metrics {
             memory_bytes: Gauge::default(),
             engine_ready: Gauge::default(),
         };
-        register(&mut registry, "requests", metrics.requests.clone());
-        register(&mut registry, "request_seconds", metrics.request_seconds.clone());
-        register(&mut registry, "engine_seconds", metrics.engine_seconds.clone());
-        register(&mut registry, "values", metrics.values.clone());
-        register(&mut registry, "engine_failures", metrics.engine_failures.clone());
-        register(&mut registry, "failed_open", metrics.failed_open.clone());
-        register(&mut registry, "connections", metrics.connections.clone());
-        register(&mut registry, "rejected_connections", metrics.rejected_connections.clone());
-        register(&mut registry, "failed_handshakes", metrics.failed_handshakes.clone());
-        register(&mut registry, "client_bytes", metrics.bytes.clone());
-        register(&mut registry, "tunnels", metrics.tunnels.clone());
-        register(&mut registry, "websockets", metrics.websockets.clone());
-        register(&mut registry, "in_flight", metrics.in_flight.clone());
-        register(&mut registry, "memory_bytes", metrics.memory_bytes.clone());
-        register(&mut registry, "engine_ready", metrics.engine_ready.clone());
-        register(&mut registry, "build", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-        Self { registry, ..metrics }
+        registry.register("requests", metrics.requests.clone());
+        registry.register("request_seconds", metrics.request_seconds.clone());
+        registry.register("engine_seconds", metrics.engine_seconds.clone());
+        registry.register("values", metrics.values.clone());
+        registry.register("engine_failures", metrics.engine_failures.clone());
+        registry.register("failed_open", metrics.failed_open.clone());
+        registry.register("connections", metrics.connections.clone());
+        registry.register("rejected_connections", metrics.rejected_connections.clone());
+        registry.register("failed_handshakes", metrics.failed_handshakes.clone());
+        registry.register("client_bytes", metrics.bytes.clone());
+        registry.register("tunnels", metrics.tunnels.clone());
+        registry.register("websockets", metrics.websockets.clone());
+        registry.register("in_flight", metrics.in_flight.clone());
+        registry.register("memory_bytes", metrics.memory_bytes.clone());
+        registry.register("engine_ready", metrics.engine_ready.clone());
+        Documented::register(&mut registry, "build", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        Self { registry: registry.0, ..metrics }
     }
 }
 
