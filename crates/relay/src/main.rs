@@ -164,11 +164,12 @@ fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
 /// Keeps this process's memory, which holds values, out of core dumps and away from debuggers.
 fn forbid_core_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
+    // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel pipes to a program, and the
+    // second call also keeps debuggers off.
     let is_limited = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_ok();
-    // The limit does not apply to dumps that the kernel pipes to a program. This call does, and it keeps debuggers off.
     #[cfg(target_os = "linux")]
     let is_limited =
-        is_limited && rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_ok();
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_ok() && is_limited;
     if !is_limited {
         tracing::warn!("core dumps could not be switched off");
     }
