@@ -129,8 +129,10 @@ pub async fn serve<IO>(
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let in_flight = watched.begin(request.version() == http::Version::HTTP_2);
         let (relay, peer, upgrade) = (Arc::clone(&relay), Arc::clone(&peer), upgrade.clone());
+        // hyper keeps room for the future as long as the connection is open, so an idle one must not hold its states.
+        let exchange = Box::pin(exchange::handle(relay, peer, request, in_flight));
         async move {
-            let response = exchange::handle(relay, peer, request, in_flight).await;
+            let response = exchange.await;
             if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
                 upgrade.begins();
             }
