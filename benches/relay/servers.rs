@@ -74,8 +74,7 @@ where
             let handle = handle.clone();
             tokio::spawn(async move {
                 let builder = Builder::new(TokioExecutor::new());
-                let service = service_fn(move |request| handle(request));
-                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                let _ = builder.serve_connection(TokioIo::new(stream), service_fn(handle)).await;
             });
         }
     });

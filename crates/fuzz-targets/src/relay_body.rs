@@ -13,7 +13,7 @@ static RULES: LazyLock<[Arc<[BodyRule]>; 3]> = LazyLock::new(|| {
     [Containers::Deny, Containers::Leaves, Containers::Whole].map(|containers| {
         let rule = |paths: &[&str], required| {
             let selection = Selection::parse(paths.iter().copied()).expect("the paths are valid");
-            BodyRule { selection: Some(Arc::new(selection)), containers, required }
+            BodyRule { selection: Some(Arc::new(selection)), containers, rejects_near_keys: required, required }
         };
         [rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)].into()
     })

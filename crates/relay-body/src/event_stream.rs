@@ -12,7 +12,6 @@ use crate::json::JsonScanner;
 use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Limits};
 
-#[derive(Debug)]
 pub(crate) struct EventScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, BodyRule, Limits};
 
-#[derive(Debug)]
 pub(crate) struct FormScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,
@@ -34,6 +33,10 @@ impl FormScanner {
         let mut at = 0;
         while at < input.len() {
             let rest = &input[at..];
+            // Some readers also split at `;`. Browsers escape it.
+            if at == 0 && memchr::memchr(b';', rest).is_some() {
+                return Err(BodyError::Malformed { at: 0, reason: "a form with a semicolon" });
+            }
             let end = match self.state {
                 State::Name => memchr::memchr2(b'=', b'&', rest),
                 State::Value(_) => memchr::memchr(b'&', rest),

@@ -24,6 +24,16 @@ pub enum Format {
 }
 
 impl Format {
+    /// Returns true if both are of one kind; boundaries do not count.
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// Returns true if only values at the root have names.
+    pub const fn is_flat(&self) -> bool {
+        matches!(self, Self::Form | Self::Multipart { .. })
+    }
+
     /// Reads a `Content-Type`.
     ///
     /// # Errors
@@ -65,6 +75,10 @@ impl Format {
     }
 }
 
+fn is_file_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("filename")
+}
+
 fn is_boundary(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
     (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits) && !text.ends_with(' ')
@@ -100,12 +114,16 @@ impl<'a> Parameters<'a> {
             !text.is_empty()
                 && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte))
         };
-        if !is_token(name) {
+        // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be read in two ways.
+        if !is_token(name) || (name.contains('*') && !name.eq_ignore_ascii_case("filename*")) {
             return Some(Err(malformed));
         }
         let (value, rest) = match value.strip_prefix('"') {
             Some(quoted) => match quoted.split_once('"') {
-                Some((value, rest)) if !value.contains('\\') => (value, rest),
+                // Readers that split at `;` first would see another parameter.
+                Some((value, rest)) if !value.contains('\\') && (is_file_name(name) || !value.contains(';')) => {
+                    (value, rest)
+                }
                 _ => return Some(Err(malformed)),
             },
             None => value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())),

@@ -118,7 +118,6 @@ enum Captured {
 }
 
 /// Scanner of one JSON text.
-#[derive(Debug)]
 pub(crate) struct JsonScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,
@@ -538,13 +537,27 @@ impl JsonScanner {
         if raw.contains(&b'\\') {
             let mut key = Vec::with_capacity(raw.len());
             unescape(raw, true, &mut key);
+            self.check_near(&key)?;
             self.enter(|selection, position| selection.at(position, &key));
         } else {
+            self.check_near(raw)?;
             self.enter(|selection, position| selection.at(position, raw));
         }
         held.clear();
         self.held = held;
         Ok(())
+    }
+
+    /// Rejects a key that some readers take for a selected one.
+    fn check_near(&self, key: &[u8]) -> Result<(), BodyError> {
+        let level = &self.levels[self.levels.len() - self.rules.len()..];
+        let is_near = |(rule, position): (&BodyRule, &Position)| {
+            rule.rejects_near_keys && rule.selection.as_ref().is_some_and(|selection| selection.is_near(*position, key))
+        };
+        match self.rules.iter().zip(level).position(is_near) {
+            Some(rule) => Err(BodyError::Value { rule, reason: "a key differs from a selected one only in case" }),
+            None => Ok(()),
+        }
     }
 
     fn check_held(&self, more: usize) -> Result<(), BodyError> {

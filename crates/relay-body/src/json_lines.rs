@@ -8,7 +8,6 @@ use crate::json::JsonScanner;
 use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Limits};
 
-#[derive(Debug)]
 pub(crate) struct LinesScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,

@@ -36,6 +36,9 @@ pub struct BodyRule {
     pub selection: Option<Arc<Selection>>,
     /// Handling of selected arrays and objects.
     pub containers: Containers,
+    /// If true, a key of JSON that differs from a selected one only in case is an error: some readers take it for the
+    /// selected one.
+    pub rejects_near_keys: bool,
     /// If true, a body in which the rule selects no value but null is rejected; of JSON lines, such a line.
     pub required: bool,
 }

@@ -22,7 +22,6 @@ const PADDING_MAX: usize = 64;
 /// Most parts.
 const PARTS_MAX: usize = 10_000;
 
-#[derive(Debug)]
 pub(crate) struct MultipartScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,
@@ -34,6 +33,8 @@ pub(crate) struct MultipartScanner {
     buffer: BytesMut,
     /// Content of the selected part so far.
     content: Vec<u8>,
+    /// Closing hyphens and what follows them.
+    epilogue: Vec<u8>,
     parts: usize,
     found: Vec<bool>,
 }
@@ -63,6 +64,7 @@ impl MultipartScanner {
             state: State::Preamble,
             buffer,
             content: Vec::new(),
+            epilogue: Vec::new(),
             parts: 0,
             found,
         }
@@ -74,12 +76,8 @@ impl MultipartScanner {
         Ok(())
     }
 
-    pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
-        if self.state == State::Delimiter && self.buffer.starts_with(b"--") {
-            self.emit(self.buffer.len(), out);
-            self.state = State::Epilogue;
-        }
-        if self.state != State::Epilogue {
+    pub(crate) fn finish(&mut self, _out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        if self.state != State::Epilogue || self.epilogue == b"--\r" {
             return Err(malformed("the closing delimiter is missing"));
         }
         match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
@@ -96,6 +94,11 @@ impl MultipartScanner {
             State::Header => self.header(out),
             State::Content(rule, is_file) => self.content(rule, is_file, out),
             State::Epilogue => {
+                // Some readers go on behind the closing delimiter.
+                self.epilogue.extend_from_slice(&self.buffer);
+                if !matches!(&self.epilogue[..], b"" | b"-" | b"--" | b"--\r" | b"--\r\n") {
+                    return Err(malformed("bytes behind the closing delimiter"));
+                }
                 self.emit(self.buffer.len(), out);
                 Ok(false)
             }
@@ -128,13 +131,6 @@ impl MultipartScanner {
             return Ok(false);
         }
         if self.buffer.starts_with(b"--") {
-            // Between the hyphens and the epilogue there is nothing but padding and CRLF.
-            if self.buffer.len() == 2 {
-                return Ok(false);
-            }
-            if !matches!(self.buffer[2], b' ' | b'\t' | b'\r') {
-                return Err(malformed("a malformed delimiter"));
-            }
             self.state = State::Epilogue;
             return Ok(true);
         }
@@ -176,6 +172,11 @@ impl MultipartScanner {
 
     fn content(&mut self, rule: Option<usize>, is_file: bool, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let found = memmem::find(&self.buffer, &self.delimiter);
+        // Some readers take a boundary at the begin of a part, or after a bare LF, for a delimiter.
+        let stray = memmem::find(&self.buffer, &self.delimiter[2..]);
+        if stray.is_some_and(|at| found.is_none_or(|found| at < found + 2)) {
+            return Err(malformed("a boundary that begins no line"));
+        }
         // Without a delimiter, the last bytes can be the begin of one.
         let len = found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
         match rule {
@@ -205,8 +206,8 @@ impl MultipartScanner {
     fn hole(&self, rule: usize, is_file: bool, source: Bytes) -> Result<Hole, BodyError> {
         let place = Place::Part { boundary: self.boundary.clone() };
         match std::str::from_utf8(&source) {
-            // A file is opened again as what was sealed: an envelope is a text.
-            Ok(text) if !is_file || text.starts_with("sw1:") || text.starts_with("ev:") => {
+            // A file that was sealed is a text: an envelope. Any other text could be one as well.
+            Ok(text) if !is_file || is_token(text) => {
                 Ok(Hole { source: source.clone(), ..Hole::of_text(rule, text, place) })
             }
             Err(_) if !is_file => Err(BodyError::Value { rule, reason: "a selected field is not UTF-8" }),
@@ -217,6 +218,11 @@ impl MultipartScanner {
             }
         }
     }
+}
+
+/// Returns true for a text without white space, as an envelope is.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 const fn malformed(reason: &'static str) -> BodyError {

@@ -1,17 +1,35 @@
 //! Pieces of a body: literal bytes and holes.
 
+use std::fmt;
+
 use bytes::Bytes;
 use sealwire_msgpack::{TokenReader, write};
 
 use crate::render::{self, RenderError};
 
 /// A piece of a body.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Piece {
     /// Bytes that leave as they came.
     Literal(Bytes),
     /// A value to replace.
     Hole(Hole),
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Literal(bytes) => write!(f, "Literal({} bytes)", bytes.len()),
+            Self::Hole(hole) => hole.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Hole {
+    /// Without the value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hole(rule {}, {} bytes)", self.rule, self.source.len())
+    }
 }
 
 impl Piece {
@@ -41,7 +59,7 @@ impl Piece {
 }
 
 /// A value to replace.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Hole {
     /// Position of the rule that selects it.
     pub rule: usize,

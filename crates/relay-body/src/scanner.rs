@@ -13,10 +13,15 @@ use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Format, Limits};
 
 /// Finds the values of one body.
-#[derive(Debug)]
 pub struct Scanner(Inner);
 
-#[derive(Debug)]
+impl std::fmt::Debug for Scanner {
+    /// Without the bytes that are held.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scanner")
+    }
+}
+
 enum Inner {
     Json(JsonScanner),
     Lines(LinesScanner),

@@ -6,7 +6,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub enum Expired {
     Header,
     /// No request for some time.
     Idle,
+    /// The client takes no more of a response.
+    Stalled,
 }
 
 /// What happens on one connection. Shared by its I/O, its exchanges and the task that watches it.
@@ -43,6 +45,8 @@ pub struct Activity {
     /// True if a part of the next head has arrived, also while an exchange runs.
     is_within_head: AtomicBool,
     since: Mutex<Since>,
+    /// Responses of the exchanges that run.
+    offers: Mutex<Vec<Weak<Offer>>>,
     received: AtomicU64,
     sent: AtomicU64,
 }
@@ -64,6 +68,7 @@ impl Activity {
             is_http2: AtomicBool::new(false),
             is_within_head: AtomicBool::new(false),
             since: Mutex::new(Since::Head(Instant::now())),
+            offers: Mutex::default(),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         }
@@ -75,7 +80,22 @@ impl Activity {
         if is_http2 {
             self.is_http2.store(true, Ordering::Relaxed);
         }
-        InFlight(Arc::clone(self))
+        let offer = Arc::new(Offer::default());
+        let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.retain(|offer| offer.strong_count() > 0);
+        offers.push(Arc::downgrade(&offer));
+        drop(offers);
+        InFlight { activity: Arc::clone(self), offer }
+    }
+
+    /// Returns true if bytes of a response have waited for the client for too long. Over HTTP/2 a client can keep its
+    /// window shut, and the connection itself still moves.
+    fn is_stalled(&self, now: Instant) -> bool {
+        let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.iter().filter_map(Weak::upgrade).any(|offer| {
+            let since = *offer.since.lock().unwrap_or_else(PoisonError::into_inner);
+            since.is_some_and(|since| now >= since + self.timeouts.write)
+        })
     }
 
     /// Notes if a part of the next head has arrived.
@@ -107,6 +127,9 @@ impl Activity {
     fn check(&self, now: Instant) -> Result<Instant, Expired> {
         // A request can come and go between two checks, and either limit can be the shorter one.
         let next = now + self.timeouts.header.min(self.timeouts.idle);
+        if self.is_stalled(now) {
+            return Err(Expired::Stalled);
+        }
         if self.in_flight.load(Ordering::Acquire) > 0 {
             return Ok(next);
         }
@@ -128,16 +151,33 @@ impl Activity {
     }
 }
 
+/// The time since which bytes of a response wait for the client.
+#[derive(Debug, Default)]
+struct Offer {
+    since: Mutex<Option<Instant>>,
+}
+
 /// An exchange on a connection.
 #[derive(Debug)]
-pub struct InFlight(Arc<Activity>);
+pub struct InFlight {
+    activity: Arc<Activity>,
+    offer: Arc<Offer>,
+}
+
+impl InFlight {
+    /// Notes that bytes of the response wait for the client, or that they wait no longer.
+    pub fn offers(&self, waits: bool) {
+        let since = waits.then(Instant::now);
+        *self.offer.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         let now = Instant::now();
-        let is_due = self.0.is_within_head.load(Ordering::Acquire);
-        *self.0.since() = if is_due { Since::Head(now) } else { Since::Idle(now) };
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+        let is_due = self.activity.is_within_head.load(Ordering::Acquire);
+        *self.activity.since() = if is_due { Since::Head(now) } else { Since::Idle(now) };
+        self.activity.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -291,6 +331,18 @@ mod tests {
         drop(activity.begin(true));
         activity.read(17);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Idle, 60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_nobody_takes_ends_the_connection() {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        let exchange = activity.begin(true);
+        exchange.offers(true);
+        // Checked when the next limit could have passed.
+        assert_eq!(seconds_until_expired(&activity).await, (Expired::Stalled, 20));
+        exchange.offers(false);
+        let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
+        assert!(expired.is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -179,7 +179,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     fn start() -> (AdminServer, Arc<Readiness>) {
-        let authority = Authority::create("test", Validity::days(1)).unwrap();
+        let authority = Authority::create("test", Validity::days(2)).unwrap();
         let leaf =
             Leaf { common_name: "relay".into(), names: Vec::new(), usage: Usage::Client, validity: Validity::days(1) };
         let issued = authority.issue(&leaf).unwrap();

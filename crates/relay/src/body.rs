@@ -152,8 +152,13 @@ impl Body for Outgoing {
     type Error = Failure;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        let frame = ready!(self.poll_content(cx));
         let this = &mut *self;
+        let frame = this.poll_content(cx);
+        if let Some(completion) = &this.completion {
+            // Polled again, hyper has taken what was there before.
+            completion.offers(matches!(frame, Poll::Ready(Some(Ok(_)))));
+        }
+        let frame = ready!(frame);
         match &frame {
             Some(Ok(frame)) => {
                 if let (Some(completion), Some(data)) = (&mut this.completion, frame.data_ref()) {

@@ -112,6 +112,11 @@ impl Decoder {
         Ok(Some(Self { engine }))
     }
 
+    /// Returns true if the decoder gives its output at the end only.
+    pub const fn holds_input(&self) -> bool {
+        matches!(self.engine, Engine::Zstd { .. })
+    }
+
     /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the end only.
     ///
     /// # Errors

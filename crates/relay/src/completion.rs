@@ -32,7 +32,7 @@ pub struct Completion {
     /// True once the last byte of the response was given to hyper.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 impl Completion {
@@ -54,7 +54,7 @@ impl Completion {
             sent_bytes: 0,
             is_complete: false,
             permits: Vec::new(),
-            _in_flight: in_flight,
+            in_flight,
         }
     }
 
@@ -101,6 +101,11 @@ impl Completion {
     /// Notes bytes of the response's body.
     pub fn sent(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
+    }
+
+    /// Notes that bytes of the body wait for the client, or that they wait no longer.
+    pub fn offers(&self, waits: bool) {
+        self.in_flight.offers(waits);
     }
 
     /// Notes that the body ended early.

@@ -1,8 +1,8 @@
 //! Edits one body: source bytes, scanner, engine calls, and the edited bytes in their order.
 //!
 //! Bodies are cut by their content, never by reads: the scanner finds the same pieces for any cut. A batch starts as
-//! soon as fewer than [`CALLS_MAX`] calls run, so a lone event leaves at once and a burst fills its batches. Memory is
-//! bounded by one read, [`CALLS_MAX`] + 1 batches and the value that is being read.
+//! soon as fewer than two calls run, so a lone event leaves at once and a burst fills its batches. Memory is
+//! bounded by one read, three batches and the value that is being read.
 //!
 //! [`Editor::next`] can be dropped at any time; calls that run continue with the next call of it, and end with the
 //! editor.
@@ -30,6 +30,11 @@ const BATCH_VALUES_MAX: usize = 512;
 /// A batch closes when its pieces have this many bytes.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
+/// Bytes that are decoded and scanned in one step.
+const SLICE_BYTES_MAX: usize = 8 << 10;
+/// An edited body that is held has at most this many times the bytes that its source may have.
+pub const EXPANSION_MAX: usize = 8;
+
 /// An editor of one body.
 pub struct Editor {
     source: Source,
@@ -44,6 +49,10 @@ pub struct Editor {
     calls: FuturesOrdered<BoxFuture<'static, Result<Vec<Bytes>, Failure>>>,
     output: VecDeque<Bytes>,
     source_ended: bool,
+    /// Bytes that were read and not scanned.
+    unread: Bytes,
+    /// True once the end was scanned.
+    is_scanned: bool,
     /// Longest source, after decoding, in bytes; `None` for a body that streams.
     bytes_left: Option<usize>,
     bytes_max: usize,
@@ -75,6 +84,8 @@ impl Editor {
             calls: FuturesOrdered::new(),
             output: VecDeque::new(),
             source_ended: false,
+            unread: Bytes::new(),
+            is_scanned: false,
             bytes_left: bytes_max,
             bytes_max: bytes_max.unwrap_or(0),
             originals: None,
@@ -101,21 +112,23 @@ impl Editor {
             if let Some(bytes) = self.output.pop_front() {
                 return Ok(Some(bytes));
             }
+            while self.may_scan() {
+                self.scan()?;
+            }
             while self.calls.len() < CALLS_MAX && !self.pending.is_empty() {
                 self.start_batch();
             }
-            if !self.output.is_empty() {
+            if !self.output.is_empty() || self.may_scan() {
                 continue;
             }
-            if self.source_ended && self.calls.is_empty() {
+            if self.is_scanned && self.calls.is_empty() {
                 return Ok(None);
             }
-            let may_read =
-                !self.source_ended && self.pending_bytes < BATCH_BYTES_MAX && self.pending_values < BATCH_VALUES_MAX;
+            let may_read = !self.source_ended && self.unread.is_empty();
             tokio::select! {
                 biased;
                 Some(edited) = self.calls.next(), if !self.calls.is_empty() => self.output.extend(edited?),
-                frame = self.source.frame(), if may_read => self.take(frame.transpose()?.map(|frame| frame.into_data()))?,
+                frame = self.source.frame(), if may_read => self.take(frame.transpose()?.map(|frame| frame.into_data())),
             }
         }
     }
@@ -125,8 +138,14 @@ impl Editor {
     /// # Errors
     /// As [`Editor::next`].
     pub async fn collect(&mut self) -> Result<Vec<Bytes>, Failure> {
-        let mut frames = Vec::new();
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        // Short values become long envelopes.
+        let max = self.bytes_max.saturating_mul(EXPANSION_MAX);
         while let Some(frame) = self.next().await? {
+            bytes += frame.len();
+            if bytes > max {
+                return Err(self.scope.failure(Reason::TooLarge("edited body", max as u64)));
+            }
             frames.push(frame);
         }
         Ok(frames)
@@ -137,6 +156,8 @@ impl Editor {
     /// # Errors
     /// A failure of the source, or the limit of the body.
     pub async fn into_originals(mut self) -> Result<Vec<Bytes>, Failure> {
+        let unread = std::mem::take(&mut self.unread);
+        drop(self.decoded(unread)?);
         while !self.source_ended {
             match self.source.frame().await.transpose()?.map(http_body::Frame::into_data) {
                 Some(Ok(data)) => drop(self.decoded(data)?),
@@ -147,35 +168,45 @@ impl Editor {
         Ok(self.originals.unwrap_or_default())
     }
 
-    /// Scans a frame of the source, or its end.
-    fn take(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) -> Result<(), Failure> {
-        let mut found = Vec::new();
+    /// Takes a frame of the source, or its end.
+    fn take(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) {
         match frame {
             // Trailers of an edited body can be digests of the bytes that came. They are dropped.
-            Some(Err(_trailers)) => return Ok(()),
-            Some(Ok(data)) => {
-                let data = self.decoded(data)?;
-                self.scanner.push(&data, &mut found).map_err(|error| self.failure_of(&error))?;
+            Some(Err(_trailers)) => {}
+            Some(Ok(data)) => self.unread = data,
+            None => self.source_ended = true,
+        }
+    }
+
+    /// Scans the next slice of what was read, or the end. Slices keep the number of pieces of one step small.
+    fn scan(&mut self) -> Result<(), Failure> {
+        let mut found = Vec::new();
+        if self.unread.is_empty() {
+            self.is_scanned = true;
+            if let Some(decoder) = self.decoder.take() {
+                let mut rest = Vec::new();
+                decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
+                let rest = self.counted(rest.into())?;
+                self.scanner.push(&rest, &mut found).map_err(|error| self.failure_of(&error))?;
             }
-            None => {
-                self.source_ended = true;
-                if let Some(decoder) = self.decoder.take() {
-                    let mut rest = Vec::new();
-                    decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
-                    let rest = self.counted(rest.into())?;
-                    self.scanner.push(&rest, &mut found).map_err(|error| self.failure_of(&error))?;
-                }
-                self.scanner.finish(&mut found).map_err(|error| self.failure_of(&error))?;
-            }
+            self.scanner.finish(&mut found).map_err(|error| self.failure_of(&error))?;
+        } else {
+            let slice = self.unread.split_to(self.unread.len().min(SLICE_BYTES_MAX));
+            let data = self.decoded(slice)?;
+            self.scanner.push(&data, &mut found).map_err(|error| self.failure_of(&error))?;
         }
         for piece in &found {
             self.pending_bytes += piece.source().len();
-            if piece.hole().is_some() {
-                self.pending_values += 1;
-            }
+            self.pending_values += usize::from(piece.hole().is_some());
         }
         self.pending.extend(found);
         Ok(())
+    }
+
+    /// Returns true if there is something to scan, and room for its pieces.
+    fn may_scan(&self) -> bool {
+        let has_input = !self.unread.is_empty() || (self.source_ended && !self.is_scanned);
+        has_input && self.pending_bytes < BATCH_BYTES_MAX && self.pending_values < BATCH_VALUES_MAX
     }
 
     fn decoded(&mut self, data: Bytes) -> Result<Bytes, Failure> {

@@ -24,11 +24,14 @@ use crate::route::{Action, Direction, Route, Rule, Unneeded};
 /// A literal of at least this length is forwarded as it is; shorter pieces are copied into one frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
+/// Fewest characters of an envelope behind its prefix: the header, and the tag of an empty value.
+const ENVELOPE_CHARACTERS_MIN: usize = 48;
+
 /// Selects every element of a batch as a whole, so that a container becomes one envelope or token.
 const EACH: &str = "$[*]";
 
 /// The rules of one direction of one exchange, with all that their calls need.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Scope {
     /// The route.
     pub route: Arc<Route>,
@@ -40,6 +43,13 @@ pub struct Scope {
     pub traceparent: Option<Box<str>>,
     /// End of the exchange's time; `None` in a response that streams, where each call has the engine's own deadline.
     pub deadline: Option<Instant>,
+}
+
+impl std::fmt::Debug for Scope {
+    /// Without the contexts, which can be values of the request.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("route", &self.route.name).field("phase", &self.phase).finish_non_exhaustive()
+    }
 }
 
 impl Scope {
@@ -156,10 +166,11 @@ impl Engine {
                 None => groups.push(Group { rule: hole.rule, holes: vec![at] }),
             }
         }
+        let begun = Instant::now();
         let calls = groups.iter().map(|group| self.call(scope, group, holes));
         let results = match try_join_all(calls).await {
             Ok(results) => results,
-            Err(failure) if may_fail_open(scope, &failure) => {
+            Err(failure) if self.may_fail_open(scope, &failure, begun) => {
                 self.metrics.failed_open(&scope.route.name);
                 tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "values pass in the clear");
                 return Ok(found);
@@ -184,6 +195,10 @@ impl Engine {
         write::array_len(&mut payload, u32::try_from(sent.len()).unwrap_or(u32::MAX));
         sent.iter().for_each(|value| payload.extend_from_slice(value));
         let begun = Instant::now();
+        // The exchange is late, and not the engine: this must not look like an engine that does not answer.
+        if scope.deadline.is_some_and(|end| begun >= end) {
+            return Err(scope.failure(Reason::ClientTimeout));
+        }
         let outcome = self.send(scope, rule, group.rule, &payload).await;
         self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), begun.elapsed(), outcome.is_ok());
         let document = outcome.map_err(|error| {
@@ -200,16 +215,33 @@ impl Engine {
         let pairs = sent.iter().zip(values).zip(&group.holes);
         pairs
             .map(|((sent, value), at)| {
-                if !rule.action.reveals() || value != *sent {
+                if value != *sent {
                     return Ok(Replacement::Value(value));
                 }
-                if rule.unneeded == Unneeded::Pass {
-                    return Ok(Replacement::Unchanged);
+                // Rules that share a call can differ in what they do with values that need no action.
+                let at = holes.get(*at).map_or(group.rule, |hole| hole.rule);
+                let own = scope.direction().rules.get(at).unwrap_or(rule);
+                match (&own.action, own.unneeded) {
+                    (Action::Mask { .. }, _) => Ok(Replacement::Value(value)),
+                    (Action::Decrypt | Action::Detokenize { .. }, Unneeded::Pass) => Ok(Replacement::Unchanged),
+                    (Action::Decrypt | Action::Detokenize { .. }, _) => {
+                        Err(scope.failure_at(Reason::Invalid("a selected value is no envelope and no token"), at))
+                    }
+                    _ => Err(scope.failure_at(Reason::EngineDenied("the engine left a value as it was"), at)),
                 }
-                let rule = holes.get(*at).map_or(group.rule, |hole| hole.rule);
-                Err(scope.failure_at(Reason::Invalid("a selected value is no envelope and no token"), rule))
             })
             .collect()
+    }
+
+    /// Fail-open is for an engine that does not answer, not for one that says no or that was given too little time, and
+    /// never for a rule that reveals.
+    fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
+        let is_absent = match failure.reason {
+            Reason::Overloaded | Reason::EngineUnavailable => true,
+            Reason::EngineTimeout => scope.deadline.is_none_or(|end| begun + self.deadline <= end),
+            _ => false,
+        };
+        scope.route.fail_open && is_absent && !scope.direction().rules.iter().any(|rule| rule.action.reveals())
     }
 
     async fn send(&self, scope: &Scope, rule: &Rule, at: usize, payload: &[u8]) -> Result<Document, Error> {
@@ -285,15 +317,19 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     }
 }
 
-/// Returns true if a text claims to be an envelope: `proto/envelope.md` and `proto/evervault.md`.
+/// Returns true if a text has the form of an envelope: `proto/envelope.md` and `proto/evervault.md`. A prefix alone is
+/// none, so that nobody gets a value past a rule by writing one in front of it.
 pub fn is_envelope(text: &str) -> bool {
-    text.starts_with("sw1:") || text.starts_with("ev:")
-}
-
-/// Fail-open is for an engine that does not answer, not for one that says no, and never for a rule that reveals.
-fn may_fail_open(scope: &Scope, failure: &Failure) -> bool {
-    let is_absent = matches!(failure.reason, Reason::Overloaded | Reason::EngineUnavailable | Reason::EngineTimeout);
-    scope.route.fail_open && is_absent && !scope.direction().rules.iter().any(|rule| rule.action.reveals())
+    if let Some(encoded) = text.strip_prefix("sw1:") {
+        let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        return encoded.len() >= ENVELOPE_CHARACTERS_MIN && encoded.len() % 4 != 1 && encoded.bytes().all(is_base64url);
+    }
+    let Some(inner) = text.strip_prefix("ev:").and_then(|rest| rest.strip_suffix(":$")) else { return false };
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte);
+    let parts: Vec<&str> = inner.split(':').collect();
+    (4..=7).contains(&parts.len())
+        && parts.iter().all(|part| !part.is_empty() && part.bytes().all(is_base64))
+        && inner.len() >= ENVELOPE_CHARACTERS_MIN
 }
 
 /// Splits the engine's result into its elements.

@@ -79,6 +79,9 @@ async fn run(
         return Err(Failure::request(Reason::Misdirected));
     }
     let (route, segments) = peer.listener.routes.find(&target.host, &parts.method, &target.path).map_err(not_found)?; // 4. A route.
+    if peer.tunnel.as_ref().is_some_and(|tunnel| tunnel.port != route.upstream.upstream().port) {
+        return Err(Failure::request(Reason::Misdirected));
+    }
     completion.takes(&route);
     let deadline = Instant::now() + route.deadline;
     let exchange = Exchange { relay, peer, route, segments, target, deadline, client_version: parts.version };
@@ -127,7 +130,7 @@ impl Exchange<'_> {
         // 6. The upstream.
         let request_failed = request.body().failed();
         let sent = self.route.upstream.send(request, self.deadline).await;
-        let response = sent.map_err(|error| {
+        let mut response = sent.map_err(|error| {
             tracing::debug!(route = %self.route.name, error = &error as &dyn std::error::Error, "the upstream failed");
             request_failed
                 .get()
@@ -136,6 +139,9 @@ impl Exchange<'_> {
         })?;
         completion.upstream_answered();
         if let (StatusCode::SWITCHING_PROTOCOLS, Some(key), Some(upgrade)) = (response.status(), &key, upgrade) {
+            let editing = fields::edit_headers(&self.relay.engine, &inward, response.headers_mut());
+            let late = |_| Failure::response(Reason::UpstreamTimeout);
+            timeout_at(self.deadline, editing).await.map_err(late)??;
             return websocket::start(self.relay, self.peer, (outward, inward), key, upgrade, response);
         }
         // 7. Values of the response. Its head waits for the first of them.
@@ -236,7 +242,7 @@ impl Exchange<'_> {
                 "a body whose end cannot be told from a broken connection",
             )));
         }
-        fields::edit_headers(&self.relay.engine, scope, &mut parts.headers).await?;
+        let headers_changed = fields::edit_headers(&self.relay.engine, scope, &mut parts.headers).await?;
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
         let must_hold = self.client_version == Version::HTTP_10;
         let message = Message {
@@ -250,13 +256,20 @@ impl Exchange<'_> {
             Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
             edited => edited,
         };
-        let (body, was_changed) = self.outgoing(completion, edited);
+        let (mut body, was_changed) = self.outgoing(completion, edited);
+        if !has_body {
+            // Over HTTP/2 such a response can carry bytes, which no rule would see.
+            body = Outgoing::empty();
+        }
         headers::forward_response(&mut parts.headers, "1.1");
         let reveals = self.route.response.rules.iter().any(|rule| rule.action.reveals());
         // A response without its body has the headers that it would have with it.
         if was_changed || (edits_body && !has_body) {
             let was_decoded = parts.headers.contains_key(http::header::CONTENT_ENCODING);
             headers::body_of_response_changed(&mut parts.headers, was_decoded, reveals);
+        }
+        if headers_changed && reveals {
+            parts.headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         parts.version = Version::HTTP_11;
         parts.extensions.clear();
@@ -266,7 +279,11 @@ impl Exchange<'_> {
     /// The body to send, and true if it was edited.
     fn outgoing(&self, completion: &mut Completion, edited: Edited) -> (Outgoing, bool) {
         match edited {
-            Edited::Unchanged(source) => (Outgoing::pass(source, headers::filter_trailers), false),
+            // Rules are not applied to trailers, so these pass on passing routes alone.
+            Edited::Unchanged(source) => {
+                let filter = if self.route.pass { headers::filter_trailers } else { HeaderMap::clear };
+                (Outgoing::pass(source, filter), false)
+            }
             Edited::Held { bytes, memory, was_edited } => {
                 completion.holds(memory);
                 (Outgoing::whole(bytes), was_edited)

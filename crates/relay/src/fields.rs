@@ -61,7 +61,10 @@ pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMa
     names.iter().for_each(|name| drop(headers.remove(name)));
     for (name, text) in names.into_iter().zip(texts(engine, scope, holes).await?) {
         let value = HeaderValue::from_maybe_shared(text);
-        headers.append(name, value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?);
+        let mut value = value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?;
+        // Not in the table of a compressor, and not in a debug text.
+        value.set_sensitive(true);
+        headers.append(name, value);
     }
     Ok(true)
 }

@@ -154,7 +154,7 @@ pub async fn serve<IO>(
                     let _ = timeout(GOODBYE_MAX, connection.as_mut()).await;
                     return;
                 }
-                Expired::Idle | Expired::Header => return,
+                Expired::Idle | Expired::Header | Expired::Stalled => return,
             },
         }
     }

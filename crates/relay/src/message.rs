@@ -110,9 +110,8 @@ impl Message<'_> {
         let content_type =
             single(self.headers, CONTENT_TYPE).map_err(|()| Reason::Unreadable("several content types"))?;
         let content_type = content_type.ok_or(Reason::Unreadable("no content type"))?;
-        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let rules = direction.body_rules(&media_type).ok_or(Reason::Unreadable("no rule for this content type"))?;
         let format = Format::from_content_type(content_type).map_err(|error| Reason::Unreadable(error.text()))?;
+        let rules = direction.body_rules(&format).ok_or(Reason::Unreadable("no rule for this content type"))?;
         let coding =
             single(self.headers, CONTENT_ENCODING).map_err(|()| Reason::Unreadable("several content codings"))?;
         let decoder = Decoder::new(coding.unwrap_or("identity"), self.relay.limits.decoded_bytes as u64);
@@ -129,7 +128,7 @@ impl Message<'_> {
         loop {
             let Some(frame) = next else {
                 let memory = self.relay.memory(bytes).map_err(|reason| self.scope.failure(reason))?;
-                return Ok(Edited::Held { bytes: joined(frames.into()), memory });
+                return Ok(Edited::Held { bytes: joined(frames.into()), memory, was_edited: true });
             };
             bytes += frame.len();
             frames.push_back(frame);
@@ -159,7 +158,11 @@ impl Message<'_> {
         let length = content_length(self.headers).filter(|_| decoder.is_none());
         let is_short =
             self.scope.phase == Phase::Response && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
-        let holds = self.must_hold || !direction.stream || passes_whole || is_short;
+        let holds = self.must_hold
+            || !direction.stream
+            || passes_whole
+            || is_short
+            || decoder.as_ref().is_some_and(Decoder::holds_input);
         let body_max = if decoder.is_some() { limits.decoded_bytes } else { direction.body_bytes_max };
         let bytes_max = holds.then_some(body_max);
         let engine = self.relay.engine.clone();
@@ -173,12 +176,19 @@ impl Message<'_> {
             return Err(self.scope.failure(Reason::TooLarge("body", body_max as u64)));
         }
         // The body as it came, and as it leaves.
-        let memory = self.relay.memory(expected.saturating_mul(2)).map_err(|reason| self.scope.failure(reason))?;
+        let mut memory = self.relay.memory(expected.saturating_mul(2)).map_err(|reason| self.scope.failure(reason))?;
         if passes_whole {
             editor.keep_originals();
         }
         match editor.collect().await {
-            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true }),
+            Ok(frames) => {
+                let bytes: usize = frames.iter().map(Bytes::len).sum();
+                if bytes > expected {
+                    memory
+                        .merge(self.relay.memory(2 * (bytes - expected)).map_err(|reason| self.scope.failure(reason))?);
+                }
+                Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true })
+            }
             Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
                 Ok(Edited::Held { bytes: joined(editor.into_originals().await?), memory, was_edited: true })
             }

@@ -265,6 +265,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
         match byte {
             b'%' => check_escape(bytes.get(index + 1..index + 3))?,
             b'\\' | b'#' => return Err("a path with a backslash or a fragment"),
+            b';' => return Err("a path with parameters of a segment"),
             0x21..=0x7e => {}
             _ => return Err("a path with a byte that is not visible ASCII"),
         }
@@ -272,6 +273,10 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     // An overlong form such as `%c0%af` is a slash to lenient decoders.
     if percent_encoding::percent_decode_str(path).decode_utf8().is_err() {
         return Err("a path with escapes that are not UTF-8");
+    }
+    // Some servers merge slashes, so `/a//b` would take another route there than here.
+    if path.contains("//") {
+        return Err("a path with an empty segment");
     }
     // A segment's parameters after `;` are dropped by some servers before dot segments are resolved.
     let is_dots = |segment: &str| {
@@ -294,6 +299,10 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
         None => Err("a path with a malformed escape"),
         Some(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
         Some(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
+        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC 3986, 6.2.2.2).
+        Some(b) if b.is_ascii_alphanumeric() || b"-._~;".contains(&b) => {
+            Err("a path with an escape of a character that needs none")
+        }
         Some(_) => Ok(()),
     }
 }
@@ -413,8 +422,12 @@ mod tests {
         let cases: &[(&str, &str)] = &[
             ("GET /a/b?c=d", "a None /a/b Some(\"c=d\")"),
             ("GET /a%20b/%C3%A4", "a None /a%20b/%C3%A4 None"),
-            ("GET /a;v=1/b...c/.hidden", "a None /a;v=1/b...c/.hidden None"),
-            ("GET /a//b", "a None /a//b None"),
+            ("GET /a/b...c/.hidden", "a None /a/b...c/.hidden None"),
+            ("GET /a;v=1/b", "ambiguous"),
+            ("GET /%61/b", "ambiguous"),
+            ("GET /a%2db", "ambiguous"),
+            ("GET /a//b", "ambiguous"),
+            ("GET /a/b//", "ambiguous"),
             ("GET /?a=%zz&b=../%2f", "a None / Some(\"a=%zz&b=../%2f\")"),
             ("GET http://a/x", "a None /x None"),
             ("GET http://A", "a None / None"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use sealwire_payload::Selection;
-use sealwire_relay_body::BodyRule;
+use sealwire_relay_body::{BodyRule, Format};
 
 use crate::upstream::pool::Pool;
 
@@ -55,18 +55,18 @@ pub struct Direction {
 impl Direction {
     /// Creates a direction.
     pub fn new(rules: Vec<Rule>, stream: bool, pass_unparsed: bool, body_bytes_max: usize) -> Self {
-        let is_for_all = rules.iter().all(|rule| rule.types.is_empty());
+        let is_for_all = rules.iter().all(|rule| rule.formats.is_empty());
         let shared = is_for_all.then(|| rules.iter().map(|rule| rule.body_rule(true)).collect());
         Self { rules, stream, pass_unparsed, body_bytes_max, shared }
     }
 
-    /// Rules for bodies of a media type, at the positions of all rules; `None` if no rule is for it.
-    pub fn body_rules(&self, media_type: &str) -> Option<Arc<[BodyRule]>> {
+    /// Rules for bodies of a format, at the positions of all rules; `None` if no rule is for it.
+    pub fn body_rules(&self, format: &Format) -> Option<Arc<[BodyRule]>> {
         if let Some(shared) = &self.shared {
             return Some(Arc::clone(shared));
         }
         let is_for = |rule: &Rule| {
-            rule.body.is_some() && (rule.types.is_empty() || rule.types.iter().any(|name| **name == *media_type))
+            rule.body.is_some() && (rule.formats.is_empty() || rule.formats.iter().any(|other| other.is_like(format)))
         };
         self.rules.iter().any(is_for).then(|| self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect())
     }
@@ -81,7 +81,8 @@ impl Rule {
             Containers::Whole => sealwire_relay_body::Containers::Whole,
             Containers::Leaves => sealwire_relay_body::Containers::Leaves,
         };
-        BodyRule { required: self.required && selection.is_some(), selection, containers }
+        let rejects_near_keys = !self.action.reveals();
+        BodyRule { required: self.required && selection.is_some(), selection, containers, rejects_near_keys }
     }
 
     /// Returns true if a message without a value in its body is rejected.
@@ -105,9 +106,9 @@ pub struct Rule {
     pub app: Arc<str>,
     /// Bytes that each value is bound to.
     pub context: Context,
-    /// Media types of bodies that the rule is for, in lower case without parameters; empty for every type that the
-    /// relay can read.
-    pub types: Vec<Box<str>>,
+    /// Formats of bodies that the rule is for; empty for every format. All media types of JSON are one format, because
+    /// the sender chooses the type.
+    pub formats: Vec<Format>,
     /// Values in the body: paths as in the engine's `select`.
     pub body: Option<Arc<Selection>>,
     /// The texts of `body`, for messages.

@@ -94,7 +94,9 @@ impl RouteTable {
     ) -> Result<(), RouteConflict> {
         let host = host.to_ascii_lowercase();
         let is_name = |name: &str| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
+                && (!name.contains(':') || (name.starts_with('[') && name.ends_with(']')))
         };
         let paths = match host.strip_prefix('*') {
             Some("") => &mut self.any,
@@ -112,20 +114,15 @@ impl RouteTable {
     /// # Errors
     /// [`NoMatch`].
     pub fn find(&self, host: &str, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
-        let mut reason = NoMatch::Host;
-        for paths in self.of_host(host) {
-            match paths.find(method, path) {
-                Ok(found) => return Ok(found),
-                Err(NoMatch::Method) => return Err(NoMatch::Method),
-                Err(other) => reason = other,
-            }
-        }
-        Err(reason)
+        // The most specific host decides alone: what it has no route for must not fall to a wider one.
+        self.of_host(host).next().ok_or(NoMatch::Host)?.find(method, path)
     }
 
-    /// Returns true if a route is for exactly this host.
-    pub fn has_host(&self, host: &str) -> bool {
-        self.of_host(host).any(|paths| !std::ptr::eq(paths, &raw const self.any))
+    /// Returns true if a route is for this host by its name, and leads to an upstream of this port.
+    pub fn has_destination(&self, host: &str, port: u16) -> bool {
+        let named = self.of_host(host).filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
+        let mut routes = named.flat_map(|paths| &paths.entries).flat_map(|entry| &entry.routes);
+        routes.any(|(_, route)| route.upstream.upstream().port == port)
     }
 
     /// Tables of a host, the most specific first.
@@ -262,11 +259,6 @@ mod tests {
             ("api.example.com", "GET", "/orders/1", "API.example.com /orders/{id} "),
             ("api.example.com", "GET", "/orders/new", "api.example.com /orders/new "),
             ("api.example.com", "GET", "/orders/1/items/2", "api.example.com /orders/{id}/items/{item} "),
-            // A host without the path leaves the request to less specific hosts.
-            ("api.example.com", "GET", "/other", "* /{*rest} "),
-            ("api.example.com", "GET", "/orders/1/", "* /{*rest} "),
-            ("api.example.com", "GET", "//orders/1", "* /{*rest} "),
-            ("api.example.com", "GET", "/ORDERS/1", "* /{*rest} "),
             ("www.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
             ("a.b.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
             ("a.eu.example.com", "GET", "/orders/1", "*.eu.example.com /orders/{id} "),
@@ -295,6 +287,8 @@ mod tests {
             ("b.example", "/z", NoMatch::Path),
             ("b.example", "/y/", NoMatch::Path),
             ("b.example", "/y/1/2", NoMatch::Path),
+            // The most specific host decides alone, so that no other spelling of a path is a way around its rules.
+            ("a.example", "/y/1", NoMatch::Path),
             // The method of the most specific host decides: a route for fewer methods is no way around it.
             ("a.example", "/x", NoMatch::Method),
         ] {
@@ -354,7 +348,8 @@ mod tests {
         let table = table(&[("*", "/", ""), ("a.example", "/", ""), ("*.b.example", "/", "")]);
         for (host, expected) in [("a.example", true), ("x.b.example", true), ("b.example", false), ("c.example", false)]
         {
-            assert_eq!(table.has_host(host), expected, "{host}");
+            assert_eq!(table.has_destination(host, 80), expected, "{host}");
+            assert!(!table.has_destination(host, 81), "{host}");
         }
     }
 }

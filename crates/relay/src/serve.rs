@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use sealwire_client::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -59,7 +59,7 @@ impl Server {
     /// A file cannot be used, or an address cannot be bound.
     pub async fn start(config: &Config, compiled: Compiled) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::default());
-        let client = Client::lazy(client_config(config)).map_err(|cause| error("engine", cause))?;
+        let client = Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
         let engine = Engine::new(client, deadline, Arc::clone(&metrics));
         let relay = Arc::new(Relay::new(config.limits.clone(), engine, metrics, config.log.access));
@@ -114,23 +114,6 @@ impl Server {
         }
         self.tasks.shutdown().await;
     }
-}
-
-fn client_config(config: &Config) -> ClientConfig {
-    let engine = &config.engine;
-    let host =
-        |address: &str| address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']).to_owned();
-    let name = |address: &str| if engine.server_name.is_empty() { host(address) } else { engine.server_name.clone() };
-    let pem = |path: &Path| Pem::File(path.to_owned());
-    let mut client = ClientConfig::new("", "", pem(&engine.ca), pem(&engine.certificate), pem(&engine.key));
-    client.endpoints = engine.endpoints.iter().map(|address| Endpoint::new(address.clone(), name(address))).collect();
-    client.connections = engine.connections;
-    client.in_flight_max = engine.in_flight_max;
-    // A client of the relay waits: it gets an honest status soon, and repeats the request itself.
-    client.attempts_max = 2;
-    client.backoff_max = Duration::from_millis(500);
-    client.deadline = Duration::from_millis(engine.deadline_ms.into());
-    client
 }
 
 /// Reads the files of a listener.

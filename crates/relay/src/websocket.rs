@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::body::Outgoing;
-use crate::edit::Editor;
+use crate::edit::{EXPANSION_MAX, Editor};
 use crate::engine::{Scope, joined};
 use crate::error::{Failure, Reason};
 use crate::message::scanner_limits;
@@ -37,9 +37,6 @@ use crate::upstream::body::UpstreamBody;
 
 /// Time to tell both sides that a session ends.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-
-/// Media type that rules for messages name, if they name any.
-const MESSAGE_TYPE: &str = "application/json";
 
 /// Returns true if a request asks for a WebSocket.
 ///
@@ -115,10 +112,15 @@ pub fn start(
     // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
     let permit =
         relay.connection_permit().ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
+    let message_bytes_max = request.direction().body_bytes_max.max(response_scope.direction().body_bytes_max);
+    let memory = relay.memory(2 * message_bytes_max).map_err(Failure::response)?;
+    // Each call of a session has the engine's own deadline, not that of the handshake.
+    let endless = |scope: &Scope| Arc::new(Scope { deadline: None, ..scope.clone() });
+    let (request, response_scope) = (endless(&request), endless(&response_scope));
     let session = Session { relay: Arc::clone(relay), request, response: response_scope, stop: peer.stop.clone() };
     tokio::spawn(async move {
         // The body holds the permit of the upstream's connection.
-        let (_body, _permit) = (body, permit);
+        let (_body, _permit, _memory) = (body, permit, memory);
         let _open = session.relay.metrics.websocket();
         match tokio::try_join!(client, upstream) {
             Ok((client, upstream)) => session.run(client, upstream).await,
@@ -147,7 +149,8 @@ impl Session {
         let config = WebSocketConfig::default()
             .max_message_size(Some(self.message_bytes_max()))
             .max_frame_size(Some(self.message_bytes_max()))
-            .max_write_buffer_size(2 * self.message_bytes_max());
+            .write_buffer_size(0)
+            .max_write_buffer_size(EXPANSION_MAX * self.message_bytes_max() + 1);
         let client = WebSocketStream::from_raw_socket(TokioIo::new(client), Role::Server, Some(config)).await;
         let upstream = WebSocketStream::from_raw_socket(TokioIo::new(upstream), Role::Client, Some(config)).await;
         let (mut to_client, mut from_client) = client.split();
@@ -212,7 +215,7 @@ impl Session {
             Message::Binary(_) => return Ok(Some(message)),
             _ => return Ok(None),
         };
-        let Some(rules) = direction.body_rules(MESSAGE_TYPE) else {
+        let Some(rules) = direction.body_rules(&Format::Json) else {
             return if direction.pass_unparsed {
                 Ok(Some(Message::Text(text)))
             } else {

@@ -141,6 +141,13 @@ impl Selection {
         Position(self.at_key(object.0, key))
     }
 
+    /// Returns true if a key that differs from this one only in ASCII case is on a path here, and this one is not.
+    pub fn is_near(&self, object: Position, key: &[u8]) -> bool {
+        let is_here = |states: States| object.0 & states != NOTHING;
+        self.at(object, key).is_nowhere()
+            && self.names.iter().any(|(name, states)| is_here(*states) && name.eq_ignore_ascii_case(key))
+    }
+
     /// Returns the position of an array's element.
     #[inline]
     pub fn at_element(&self, array: Position, index: u32) -> Position {

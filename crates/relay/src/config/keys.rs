@@ -311,7 +311,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "action", Kind::Choice(&["encrypt", "decrypt", "tokenize", "detokenize", "mask"]), Required("\"encrypt\""),
                 "Action on the selected values.";
             "types", Kind::Texts, Value("[]"),
-                "Media types of bodies, such as \"application/json\". Empty: every type that the relay reads.";
+                "Media types of bodies, such as \"application/json\", which stands for all types of JSON. Empty: JSON in requests,\nwhose sender chooses the type, and every type that the relay reads in responses.";
             "select", Kind::Texts, Unset("[\"$.card.number\"]"),
                 "Values in the body, as in the engine's `select`.";
             "headers", Kind::Texts, Value("[]"),

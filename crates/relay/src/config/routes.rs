@@ -134,7 +134,7 @@ impl Compiler {
         let mut compiled: Vec<Rule> = Vec::new();
         for (at, config) in rules.iter().enumerate() {
             let place = format!("{route_place}, {direction} rule {}", at + 1);
-            let Some(rule) = self.rule(&place, route, config) else { continue };
+            let Some(rule) = self.rule(&place, route, config, direction == "request") else { continue };
             if compiled.iter().any(|earlier| covers(earlier, &rule)) {
                 self.warnings.push(format!("{place}: an earlier rule selects all of its values"));
             }
@@ -143,7 +143,7 @@ impl Compiler {
         compiled
     }
 
-    fn rule(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Rule> {
+    fn rule(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig, is_request: bool) -> Option<Rule> {
         let is_empty =
             rule.select.is_empty() && rule.headers.is_empty() && rule.query.is_empty() && rule.segments.is_empty();
         self.require(!is_empty, place, "a rule needs select, headers, query or segments");
@@ -167,7 +167,7 @@ impl Compiler {
             action,
             app: app?.as_str().into(),
             context,
-            types: self.types(place, rule),
+            formats: self.formats(place, rule, is_request),
             body: (!rule.select.is_empty()).then(|| selection.into()),
             select: texts(&rule.select),
             headers: rule.headers.iter().filter_map(|name| self.header(&format!("{place}.headers"), name)).collect(),
@@ -197,18 +197,33 @@ impl Compiler {
         None
     }
 
-    fn types(&mut self, place: &str, rule: &RuleConfig) -> Vec<Box<str>> {
-        let types: Vec<String> = rule.types.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
-        let is_read = |name: &String| {
+    /// Formats of a rule's media types. A client chooses the type of its request, and some services ignore it, so a rule
+    /// for requests is for JSON unless it names its types.
+    fn formats(&mut self, place: &str, rule: &RuleConfig, is_request: bool) -> Vec<Format> {
+        if rule.types.is_empty() {
+            return if is_request { vec![Format::Json] } else { Vec::new() };
+        }
+        let read = |name: &String| {
             // The boundary is a parameter of the message.
-            !name.contains(';') && Format::from_content_type(&format!("{name}; boundary=b")).is_ok()
+            let name = Some(name.trim()).filter(|name| !name.contains(';'))?;
+            Format::from_content_type(&format!("{name}; boundary=b")).ok()
         };
+        let formats: Vec<Format> = rule.types.iter().filter_map(read).collect();
         self.require(
-            types.iter().all(is_read),
+            formats.len() == rule.types.len(),
             &format!("{place}.types"),
             "an entry is no media type that the relay reads, such as \"application/json\", without parameters",
         );
-        texts(&types)
+        let is_nested = |path: &String| {
+            let quoted = path.starts_with("$['") && path.ends_with("']") && path.matches('\'').count() == 2;
+            !quoted && path.matches(['.', '[']).count() > 1
+        };
+        self.require(
+            !formats.iter().any(Format::is_flat) || !rule.select.iter().any(is_nested),
+            &format!("{place}.select"),
+            "forms and multipart bodies have names without levels, such as $.card or $['card[number]']: give them a rule of their own",
+        );
+        formats
     }
 
     fn context(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Context> {
@@ -257,8 +272,8 @@ impl Compiler {
 
 /// Returns true if `later` gets no value, because `earlier` is for the same messages and names all of its places.
 fn covers(earlier: &Rule, later: &Rule) -> bool {
-    let is_for = |name| earlier.types.contains(name);
-    let has_types = earlier.types.is_empty() || (!later.types.is_empty() && later.types.iter().all(is_for));
+    let is_for = |format: &Format| earlier.formats.iter().any(|other| other.is_like(format));
+    let has_types = earlier.formats.is_empty() || (!later.formats.is_empty() && later.formats.iter().all(is_for));
     (has_types || later.select.is_empty())
         && later.select.iter().all(|path| earlier.select.contains(path))
         && later.headers.iter().all(|name| earlier.headers.contains(name))
@@ -465,7 +480,7 @@ mod tests {
             let expected = if is_unreachable { vec![unreachable.to_owned()] } else { vec![] };
             assert_eq!(compiled(&second(rule)), Ok(expected), "{rule}");
         }
-        let narrow = second("select = ['$.b']").replace("headers = ['x']", "types = ['application/json']");
+        let narrow = second("select = ['$.b']").replace("headers = ['x']", "types = ['application/x-ndjson']");
         assert_eq!(compiled(&narrow), Ok(vec![]));
         let open = ruled("action = 'encrypt'\nselect = ['$.a']");
         let open = open.replace("app = ", "fail = 'open'\nrequest_unparsed = 'pass'\napp = ");

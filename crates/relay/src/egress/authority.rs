@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256,
 };
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -82,7 +82,12 @@ pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAutho
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let permitted_subtrees = hosts.iter().map(|host| GeneralSubtree::DnsName((*host).to_owned())).collect();
-    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+    // Names of other kinds are allowed unless they are excluded.
+    let excluded_subtrees = vec![
+        GeneralSubtree::IpAddress(CidrSubnet::V4([0; 4], [0; 4])),
+        GeneralSubtree::IpAddress(CidrSubnet::V6([0; 16], [0; 16])),
+    ];
+    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees });
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
     let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
     Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })

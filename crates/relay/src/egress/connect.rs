@@ -84,7 +84,7 @@ pub async fn open(
 
 /// Returns true if a route is for the destination.
 fn intercepts(listener: &Listener, destination: &Destination) -> bool {
-    !listener.tunnel.contains(destination) && listener.routes.has_host(&destination.host)
+    !listener.tunnel.contains(destination) && listener.routes.has_destination(&destination.host, destination.port)
 }
 
 /// Serves requests inside a tunnel, as the destination.

@@ -127,7 +127,7 @@ mod tests {
                 loaded.looked -= LOOK_INTERVAL;
             }
         };
-        let authority = || Authority::create("test", Validity::days(1)).unwrap();
+        let authority = || Authority::create("test", Validity::days(2)).unwrap();
         write(authority().cert_pem());
         let first = tls.config(&upstream).unwrap();
         assert!(Arc::ptr_eq(&first, &tls.config(&upstream).unwrap()));

@@ -122,7 +122,7 @@ async fn without_an_engine_no_value_of_a_response_passes() {
         assert!(find(&reply.body, CANARY.as_bytes()).is_none());
     }
     // An envelope that cannot be opened does not pass either.
-    upstream.respond(json("{\"card\":\"sw1:abc\"}"), Then::Serve);
+    upstream.respond(json(&format!("{{\"card\":\"sw1:{}\"}}", "A".repeat(60))), Then::Serve);
     send(relay.address(), get("/reveal/x")).await.problem(503);
     // A value that is no envelope, and a type that cannot be read.
     upstream.respond(json(&body), Then::Serve);

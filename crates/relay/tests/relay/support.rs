@@ -259,7 +259,7 @@ pub(crate) const fn dead_port() -> u16 {
 /// A directory with the files of the table `engine`.
 pub(crate) fn engine_files() -> TempDir {
     let files = TempDir::new().unwrap();
-    let authority = Authority::create("engine", Validity::days(1)).unwrap();
+    let authority = Authority::create("engine", Validity::days(2)).unwrap();
     let validity = Validity { not_after: authority.not_after(), ..Validity::days(1) };
     let leaf = Leaf { common_name: "relay".into(), names: Vec::new(), usage: Usage::Client, validity };
     let issued = authority.issue(&leaf).unwrap();
@@ -273,7 +273,7 @@ pub(crate) fn engine_files() -> TempDir {
 
 /// Writes `NAME-ca.pem`, and returns chain and key of a server certificate for `localhost`.
 pub(crate) fn server_files(files: &Path, name: &str) -> (String, String) {
-    let authority = Authority::create(name, Validity::days(1)).unwrap();
+    let authority = Authority::create(name, Validity::days(2)).unwrap();
     let validity = Validity { not_after: authority.not_after(), ..Validity::days(1) };
     let names = vec![Name::Dns("localhost".into())];
     let issued = authority.issue(&Leaf { common_name: name.into(), names, usage: Usage::Server, validity }).unwrap();

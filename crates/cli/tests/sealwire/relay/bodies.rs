@@ -16,7 +16,12 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+types = ["application/json", "application/x-ndjson", "text/event-stream"]
 select = ["$.card.number", "$.pan", "$[*].pan"]
+[[route.request]]
+action = "encrypt"
+types = ["application/x-www-form-urlencoded", "multipart/form-data"]
+select = ["$.pan"]
 [[route.response]]
 action = "decrypt"
 select = ["$.card.number", "$.pan", "$[*].pan"]
@@ -30,7 +35,12 @@ app = "shop"
 request_stream = true
 [[route.request]]
 action = "encrypt"
+types = ["application/json", "application/x-ndjson", "text/event-stream"]
 select = ["$.pan", "$[*].pan"]
+[[route.request]]
+action = "encrypt"
+types = ["application/x-www-form-urlencoded", "multipart/form-data"]
+select = ["$.pan"]
 [[route.response]]
 action = "decrypt"
 select = ["$.pan", "$[*].pan"]
@@ -44,7 +54,13 @@ app = "shop"
 request_stream = true
 [[route.request]]
 action = "mask"
+types = ["application/json", "application/x-ndjson", "text/event-stream"]
 select = ["$.pan", "$[*].pan", "$.card.number"]
+mask = "partial(last=4)"
+[[route.request]]
+action = "mask"
+types = ["application/x-www-form-urlencoded", "multipart/form-data"]
+select = ["$.pan"]
 mask = "partial(last=4)"
 "#;
 

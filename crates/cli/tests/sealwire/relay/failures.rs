@@ -52,6 +52,8 @@ fn nothing_passes_while_the_engine_is_gone() {
         let body = format!("{{\"pan\":\"{CANARY}\"}}");
         assert_eq!(site.post("/orders", "application/json", &body).await.0, StatusCode::OK);
         let sealed = site.upstream.last_body();
+        let prefixed = format!("{{\"pan\":\"ev:{CANARY}\"}}");
+        assert_eq!(site.post("/orders", "application/json", &prefixed).await.2, prefixed, "a prefix makes no envelope");
         site.upstream.store("application/json", &[&sealed]);
         assert_eq!(site.get("/orders").await.0, StatusCode::UNPROCESSABLE_ENTITY, "a required value is missing");
         site.engine.take_server().shutdown().await;
@@ -103,6 +105,11 @@ fn bodies_that_cannot_be_edited_do_not_pass() {
             ("text/plain", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
             ("application/json; charset=utf-16", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
             ("application/octet-stream", CANARY.to_owned(), 415),
+            // A service that ignores the type would read JSON, and the relay another grammar.
+            ("text/event-stream", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
+            ("application/x-www-form-urlencoded", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
+            // A prefix makes no envelope.
+            ("application/json", format!("{{\"pan\":null,\"Pan\":\"{CANARY}\"}}"), 422),
             ("multipart/mixed; boundary=x", CANARY.to_owned(), 415),
         ] {
             let (status, _, problem) = site.post("/orders", content_type, &body).await;

@@ -10,7 +10,6 @@ const ROUTES: &str = r#"
 [[route]]
 name = "users"
 listen = "public"
-host = "shop.example"
 path = "/users/{id}/card"
 methods = ["PUT"]
 upstream = "shop"
