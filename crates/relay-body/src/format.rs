@@ -84,6 +84,9 @@ fn is_boundary(text: &str) -> bool {
     (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits) && !text.ends_with(' ')
 }
 
+/// White space in a header value (RFC 9110, section 5.6.3).
+const BLANKS: [char; 2] = [' ', '\t'];
+
 /// Parameters of a header value, `; name=value` or `; name="value"`.
 pub(crate) struct Parameters<'a>(pub(crate) &'a str);
 
@@ -93,18 +96,18 @@ impl<'a> Parameters<'a> {
         let end = self.0.find(';').unwrap_or(self.0.len());
         let (first, rest) = self.0.split_at(end);
         self.0 = rest;
-        first.trim()
+        first.trim_matches(BLANKS)
     }
 
     /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it.
     pub(crate) fn next(&mut self) -> Option<Result<(&'a str, &'a str), BodyError>> {
-        let rest = self.0.trim_start();
+        let rest = self.0.trim_start_matches(BLANKS);
         if rest.is_empty() {
             return None;
         }
         let malformed = BodyError::Unsupported("a malformed header parameter");
         let Some(rest) = rest.strip_prefix(';') else { return Some(Err(malformed)) };
-        let rest = rest.trim_start();
+        let rest = rest.trim_start_matches(BLANKS);
         if rest.is_empty() {
             self.0 = rest;
             return None;
@@ -126,7 +129,11 @@ impl<'a> Parameters<'a> {
                 }
                 _ => return Some(Err(malformed)),
             },
-            None => value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())),
+            None => match value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())) {
+                // Clients send hyphens, slashes and equal signs of a boundary without quotes, so those pass.
+                (value, _) if value.is_empty() || value.contains(['"', '\\']) => return Some(Err(malformed)),
+                parts => parts,
+            },
         };
         self.0 = rest;
         Some(Ok((name, value)))

@@ -135,7 +135,9 @@ impl MultipartScanner {
             return Ok(true);
         }
         let Some(end) = memmem::find(&self.buffer, b"\r\n") else {
-            return if self.buffer.len() > PADDING_MAX { Err(malformed("a malformed delimiter")) } else { Ok(false) };
+            // The last byte can be the CR.
+            let is_too_long = self.buffer.len() > PADDING_MAX + 1;
+            return if is_too_long { Err(malformed("a malformed delimiter")) } else { Ok(false) };
         };
         if end > PADDING_MAX || !self.buffer[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
             return Err(malformed("a malformed delimiter"));
@@ -152,7 +154,9 @@ impl MultipartScanner {
 
     fn header(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
-            return if self.buffer.len() > PART_HEADER_BYTES_MAX { Err(header_too_large()) } else { Ok(false) };
+            // The last bytes can be the begin of the blank line, which does not count.
+            let is_too_large = self.buffer.len() >= PART_HEADER_BYTES_MAX + b"\r\n\r\n".len();
+            return if is_too_large { Err(header_too_large()) } else { Ok(false) };
         };
         if end > PART_HEADER_BYTES_MAX {
             return Err(header_too_large());

@@ -418,11 +418,31 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=q"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5"),
+        with("Content-Disposition: form-data; name=a\""),
+        with("Content-Disposition: form-data; name="),
+        with("Content-Disposition: form-data;\u{a0}name=\"a\""),
+        format!("--xyz\r\n{PART}v\r--xyz\r\n{PART}v\r\n--xyz--"),
         with("X: y"),
         with(&format!("Content-Disposition: form-data; name=\"a\"\r\n{long}")),
     ] {
         assert!(scan(&multipart, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
         check_cuts(&multipart, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
+fn limits_of_parts_do_not_depend_on_cuts() {
+    let multipart = Format::Multipart { boundary: "xyz".into() };
+    for (padding, header, is_allowed) in [(64, 8_192, true), (65, 8_192, false), (64, 8_193, false)] {
+        let fixed = "\r\nContent-Disposition: form-data; name=\"a\"\r\nX: ";
+        let begin = format!("--xyz{}{fixed}", " ".repeat(padding));
+        let body = format!("{begin}{}\r\n\r\nvalue\r\n--xyz--", "y".repeat(header - fixed.len()));
+        let end = begin.len() + header - fixed.len();
+        for at in (5 + padding..12 + padding).chain(end - 2..end + 8) {
+            let parts = [&body.as_bytes()[..at], &body.as_bytes()[at..]];
+            let outcome = scan_parts(&multipart, &rules(&["$.a"]), Limits::default(), parts);
+            assert_eq!(outcome.is_ok(), is_allowed, "{padding} {header} cut at {at}: {outcome:?}");
+        }
     }
 }
 
@@ -544,7 +564,7 @@ proptest! {
                 let event = |document| format!("id: 1\n{}\n\n", text(document).split('\n').map(|line| format!("data: {line}")).collect::<Vec<_>>().join("\r\n"));
                 (Format::EventStream, documents.iter().map(event).collect())
             }
-            _ => (Format::Multipart { boundary: "b".into() }, documents.iter().map(|document| format!("--b\r\n{PART}{}\r\n", text(document))).collect::<String>() + "--b--"),
+            _ => (Format::Multipart { boundary: "bound".into() }, documents.iter().map(|document| format!("--bound\r\n{PART}{}\r\n", text(document))).collect::<String>() + "--bound--"),
         };
         let rules = rules(&["$..a", "$.a"]);
         let whole = scan(&format, &rules, body.as_bytes()).unwrap();
