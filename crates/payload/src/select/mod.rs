@@ -51,6 +51,8 @@ pub struct Selection {
     indexed: States,
     /// Maps a key to the states whose next segment matches it; sorted by key.
     names: Vec<(Box<[u8]>, States)>,
+    /// Lengths of the keys in `names`, as [`length_bit`]s.
+    name_lengths: u64,
     /// Maps an index to the states whose next segment matches it; sorted by index.
     indexes: Vec<(u32, States)>,
     /// Ranks of paths and keys, in a ranked selection.
@@ -120,6 +122,7 @@ impl Selection {
         selection.indexes.sort_unstable();
         selection.indexes.dedup_by(merge_same);
         selection.named = selection.names.iter().fold(0, |all, (_, states)| all | states);
+        selection.name_lengths = selection.names.iter().fold(0, |all, (key, _)| all | length_bit(key));
         selection.indexed = selection.indexes.iter().fold(0, |all, (_, states)| all | states);
         Ok(selection)
     }
@@ -138,6 +141,10 @@ impl Selection {
     /// Returns the position of an object's value under a key, which must not be escaped.
     #[inline]
     pub fn at(&self, object: Position, key: &[u8]) -> Position {
+        // Most keys of a document have the length of no name, which spares the search.
+        if self.name_lengths & length_bit(key) == 0 && self.ranks.is_none() && object.0 & EVERYTHING == 0 {
+            return Position(self.moved(object.0, self.wild));
+        }
         Position(self.at_key(object.0, key))
     }
 
@@ -169,6 +176,7 @@ impl Selection {
             named: 0,
             indexed: 0,
             names: Vec::new(),
+            name_lengths: 0,
             indexes: Vec::new(),
             ranks: None,
         }
@@ -284,6 +292,12 @@ fn merge_same<K: PartialEq>(next: &mut (K, States), kept: &mut (K, States)) -> b
         kept.1 |= next.1;
     }
     same
+}
+
+/// One bit for the length of a key; all long keys share one.
+#[inline]
+const fn length_bit(key: &[u8]) -> u64 {
+    if key.len() < 63 { 1 << key.len() } else { 1 << 63 }
 }
 
 #[inline]
@@ -476,6 +490,30 @@ mod tests {
         let input = [[0x81, 0xa1, b'a'].repeat(126), vec![1]].concat();
         let selection = Selection::parse([path.as_str()]).expect("127 steps");
         assert_eq!(fields(selection, Containers::Whole, &input), [path]);
+    }
+
+    #[test]
+    fn a_step_of_a_position_is_the_step_of_the_walk() {
+        let long = "k".repeat(70);
+        let (named, other_long) = (format!("$['{long}'].b"), "x".repeat(70));
+        let entries = || [PrioritizedEntry::Path("$.a"), PrioritizedEntry::Key("abc")].into_iter();
+        let selections = [
+            Selection::parse([]).expect("no paths parse"),
+            Selection::parse(["$.a", "$..bb[0].c", "$.*.dd", named.as_str()]).expect("paths parse"),
+            Selection::ranked(entries()).expect("entries parse"),
+            Selection::everything(),
+        ];
+        let keys = ["", "a", "b", "bb", "cc", "dd", "abc", "four", long.as_str(), other_long.as_str()];
+        for selection in &selections {
+            for first in keys {
+                let position = selection.at(selection.root(), first.as_bytes());
+                assert_eq!(position.0, selection.at_key(selection.start(), first.as_bytes()), "{first}");
+                for second in keys {
+                    let expected = selection.at_key(position.0, second.as_bytes());
+                    assert_eq!(selection.at(position, second.as_bytes()).0, expected, "{first} {second}");
+                }
+            }
+        }
     }
 
     #[test]
