@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::json::JsonScanner;
+use crate::json::{JsonScanner, check_required};
 use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Limits};
 
 pub(crate) struct EventScanner {
     rules: Arc<[BodyRule]>,
     limits: Limits,
+    scanner: JsonScanner,
     /// The present event.
     held: BytesMut,
     /// Begin of the present line in the event.
@@ -23,13 +24,15 @@ pub(crate) struct EventScanner {
     after_cr: bool,
     /// True until the first event was read, which can begin with a byte order mark.
     is_first: bool,
-    pub(crate) found: Vec<bool>,
+    /// Rules that selected a value other than null.
+    found: Vec<bool>,
 }
 
 impl EventScanner {
     pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
         let found = vec![false; rules.len()];
-        Self { rules, limits, held: BytesMut::new(), line: 0, after_cr: false, is_first: true, found }
+        let scanner = JsonScanner::new(Arc::clone(&rules), limits);
+        Self { rules, limits, scanner, held: BytesMut::new(), line: 0, after_cr: false, is_first: true, found }
     }
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
@@ -58,10 +61,7 @@ impl EventScanner {
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let event = self.held.split().freeze();
         self.event(&event, out)?;
-        match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
-            Some(rule) => Err(BodyError::Missing { rule }),
-            None => Ok(()),
-        }
+        check_required(&self.rules, &self.found)
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
@@ -91,37 +91,39 @@ impl EventScanner {
             out.push(Piece::Literal(event.clone()));
             return Ok(());
         }
-        let mut scanner = JsonScanner::new(Arc::clone(&self.rules), self.limits);
-        match edit(event, &data, &mut scanner) {
-            Ok(pieces) => {
-                out.extend(pieces);
-                for (found, here) in self.found.iter_mut().zip(&scanner.found) {
-                    *found |= here;
-                }
-                Ok(())
-            }
-            Err(BodyError::Malformed { .. }) if self.limits.pass_unparsed => {
-                out.push(Piece::Literal(event.clone()));
-                Ok(())
-            }
+        // The mark of the stream was skipped, and its data has none.
+        self.scanner.restart();
+        let before = out.len();
+        match edit(event, &data, &mut self.scanner, out) {
             // The rules are for the stream, not for each event.
-            Err(error) => Err(error),
+            Ok(()) => self.found.iter_mut().zip(self.scanner.found()).for_each(|(found, here)| *found |= here),
+            Err(BodyError::Malformed { .. }) if self.limits.pass_unparsed => {
+                out.truncate(before);
+                out.push(Piece::Literal(event.clone()));
+            }
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 }
 
 /// Scans the data of an event, whose lines are joined by line feeds.
-fn edit(event: &Bytes, data: &[Range<usize>], scanner: &mut JsonScanner) -> Result<Vec<Piece>, BodyError> {
-    let (mut pieces, mut done) = (Vec::new(), 0);
+fn edit(
+    event: &Bytes,
+    data: &[Range<usize>],
+    scanner: &mut JsonScanner,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), BodyError> {
+    let mut done = 0;
     for (at, range) in data.iter().enumerate() {
         if range.start > done {
             pieces.push(Piece::Literal(event.slice(done..range.start)));
         }
         let before = pieces.len();
-        scanner.push(&event.slice(range.clone()), &mut pieces)?;
+        scanner.push(&event.slice(range.clone()), pieces)?;
         if at + 1 < data.len() {
             // The joint ends a number. It is no part of the event, so its own literal is dropped.
-            scanner.push(&Bytes::from_static(b"\n"), &mut pieces)?;
+            scanner.push(&Bytes::from_static(b"\n"), pieces)?;
             if matches!(pieces.last(), Some(Piece::Literal(joint)) if joint == "\n") {
                 pieces.pop();
             }
@@ -134,11 +136,11 @@ fn edit(event: &Bytes, data: &[Range<usize>], scanner: &mut JsonScanner) -> Resu
         }
         done = range.end;
     }
-    scanner.finish_text(&mut pieces)?;
+    scanner.finish_text(pieces)?;
     if done < event.len() {
         pieces.push(Piece::Literal(event.slice(done..)));
     }
-    Ok(pieces)
+    Ok(())
 }
 
 /// Ranges of the values of `data` fields.

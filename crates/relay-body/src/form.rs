@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::json::check_required;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, BodyRule, Limits};
 
@@ -64,10 +65,7 @@ impl FormScanner {
 
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         self.end_pair(out)?;
-        match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
-            Some(rule) => Err(BodyError::Missing { rule }),
-            None => Ok(()),
-        }
+        check_required(&self.rules, &self.found)
     }
 
     fn hold(&mut self, part: &[u8], limit: &'static str, max: usize) -> Result<(), BodyError> {

@@ -9,17 +9,17 @@ use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Limits};
 
 pub(crate) struct LinesScanner {
-    rules: Arc<[BodyRule]>,
     limits: Limits,
-    /// Scanner of the present line; `None` while the line is blank.
-    line: Option<JsonScanner>,
+    scanner: JsonScanner,
+    /// True while the present line has only white space.
+    is_blank: bool,
     /// The present line, if malformed lines pass.
     held: BytesMut,
 }
 
 impl LinesScanner {
     pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
-        Self { rules, limits, line: None, held: BytesMut::new() }
+        Self { limits, scanner: JsonScanner::new(rules, limits), is_blank: true, held: BytesMut::new() }
     }
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
@@ -38,45 +38,44 @@ impl LinesScanner {
     }
 
     fn part(&mut self, part: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
-        if self.limits.pass_unparsed {
-            if self.held.len() + part.len() > self.limits.record_bytes_max {
-                return Err(BodyError::TooLarge { limit: "line", max: self.limits.record_bytes_max as u64 });
-            }
-            self.held.extend_from_slice(part);
-            return Ok(());
+        self.is_blank &= part.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+        if !self.limits.pass_unparsed {
+            return self.scanner.push(part, out);
         }
-        if self.line.is_none() && is_blank(part) {
-            out.push(Piece::Literal(part.clone()));
-            return Ok(());
+        if self.held.len() + part.len() > self.limits.record_bytes_max {
+            return Err(BodyError::TooLarge { limit: "line", max: self.limits.record_bytes_max as u64 });
         }
-        let line = self.line.get_or_insert_with(|| JsonScanner::new(Arc::clone(&self.rules), self.limits));
-        line.push(part, out)
+        self.held.extend_from_slice(part);
+        Ok(())
     }
 
     fn end_line(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
-        if !self.limits.pass_unparsed {
-            return self.line.take().map_or(Ok(()), |mut line| line.finish(out));
+        let is_blank = std::mem::replace(&mut self.is_blank, true);
+        if self.limits.pass_unparsed {
+            let line = self.held.split().freeze();
+            self.held_line(&line, is_blank, out)?;
+        } else if !is_blank {
+            self.scanner.finish(out)?;
         }
-        let line = self.held.split().freeze();
-        if is_blank(&line) {
-            out.push(Piece::Literal(line));
-            return Ok(());
-        }
-        out.extend(whole(&line, &self.rules, self.limits)?);
+        self.scanner.restart();
         Ok(())
     }
-}
 
-/// Scans one whole text. One that is no JSON passes as a literal.
-pub(crate) fn whole(text: &Bytes, rules: &Arc<[BodyRule]>, limits: Limits) -> Result<Vec<Piece>, BodyError> {
-    let mut scanner = JsonScanner::new(Arc::clone(rules), limits);
-    let mut pieces = Vec::new();
-    match scanner.push(text, &mut pieces).and_then(|()| scanner.finish(&mut pieces)) {
-        Err(BodyError::Malformed { .. }) => Ok(vec![Piece::Literal(text.clone())]),
-        outcome => outcome.map(|()| pieces),
+    /// Scans a line that is complete. One that is no JSON passes as a literal.
+    fn held_line(&mut self, line: &Bytes, is_blank: bool, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let before = out.len();
+        let mut scan =
+            || if is_blank { Ok(()) } else { self.scanner.push(line, out).and_then(|()| self.scanner.finish(out)) };
+        match scan() {
+            Ok(()) if !is_blank => Ok(()),
+            Ok(()) | Err(BodyError::Malformed { .. }) => {
+                out.truncate(before);
+                if !line.is_empty() {
+                    out.push(Piece::Literal(line.clone()));
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
-}
-
-fn is_blank(text: &[u8]) -> bool {
-    text.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
 }

@@ -12,6 +12,7 @@ use sealwire_msgpack::write;
 
 use crate::form::rule_of;
 use crate::format::Parameters;
+use crate::json::check_required;
 use crate::piece::{Hole, Piece, Place};
 use crate::{BodyError, BodyRule, Limits};
 
@@ -80,10 +81,7 @@ impl MultipartScanner {
         if self.state != State::Epilogue || self.epilogue == b"--\r" {
             return Err(malformed("the closing delimiter is missing"));
         }
-        match self.rules.iter().zip(&self.found).position(|(rule, found)| rule.required && !found) {
-            Some(rule) => Err(BodyError::Missing { rule }),
-            None => Ok(()),
-        }
+        check_required(&self.rules, &self.found)
     }
 
     /// Takes one step. Returns false if it needs more bytes.

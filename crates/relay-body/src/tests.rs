@@ -308,6 +308,12 @@ fn lines_keep_their_ends() {
         assert!(scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
         check_cuts(&lines, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
     }
+    // A byte order mark stands at the begin of a body and nowhere else.
+    check(&lines, &["$.a"], "\u{feff}{\"a\":1}\n", &["1"]);
+    for bad in [" \u{feff}{\"a\":1}\n", "\n\u{feff}{\"a\":1}\n", "\r\u{feff}1", "\u{feff}\u{feff}1"] {
+        assert!(scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad:?}");
+        check_cuts(&lines, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
     let passing = Limits { pass_unparsed: true, record_bytes_max: 20, ..Limits::default() };
     let body = b"{\"a\":1}\nnot JSON\n{\"a\":\n\n{\"a\":2}";
     let pieces = scan_parts(&lines, &rules(&["$.a"]), passing, [&body[..]]).unwrap();
