@@ -1,5 +1,7 @@
 //! Tests of all formats: what is found, what is rejected, and that no cut changes the result.
 
+mod cuts;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -520,7 +522,7 @@ fn values_fit_their_place_or_are_rejected() {
 
 /// Cuts of the random test; more in the soak.
 fn cuts() -> u32 {
-    std::env::var("SEALWIRE_RELAY_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(2_000)
+    std::env::var("SEALWIRE_RELAY_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(20_000)
 }
 
 fn json_text() -> impl Strategy<Value = serde_json::Value> {
