@@ -272,6 +272,23 @@ fn keys_that_some_readers_take_for_a_selected_one_are_rejected() {
 }
 
 #[test]
+fn near_keys_are_rejected_beside_descents_and_wildcards() {
+    for (paths, body, is_ok) in [
+        (&["$..card"][..], r#"{"card":1,"x":{"card":2}}"#, true),
+        (&["$..card"], r#"{"CARD":1}"#, false),
+        (&["$..card"], r#"{"x":[{"Card":1}]}"#, false),
+        (&["$..a.card"], r#"{"CARD":1,"a":{"card":1}}"#, true),
+        (&["$..a.card"], r#"{"a":{"CARD":1}}"#, false),
+        (&["$.card", "$.*.x"], r#"{"CARD":1}"#, false),
+        (&["$.card", "$.*"], r#"{"CARD":1}"#, true),
+        (&["$.card", "$.CARD"], r#"{"CARD":1,"card":2}"#, true),
+    ] {
+        let rules: Arc<[BodyRule]> = [BodyRule { rejects_near_keys: true, ..rule(paths, Containers::Deny) }].into();
+        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{paths:?} {body}");
+    }
+}
+
+#[test]
 fn required_values_are_missed() {
     let required =
         |paths: &[&str]| -> Arc<[BodyRule]> { [BodyRule { required: true, ..rule(paths, Containers::Leaves) }].into() };
@@ -386,8 +403,11 @@ fn parts_are_found_by_name() {
         &["one\r\n--xy\r\n", "two"],
     );
     check(&multipart, &["$.f"], &format!("--xyz\r\n{PART}one\r\n--xyz\r\n{file}\u{0}data\r\n--xyz--"), &["\u{0}data"]);
-    let pieces = scan(&multipart, &rules(&["$.f"]), format!("--xyz\r\n{file}d\r\n--xyz--").as_bytes()).unwrap();
-    assert_eq!(pieces.iter().find_map(Piece::hole).unwrap().value, [0xc4, 1, b'd']);
+    // A file without white space can be an envelope, and is a text.
+    for (content, expected) in [("d", &[0xa1, b'd'][..]), ("d d", &[0xc4, 3, b'd', b' ', b'd'])] {
+        let pieces = scan(&multipart, &rules(&["$.f"]), format!("--xyz\r\n{file}{content}\r\n--xyz--").as_bytes());
+        assert_eq!(pieces.unwrap().iter().find_map(Piece::hole).unwrap().value, expected);
+    }
 }
 
 #[test]

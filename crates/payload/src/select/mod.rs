@@ -148,11 +148,14 @@ impl Selection {
         Position(self.at_key(object.0, key))
     }
 
-    /// Returns true if a key that differs from this one only in ASCII case is on a path here, and this one is not.
+    /// Returns true if a key differs only in ASCII case from a name that a path has here, and neither is such a name nor
+    /// selected.
     pub fn is_near(&self, object: Position, key: &[u8]) -> bool {
         let is_here = |states: States| object.0 & states != NOTHING;
-        self.at(object, key).is_nowhere()
-            && self.names.iter().any(|(name, states)| is_here(*states) && name.eq_ignore_ascii_case(key))
+        let mut alike =
+            self.names.iter().filter(|(name, states)| is_here(*states) && name.eq_ignore_ascii_case(key)).peekable();
+        // A descent or a wildcard goes on beneath any key, which says nothing about the name.
+        alike.peek().is_some() && alike.all(|(name, _)| **name != *key) && !self.selects(self.at(object, key))
     }
 
     /// Returns the position of an array's element.
