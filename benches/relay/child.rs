@@ -70,7 +70,8 @@ impl ServerChild {
 
 impl Drop for ServerChild {
     fn drop(&mut self) {
-        drop(self.process.stdin.take());
+        // Not only by the end of its input: a run that failed must not wait for a server that waits for the run.
+        let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }

@@ -80,7 +80,8 @@ fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr) -> String {
              app = \"{APP}\"\n{key}\n"
         );
         if !select.is_empty() {
-            let _ = writeln!(text, "[[route.request]]\naction = \"encrypt\"\nselect = [{select}]");
+            let types = if name == "lines" { "types = [\"application/x-ndjson\"]\n" } else { "" };
+            let _ = writeln!(text, "[[route.request]]\naction = \"encrypt\"\n{types}select = [{select}]");
         }
     }
     let _ = write!(
