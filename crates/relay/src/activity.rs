@@ -35,7 +35,7 @@ pub enum Expired {
     Stalled,
 }
 
-/// What happens on one connection. Shared by its I/O, its exchanges and the task that watches it.
+/// Activity of one connection, shared by its I/O, its exchanges and the task that enforces its time limits.
 #[derive(Debug)]
 pub struct Activity {
     timeouts: Timeouts,

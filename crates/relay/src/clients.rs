@@ -14,7 +14,7 @@ use crate::error::{Failure, Reason};
 /// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
 const TOKEN_BYTES_MIN: usize = 20;
 
-/// Who is let in.
+/// Authentication that a listener asks its clients for.
 pub enum Clients {
     /// Everybody.
     Open,

@@ -165,6 +165,11 @@ impl Editor {
                 None => self.source_ended = true,
             }
         }
+        if let Some(decoder) = self.decoder.take() {
+            let mut rest = Vec::new();
+            decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
+            self.counted(rest.into())?;
+        }
         Ok(self.originals.unwrap_or_default())
     }
 

@@ -52,7 +52,7 @@ const TWINS: [&str; 14] = [
 ];
 
 /// Target of a request that passed [`check`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct CheckedTarget {
     /// Host in lower case without port; an IPv6 address has its brackets. Empty only for HTTP/1.0 without `Host`.
     pub host: Box<str>,
@@ -62,6 +62,13 @@ pub struct CheckedTarget {
     pub path: Box<str>,
     /// Query without `?`.
     pub query: Option<Box<str>>,
+}
+
+impl std::fmt::Debug for CheckedTarget {
+    /// Without path and query, which can hold values to encrypt.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckedTarget").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
 }
 
 /// Checks the head of a request. `is_tls` is the transport that it came over.

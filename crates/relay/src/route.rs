@@ -127,7 +127,7 @@ pub struct Rule {
     pub unneeded: Unneeded,
 }
 
-/// What is done with a value.
+/// Replacement of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Replaces a value by an envelope.

@@ -61,10 +61,17 @@ struct Entry {
 }
 
 /// Segments of a path that a route names.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Segments {
     names: Arc<[Option<Box<str>>]>,
     path: Box<str>,
+}
+
+impl std::fmt::Debug for Segments {
+    /// Without the path, whose segments can be values to encrypt.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Segments").field("names", &self.names).finish_non_exhaustive()
+    }
 }
 
 impl Segments {

@@ -49,7 +49,7 @@ pub struct Upstream {
 /// HTTP versions towards an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What ALPN chooses; HTTP/1.1 without TLS.
+    /// The version that ALPN chooses; HTTP/1.1 without TLS.
     #[default]
     Auto,
     /// HTTP/1.1 only.

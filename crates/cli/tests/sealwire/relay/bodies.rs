@@ -126,6 +126,35 @@ fn compressed_bodies_are_read_and_forwarded_plain() {
     });
 }
 
+/// A body that cannot be read, cut where its decoder still holds output, passes whole or not at all.
+#[test]
+fn a_malformed_body_that_passes_is_complete() {
+    run(async {
+        let routes =
+            ROUTES.replace("path = \"/orders/{*rest}\"", "path = \"/orders/{*rest}\"\nrequest_unparsed = \"pass\"");
+        let site = Site::start(&routes).await;
+        let numbers: String =
+            (0..8_000_u64).map(|at| format!("[{} ", at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+        let body = format!("{{\"a\":{numbers}");
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        std::io::Write::write_all(&mut gzip, body.as_bytes()).unwrap();
+        let whole = gzip.finish().unwrap();
+        let headers = [("content-type", "application/json"), ("content-encoding", "gzip")];
+        for (len, expected) in
+            [(whole.len(), StatusCode::BAD_GATEWAY), (whole.len() - 5, StatusCode::UNPROCESSABLE_ENTITY)]
+        {
+            site.upstream.last.lock().unwrap().take();
+            let sent = Bytes::copy_from_slice(&whole[..len]);
+            let (status, _, problem) = site.send_parts("POST", "/orders/1", &headers, vec![sent]).await;
+            // The upstream's echo of it cannot be read either, which is 502 after the upstream was called.
+            assert_eq!(status, expected, "{}", String::from_utf8_lossy(&problem));
+            let seen = site.upstream.last.lock().unwrap().take().map(|(_, _, _, seen)| seen);
+            assert_eq!(seen.is_some(), expected == StatusCode::BAD_GATEWAY);
+            assert!(seen.is_none_or(|seen| seen == body.as_bytes()), "the body passed in part");
+        }
+    });
+}
+
 /// Masking gives equal masks for equal values, so the output of two cuts can be compared byte for byte.
 #[test]
 fn the_output_does_not_depend_on_the_cuts() {
@@ -170,7 +199,7 @@ fn large_bodies_stream_in_many_batches() {
         assert!(back == body.as_bytes(), "the large body changed");
         assert_eq!(String::from_utf8_lossy(&site.upstream.last_body()).matches("sw1:").count(), 6_000);
         site.upstream.never_saw(CANARY);
-        // The same body is too large where it must be held.
+        // A route that holds bodies rejects this one for its length.
         let (status, _, problem) = site.post("/orders/1", "application/json", &body).await;
         assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{}", String::from_utf8_lossy(&problem));
     });
