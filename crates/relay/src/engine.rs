@@ -87,6 +87,9 @@ impl Scope {
 
     /// Returns true if both rules can share one call.
     fn share_a_call(&self, one: usize, other: usize) -> bool {
+        if one == other {
+            return true;
+        }
         let rules = &self.direction().rules;
         let (Some(first), Some(second)) = (rules.get(one), rules.get(other)) else { return false };
         first.action == second.action && first.app == second.app && self.contexts.get(one) == self.contexts.get(other)
@@ -138,7 +141,7 @@ impl Engine {
     pub async fn replace(&self, scope: &Scope, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
         let holes: Vec<&Hole> = pieces.iter().filter_map(Piece::hole).collect();
         let replacements = self.replacements(scope, &holes).await?;
-        let mut frames = Frames::default();
+        let mut frames = Frames::for_pieces(&pieces, &replacements);
         let mut replacements = replacements.iter();
         for piece in &pieces {
             match piece {
@@ -399,6 +402,16 @@ struct Frames {
 }
 
 impl Frames {
+    /// Reserves about the bytes that the pieces take once the values are replaced.
+    fn for_pieces(pieces: &[Piece], replacements: &[Replacement]) -> Self {
+        let short = pieces.iter().map(|piece| piece.source().len()).filter(|len| *len < COPY_BYTES_MAX);
+        let values = replacements.iter().map(|replacement| match replacement {
+            Replacement::Value(value) => value.len() + 2,
+            Replacement::Unchanged => 0,
+        });
+        Self { done: Vec::new(), small: Vec::with_capacity(short.chain(values).sum()) }
+    }
+
     fn small(&mut self) -> &mut Vec<u8> {
         &mut self.small
     }

@@ -1,0 +1,449 @@
+//! HTTP on one connection of a client: version, time limits, drain and parking.
+//!
+//! hyper keeps about 24 KiB of state and buffers per connection, also while nothing happens. A connection over HTTP/1.1
+//! without traffic is therefore parked: hyper's part of it is dropped, the socket stays, and the next byte creates a new
+//! one. Connections over HTTP/2 are not parked.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use futures_util::future::BoxFuture;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, Service};
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::activity::{Activity, Expired};
+use crate::body::Outgoing;
+use crate::exchange;
+use crate::head_check::{HeadCheck, Upgrade};
+use crate::relay::{Peer, Relay, stops};
+
+/// Time for an idle connection to take its end.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
+/// Time without traffic after which a connection over HTTP/1.1 is parked.
+const PARK_AFTER: Duration = Duration::from_secs(2);
+/// Flow-control window of a stream and of a connection over HTTP/2, in bytes.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Most bytes that wait to be sent, per stream over HTTP/2 and per connection over HTTP/1.1.
+const SEND_BYTES_MAX: usize = 64 << 10;
+/// Most headers of a request over HTTP/1.1.
+const HEADERS_MAX: usize = 100;
+/// Interval and limit of pings over HTTP/2.
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// First bytes of a connection over HTTP/2 (RFC 9113, section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves HTTP on a connection until it ends, is idle for too long, or drains.
+///
+/// The future is boxed: a connection inside a tunnel would contain its own type otherwise.
+pub fn serve<IO>(
+    relay: Arc<Relay>,
+    peer: Arc<Peer>,
+    io: IO,
+    activity: Arc<Activity>,
+    stop: watch::Receiver<bool>,
+) -> BoxFuture<'static, ()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let upgrade = Upgrade::default();
+    let io = ReadAhead::new(HeadCheck::new(io, upgrade.clone(), Arc::clone(&activity)));
+    let (streams_max, header_bytes_max) = (relay.limits.streams_per_connection, relay.limits.header_bytes);
+    let service = Exchanges { relay, peer, activity: Arc::clone(&activity), upgrade };
+    Box::pin(Connection { streams_max, header_bytes_max, activity, stop, service }.serve(io))
+}
+
+/// The exchanges of one connection.
+#[derive(Clone)]
+struct Exchanges {
+    relay: Arc<Relay>,
+    peer: Arc<Peer>,
+    activity: Arc<Activity>,
+    upgrade: Upgrade,
+}
+
+impl Service<Request<Incoming>> for Exchanges {
+    type Response = Response<Outgoing>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Outgoing>, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let in_flight = self.activity.begin(request.version() == Version::HTTP_2);
+        let Self { relay, peer, upgrade, .. } = self.clone();
+        Box::pin(async move {
+            let response = exchange::handle(relay, peer, request, in_flight).await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                upgrade.begins();
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// A connection, without its I/O.
+struct Connection<S> {
+    /// Requests at once and longest head of a request, over HTTP/2.
+    streams_max: u32,
+    header_bytes_max: u32,
+    activity: Arc<Activity>,
+    stop: watch::Receiver<bool>,
+    service: S,
+}
+
+impl<S> Connection<S>
+where
+    S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    async fn serve<IO>(mut self, mut io: ReadAhead<IO>)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        loop {
+            let version = tokio::select! {
+                version = io.version() => version,
+                _ = self.activity.expired() => None,
+                () = stops(&mut self.stop) => None,
+            };
+            match version {
+                Some(Version::HTTP_2) => return Box::pin(self.http2(io)).await,
+                Some(_) => match Box::pin(self.http1(io)).await {
+                    Some(parked) => io = parked,
+                    None => return,
+                },
+                None => {
+                    let _ = timeout(GOODBYE_MAX, io.shutdown()).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O of one that is parked.
+    async fn http1<IO>(&mut self, io: ReadAhead<IO>) -> Option<ReadAhead<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut builder = http1::Builder::new();
+        // `Activity` limits the time of heads.
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .max_buf_size(SEND_BYTES_MAX)
+            .max_headers(HEADERS_MAX);
+        let mut connection = builder.serve_connection(TokioIo::new(io), self.service.clone()).with_upgrades();
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                _ = &mut connection => return None,
+                () = stops(&mut self.stop), if !is_ending => {
+                    Pin::new(&mut connection).graceful_shutdown();
+                    is_ending = true;
+                }
+                () = self.activity.becomes_quiet(PARK_AFTER), if !is_ending => break,
+                expired = self.activity.expired() => {
+                    if expired == Expired::Idle && !is_ending {
+                        Pin::new(&mut connection).graceful_shutdown();
+                        let _ = timeout(GOODBYE_MAX, &mut connection).await;
+                    }
+                    return None;
+                }
+            }
+        }
+        let parts = connection.into_parts()?;
+        Some(parts.io.into_inner().parked(&parts.read_buf))
+    }
+
+    /// Serves requests over HTTP/2 until the connection ends.
+    async fn http2<IO>(mut self, io: ReadAhead<IO>)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.streams_max)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BYTES_MAX)
+            .max_header_list_size(self.header_bytes_max)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_EVERY);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), self.service.clone()));
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = stops(&mut self.stop), if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    is_ending = true;
+                }
+                expired = self.activity.expired() => {
+                    if expired == Expired::Idle && !is_ending {
+                        connection.as_mut().graceful_shutdown();
+                        let _ = timeout(GOODBYE_MAX, connection.as_mut()).await;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// I/O with bytes that were read before hyper asked for them.
+#[derive(Debug)]
+struct ReadAhead<IO> {
+    io: IO,
+    ahead: BytesMut,
+    /// True once a request over HTTP/1.1 was read: the version of a connection does not change.
+    is_http1: bool,
+}
+
+impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
+    fn new(io: IO) -> Self {
+        Self { io, ahead: BytesMut::new(), is_http1: false }
+    }
+
+    /// Returns the I/O of a parked connection, with the bytes in front that hyper has read and not used.
+    fn parked(mut self, unused: &[u8]) -> Self {
+        self.is_http1 = true;
+        let rest = std::mem::replace(&mut self.ahead, BytesMut::from(unused));
+        self.ahead.extend_from_slice(&rest);
+        self
+    }
+
+    /// Waits for the first bytes of a request, and tells its version. Returns `None` if the connection ended.
+    /// Dropping the future loses no byte.
+    async fn version(&mut self) -> Option<Version> {
+        loop {
+            if !self.ahead.is_empty() {
+                let len = self.ahead.len().min(PREFACE.len());
+                if self.is_http1 || self.ahead[..len] != PREFACE[..len] {
+                    return Some(Version::HTTP_11);
+                }
+                if len == PREFACE.len() {
+                    return Some(Version::HTTP_2);
+                }
+            }
+            let mut bytes = [0; PREFACE.len()];
+            match self.io.read(&mut bytes[self.ahead.len()..]).await {
+                Ok(read @ 1..) => {
+                    let begin = self.ahead.len();
+                    self.ahead.extend_from_slice(&bytes[begin..begin + read]);
+                }
+                Ok(0) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let len = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..len]);
+        self.ahead.advance(len);
+        if self.ahead.is_empty() {
+            self.ahead = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for ReadAhead<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::service::service_fn;
+    use tokio::io::DuplexStream;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::activity::{Timeouts, Watched};
+
+    const TIMEOUTS: Timeouts =
+        Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(60), write: Duration::from_secs(15) };
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+    type Io = ReadAhead<HeadCheck<Watched<DuplexStream>>>;
+
+    /// A connection whose responses have a body of `len` bytes, its I/O, and the client's side with room for 64 bytes.
+    fn connection(len: usize) -> (Connection<impl HttpServiceOf>, Io, DuplexStream) {
+        let activity = Arc::new(Activity::new(TIMEOUTS));
+        let (near, far) = tokio::io::duplex(64);
+        let io = HeadCheck::new(Watched::new(near, Arc::clone(&activity)), Upgrade::default(), Arc::clone(&activity));
+        let watched = Arc::clone(&activity);
+        // A dropped sender is a stop.
+        let (running, stop) = watch::channel(false);
+        let running = Arc::new(running);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let _ = &running;
+            let in_flight = watched.begin(request.version() == Version::HTTP_2);
+            async move {
+                drop(in_flight);
+                Ok::<_, Infallible>(Response::new(Outgoing::whole(vec![b'x'; len].into())))
+            }
+        });
+        (Connection { streams_max: 1, header_bytes_max: 1_024, activity, stop, service }, ReadAhead::new(io), far)
+    }
+
+    trait HttpServiceOf:
+        HttpService<Incoming, ResBody = Outgoing, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static
+    {
+    }
+
+    impl<S> HttpServiceOf for S where
+        S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible, Future: Send + 'static>
+            + Clone
+            + Send
+            + 'static
+    {
+    }
+
+    /// Reads a response, and returns the length of its body.
+    async fn response(client: &mut DuplexStream, len: usize) -> usize {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+        let mut body = vec![0; len];
+        client.read_exact(&mut body).await.unwrap();
+        body.iter().filter(|byte| **byte == b'x').count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_traffic_is_parked() {
+        let (mut connection, io, mut client) = connection(10);
+        client.write_all(REQUEST).await.unwrap();
+        let begun = Instant::now();
+        let (parked, len) = tokio::join!(connection.http1(io), response(&mut client, 10));
+        assert_eq!((len, begun.elapsed().as_secs()), (10, PARK_AFTER.as_secs()));
+        assert!(parked.is_some_and(|io| io.ahead.is_empty() && io.is_http1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parked_connection_serves_the_next_request() {
+        let (connection, io, mut client) = connection(10);
+        tokio::spawn(connection.serve(io));
+        for pause in [0, 1, 3, 30, 59] {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            // Cut where the first byte alone wakes the connection, and where the head is incomplete.
+            for cut in [1, 5, REQUEST.len() - 1] {
+                client.write_all(&REQUEST[..cut]).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                client.write_all(&REQUEST[cut..]).await.unwrap();
+                assert_eq!(response(&mut client, 10).await, 10);
+            }
+        }
+        let begun = Instant::now();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.idle.as_secs(), "idleness counts while parked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_stops_after_its_first_byte_expires() {
+        let (connection, io, mut client) = connection(10);
+        tokio::spawn(connection.serve(io));
+        client.write_all(REQUEST).await.unwrap();
+        response(&mut client, 10).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        client.write_all(&REQUEST[..1]).await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.header.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_still_sent_is_not_cut() {
+        let (connection, io, mut client) = connection(10_000);
+        tokio::spawn(connection.serve(io));
+        client.write_all(REQUEST).await.unwrap();
+        // Longer than until a connection is parked, shorter than the limit of a write.
+        tokio::time::sleep(PARK_AFTER * 5).await;
+        assert_eq!(response(&mut client, 10_000).await, 10_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_were_pipelined_are_all_served() {
+        let (connection, io, mut client) = connection(10);
+        tokio::spawn(connection.serve(io));
+        let two = [REQUEST, REQUEST].concat();
+        for _ in 0..2 {
+            client.write_all(&two).await.unwrap();
+            assert_eq!((response(&mut client, 10).await, response(&mut client, 10).await), (10, 10));
+            tokio::time::sleep(PARK_AFTER * 2).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_stays_with_its_version() {
+        let (connection, io, mut client) = connection(10);
+        tokio::spawn(connection.serve(io));
+        client.write_all(REQUEST).await.unwrap();
+        response(&mut client, 10).await;
+        tokio::time::sleep(PARK_AFTER * 2).await;
+        client.write_all(PREFACE).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_version_does_not_depend_on_the_cut() {
+        let other = [&PREFACE[..23], b"X"].concat();
+        for (bytes, version) in
+            [(&PREFACE[..], Version::HTTP_2), (REQUEST, Version::HTTP_11), (&other, Version::HTTP_11)]
+        {
+            for cut in 1..PREFACE.len() {
+                let (_, mut io, mut client) = connection(10);
+                let (found, ()) = tokio::join!(io.version(), async {
+                    client.write_all(&bytes[..cut]).await.unwrap();
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    client.write_all(&bytes[cut..]).await.unwrap();
+                });
+                assert_eq!(found, Some(version), "{cut}");
+                let mut read = vec![0; bytes.len()];
+                io.read_exact(&mut read).await.unwrap();
+                assert_eq!(read, bytes);
+            }
+        }
+    }
+}
