@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -13,6 +14,8 @@ use crate::setup::Setup;
 const MIB: f64 = 1_048_576.0;
 /// Connections that are opened at once.
 const AT_ONCE: usize = 50;
+/// Time in which the memory of idle connections is given back.
+const SETTLE: Duration = Duration::from_secs(20);
 /// Most memory of the relay with all connections, in MiB.
 const RESIDENT_MIB_MAX: f64 = 200.0;
 
@@ -39,8 +42,11 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
         }
         Ok::<_, io::Error>(open)
     })?;
-    let after = setup.relay.resident()?;
     let count = format!("idle: {} connections", open.len());
+    report.add(format!("{count}, relay, just used"), "MiB", &[setup.relay.resident()? / MIB], Ask::None);
+    // Until the connections are parked and the allocator has given their memory back.
+    std::thread::sleep(if setup.is_smoke { Duration::ZERO } else { SETTLE });
+    let after = setup.relay.resident()?;
     report.add(format!("{count}, relay"), "MiB", &[after / MIB], Ask::AtMost(RESIDENT_MIB_MAX));
     report.add(format!("{count}, per connection"), "KiB", &[(after - before) / 1_024.0 / open.len() as f64], Ask::None);
     Ok(())

@@ -44,6 +44,8 @@ pub struct Activity {
     is_http2: AtomicBool,
     /// True if a part of the next head has arrived, also while an exchange runs.
     is_within_head: AtomicBool,
+    /// True while a write, a flush or the end of the connection waits for the client.
+    is_sending: AtomicBool,
     since: Mutex<Since>,
     /// Responses of the exchanges that run.
     offers: Mutex<Vec<Weak<Offer>>>,
@@ -67,6 +69,7 @@ impl Activity {
             in_flight: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
             is_within_head: AtomicBool::new(false),
+            is_sending: AtomicBool::new(false),
             since: Mutex::new(Since::Head(Instant::now())),
             offers: Mutex::default(),
             received: AtomicU64::new(0),
@@ -140,6 +143,25 @@ impl Activity {
         if now >= due { Err(expired) } else { Ok(due.min(next)) }
     }
 
+    /// Waits until nothing has happened for this time: no exchange, no part of a head, nothing left to send. Returns
+    /// never before the first exchange. Safe to drop.
+    pub async fn becomes_quiet(&self, time: Duration) {
+        loop {
+            let now = Instant::now();
+            let is_busy = self.in_flight.load(Ordering::Acquire) > 0
+                || self.is_within_head.load(Ordering::Acquire)
+                || self.is_sending.load(Ordering::Acquire);
+            let due = match *self.since() {
+                Since::Idle(since) if !is_busy => since + time,
+                _ => now + time,
+            };
+            if now >= due {
+                return;
+            }
+            tokio::time::sleep_until(due).await;
+        }
+    }
+
     /// Waits until a limit has passed. Safe to drop.
     pub async fn expired(&self) -> Expired {
         loop {
@@ -197,6 +219,7 @@ impl<T> Watched<T> {
 
     /// Passes progress on, and turns a stall that lasts too long into an error.
     fn progress<R>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        self.activity.is_sending.store(poll.is_pending(), Ordering::Release);
         if poll.is_ready() {
             self.stalled = None;
             return poll;
@@ -235,6 +258,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.activity.is_sending.store(true, Ordering::Release);
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 

@@ -11,6 +11,7 @@ pub mod clients;
 pub mod coding;
 pub mod completion;
 pub mod config;
+pub mod connection;
 pub mod doctor;
 pub mod edit;
 pub mod egress;

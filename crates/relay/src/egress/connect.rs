@@ -22,8 +22,8 @@ use super::Destination;
 use crate::activity::{Activity, Timeouts, Watched};
 use crate::body::Outgoing;
 use crate::config::Unlisted;
+use crate::connection;
 use crate::error::{Failure, Reason};
-use crate::listener;
 use crate::relay::{Listener, Peer, Relay, stops};
 use crate::request_check::CheckedTarget;
 use crate::upstream::address::dial_host;
@@ -104,7 +104,7 @@ async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination,
     match timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(io)).await {
         Ok(Ok(stream)) => {
             let inside = Arc::new(peer.inside(destination));
-            listener::serve_inside(Arc::clone(&relay), inside, stream, activity, peer.stop.clone()).await;
+            connection::serve(Arc::clone(&relay), inside, stream, activity, peer.stop.clone()).await;
         }
         // Among them clients that pin the destination's certificate: list it under `tunnel`.
         _ => relay.metrics.handshake_failed(&peer.listener.name),
