@@ -5,8 +5,9 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::{Caller, Endpoint};
+use super::Caller;
 use sealwire_access::{Identity, Principal, PrincipalKind};
+use sealwire_spans::Endpoint;
 
 /// One configuration key.
 #[derive(Clone, Copy, Debug)]

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use sealwire_audit::OnFailure;
 use sealwire_schedule::Order;
+use sealwire_spans::Endpoint;
+pub use sealwire_spans::Settings as TraceSettings;
 use sealwire_store_postgres::PostgresTls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -73,7 +75,7 @@ pub struct Config {
     /// Where spans of calls go.
     pub sweep: SweepSettings,
     /// See there.
-    pub traces: Traces,
+    pub traces: TraceSettings,
     /// Log level and format.
     pub log: Log,
 }
@@ -379,59 +381,15 @@ pub struct SweepSettings {
 }
 
 /// `[traces]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Traces {
-    /// The collector that takes them; `None`: no spans are made.
-    pub endpoint: Option<Endpoint>,
-    /// How many of a million calls without a trace context are traced.
-    pub sample_ppm: u32,
-    /// Most spans made in a second.
-    pub spans_per_s_max: u32,
-    /// Most spans that wait to be sent.
-    pub queue_spans: usize,
-    /// Most spans sent together.
-    pub batch_spans: usize,
-    /// How long the first of a batch waits for others.
-    pub batch: Duration,
-    /// How long sending one may take, and all of what is left at the stop.
-    pub timeout: Duration,
-}
-
-impl Traces {
-    fn take(values: &mut Values) -> Self {
-        Self {
-            endpoint: Endpoint::parse(&values.text("traces", "endpoint")),
-            sample_ppm: values.number("traces", "sample_ratio") as u32,
-            spans_per_s_max: values.number("traces", "spans_per_s_max") as u32,
-            queue_spans: values.number("traces", "queue_spans") as usize,
-            batch_spans: values.number("traces", "batch_spans") as usize,
-            batch: Duration::from_millis(values.number("traces", "batch_ms")),
-            timeout: Duration::from_millis(values.number("traces", "timeout_ms")),
-        }
-    }
-}
-
-/// An address in plain HTTP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// A name or an IP address, and a port.
-    pub authority: String,
-    /// The path, with a query if there is one.
-    pub path: String,
-}
-
-impl Endpoint {
-    /// Reads `http://host[:port][/path]`. `None` for anything else, and for one with a user or a password in it.
-    pub fn parse(text: &str) -> Option<Self> {
-        let uri: http::Uri = text.parse().ok().filter(|uri: &http::Uri| uri.scheme_str() == Some("http"))?;
-        let (authority, path) = (uri.authority()?, uri.path_and_query().map_or("/", |path| path.as_str()));
-        // A user in front of the host is none of it.
-        let port = match authority.as_str().strip_prefix(authority.host())? {
-            "" => 80,
-            port => port.strip_prefix(':')?.parse().ok().filter(|port: &u16| *port != 0)?,
-        };
-        let authority = format!("{}:{port}", authority.host());
-        (!authority.starts_with(':')).then(|| Self { authority, path: path.to_owned() })
+fn traces(values: &mut Values) -> TraceSettings {
+    TraceSettings {
+        endpoint: Endpoint::parse(&values.text("traces", "endpoint")),
+        sample_ppm: values.number("traces", "sample_ratio") as u32,
+        spans_per_s_max: values.number("traces", "spans_per_s_max") as u32,
+        queue_spans: values.number("traces", "queue_spans") as usize,
+        batch_spans: values.number("traces", "batch_spans") as usize,
+        batch: Duration::from_millis(values.number("traces", "batch_ms")),
+        timeout: Duration::from_millis(values.number("traces", "timeout_ms")),
     }
 }
 
@@ -594,7 +552,7 @@ impl Config {
                 interval_s: values.number("sweep", "interval_s"),
                 rows_per_s: values.number("sweep", "rows_per_s"),
             },
-            traces: Traces::take(values),
+            traces: traces(values),
             log: Log {
                 format: if format == "json" { LogFormat::Json } else { LogFormat::Human },
                 filter: values.text("log", "filter"),

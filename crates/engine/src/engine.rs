@@ -18,8 +18,8 @@ use sealwire_jobs::failures::Failures;
 use sealwire_jobs::scheduler::Scheduler;
 use sealwire_jobs::tokens::Collection;
 use sealwire_jobs::tokens::store_io::Tokens;
+use sealwire_spans::Traces;
 use sealwire_telemetry::metrics::{Metrics, SweepAction, SweepOutcome};
-use sealwire_telemetry::traces::Traces;
 
 /// State that all connections share.
 #[derive(Debug)]

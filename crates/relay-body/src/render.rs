@@ -59,9 +59,7 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
 /// Returns true if a JSON string can hold the text as it is. Looks at every byte, because the compiler makes vector
 /// instructions of a loop without an early end.
 fn is_plain(text: &[u8]) -> bool {
-    text.iter().fold(true, |plain, byte| {
-        plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\')
-    })
+    text.iter().fold(true, |plain, byte| plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\'))
 }
 
 /// A scalar as text. A form, a header and a URL know no types.

@@ -37,8 +37,8 @@ use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
 use sealwire_jobs::scheduler::Scheduler;
 use sealwire_jobs::tokens::now;
+use sealwire_spans::{Service, Traces};
 use sealwire_telemetry::metrics::AppGauges;
-use sealwire_telemetry::traces::Traces;
 
 /// Pause after a failed attempt to finish the start on a store that was sealed.
 const COMPLETION_PAUSE: Duration = Duration::from_secs(1);
@@ -179,7 +179,8 @@ impl Server {
         if let Some(key) = audit_key {
             audit.open(&config.audit, key, apps.instance(), &state)?;
         }
-        let traces = Traces::start(&config.traces, apps.instance(), &state.metrics).map_err(StartError::Traces)?;
+        let service = Service { name: "sealwire", instance: apps.instance() };
+        let traces = Traces::start(&config.traces, service, &state.metrics.traces).map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
         let ahead = KeyWarmer::new(&config.crypto);

@@ -13,7 +13,6 @@ mod process;
 mod providers;
 mod reference;
 mod sweeps;
-mod traces;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -28,6 +27,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 use sealwire_schedule::{Class, Gauges};
+use sealwire_spans::SpanMetrics;
 use sealwire_store::{BatchStats, Observer, Pressure, Waiting};
 
 use crate::readiness::{Condition, Readiness};
@@ -36,15 +36,13 @@ pub use access::AccessMetrics;
 use process::Process;
 pub use providers::{ProviderMetrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState, UNKNOWN_PROVIDER};
 pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
-pub use traces::TraceMetrics;
 
 /// Reads what the audit trail says of itself, at each scrape.
 type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
     AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel,
-    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, TraceLabel,
-    WaitingLabel,
+    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -659,7 +657,7 @@ pub struct Metrics {
     /// Decisions on permissions.
     pub access: AccessMetrics,
     /// Spans of calls.
-    pub traces: TraceMetrics,
+    pub traces: SpanMetrics,
     /// Counters of background sweeps.
     pub sweeps: SweepMetrics,
     /// Metrics of the providers that wrap and unwrap root keys.
@@ -775,7 +773,9 @@ impl Metrics {
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
         let audit_head = register(&mut registry, "sealwire_audit_checkpoint", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
-        let traces = TraceMetrics::new(&mut registry);
+        let traces = SpanMetrics::default();
+        register(&mut registry, "sealwire_spans_total", traces.spans.clone());
+        register(&mut registry, "sealwire_spans_waiting", traces.waiting.clone());
         let sweeps = SweepMetrics::new(&mut registry);
         let providers = ProviderMetrics::new(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });

@@ -1,201 +1,125 @@
-//! Traces: the selection of requests that are kept as spans, and the queue to their exporter. Nothing here waits.
+//! The span of a request to the engine: names, counts, times and the principal. Never a value, token, path, context or
+//! reason.
 //!
-//! A request is kept if its client's `traceparent` is sampled or, without a valid `traceparent`, at random; never more
-//! than `traces.spans_per_s_max` per second. The decision is made when the request begins. Its span is made at its end,
-//! beside its audit record. A span that finds the queue full is dropped and counted.
-//!
-//! Without a collector this costs one branch per request, and no thread.
+//! Attributes follow OpenTelemetry's conventions for RPC where these have a name; others begin with `sealwire.`. Times in
+//! the queue and at work are attributes and no spans: they are sums over slices, between which other requests ran.
 
-mod exporter;
-mod span;
+use std::time::Duration;
 
-use std::fmt;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use sealwire_access::Principal;
+use sealwire_spans::{Attribute, SpanEnd};
+use sealwire_wire::ErrorCode;
 
-use sealwire_wire::TraceContext;
+use crate::metrics::{CallCode, CallTimes, MethodLabel};
 
-use crate::metrics::{Metrics, TraceLabel};
-use exporter::Exporter;
-pub use span::RequestEnd;
-use span::Span;
-
-/// A million, of which `traces.sample_ratio` is a part.
-const MILLION: u64 = 1_000_000;
-
-/// The traces, if there are any.
-#[derive(Debug, Default)]
-pub struct Traces(Option<Arc<Tracer>>);
-
-/// A call that is kept, under its caller's span if it named one.
-#[derive(Clone, Copy, Debug)]
-pub struct Traced(Option<TraceContext>);
-
-struct Tracer {
-    sample_ppm: u32,
-    rate: Rate,
-    exporter: Exporter,
-    metrics: Arc<Metrics>,
+/// Facts about a request at its end.
+#[derive(Debug)]
+pub struct RequestEnd<'a> {
+    /// Method.
+    pub method: MethodLabel,
+    /// Outcome.
+    pub code: CallCode,
+    /// Principal.
+    pub principal: &'a Principal,
+    /// The app that the request named.
+    pub app: Option<&'a str>,
+    /// The collection that the request named.
+    pub collection: Option<&'a str>,
+    /// Fields that were worked on, and the number of those that failed.
+    pub fields: (u64, u64),
+    /// Bytes of the request.
+    pub bytes: u64,
+    /// Set if the job ended by itself.
+    pub times: Option<CallTimes>,
+    /// Time since the last byte of the request arrived.
+    pub took: Duration,
 }
 
-impl Traces {
-    /// Starts what sends spans, if a collector is configured. `instance` names this engine.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread or no event queue.
-    pub fn start(config: &sealwire_config::Traces, instance: String, metrics: &Arc<Metrics>) -> io::Result<Self> {
-        let Some(endpoint) = config.endpoint.clone() else { return Ok(Self(None)) };
-        tracing::info!(collector = %endpoint.authority, "spans of calls are sent");
-        Ok(Self(Some(Arc::new(Tracer {
-            sample_ppm: config.sample_ppm,
-            rate: Rate::new(config.spans_per_s_max),
-            exporter: Exporter::start(config, endpoint, instance, Arc::clone(metrics))?,
-            metrics: Arc::clone(metrics),
-        }))))
-    }
-
-    /// Returns true if any request is kept.
-    pub fn is_on(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Decides whether a request that begins is kept.
-    #[inline]
-    pub fn sample(&self, traceparent: Option<&str>) -> Option<Traced> {
-        self.0.as_ref()?.sample(traceparent)
-    }
-
-    /// Takes the span of a call that was kept.
-    pub fn ended(&self, traced: Traced, ended: RequestEnd<'_>) {
-        if let Some(tracer) = &self.0 {
-            tracer.exporter.take(Span::new(traced.0, ended));
+impl RequestEnd<'_> {
+    /// Returns the span's end.
+    pub fn span(&self) -> SpanEnd {
+        let mut attributes = vec![
+            Attribute::text("rpc.system.name", "sealwire"),
+            Attribute::text("rpc.method", self.method.as_str()),
+            Attribute::text("rpc.response.status_code", self.code.as_str()),
+            Attribute::text("sealwire.principal", self.principal.as_str().to_owned()),
+            Attribute::number("sealwire.fields", self.fields.0),
+            Attribute::number("sealwire.field_errors", self.fields.1),
+            Attribute::number("sealwire.request_bytes", self.bytes),
+        ];
+        attributes.extend(self.app.map(|app| Attribute::text("sealwire.app", app.to_owned())));
+        let collection = self.collection.map(|name| Attribute::text("sealwire.collection", name.to_owned()));
+        attributes.extend(collection);
+        if let Some(times) = &self.times {
+            attributes.push(Attribute::seconds("sealwire.queue_seconds", times.queue));
+            attributes.push(Attribute::seconds("sealwire.work_seconds", times.work));
         }
-    }
-
-    /// Sends what is left, within `traces.timeout_ms`. Blocks for as long.
-    pub fn close(&self) {
-        if let Some(tracer) = &self.0 {
-            tracer.exporter.close();
-        }
+        let failure = is_ours(self.code).then(|| self.code.as_str());
+        SpanEnd { name: self.method.as_str().into(), took: self.took, attributes, failure }
     }
 }
 
-impl Tracer {
-    fn sample(&self, traceparent: Option<&str>) -> Option<Traced> {
-        let caller = traceparent.and_then(TraceContext::parse);
-        let wanted = match &caller {
-            Some(caller) => caller.sampled,
-            None => self.sample_ppm > 0 && rand::random::<u64>() % MILLION < u64::from(self.sample_ppm),
-        };
-        if !wanted {
-            return None;
-        }
-        if !self.rate.take() {
-            self.metrics.traces.spans(TraceLabel::OverRate, 1);
-            return None;
-        }
-        Some(Traced(caller))
-    }
-}
-
-impl fmt::Debug for Tracer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracer").field("sample_ppm", &self.sample_ppm).finish_non_exhaustive()
-    }
-}
-
-/// So many in each second, counted from the start.
-struct Rate {
-    per_s: u32,
-    begun: Instant,
-    /// The second in the upper half, and how many were taken in it.
-    taken: AtomicU64,
-}
-
-impl Rate {
-    fn new(per_s: u32) -> Self {
-        Self { per_s, begun: Instant::now(), taken: AtomicU64::new(0) }
-    }
-
-    fn take(&self) -> bool {
-        self.take_at(self.begun.elapsed())
-    }
-
-    fn take_at(&self, since: Duration) -> bool {
-        let now = since.as_secs();
-        // Relaxed: it guards no other memory.
-        let take = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            // A thread that read the clock first and arrives second counts with the later second.
-            let (second, taken) = if last >> 32 >= now { (last >> 32, last as u32) } else { (now, 0) };
-            (taken < self.per_s).then(|| second << 32 | u64::from(taken + 1))
-        });
-        take.is_ok()
-    }
+/// Returns true if the engine caused the failure. A client's mistake is no error of a server's span.
+fn is_ours(code: CallCode) -> bool {
+    [ErrorCode::Internal, ErrorCode::Unavailable, ErrorCode::Overloaded, ErrorCode::DeadlineExceeded]
+        .into_iter()
+        .any(|ours| code == ours.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-    use sealwire_config::{Config, Endpoint};
+    use sealwire_schedule::Class;
+    use sealwire_wire::Method;
 
-    const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
-
-    fn tracer(sample_ppm: u32) -> Traces {
-        let mut config = Config::defaults(Path::new("")).traces;
-        // Nothing listens there, and nothing is sent.
-        config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
-        (config.sample_ppm, config.spans_per_s_max) = (sample_ppm, 10_000);
-        Traces::start(&config, "test".into(), &Arc::default()).unwrap()
+    fn end(code: CallCode) -> SpanEnd {
+        let times = CallTimes {
+            class: Class::default(),
+            queue: Duration::from_micros(250),
+            work: Duration::from_millis(2),
+            predicted: Duration::ZERO,
+            took: None,
+        };
+        let principal = Principal::from_text("relay.internal").unwrap();
+        let request = RequestEnd {
+            method: Method::Tokenize.into(),
+            code,
+            principal: &principal,
+            app: Some("shop"),
+            collection: Some("people"),
+            fields: (7, 2),
+            bytes: 1 << 40,
+            times: Some(times),
+            took: Duration::from_millis(3),
+        };
+        request.span()
     }
 
     #[test]
-    fn the_caller_decides_and_chance_where_there_is_no_valid_context() {
-        let (never, always) = (tracer(0), tracer(1_000_000));
-        for (traceparent, without, with) in [
-            (Some(SAMPLED), Some(true), Some(true)),
-            (Some(UNSAMPLED), None, None),
-            (None, None, Some(false)),
-            (Some("00-0"), None, Some(false)),
-        ] {
-            let kept =
-                |traces: &Traces| traces.0.as_ref().unwrap().sample(traceparent).map(|Traced(caller)| caller.is_some());
-            assert_eq!((kept(&never), kept(&always)), (without, with), "{traceparent:?}");
-        }
-        assert!(Traces::default().sample(None).is_none());
+    fn a_span_has_the_attributes_of_the_conventions_and_ours() {
+        let end = end(ErrorCode::Overloaded.into());
+        let expected = [
+            Attribute::text("rpc.system.name", "sealwire"),
+            Attribute::text("rpc.method", "tokenize"),
+            Attribute::text("rpc.response.status_code", "overloaded"),
+            Attribute::text("sealwire.principal", "relay.internal"),
+            Attribute::number("sealwire.fields", 7),
+            Attribute::number("sealwire.field_errors", 2),
+            Attribute::number("sealwire.request_bytes", 1 << 40),
+            Attribute::text("sealwire.app", "shop"),
+            Attribute::text("sealwire.collection", "people"),
+            Attribute::seconds("sealwire.queue_seconds", Duration::from_micros(250)),
+            Attribute::seconds("sealwire.work_seconds", Duration::from_millis(2)),
+        ];
+        assert_eq!((&*end.name, end.took, end.failure), ("tokenize", Duration::from_millis(3), Some("overloaded")));
+        assert_eq!(end.attributes, expected);
     }
 
     #[test]
-    fn chance_keeps_about_its_part() {
-        let traces = tracer(100_000);
-        let tracer = traces.0.as_ref().unwrap();
-        let kept = (0..10_000).filter(|_| tracer.sample(None).is_some()).count();
-        // Fair draws miss this once in 10^50 runs.
-        assert!((500..1_500).contains(&kept), "{kept}");
-    }
-
-    #[test]
-    fn a_second_has_so_many_and_no_more() {
-        let rate = Rate::new(3);
-        for (at_ms, taken) in [
-            (0, true),
-            (10, true),
-            (999, true),
-            (999, false),
-            (1_000, true),
-            // A clock that was read before another's.
-            (999, true),
-            (1_001, true),
-            (999, false),
-            (1_999, false),
-            (9_000_000, true),
-        ] {
-            assert_eq!(rate.take_at(Duration::from_millis(at_ms)), taken, "{at_ms}");
+    fn only_failures_of_the_engine_are_errors_of_its_spans() {
+        for code in CallCode::ALL {
+            let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"].contains(&code.as_str());
+            assert_eq!(end(code).failure, fails.then(|| code.as_str()));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use allocation_counter::measure;
-use sealwire_config::{self, Config, Endpoint};
+use sealwire_config::Config;
 use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
@@ -19,7 +19,7 @@ use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkLimits};
-use sealwire_telemetry::traces::Traces;
+use sealwire_spans::{Endpoint, Service, SpanMetrics, Traces};
 use sealwire_wire::OnError;
 
 /// Makes an app with an old and a new key.
@@ -137,7 +137,8 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let mut config = Config::defaults(Path::new("")).traces;
-    let traces = |config: &sealwire_config::Traces| Traces::start(config, "test".into(), &Arc::default()).unwrap();
+    let service = || Service { name: "test", instance: String::new() };
+    let traces = |settings: &_| Traces::start(settings, service(), &SpanMetrics::default()).unwrap();
     let off = traces(&config);
     config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
     let on = traces(&config);

@@ -31,8 +31,8 @@ use sealwire_jobs::failures::log_failure;
 use sealwire_jobs::job::{Finished, Job, JobSpec, Outcome};
 use sealwire_jobs::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_jobs::tokens::store_io::Resumed;
+use sealwire_spans::Traced;
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
-use sealwire_telemetry::traces::Traced;
 
 /// Bytes of a response before its result at most.
 const REPLY_HEAD_BYTES: usize = 16;

@@ -4,8 +4,9 @@ use super::Connection;
 use super::audit::{RejectedRequest, RequestSummary};
 use sealwire_engine::operation::RequestOptions;
 use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_spans::Traced;
 use sealwire_telemetry::metrics::{CallCode, CallTimes};
-use sealwire_telemetry::traces::{RequestEnd, Traced};
+use sealwire_telemetry::traces::RequestEnd;
 
 impl Connection {
     /// Ends the span of a request that is kept.
@@ -22,7 +23,7 @@ impl Connection {
             times,
             took: arrived.elapsed(),
         };
-        self.engine.traces.ended(traced, ended);
+        self.engine.traces.ended(traced, ended.span());
     }
 
     /// Ends the span of a request that did not begin. A request that cannot be decoded has no span.

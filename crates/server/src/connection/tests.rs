@@ -21,8 +21,8 @@ use sealwire_engine::audit::Audit;
 use sealwire_engine::operation::Operation;
 use sealwire_engine::operations::{self, Decoded};
 use sealwire_jobs::scheduler::Scheduler;
+use sealwire_spans::Traces;
 use sealwire_telemetry::Telemetry;
-use sealwire_telemetry::traces::Traces;
 
 /// How long the engine keeps what a principal may do.
 const CACHE: Duration = Duration::from_secs(300);
@@ -67,7 +67,7 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
         tokens: None,
         io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
         audit,
-        traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
+        traces: Traces::default(),
         limits: config.limits.clone(),
         evervault: Arc::default(),
         failures: sealwire_jobs::failures::Failures::default(),

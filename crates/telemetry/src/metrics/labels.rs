@@ -153,20 +153,6 @@ label! {
 }
 
 label! {
-    /// Outcome of a span.
-    TraceLabel {
-        /// The collector has it.
-        Sent = "sent",
-        /// The queue was full.
-        NoRoom = "no_room",
-        /// The collector did not take it.
-        Undelivered = "undelivered",
-        /// Not made: the second had as many as there may be.
-        OverRate = "over_rate",
-    }
-}
-
-label! {
     /// Operation of the token store.
     StoreLabel {
         /// To take new rows.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
-use sealwire_config::{Config, Endpoint};
+use sealwire_config::Config;
+use sealwire_spans::Endpoint;
 use sealwire_token::Format;
 use sealwire_wire::{TokenLookupScope, TokenMap, TokenizeOptions};
 use serde_json::Value;

@@ -10,11 +10,12 @@
 //! connection carries one batch. A batch of which an attempt was cut off may arrive twice, with the same ids. Plain
 //! HTTP to a collector beside the engine; HTTPS is that collector's to speak.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -26,10 +27,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::span::{self, Span};
-use crate::log_throttle::LogThrottle;
-use crate::metrics::{Metrics, TraceLabel};
-use sealwire_config::Endpoint;
+use crate::metrics::{SpanMetrics, SpanOutcome};
+use crate::span::{self, Service, Span};
+use crate::{Endpoint, Settings};
 
 /// How often a batch is sent, if the collector may take it another time.
 const ATTEMPTS_MAX: u32 = 4;
@@ -41,34 +41,34 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The way to the collector.
-pub(super) struct Exporter {
+pub(crate) struct Exporter {
     queue: mpsc::Sender<Span>,
     batch_spans: usize,
     /// A batch is there.
     full: Arc<Notify>,
-    metrics: Arc<Metrics>,
+    metrics: SpanMetrics,
     /// To stop the thread, and to wait for it.
     thread: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Exporter {
     /// Starts the thread `sealwire-traces`.
-    pub(super) fn start(
-        config: &sealwire_config::Traces,
+    pub(crate) fn start(
+        settings: &Settings,
         endpoint: Endpoint,
-        instance: String,
-        metrics: Arc<Metrics>,
+        service: Service,
+        metrics: SpanMetrics,
     ) -> io::Result<Self> {
-        let (queue, spans) = mpsc::channel(config.queue_spans);
+        let (queue, spans) = mpsc::channel(settings.queue_spans);
         let (stop, stopped) = oneshot::channel();
         let full = Arc::<Notify>::default();
         let sender = Sender {
             endpoint,
-            instance,
-            config: config.clone(),
+            service,
+            settings: settings.clone(),
             full: Arc::clone(&full),
-            metrics: Arc::clone(&metrics),
-            failures: LogThrottle::default(),
+            metrics: metrics.clone(),
+            is_failing: Cell::new(false),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("sealwire-traces".into()).spawn(move || {
@@ -76,23 +76,23 @@ impl Exporter {
             // A name server that does not answer is not waited for.
             runtime.shutdown_background();
         })?;
-        let batch_spans = config.batch_spans.min(config.queue_spans);
+        let batch_spans = settings.batch_spans.min(settings.queue_spans);
         Ok(Self { queue, batch_spans, full, metrics, thread: Mutex::new(Some((stop, thread))) })
     }
 
     /// Queues a span, or drops it where there is no room.
-    pub(super) fn take(&self, span: Span) {
+    pub(crate) fn take(&self, span: Span) {
         // The first of a batch is out of the queue already.
-        let waiting = self.metrics.traces.waits();
+        let waiting = self.metrics.enter();
         if self.queue.try_send(span).is_err() {
-            self.metrics.traces.over(TraceLabel::NoRoom, 1);
+            self.metrics.leave(SpanOutcome::NoRoom, 1);
         } else if waiting >= self.batch_spans {
             self.full.notify_one();
         }
     }
 
     /// Has what is left sent, and waits for it, no longer than one attempt may take.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((stop, thread)) = thread {
             let _ = stop.send(());
@@ -105,11 +105,12 @@ impl Exporter {
 /// The thread's half.
 struct Sender {
     endpoint: Endpoint,
-    instance: String,
-    config: sealwire_config::Traces,
+    service: Service,
+    settings: Settings,
     full: Arc<Notify>,
-    metrics: Arc<Metrics>,
-    failures: LogThrottle,
+    metrics: SpanMetrics,
+    /// True after a batch that the collector did not take.
+    is_failing: Cell<bool>,
 }
 
 /// Why spans did not arrive.
@@ -157,12 +158,12 @@ impl Sender {
                 self.deliver(&mut batch, 1).await;
             }
         };
-        let in_time = timeout(self.config.timeout, left).await.is_ok();
+        let in_time = timeout(self.settings.timeout, left).await.is_ok();
         let mut lost = batch.len() as u64;
         while queue.try_recv().is_ok() {
             lost += 1;
         }
-        self.metrics.traces.over(TraceLabel::Undelivered, lost);
+        self.metrics.leave(SpanOutcome::Undelivered, lost);
         if !in_time {
             tracing::warn!(lost, "spans are left at the stop; the collector did not take them in time");
         }
@@ -173,7 +174,7 @@ impl Sender {
         while let Some(first) = queue.recv().await {
             batch.push(first);
             tokio::select! {
-                () = sleep(self.config.batch) => (),
+                () = sleep(self.settings.batch) => (),
                 () = self.full.notified() => (),
             }
             self.fill(queue, batch);
@@ -182,7 +183,7 @@ impl Sender {
     }
 
     fn fill(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
-        while batch.len() < self.config.batch_spans {
+        while batch.len() < self.settings.batch_spans {
             let Ok(span) = queue.try_recv() else { return };
             batch.push(span);
         }
@@ -190,19 +191,22 @@ impl Sender {
 
     /// Sends a batch and empties it, whatever comes of it.
     async fn deliver(&self, batch: &mut Vec<Span>, attempts: u32) {
-        let (count, body) = (batch.len() as u64, Bytes::from(span::request(&self.instance, batch)));
+        let (count, body) = (batch.len() as u64, Bytes::from(span::request(&self.service, batch)));
         let mut refused = count;
         for attempt in 1..=attempts {
-            let answer = timeout(self.config.timeout, self.post(body.clone())).await;
+            let answer = timeout(self.settings.timeout, self.post(body.clone())).await;
             let fault = match answer.unwrap_or(Err(ExportFault::Slow)) {
                 Ok(some) => {
                     refused = some.min(count);
+                    if self.is_failing.replace(false) {
+                        tracing::info!("spans reach the collector again");
+                    }
                     break;
                 }
                 Err(fault) => fault,
             };
-            if let Some(suppressed) = self.failures.record(Instant::now()) {
-                tracing::warn!(%fault, spans = count, suppressed, "spans do not reach the collector");
+            if !self.is_failing.replace(true) {
+                tracing::warn!(%fault, spans = count, "spans do not reach the collector");
             }
             if !fault.may_pass() || attempt == attempts {
                 break;
@@ -214,8 +218,8 @@ impl Sender {
             .await;
         }
         batch.clear();
-        self.metrics.traces.over(TraceLabel::Sent, count - refused);
-        self.metrics.traces.over(TraceLabel::Undelivered, refused);
+        self.metrics.leave(SpanOutcome::Sent, count - refused);
+        self.metrics.leave(SpanOutcome::Undelivered, refused);
     }
 
     /// One attempt. How many of the spans the collector refused.
