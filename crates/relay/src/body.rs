@@ -29,13 +29,22 @@ pub type Source = UnsyncBoxBody<Bytes, Failure>;
 /// Creates a source of a client's request. It fails if the relay waits for `idle` without a byte.
 pub fn from_client(body: Incoming, idle: Duration) -> Source {
     let body = body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
-    Idle { body, idle, waits: None }.boxed_unsync()
+    with_idle_limit(body, idle, Failure::request(Reason::ClientTimeout))
+}
+
+/// Creates a source that fails with `late` if the relay waits for `idle` without a byte.
+pub fn with_idle_limit<B>(body: B, idle: Duration, late: Failure) -> Source
+where
+    B: Body<Data = Bytes, Error = Failure> + Unpin + Send + 'static,
+{
+    Idle { body, idle, late, waits: None }.boxed_unsync()
 }
 
 /// Fails if no frame arrives for some time.
 struct Idle<B> {
     body: B,
     idle: Duration,
+    late: Failure,
     /// Set while the relay waits for a frame: a slow upstream is not the client's fault.
     waits: Option<Pin<Box<Sleep>>>,
 }
@@ -52,7 +61,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
         }
         let idle = this.idle;
         ready!(this.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle))).as_mut().poll(cx));
-        Poll::Ready(Some(Err(Failure::request(Reason::ClientTimeout))))
+        Poll::Ready(Some(Err(this.late.clone())))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Method, Request, StatusCode, Version};
 use sealwire_wire::TraceContext;
 use tokio::sync::OwnedSemaphorePermit;
@@ -32,7 +33,7 @@ pub struct Completion {
     /// True once the last byte of the response was given to hyper.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
-    in_flight: InFlight,
+    in_flight: Arc<InFlight>,
 }
 
 impl Completion {
@@ -54,7 +55,7 @@ impl Completion {
             sent_bytes: 0,
             is_complete: false,
             permits: Vec::new(),
-            in_flight,
+            in_flight: Arc::new(in_flight),
         }
     }
 
@@ -71,6 +72,22 @@ impl Completion {
     /// Keeps a permit until the end.
     pub fn holds(&mut self, permit: OwnedSemaphorePermit) {
         self.permits.push(permit);
+    }
+
+    /// The exchange as its connection sees it.
+    pub fn in_flight(&self) -> Arc<InFlight> {
+        Arc::clone(&self.in_flight)
+    }
+
+    /// The client's side of the connection.
+    pub const fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// Notes the request that a stream of the exchange carries. Its trace and method are those of the exchange.
+    pub fn carries(&mut self, request: &Parts) {
+        self.method = request.method.clone();
+        self.traceparent = child_span(request.headers.get("traceparent").and_then(|value| value.to_str().ok()));
     }
 
     /// Notes the client.

@@ -23,21 +23,18 @@ use crate::egress::connect;
 use crate::engine::Scope;
 use crate::error::{Failure, Phase, Reason, problem};
 use crate::headers::{self, Hop};
-use crate::message::{Edited, Message};
 use crate::relay::{Peer, Relay};
-use crate::request_check::{self, CheckedTarget};
-use crate::route::{Direction, Route};
-use crate::route_table::{NoMatch, Segments};
+use crate::request_check;
+use crate::route::Route;
+use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
+use crate::route_table::NoMatch;
 use crate::upstream::Protocol;
 use crate::upstream::body::UpstreamBody;
-use crate::{fields, websocket};
+use crate::upstream::pool::Pool;
+use crate::{ext_proc, fields, websocket};
 
-/// Header with the id of the exchange, in every response.
-const REQUEST_ID: &str = "x-request-id";
 /// Header that marks a response of the relay itself, with the reason.
-const RELAY_ERROR: &str = "sealwire-relay-error";
-/// Header with the client's span.
-const TRACEPARENT: &str = "traceparent";
+pub(crate) const RELAY_ERROR: &str = "sealwire-relay-error";
 
 /// Handles one request. Every failure becomes a problem document.
 pub async fn handle(
@@ -47,13 +44,14 @@ pub async fn handle(
     in_flight: InFlight,
 ) -> Response<Outgoing> {
     let mut completion = Completion::begin(&relay, &peer, &request, in_flight);
+    if peer.listener.kind == ListenKind::ExtProc {
+        return ext_proc::handle(&relay, &peer, completion, request);
+    }
     let mut response = match run(&relay, &peer, &mut completion, request).await {
         Ok(response) => response,
         Err(failure) => refuse(&peer, &mut completion, &failure),
     };
-    if let Ok(id) = HeaderValue::from_str(completion.request_id()) {
-        response.headers_mut().insert(REQUEST_ID, id);
-    }
+    mark(response.headers_mut(), completion.request_id());
     completion.responds(response.status());
     response.map(|body| body.completing(completion))
 }
@@ -79,16 +77,32 @@ async fn run(
         return Err(Failure::request(Reason::Misdirected));
     }
     let (route, segments) = peer.listener.routes.find(&target.host, &parts.method, &target.path).map_err(not_found)?; // 4. A route.
-    if peer.tunnel.as_ref().is_some_and(|tunnel| tunnel.port != route.upstream.upstream().port) {
+    if peer
+        .tunnel
+        .as_ref()
+        .is_some_and(|tunnel| route.upstream.as_ref().is_none_or(|pool| pool.upstream().port != tunnel.port))
+    {
         return Err(Failure::request(Reason::Misdirected));
     }
     completion.takes(&route);
-    let deadline = Instant::now() + route.deadline;
-    let exchange = Exchange { relay, peer, route, segments, target, deadline, client_version: parts.version };
+    let exchange = Exchange {
+        edit: RouteEdit {
+            relay: Arc::clone(relay),
+            deadline: Instant::now() + route.deadline,
+            route,
+            segments,
+            target,
+            request_id: completion.request_id().into(),
+            traceparent: completion.traceparent().map(Into::into),
+        },
+        peer,
+        client_version: parts.version,
+    };
     exchange.run(completion, parts, body).await
 }
 
-const fn not_found(reason: NoMatch) -> Failure {
+/// The failure of a request without a route.
+pub const fn not_found(reason: NoMatch) -> Failure {
     Failure::request(match reason {
         NoMatch::Method => Reason::NoMethod,
         NoMatch::Host | NoMatch::Path => Reason::NoRoute,
@@ -97,12 +111,8 @@ const fn not_found(reason: NoMatch) -> Failure {
 
 /// One request with its route.
 struct Exchange<'a> {
-    relay: &'a Arc<Relay>,
+    edit: RouteEdit,
     peer: &'a Arc<Peer>,
-    route: Arc<Route>,
-    segments: Segments,
-    target: CheckedTarget,
-    deadline: Instant,
     client_version: Version,
 }
 
@@ -113,25 +123,27 @@ impl Exchange<'_> {
         mut parts: Parts,
         body: Incoming,
     ) -> Result<Response<Outgoing>, Failure> {
+        let (relay, route, deadline) = (&self.edit.relay, &self.edit.route, self.edit.deadline);
         let is_head = parts.method == Method::HEAD;
-        let outward = self.scope(&self.route.request, Phase::Request, &parts.headers, completion)?;
-        let inward = self.scope(&self.route.response, Phase::Response, &parts.headers, completion)?;
-        let key = if websocket::is_handshake(&self.route, &parts.method, parts.version, &parts.headers)? {
+        let outward = self.edit.scope(Phase::Request, &parts.headers)?;
+        let inward = self.edit.scope(Phase::Response, &parts.headers)?;
+        let key = if websocket::is_handshake(route, &parts.method, parts.version, &parts.headers)? {
             parts.headers.get(http::header::SEC_WEBSOCKET_KEY).cloned()
         } else {
             None
         };
         let upgrade = key.as_ref().and_then(|_| parts.extensions.remove::<hyper::upgrade::OnUpgrade>());
-        let source = body::from_client(body, self.relay.limits.body_idle());
+        let source = body::from_client(body, relay.limits.body_idle());
+        let upstream = upstream_of(route)?;
         // 5. Values of the request, or a failure before the upstream hears of it.
-        let editing = self.edit_request(completion, &outward, parts, source, key.is_some());
+        let editing = self.edit_request(completion, upstream, &outward, parts, source, key.is_some());
         let late = |_| Failure::request(Reason::ClientTimeout);
-        let request = timeout_at(self.deadline, editing).await.map_err(late)??;
+        let request = timeout_at(deadline, editing).await.map_err(late)??;
         // 6. The upstream.
         let request_failed = request.body().failed();
-        let sent = self.route.upstream.send(request, self.deadline).await;
+        let sent = upstream.send(request, deadline).await;
         let mut response = sent.map_err(|error| {
-            tracing::debug!(route = %self.route.name, error = &error as &dyn std::error::Error, "the upstream failed");
+            tracing::debug!(route = %route.name, error = &error as &dyn std::error::Error, "the upstream failed");
             request_failed
                 .get()
                 .cloned()
@@ -139,55 +151,29 @@ impl Exchange<'_> {
         })?;
         completion.upstream_answered();
         if let (StatusCode::SWITCHING_PROTOCOLS, Some(key), Some(upgrade)) = (response.status(), &key, upgrade) {
-            let editing = fields::edit_headers(&self.relay.engine, &inward, response.headers_mut());
+            let editing = fields::edit_headers(&relay.engine, &inward, response.headers_mut());
             let late = |_| Failure::response(Reason::UpstreamTimeout);
-            timeout_at(self.deadline, editing).await.map_err(late)??;
-            return websocket::start(self.relay, self.peer, (outward, inward), key, upgrade, response);
+            timeout_at(deadline, editing).await.map_err(late)??;
+            return websocket::start(relay, self.peer, (outward, inward), key, upgrade, response);
         }
         // 7. Values of the response. Its head waits for the first of them.
         let editing = self.edit_response(completion, &inward, response, is_head);
-        timeout_at(self.deadline, editing).await.map_err(|_| Failure::response(Reason::UpstreamTimeout))?
-    }
-
-    fn scope(
-        &self,
-        direction: &Direction,
-        phase: Phase,
-        headers: &HeaderMap,
-        completion: &Completion,
-    ) -> Result<Arc<Scope>, Failure> {
-        Ok(Arc::new(Scope {
-            route: Arc::clone(&self.route),
-            phase,
-            contexts: fields::contexts(&direction.rules, headers, &self.segments)?,
-            traceparent: completion.traceparent().map(Into::into),
-            deadline: (phase == Phase::Request).then_some(self.deadline),
-        }))
+        timeout_at(deadline, editing).await.map_err(|_| Failure::response(Reason::UpstreamTimeout))?
     }
 
     async fn edit_request(
         &self,
         completion: &mut Completion,
+        pool: &Pool,
         scope: &Arc<Scope>,
         mut parts: Parts,
         source: Source,
         is_websocket: bool,
     ) -> Result<Request<Outgoing>, Failure> {
-        let engine = &self.relay.engine;
-        let target =
-            fields::edit_target(engine, scope, &self.segments, &self.target.path, self.target.query.as_deref()).await?;
-        fields::edit_headers(engine, scope, &mut parts.headers).await?;
-        let message = Message {
-            relay: self.relay,
-            scope: Arc::clone(scope),
-            headers: &parts.headers,
-            status: None,
-            must_hold: false,
-        };
-        let (body, was_changed) = self.outgoing(completion, message.edit(source).await?);
-        let upstream = self.route.upstream.upstream();
+        let edited = self.edit.request(scope, &mut parts.headers, source).await?;
+        let upstream = pool.upstream();
         let authority =
-            parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(&self.target.host).to_owned();
+            parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(&self.edit.target.host).to_owned();
         let hop = Hop {
             client: self.peer.address.ip(),
             is_tls: self.peer.is_tls,
@@ -200,28 +186,16 @@ impl Exchange<'_> {
         if self.peer.authorizes_by_header() {
             parts.headers.remove(http::header::AUTHORIZATION);
         }
-        if was_changed {
-            let was_decoded = parts.headers.contains_key(http::header::CONTENT_ENCODING);
-            headers::body_of_request_changed(&mut parts.headers, was_decoded);
-        }
-        if self.route.response.rules.iter().any(|rule| rule.body.is_some()) {
-            headers::response_will_be_changed(&mut parts.headers);
-        }
+        self.edit.finish_request_headers(&mut parts.headers, edited.body.was_changed);
         if is_websocket {
             websocket::ask_upstream(&mut parts.headers);
         }
-        if let Some(traceparent) = completion.traceparent().and_then(|text| HeaderValue::from_str(text).ok()) {
-            parts.headers.insert(TRACEPARENT, traceparent);
-        }
-        if let Ok(id) = HeaderValue::from_str(completion.request_id()) {
-            parts.headers.insert(REQUEST_ID, id);
-        }
         // The upstream is addressed by its own name, unless it is the one that the client named.
         parts.headers.remove(HOST);
-        parts.uri = upstream_target(&upstream.base_path, self.route.strip_prefix.as_deref(), &target)?;
+        parts.uri = upstream_target(&upstream.base_path, self.edit.route.strip_prefix.as_deref(), &edited.target)?;
         parts.version = Version::HTTP_11;
         parts.headers.remove(EXPECT);
-        Ok(Request::from_parts(parts, body))
+        Ok(Request::from_parts(parts, held(completion, edited.body)))
     }
 
     async fn edit_response(
@@ -232,65 +206,34 @@ impl Exchange<'_> {
         is_head: bool,
     ) -> Result<Response<Outgoing>, Failure> {
         let (mut parts, body) = response.into_parts();
-        let has_body = !is_head && parts.status != StatusCode::NO_CONTENT && parts.status != StatusCode::NOT_MODIFIED;
-        let edits_body = self.route.response.rules.iter().any(|rule| rule.body.is_some());
-        if edits_body && has_body && parts.status == StatusCode::PARTIAL_CONTENT {
-            return Err(Failure::response(Reason::UpstreamBroken("a part of a body that must be changed")));
-        }
-        if edits_body && has_body && body.is_close_delimited() {
+        let has_body = has_body(is_head, parts.status);
+        if edits_bodies(&self.edit.route.response) && has_body && body.is_close_delimited() {
             return Err(Failure::response(Reason::UpstreamBroken(
                 "a body whose end cannot be told from a broken connection",
             )));
         }
-        let headers_changed = fields::edit_headers(&self.relay.engine, scope, &mut parts.headers).await?;
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
         let must_hold = self.client_version == Version::HTTP_10;
-        let message = Message {
-            relay: self.relay,
-            scope: Arc::clone(scope),
-            headers: &parts.headers,
-            status: Some(parts.status),
-            must_hold,
-        };
-        let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
-            Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
-            edited => edited,
-        };
-        let (mut body, was_changed) = self.outgoing(completion, edited);
-        if !has_body {
-            // Over HTTP/2 such a response can carry bytes, which no rule would see.
-            body = Outgoing::empty();
-        }
+        let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, has_body, must_hold).await?;
         headers::forward_response(&mut parts.headers, "1.1");
-        let reveals = self.route.response.rules.iter().any(|rule| rule.action.reveals());
-        // A response without its body has the headers that it would have with it.
-        if was_changed || (edits_body && !has_body) {
-            let was_decoded = parts.headers.contains_key(http::header::CONTENT_ENCODING);
-            headers::body_of_response_changed(&mut parts.headers, was_decoded, reveals);
-        }
-        if headers_changed && reveals {
-            parts.headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        }
+        self.edit.finish_response_headers(&mut parts.headers, &edited);
         parts.version = Version::HTTP_11;
         parts.extensions.clear();
-        Ok(Response::from_parts(parts, body))
+        Ok(Response::from_parts(parts, held(completion, edited.body)))
     }
+}
 
-    /// The body to send, and true if it was edited.
-    fn outgoing(&self, completion: &mut Completion, edited: Edited) -> (Outgoing, bool) {
-        match edited {
-            // Rules are not applied to trailers, so these pass on passing routes alone.
-            Edited::Unchanged(source) => {
-                let filter = if self.route.pass { headers::filter_trailers } else { HeaderMap::clear };
-                (Outgoing::pass(source, filter), false)
-            }
-            Edited::Held { bytes, memory, was_edited } => {
-                completion.holds(memory);
-                (Outgoing::whole(bytes), was_edited)
-            }
-            Edited::Streams(body) => (*body, true),
-        }
+/// The upstream of a route. Only routes of listeners for external processing have none.
+fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
+    route.upstream.as_ref().ok_or_else(|| Failure::request(Reason::UpstreamUnreachable("the route has no upstream")))
+}
+
+/// Takes a body out of an edited message. Its memory is released at the end of the exchange.
+fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
+    if let Some(memory) = edited.memory {
+        completion.holds(memory);
     }
+    edited.body
 }
 
 /// Target at the upstream: its base path and the client's path without the stripped prefix.
@@ -303,7 +246,7 @@ fn upstream_target(base_path: &str, strip_prefix: Option<&str>, target: &str) ->
 }
 
 /// The response to a failure: a problem document.
-fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Response<Outgoing> {
+pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Response<Outgoing> {
     completion.fails(failure);
     let document = problem(failure, completion.request_id());
     let mut status = failure.status();

@@ -126,11 +126,16 @@ fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
 fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     let mut out = String::new();
     for listener in &compiled.listeners {
-        let kind = if listener.config.kind == ListenKind::Forward { "CONNECT proxy" } else { "reverse proxy" };
+        let kind = match listener.config.kind {
+            ListenKind::Reverse => "reverse proxy",
+            ListenKind::Forward => "CONNECT proxy",
+            ListenKind::ExtProc => "external processor of Envoy",
+        };
         out += &format!("listener {} on {} ({kind})\n", listener.name, listener.config.address);
         for route in config.route.iter().filter(|route| *route.listen == *listener.name) {
             let methods = if route.methods.is_empty() { "any method".to_owned() } else { route.methods.join(", ") };
-            out += &format!("  route {}: {methods} {} {} -> {}\n", route.name, route.host, route.path, route.upstream);
+            let upstream = route.upstream.as_deref().unwrap_or("Envoy's upstream");
+            out += &format!("  route {}: {methods} {} {} -> {upstream}\n", route.name, route.host, route.path);
             for (direction, rules) in [("request", &route.request), ("response", &route.response)] {
                 for rule in rules {
                     let places = [&rule.select, &rule.headers, &rule.query, &rule.segments];

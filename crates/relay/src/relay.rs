@@ -93,7 +93,7 @@ impl Relay {
 pub struct Listener {
     /// Name.
     pub name: Arc<str>,
-    /// Reverse proxy or CONNECT proxy.
+    /// Reverse proxy, CONNECT proxy or external processor.
     pub kind: ListenKind,
     /// Certificates towards clients; `None` for plaintext.
     pub tls: Option<ServerTls>,

@@ -18,8 +18,8 @@ pub struct Route {
     pub name: Arc<str>,
     /// Path as configured, for the log, which never has the path of a request.
     pub path: Box<str>,
-    /// Destination of its requests.
-    pub upstream: Pool,
+    /// Destination of its requests; `None` on listeners for external processing, whose proxy has the destination.
+    pub upstream: Option<Pool>,
     /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None` keeps the path.
     pub strip_prefix: Option<Box<str>>,
     /// If true, bodies and headers pass unchanged, and no rule exists.

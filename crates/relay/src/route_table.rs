@@ -129,7 +129,7 @@ impl RouteTable {
     pub fn has_destination(&self, host: &str, port: u16) -> bool {
         let named = self.of_host(host).filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
         let mut routes = named.flat_map(|paths| &paths.entries).flat_map(|entry| &entry.routes);
-        routes.any(|(_, route)| route.upstream.upstream().port == port)
+        routes.any(|(_, route)| route.upstream.as_ref().is_some_and(|pool| pool.upstream().port == port))
     }
 
     /// Tables of a host, the most specific first.
@@ -225,7 +225,7 @@ mod tests {
         Arc::new(Route {
             name: name.into(),
             path: "".into(),
-            upstream: Pool::new(Arc::new(upstream)),
+            upstream: Some(Pool::new(Arc::new(upstream))),
             strip_prefix: None,
             pass: true,
             request: Direction::default(),

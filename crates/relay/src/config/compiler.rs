@@ -68,11 +68,7 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
             compiler.error(&place, "listen names no listener");
             continue;
         };
-        let Some(upstream) = upstreams.get(&route.upstream) else {
-            compiler.error(&place, "upstream names no upstream");
-            continue;
-        };
-        compiler.forward_route(&place, route, listener, upstream.upstream());
+        let Some(upstream) = compiler.upstream_of(&place, route, listener, &upstreams) else { continue };
         let methods = compiler.methods(&place, route);
         let compiled = Arc::new(compiler.route(&place, config, route, upstream));
         if let Err(error) = listener.routes.add(&route.host, &route.path, methods, compiled) {
@@ -180,6 +176,11 @@ impl Compiler {
         if config.clients == ClientsKind::Open && !is_local {
             self.warnings.push(format!("{place}: everybody who reaches the address is let in"));
         }
+        self.require(
+            config.kind != ListenKind::ExtProc || !config.trust_forwarded,
+            &place,
+            "trust_forwarded has no effect with kind = \"ext_proc\", which leaves forwarding headers to Envoy",
+        );
         let tunnel = self.tunnel(&place, config);
         CompiledListener { name: name.into(), config: config.clone(), routes: RouteTable::default(), tunnel }
     }
@@ -243,6 +244,42 @@ impl Compiler {
             }
         }
         tunnel
+    }
+
+    /// Finds the upstream of a route. Returns `None` after an error, and `Some(None)` for a route that has no upstream.
+    fn upstream_of<'p>(
+        &mut self,
+        place: &str,
+        route: &RouteConfig,
+        listener: &CompiledListener,
+        upstreams: &'p BTreeMap<String, Pool>,
+    ) -> Option<Option<&'p Pool>> {
+        if listener.config.kind == ListenKind::ExtProc {
+            self.ext_proc_route(place, route);
+            return Some(None);
+        }
+        let Some(name) = &route.upstream else {
+            self.error(place, "upstream is missing");
+            return None;
+        };
+        let Some(pool) = upstreams.get(name) else {
+            self.error(place, "upstream names no upstream");
+            return None;
+        };
+        self.forward_route(place, route, listener, pool.upstream());
+        Some(Some(pool))
+    }
+
+    /// Rejects keys of a route that have no effect where Envoy forwards the request.
+    fn ext_proc_route(&mut self, place: &str, route: &RouteConfig) {
+        for (key, is_set) in [
+            ("upstream", route.upstream.is_some()),
+            ("strip_prefix", route.strip_prefix.is_some()),
+            ("websocket_origins", route.websocket_origins.is_some()),
+        ] {
+            let message = "must not be set: on a listener with kind = \"ext_proc\" Envoy forwards the request";
+            self.require(!is_set, &format!("{place}.{key}"), message);
+        }
     }
 
     /// Rules for routes of a CONNECT proxy.
@@ -318,6 +355,11 @@ mod tests {
             ("clients = 'open'\ntokens = 's3cret'", "clients = \"bearer\" and tokens need each other"),
             ("clients = 'open'\nkind = 'forward'", "kind = \"forward\" and authority_certificate with authority_key"),
             ("clients = 'open'\nauthority_key = 's3cret'", "authority_certificate and authority_key need each other"),
+            ("clients = 'open'\nkind = 'ext_proc'\ntrust_forwarded = true", "trust_forwarded has no effect"),
+            (
+                "clients = 'open'\nkind = 'ext_proc'\ntunnel = ['a:1']",
+                "tunnel, tunnel_addresses and unlisted are for kind",
+            ),
             ("clients = 'open'\ntunnel = ['a:1']", "tunnel, tunnel_addresses and unlisted are for kind"),
             ("clients = 'open'\nunlisted = 'tunnel'", "tunnel, tunnel_addresses and unlisted are for kind"),
             ("clients = 'open'\ntunnel_addresses = ['10.0.0.0/8']", "tunnel, tunnel_addresses and unlisted are for"),

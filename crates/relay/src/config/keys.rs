@@ -170,6 +170,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Time without a request after which a connection is closed.";
             "websocket_idle_timeout_ms", time(DAY), Value("300_000"),
                 "Time without a message after which a WebSocket is closed.";
+            "ext_proc_stream_ms", time(DAY), Value("3_600_000"),
+                "Longest external-processing stream. Envoy gets an error when it ends.";
             "drain_ms", time(DAY), Value("25_000"),
                 "Time for exchanges to end at a shutdown.";
         ),
@@ -203,8 +205,8 @@ pub(super) const SECTIONS: &[Section] = &[
         keys: keys!(
             "address", Kind::Address, Required("\"0.0.0.0:8443\""),
                 "Address for clients.";
-            "kind", Kind::Choice(&["reverse", "forward"]), Value("\"reverse\""),
-                "\"reverse\": in front of upstreams. \"forward\": a CONNECT proxy, which intercepts the hosts of its routes.";
+            "kind", Kind::Choice(&["reverse", "forward", "ext_proc"]), Value("\"reverse\""),
+                "\"reverse\": in front of upstreams. \"forward\": a CONNECT proxy, which intercepts the hosts of its routes.\n\"ext_proc\": the external-processing service of an Envoy proxy, over gRPC.";
             "certificate", Kind::Path, Unset("\"/etc/sealwire-relay/public.pem\""),
                 "PEM file of the certificate chain towards clients. Without it the listener is plaintext.";
             "key", Kind::Path, Unset("\"/etc/sealwire-relay/public-key.pem\""),
@@ -277,8 +279,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Names in braces stand for one segment: \"/orders/{id}\". \"{*rest}\" stands for all further segments.";
             "methods", Kind::Texts, Value("[]"),
                 "Methods. Empty: all.";
-            "upstream", Kind::Name, Required("\"shop\""),
-                "Name of its upstream.";
+            "upstream", Kind::Name, Unset("\"shop\""),
+                "Name of its upstream. Required, but not permitted on \"ext_proc\" listeners, whose proxy has the destination.";
             "strip_prefix", Kind::Text, Rare("\"/orders\""),
                 "Prefix of the path that the upstream does not have.";
             "pass", Kind::Flag, Value("false"),

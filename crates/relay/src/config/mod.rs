@@ -129,6 +129,8 @@ pub struct Limits {
     pub idle_timeout_ms: u64,
     /// Time without a message after which a WebSocket is closed, in milliseconds.
     pub websocket_idle_timeout_ms: u64,
+    /// Time for one external-processing stream, in milliseconds.
+    pub ext_proc_stream_ms: u64,
     /// Time for exchanges to end at a shutdown, in milliseconds.
     pub drain_ms: u64,
 }
@@ -150,6 +152,7 @@ impl Default for Limits {
             body_idle_timeout_ms: 15_000,
             idle_timeout_ms: 60_000,
             websocket_idle_timeout_ms: 300_000,
+            ext_proc_stream_ms: 3_600_000,
             drain_ms: 25_000,
         }
     }
@@ -174,6 +177,11 @@ impl Limits {
     /// Time without a WebSocket message.
     pub const fn websocket_idle(&self) -> Duration {
         Duration::from_millis(self.websocket_idle_timeout_ms)
+    }
+
+    /// Time for one external-processing stream.
+    pub const fn ext_proc_stream(&self) -> Duration {
+        Duration::from_millis(self.ext_proc_stream_ms)
     }
 
     /// Time for a drain.
@@ -244,7 +252,7 @@ pub enum LogLevel {
 pub struct ListenConfig {
     /// Address.
     pub address: SocketAddr,
-    /// Reverse proxy or CONNECT proxy.
+    /// Reverse proxy, CONNECT proxy or external processor.
     #[serde(default)]
     pub kind: ListenKind,
     /// Certificate chain towards clients, PEM. Without it the listener speaks plaintext.
@@ -291,6 +299,9 @@ pub enum ListenKind {
     Reverse,
     /// CONNECT proxy.
     Forward,
+    /// Envoy's external-processing service.
+    #[serde(rename = "ext_proc")]
+    ExtProc,
 }
 
 /// Authentication of clients.

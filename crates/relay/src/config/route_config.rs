@@ -18,8 +18,8 @@ pub struct RouteConfig {
     /// Methods; all if empty.
     #[serde(default)]
     pub methods: Vec<String>,
-    /// Name of its upstream.
-    pub upstream: String,
+    /// Name of its upstream; absent on listeners for external processing.
+    pub upstream: Option<String>,
     /// Prefix of the path that is removed.
     pub strip_prefix: Option<String>,
     /// Passes requests and responses unchanged.

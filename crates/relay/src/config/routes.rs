@@ -51,7 +51,13 @@ impl Compiler {
         methods
     }
 
-    pub(super) fn route(&mut self, place: &str, config: &Config, route: &RouteConfig, upstream: &Pool) -> Route {
+    pub(super) fn route(
+        &mut self,
+        place: &str,
+        config: &Config,
+        route: &RouteConfig,
+        upstream: Option<&Pool>,
+    ) -> Route {
         let has_rules = !route.request.is_empty() || !route.response.is_empty();
         self.require(has_rules != route.pass, place, "a route has rules, or pass = true");
         let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
@@ -75,7 +81,7 @@ impl Compiler {
         Route {
             name: route.name.as_str().into(),
             path: route.path.as_str().into(),
-            upstream: upstream.clone(),
+            upstream: upstream.cloned(),
             strip_prefix: route.strip_prefix.as_deref().map(Into::into),
             pass: route.pass,
             request: direction(request, route.request_stream, route.request_unparsed),
@@ -318,6 +324,7 @@ mod tests {
         [listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n\
         [listen.egress]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'open'\n\
         authority_certificate = 'a'\nauthority_key = 'b'\n\
+        [listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\nclients = 'open'\n\
         [upstream.shop]\nurl = 'http://shop.internal'\n[upstream.api]\nurl = 'https://API.example/v1/'\nroots = 'r'\n";
 
     /// Errors of a configuration with these routes, without lines; or its warnings.
@@ -379,6 +386,14 @@ mod tests {
         ] {
             is_rejected(&route(keys), expected);
         }
+        is_rejected(&route("pass = true").replace("upstream = 'shop'\n", ""), "route \"r\": upstream is missing");
+        for key in ["upstream = 'shop'", "strip_prefix = '/orders'", "websocket_origins = ['*']"] {
+            let external = route(&format!("pass = true\n{key}")).replacen("upstream = 'shop'\n", "", 1);
+            let name = key.split(' ').next().unwrap();
+            is_rejected(&external.replace("'public'", "'envoy'"), &format!("route \"r\".{name}: must not be set"));
+        }
+        let external = route("pass = true").replace("upstream = 'shop'\n", "").replace("'public'", "'envoy'");
+        assert_eq!(compiled(&external), Ok(vec![]));
         for (from, to, expected) in [
             ("'public'", "'s3cret'", "route \"r\": listen names no listener"),
             ("'shop'", "'s3cret'", "route \"r\": upstream names no upstream"),

@@ -51,7 +51,7 @@ fn header(section: &Section) -> String {
 const MARKDOWN_HEAD: &str = "\
 # Configuration of the relay
 
-One TOML file, given by `--config`. It must have `[engine]`, at least one listener, one upstream and one route; other keys are
+One TOML file, given by `--config`. It must have `[engine]`, at least one listener and one route; other keys are
 needed only if they differ from their defaults. Relative paths are taken from the working folder. Secrets stand only in files that
 the configuration names. `sealwire-relay config check` lists all errors of a file at once, by line and key, and
 `sealwire-relay doctor` checks the files, certificates, addresses and the engine too. `sealwire-relay config template` prints a

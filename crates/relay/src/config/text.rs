@@ -297,7 +297,10 @@ mod tests {
             ("[log]\nlevel = 's3cret'", "line 2: log.level: must be one of"),
             ("[log]\naccess = 's3cret'", "line 2: log.access: must be true or false"),
             ("[listen.a]\naddress = 's3cret'", "line 2: listen.a.address: must be an IP address and a port"),
-            ("[listen.a]\nkind = 'ext_proc'", "line 2: listen.a.kind: must be one of \"reverse\", \"forward\""),
+            (
+                "[listen.a]\nkind = 's3cret'",
+                "line 2: listen.a.kind: must be one of \"reverse\", \"forward\", \"ext_proc\"",
+            ),
             ("[listen.a]\nprincipals = 's3cret'", "line 2: listen.a.principals: must be a list of texts"),
             ("[listen.a]\nprincipals = [7]", "line 2: listen.a.principals: must be a list of texts"),
             ("[upstream.a]\naddresses = ['s3cret']", "line 2: upstream.a.addresses: must be a list of networks"),

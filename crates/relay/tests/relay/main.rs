@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by a panic")]
 
 mod abuse;
+mod ext_proc;
 mod failures;
 mod limits;
+mod processor;
 mod support;
 mod tunnel;

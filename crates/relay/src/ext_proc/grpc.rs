@@ -1,0 +1,228 @@
+//! gRPC over HTTP/2: messages of a stream, and the status at its end.
+//!
+//! The status OK is written in one place, for an outcome that only a complete exchange has. A response that is dropped
+//! resets the stream. So no end of a stream looks like success by accident.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
+use prost::Message as _;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::proto::{Answer, ProcessingRequest, ProcessingResponse};
+use crate::activity::InFlight;
+use crate::error::{Failure, Reason};
+use crate::relay::Relay;
+
+/// Longest message of the proxy in bytes.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// A message that is longer takes memory of the process's limit.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Flag and length before each message.
+const PREFIX_BYTES: usize = 5;
+/// Messages that wait to be sent.
+const QUEUE_MAX: usize = 2;
+
+/// Status codes of gRPC.
+const OK: u8 = 0;
+const INVALID_ARGUMENT: u8 = 3;
+const DEADLINE_EXCEEDED: u8 = 4;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const ABORTED: u8 = 10;
+const UNAVAILABLE: u8 = 14;
+
+/// A message of the proxy, with the memory that is counted for it.
+pub(super) struct Received {
+    /// The message.
+    pub(super) message: ProcessingRequest,
+    /// Memory, if the message is long.
+    pub(super) memory: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads the messages of the proxy.
+pub(super) struct Reader<B> {
+    body: B,
+    buffer: BytesMut,
+    relay: Arc<Relay>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
+    /// Reads from a body.
+    pub(super) fn new(body: B, relay: Arc<Relay>) -> Self {
+        Self { body, buffer: BytesMut::new(), relay }
+    }
+
+    /// Returns the next message, or `None` after the proxy ended its side. Safe to drop.
+    ///
+    /// # Errors
+    /// The message is malformed or too long, or the stream broke off.
+    pub(super) async fn next(&mut self) -> Result<Option<Received>, Failure> {
+        loop {
+            if let Some(received) = self.take()? {
+                return Ok(Some(received));
+            }
+            match self.body.frame().await {
+                None if self.buffer.is_empty() => return Ok(None),
+                None | Some(Err(_)) => return Err(malformed("the stream broke off within a message")),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a message out of the buffer, if all of it arrived.
+    fn take(&mut self) -> Result<Option<Received>, Failure> {
+        let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+        let [flag, length @ ..] = *prefix;
+        if flag != 0 {
+            return Err(malformed("a message is compressed"));
+        }
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > MESSAGE_BYTES_MAX {
+            return Err(Failure::request(Reason::TooLarge("message of the proxy", MESSAGE_BYTES_MAX as u64)));
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let memory =
+            if length > SMALL_BYTES_MAX { Some(self.relay.memory(length).map_err(Failure::request)?) } else { None };
+        self.buffer.advance(PREFIX_BYTES);
+        let message = ProcessingRequest::decode(self.buffer.split_to(length).freeze());
+        let message = message.map_err(|_| malformed("a message of the proxy cannot be decoded"))?;
+        Ok(Some(Received { message, memory }))
+    }
+}
+
+const fn malformed(detail: &'static str) -> Failure {
+    Failure::request(Reason::Ambiguous(detail))
+}
+
+/// Sends messages to the proxy.
+#[derive(Debug)]
+pub(super) struct Output(mpsc::Sender<Bytes>);
+
+impl Output {
+    /// Sends a message. Waits while the proxy does not read.
+    pub(super) async fn send(&self, answer: Answer) {
+        let message = ProcessingResponse { response: Some(answer) };
+        let length = message.encoded_len();
+        let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
+        frame.put_u8(0);
+        frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        message.encode_raw(&mut frame);
+        // The receiver polls this future, so it exists.
+        let _ = self.0.send(frame.freeze()).await;
+    }
+}
+
+/// Proof that both directions of an exchange are complete.
+#[derive(Debug)]
+pub(super) struct Complete(());
+
+impl Complete {
+    /// Certifies that every byte of both directions was received, edited and sent.
+    pub(super) const fn both_directions() -> Self {
+        Self(())
+    }
+}
+
+/// Work of a stream, which ends with its status.
+type Work = BoxFuture<'static, Result<Complete, Failure>>;
+
+/// The response of a stream: the messages of its work, then the status.
+pub(super) struct Messages {
+    work: Option<Work>,
+    messages: mpsc::Receiver<Bytes>,
+    /// Status of the end, until it was taken.
+    status: Option<HeaderMap>,
+    in_flight: Arc<InFlight>,
+}
+
+impl Messages {
+    /// Creates a response whose work sends messages through the output that it gets.
+    pub(super) fn new(in_flight: Arc<InFlight>, work: impl FnOnce(Output) -> Work) -> Self {
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        Self { work: Some(work(Output(sender))), messages, status: None, in_flight }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        if let Some(work) = &mut self.work
+            && let Poll::Ready(outcome) = work.as_mut().poll(cx)
+        {
+            // Ends the sender too.
+            self.work = None;
+            self.status = Some(status(outcome.as_ref().err()));
+        }
+        match self.messages.poll_recv(cx) {
+            Poll::Ready(Some(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Poll::Ready(None) if self.work.is_none() => {
+                Poll::Ready(self.status.take().map(|status| Ok(Frame::trailers(status))))
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Body for Messages {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let frame = self.poll_next(cx);
+        // Polled again, hyper has taken what was there before.
+        self.in_flight.offers(matches!(frame, Poll::Ready(Some(Ok(_)))));
+        frame
+    }
+}
+
+/// Trailers with the status of a stream.
+fn status(failure: Option<&Failure>) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", u16::from(failure.map_or(OK, code)).into());
+    let message = failure.map(|failure| match failure.reason.detail() {
+        "" => failure.reason.title(),
+        detail => detail,
+    });
+    // All texts are visible ASCII without a percent sign, so they need no escapes.
+    if let Some(message) = message.and_then(|message| HeaderValue::from_str(message).ok()) {
+        trailers.insert("grpc-message", message);
+    }
+    trailers
+}
+
+/// Status code of a failure. Never OK.
+const fn code(failure: &Failure) -> u8 {
+    match failure.reason {
+        Reason::Ambiguous(_) => INVALID_ARGUMENT,
+        Reason::ClientTimeout | Reason::EngineTimeout | Reason::UpstreamTimeout => DEADLINE_EXCEEDED,
+        Reason::TooLarge(..) | Reason::Busy(_) => RESOURCE_EXHAUSTED,
+        Reason::Overloaded | Reason::EngineUnavailable | Reason::Draining => UNAVAILABLE,
+        _ => ABORTED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_failure_has_the_status_of_success() {
+        for reason in Reason::KINDS {
+            for failure in [Failure::request(reason.clone()), Failure::response(reason.clone())] {
+                let trailers = status(Some(&failure));
+                assert_ne!(trailers["grpc-status"], "0", "{failure}");
+                assert!(!trailers["grpc-message"].is_empty());
+            }
+        }
+        assert_eq!(status(None)["grpc-status"], "0");
+    }
+}

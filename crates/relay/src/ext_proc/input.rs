@@ -1,0 +1,195 @@
+//! Messages of the proxy, split into the bodies of request and response.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use super::grpc::{Reader, Received};
+use super::proto::{HeaderMap, HttpBody, HttpHeaders, HttpTrailers, Part, ProcessingRequest};
+use crate::error::{Failure, Phase, Reason};
+
+/// Parts of a body that were received and not read.
+const QUEUE_MAX: usize = 1;
+
+/// Next part of a body.
+enum Piece {
+    Data(Bytes, Option<OwnedSemaphorePermit>),
+    End(Option<HeaderMap>),
+}
+
+/// Trailers of a body, once its end was read: none, or those that the proxy sent.
+pub(super) type End = Arc<OnceLock<Option<HeaderMap>>>;
+
+/// A body that the proxy sends in parts. Its end must be told: a queue that closes before is a failure.
+pub(super) struct Feed {
+    pieces: mpsc::Receiver<Piece>,
+    end: End,
+    phase: Phase,
+    /// Memory of the part that was read last.
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+/// The sender's side of a [`Feed`].
+pub(super) struct Sink {
+    /// `None` after the end.
+    pieces: Option<mpsc::Sender<Piece>>,
+    end: End,
+}
+
+/// Creates both sides of a body.
+pub(super) fn feed(phase: Phase) -> (Sink, Feed) {
+    let (sender, pieces) = mpsc::channel(QUEUE_MAX);
+    let end = End::default();
+    let feed = Feed { pieces, end: Arc::clone(&end), phase, memory: None };
+    (Sink { pieces: Some(sender), end }, feed)
+}
+
+impl Feed {
+    /// The cell that has the trailers after the end.
+    pub(super) fn end(&self) -> End {
+        Arc::clone(&self.end)
+    }
+}
+
+impl Body for Feed {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        self.memory = None;
+        if self.end.get().is_some() {
+            return Poll::Ready(None);
+        }
+        match ready!(self.pieces.poll_recv(cx)) {
+            Some(Piece::Data(bytes, memory)) => {
+                self.memory = memory;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Some(Piece::End(trailers)) => {
+                let _ = self.end.set(trailers);
+                Poll::Ready(None)
+            }
+            None => Poll::Ready(Some(Err(broken(self.phase)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.end.get().is_some()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.is_end_stream() { SizeHint::with_exact(0) } else { SizeHint::default() }
+    }
+}
+
+fn broken(phase: Phase) -> Failure {
+    match phase {
+        Phase::Request => Failure::request(Reason::Ambiguous("the body is malformed or broke off")),
+        Phase::Response => Failure::response(Reason::UpstreamBroken("the proxy sent no end of the body")),
+    }
+}
+
+impl Sink {
+    /// Notes that the message has no body.
+    pub(super) fn has_none(&mut self) {
+        let _ = self.end.set(None);
+        self.pieces = None;
+    }
+
+    const fn is_complete(&self) -> bool {
+        self.pieces.is_none()
+    }
+
+    /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored: Envoy can send the last
+    /// one twice (envoyproxy/envoy#46237).
+    async fn data(&mut self, body: HttpBody, memory: Option<OwnedSemaphorePermit>) {
+        if let Some(pieces) = &self.pieces
+            && !body.body.is_empty()
+        {
+            // An error means that the reader needs no more, such as of a response to HEAD.
+            let _ = pieces.send(Piece::Data(body.body, memory)).await;
+        }
+        if body.end_of_stream {
+            self.finish(None).await;
+        }
+    }
+
+    async fn trailers(&mut self, trailers: HttpTrailers) {
+        self.finish(Some(trailers.trailers.unwrap_or_default())).await;
+    }
+
+    async fn finish(&mut self, trailers: Option<HeaderMap>) {
+        if let Some(pieces) = self.pieces.take() {
+            let _ = pieces.send(Piece::End(trailers)).await;
+        }
+    }
+}
+
+/// Messages of the proxy after the first one, split by direction.
+pub(super) struct Demux<B> {
+    /// The messages.
+    pub(super) reader: Reader<B>,
+    /// The request's body.
+    pub(super) request: Sink,
+    /// The response's body.
+    pub(super) response: Sink,
+    /// Takes the headers of the response.
+    pub(super) response_headers: Option<oneshot::Sender<HttpHeaders>>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
+    /// Reads until both directions ended.
+    ///
+    /// # Errors
+    /// The proxy ended the stream before, or broke the protocol.
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        while !(self.request.is_complete() && self.response.is_complete()) {
+            let early = || violation("the proxy ended the stream before request and response were complete");
+            let received = self.reader.next().await?.ok_or_else(early)?;
+            self.take(received).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, Received { message, memory }: Received) -> Result<(), Failure> {
+        match part(message)? {
+            Part::RequestHeaders(_) => return Err(violation("the proxy sent the request's headers twice")),
+            Part::RequestBody(body) => self.request.data(body, memory).await,
+            Part::RequestTrailers(trailers) => self.request.trailers(trailers).await,
+            Part::ResponseHeaders(headers) => {
+                let twice = || violation("the proxy sent the response's headers twice");
+                let sender = self.response_headers.take().ok_or_else(twice)?;
+                if headers.end_of_stream {
+                    self.response.has_none();
+                }
+                let _ = sender.send(headers);
+            }
+            Part::ResponseBody(_) | Part::ResponseTrailers(_) if self.response_headers.is_some() => {
+                return Err(violation("the proxy sent a response's body before its headers"));
+            }
+            Part::ResponseBody(body) => self.response.data(body, memory).await,
+            Part::ResponseTrailers(trailers) => self.response.trailers(trailers).await,
+        }
+        Ok(())
+    }
+}
+
+/// Takes the part out of a message.
+///
+/// # Errors
+/// The message has none, or nobody waits for the responses.
+pub(super) fn part(message: ProcessingRequest) -> Result<Part, Failure> {
+    if message.observability_mode {
+        return Err(violation("observability_mode must be off: the relay changes messages"));
+    }
+    message.request.ok_or_else(|| violation("a message of the proxy has no part that the relay knows"))
+}
+
+/// A failure of the proxy's settings, or a message out of order.
+pub(super) const fn violation(detail: &'static str) -> Failure {
+    Failure::request(Reason::Ambiguous(detail))
+}

@@ -1,0 +1,303 @@
+//! Messages of Envoy's external-processing service, as far as the relay reads or writes them.
+//!
+//! Written by hand: the generated crate of all Envoy messages takes 83 CPU-seconds to compile here, and this module uses
+//! 19 of its messages. Field numbers are those of `envoy/service/ext_proc/v3/external_processor.proto`,
+//! `envoy/config/core/v3/base.proto` and `envoy/type/v3/http_status.proto`. Fields that are not listed are skipped.
+//!
+//! `Debug` shows names only, because headers and bodies hold values.
+
+use bytes::Bytes;
+use prost::{Message, Oneof};
+
+/// `BodySendMode.FULL_DUPLEX_STREAMED`, the only mode that the relay accepts.
+pub const FULL_DUPLEX_STREAMED: i32 = 4;
+
+/// A message from the proxy.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct ProcessingRequest {
+    /// Part of the HTTP message.
+    #[prost(oneof = "Part", tags = "2, 3, 4, 5, 6, 7")]
+    pub request: Option<Part>,
+    /// True if the proxy ignores the responses.
+    #[prost(bool, tag = "10")]
+    pub observability_mode: bool,
+    /// Settings of the filter; in the first message only.
+    #[prost(message, optional, tag = "11")]
+    pub protocol_config: Option<ProtocolConfiguration>,
+    /// Windows of the flow control between proxy and processor; in the first message only.
+    #[prost(message, optional, tag = "12")]
+    pub flow_control_init: Option<FlowControlInit>,
+}
+
+/// Part of an HTTP message.
+#[derive(Clone, PartialEq, Oneof)]
+#[prost(skip_debug)]
+pub enum Part {
+    /// Headers of the request.
+    #[prost(message, tag = "2")]
+    RequestHeaders(HttpHeaders),
+    /// Headers of the response.
+    #[prost(message, tag = "3")]
+    ResponseHeaders(HttpHeaders),
+    /// Bytes of the request's body.
+    #[prost(message, tag = "4")]
+    RequestBody(HttpBody),
+    /// Bytes of the response's body.
+    #[prost(message, tag = "5")]
+    ResponseBody(HttpBody),
+    /// Trailers of the request.
+    #[prost(message, tag = "6")]
+    RequestTrailers(HttpTrailers),
+    /// Trailers of the response.
+    #[prost(message, tag = "7")]
+    ResponseTrailers(HttpTrailers),
+}
+
+/// Settings of the filter.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[prost(skip_debug)]
+pub struct ProtocolConfiguration {
+    /// `BodySendMode` of requests.
+    #[prost(int32, tag = "1")]
+    pub request_body_mode: i32,
+    /// `BodySendMode` of responses.
+    #[prost(int32, tag = "2")]
+    pub response_body_mode: i32,
+}
+
+/// Windows of the flow control. Only its presence is of interest.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[prost(skip_debug)]
+pub struct FlowControlInit {}
+
+/// Headers of a message.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HttpHeaders {
+    /// The headers, with pseudo-headers.
+    #[prost(message, optional, tag = "1")]
+    pub headers: Option<HeaderMap>,
+    /// True if the message has neither body nor trailers.
+    #[prost(bool, tag = "3")]
+    pub end_of_stream: bool,
+}
+
+/// Bytes of a body.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HttpBody {
+    /// The bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub body: Bytes,
+    /// True if nothing follows, and no trailers either.
+    #[prost(bool, tag = "2")]
+    pub end_of_stream: bool,
+}
+
+/// Trailers of a message.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HttpTrailers {
+    /// The trailers.
+    #[prost(message, optional, tag = "1")]
+    pub trailers: Option<HeaderMap>,
+}
+
+/// Header lines.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HeaderMap {
+    /// The lines.
+    #[prost(message, repeated, tag = "1")]
+    pub headers: Vec<HeaderValue>,
+}
+
+/// One header line.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HeaderValue {
+    /// Name in lower case.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Value, of proxies that do not set `raw_value`.
+    #[prost(string, tag = "2")]
+    pub value: String,
+    /// Value.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub raw_value: Bytes,
+}
+
+/// A message to the proxy.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct ProcessingResponse {
+    /// Response to a part of the HTTP message.
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub response: Option<Answer>,
+}
+
+/// Response to a part of an HTTP message.
+#[derive(Clone, PartialEq, Oneof)]
+#[prost(skip_debug)]
+pub enum Answer {
+    /// Changes of the request's headers.
+    #[prost(message, tag = "1")]
+    RequestHeaders(CommonResponseOf),
+    /// Changes of the response's headers.
+    #[prost(message, tag = "2")]
+    ResponseHeaders(CommonResponseOf),
+    /// Bytes of the request's body.
+    #[prost(message, tag = "3")]
+    RequestBody(CommonResponseOf),
+    /// Bytes of the response's body.
+    #[prost(message, tag = "4")]
+    ResponseBody(CommonResponseOf),
+    /// Changes of the request's trailers.
+    #[prost(message, tag = "5")]
+    RequestTrailers(TrailersResponse),
+    /// Changes of the response's trailers.
+    #[prost(message, tag = "6")]
+    ResponseTrailers(TrailersResponse),
+    /// A response for the client.
+    #[prost(message, tag = "7")]
+    Immediate(ImmediateResponse),
+}
+
+/// `HeadersResponse` and `BodyResponse`, which have the same fields.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct CommonResponseOf {
+    /// The changes.
+    #[prost(message, optional, tag = "1")]
+    pub response: Option<CommonResponse>,
+}
+
+/// Changes of headers or of a body. Its status is `CONTINUE`, and the proxy keeps its route.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct CommonResponse {
+    /// Changes of headers.
+    #[prost(message, optional, tag = "2")]
+    pub header_mutation: Option<HeaderMutation>,
+    /// Change of the body.
+    #[prost(message, optional, tag = "3")]
+    pub body_mutation: Option<BodyMutation>,
+}
+
+/// Response to trailers.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct TrailersResponse {
+    /// Changes.
+    #[prost(message, optional, tag = "1")]
+    pub header_mutation: Option<HeaderMutation>,
+}
+
+/// Changes of headers. The proxy removes first.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HeaderMutation {
+    /// Lines to set.
+    #[prost(message, repeated, tag = "1")]
+    pub set_headers: Vec<HeaderValueOption>,
+    /// Names to remove.
+    #[prost(string, repeated, tag = "2")]
+    pub remove_headers: Vec<String>,
+}
+
+/// One header line to set.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct HeaderValueOption {
+    /// The line.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<HeaderValue>,
+    /// 0: append. 2: overwrite or add.
+    #[prost(int32, tag = "3")]
+    pub append_action: i32,
+    /// Sets the line also if its value is empty.
+    #[prost(bool, tag = "4")]
+    pub keep_empty_value: bool,
+}
+
+/// Change of a body.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct BodyMutation {
+    /// The next bytes.
+    #[prost(message, optional, tag = "3")]
+    pub streamed_response: Option<StreamedBodyResponse>,
+}
+
+/// The next bytes of a body.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct StreamedBodyResponse {
+    /// The bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub body: Bytes,
+    /// True if nothing follows.
+    #[prost(bool, tag = "2")]
+    pub end_of_stream: bool,
+}
+
+/// A response for the client, which ends the exchange.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+pub struct ImmediateResponse {
+    /// The status.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<HttpStatus>,
+    /// Headers to set.
+    #[prost(message, optional, tag = "2")]
+    pub headers: Option<HeaderMutation>,
+    /// The body.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub body: Bytes,
+    /// Reason for the proxy's access log.
+    #[prost(string, tag = "5")]
+    pub details: String,
+}
+
+/// An HTTP status.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[prost(skip_debug)]
+pub struct HttpStatus {
+    /// The status code.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+}
+
+macro_rules! debug_by_name {
+    ($($name:ident),+) => {
+        $(impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        })+
+    };
+}
+
+debug_by_name!(
+    ProcessingRequest,
+    Part,
+    ProtocolConfiguration,
+    FlowControlInit,
+    HttpHeaders,
+    HttpBody,
+    HttpTrailers,
+    HeaderMap,
+    HeaderValue,
+    ProcessingResponse,
+    Answer,
+    CommonResponseOf,
+    CommonResponse,
+    TrailersResponse,
+    HeaderMutation,
+    HeaderValueOption,
+    BodyMutation,
+    StreamedBodyResponse,
+    ImmediateResponse,
+    HttpStatus
+);

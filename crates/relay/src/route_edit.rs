@@ -1,0 +1,202 @@
+//! Applies the rules of a route to a request and to its response, independent of the protocol that carries them.
+
+use std::sync::Arc;
+
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::body::{Outgoing, Source};
+use crate::engine::Scope;
+use crate::error::{Failure, Phase, Reason};
+use crate::fields;
+use crate::headers;
+use crate::message::{Edited, Message};
+use crate::relay::Relay;
+use crate::request_check::CheckedTarget;
+use crate::route::{Direction, Route};
+use crate::route_table::Segments;
+
+/// Header with the id of the exchange.
+pub const REQUEST_ID: &str = "x-request-id";
+/// Header with the span of the exchange.
+const TRACEPARENT: &str = "traceparent";
+
+/// The rules of a route for one exchange.
+#[derive(Clone, Debug)]
+pub struct RouteEdit {
+    /// Shared state.
+    pub relay: Arc<Relay>,
+    /// The route.
+    pub route: Arc<Route>,
+    /// Segments of the request's path.
+    pub segments: Segments,
+    /// Target of the request.
+    pub target: CheckedTarget,
+    /// End of the time for the request and for the first bytes of the response.
+    pub deadline: Instant,
+    /// Id of the exchange.
+    pub request_id: Box<str>,
+    /// The relay's span.
+    pub traceparent: Option<Box<str>>,
+}
+
+/// A request after the rules were applied. Without `Debug`, because the target can hold values.
+pub struct EditedRequest {
+    /// Path and query.
+    pub target: String,
+    /// Body to send.
+    pub body: EditedBody,
+}
+
+/// A response after the rules were applied.
+#[derive(Debug)]
+pub struct EditedResponse {
+    /// Body to send.
+    pub body: EditedBody,
+    /// True if a rule replaced a header.
+    headers_changed: bool,
+    /// False if the response has no body by its status or by the request's method.
+    has_body: bool,
+}
+
+/// A body after the rules were applied.
+#[derive(Debug)]
+pub struct EditedBody {
+    /// The body.
+    pub body: Outgoing,
+    /// Memory that must be kept until the body was sent.
+    pub memory: Option<OwnedSemaphorePermit>,
+    /// True if the rules were applied to it.
+    pub was_changed: bool,
+}
+
+impl RouteEdit {
+    /// Returns the rules of one direction with the contexts that the request's headers and path give them.
+    ///
+    /// # Errors
+    /// A header that a rule takes its context from is absent or occurs twice.
+    pub fn scope(&self, phase: Phase, request_headers: &HeaderMap) -> Result<Arc<Scope>, Failure> {
+        let rules = match phase {
+            Phase::Request => &self.route.request.rules,
+            Phase::Response => &self.route.response.rules,
+        };
+        Ok(Arc::new(Scope {
+            route: Arc::clone(&self.route),
+            phase,
+            contexts: fields::contexts(rules, request_headers, &self.segments)?,
+            traceparent: self.traceparent.clone(),
+            deadline: (phase == Phase::Request).then_some(self.deadline),
+        }))
+    }
+
+    /// Replaces the values of a request's target, headers and body. Waits for the body as far as the route holds it.
+    ///
+    /// # Errors
+    /// The first failure. Nothing of the request may be forwarded then.
+    pub async fn request(
+        &self,
+        scope: &Arc<Scope>,
+        headers: &mut HeaderMap,
+        source: Source,
+    ) -> Result<EditedRequest, Failure> {
+        let engine = &self.relay.engine;
+        let (path, query) = (&self.target.path, self.target.query.as_deref());
+        let target = fields::edit_target(engine, scope, &self.segments, path, query).await?.into_owned();
+        fields::edit_headers(engine, scope, headers).await?;
+        let message = Message { relay: &self.relay, scope: Arc::clone(scope), headers, status: None, must_hold: false };
+        let edited = message.edit(source).await?;
+        Ok(EditedRequest { target, body: self.outgoing(edited) })
+    }
+
+    /// Adjusts the headers of a request that was edited. Headers of the hop must be removed before.
+    pub fn finish_request_headers(&self, headers: &mut HeaderMap, was_changed: bool) {
+        if was_changed {
+            let was_decoded = headers.contains_key(CONTENT_ENCODING);
+            headers::body_of_request_changed(headers, was_decoded);
+        }
+        if edits_bodies(&self.route.response) {
+            headers::response_will_be_changed(headers);
+        }
+        if let Some(traceparent) = self.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(TRACEPARENT, traceparent);
+        }
+        mark(headers, &self.request_id);
+    }
+
+    /// Replaces the values of a response's headers and body. Waits for the first edited bytes.
+    ///
+    /// # Errors
+    /// The first failure. Nothing of the response may be forwarded then.
+    pub async fn response(
+        &self,
+        scope: &Arc<Scope>,
+        status: StatusCode,
+        headers: &mut HeaderMap,
+        source: Source,
+        has_body: bool,
+        must_hold: bool,
+    ) -> Result<EditedResponse, Failure> {
+        if edits_bodies(&self.route.response) && has_body && status == StatusCode::PARTIAL_CONTENT {
+            return Err(Failure::response(Reason::UpstreamBroken("a part of a body that must be changed")));
+        }
+        let headers_changed = fields::edit_headers(&self.relay.engine, scope, headers).await?;
+        let message =
+            Message { relay: &self.relay, scope: Arc::clone(scope), headers, status: Some(status), must_hold };
+        let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
+            Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
+            edited => edited,
+        };
+        let mut body = self.outgoing(edited);
+        if !has_body {
+            // Over HTTP/2 such a response can carry bytes, which no rule would see.
+            body.body = Outgoing::empty();
+        }
+        Ok(EditedResponse { body, headers_changed, has_body })
+    }
+
+    /// Adjusts the headers of a response that was edited. Headers of the hop must be removed before.
+    pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
+        let reveals = self.route.response.rules.iter().any(|rule| rule.action.reveals());
+        // A response without its body has the headers that it would have with it.
+        if edited.body.was_changed || (edits_bodies(&self.route.response) && !edited.has_body) {
+            let was_decoded = headers.contains_key(CONTENT_ENCODING);
+            headers::body_of_response_changed(headers, was_decoded, reveals);
+        }
+        if edited.headers_changed && reveals {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+    }
+
+    fn outgoing(&self, edited: Edited) -> EditedBody {
+        match edited {
+            // Rules are not applied to trailers, so these pass on passing routes alone.
+            Edited::Unchanged(source) => {
+                let filter = if self.route.pass { headers::filter_trailers } else { HeaderMap::clear };
+                EditedBody { body: Outgoing::pass(source, filter), memory: None, was_changed: false }
+            }
+            Edited::Held { bytes, memory, was_edited } => {
+                EditedBody { body: Outgoing::whole(bytes), memory: Some(memory), was_changed: was_edited }
+            }
+            Edited::Streams(body) => EditedBody { body: *body, memory: None, was_changed: true },
+        }
+    }
+}
+
+/// Sets the header with the id of the exchange.
+pub fn mark(headers: &mut HeaderMap, request_id: &str) {
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+}
+
+/// Returns true if a rule of the direction selects in bodies.
+pub fn edits_bodies(direction: &Direction) -> bool {
+    direction.rules.iter().any(|rule| rule.body.is_some())
+}
+
+/// Returns true if a response to a request can have a body.
+pub fn has_body(is_head: bool, status: StatusCode) -> bool {
+    !is_head && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED
+}
