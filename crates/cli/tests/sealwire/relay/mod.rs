@@ -5,6 +5,7 @@ mod clients;
 mod egress;
 mod failures;
 mod faults;
+mod fronts;
 mod places;
 mod sessions;
 mod site;

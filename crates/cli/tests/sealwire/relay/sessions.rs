@@ -35,7 +35,7 @@ pass = true
 "#;
 
 /// An upstream that sends every message back, after a copy of it as `seen`.
-async fn echo() -> SocketAddr {
+pub(crate) async fn echo() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -19,6 +19,7 @@ use sealwire_relay::serve::Server;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 
 use crate::e2e::harness::{Harness, leaf, private};
@@ -40,6 +41,8 @@ pub(crate) struct Upstream {
     pub(crate) last: Arc<Mutex<Option<Received>>>,
     /// Content type and chunks of the response to GET.
     pub(crate) stored: Arc<Mutex<(String, Vec<Bytes>)>>,
+    /// Content type of the next response to GET, and its chunks as the test sends them.
+    live: Arc<Mutex<Option<(String, UnboundedReceiver<Bytes>)>>>,
     /// The way in which responses go wrong.
     pub(crate) mischief: Arc<Mutex<Mischief>>,
 }
@@ -63,6 +66,7 @@ impl Upstream {
             received: Recording::default(),
             last: Arc::default(),
             stored: Arc::default(),
+            live: Arc::default(),
             mischief: Arc::default(),
         };
         let served = upstream.clone();
@@ -112,6 +116,15 @@ impl Upstream {
         *self.last.lock().unwrap() = Some((parts.method.clone(), path, parts.headers.clone(), body.clone()));
         let mut response = Response::builder().header("etag", "\"1\"");
         if parts.method == Method::GET || parts.method == Method::HEAD {
+            if let Some((content_type, chunks)) = self.live.lock().unwrap().take() {
+                let frames = stream::unfold(chunks, async |mut chunks| {
+                    chunks.recv().await.map(|chunk| (Ok(Frame::data(chunk)), chunks))
+                });
+                return Ok(response
+                    .header("content-type", content_type)
+                    .body(StreamBody::new(frames).boxed_unsync())
+                    .unwrap());
+            }
             let (content_type, chunks) = self.stored.lock().unwrap().clone();
             if !content_type.is_empty() {
                 response = response.header("content-type", content_type);
@@ -135,6 +148,13 @@ impl Upstream {
         *self.stored.lock().unwrap() = (content_type.to_owned(), chunks);
     }
 
+    /// Sets the response to the next GET. Its chunks are those that the test sends, and it ends when the sender is dropped.
+    pub(crate) fn lay_down(&self, content_type: &str) -> UnboundedSender<Bytes> {
+        let (sender, receiver) = unbounded_channel();
+        *self.live.lock().unwrap() = Some((content_type.to_owned(), receiver));
+        sender
+    }
+
     /// Body of the last request.
     pub(crate) fn last_body(&self) -> Bytes {
         self.last.lock().unwrap().as_ref().unwrap().3.clone()
@@ -155,6 +175,12 @@ impl Upstream {
         let searched = received.len().saturating_sub(canary.len());
         received.drain(..searched);
     }
+}
+
+/// Names a program that this machine lacks in the output. Fails where the tests need all programs, as in `.ci/test`.
+pub(crate) fn not_tried(name: &str) {
+    assert!(std::env::var_os("SEALWIRE_TEST_ALL_PROGRAMS").is_none(), "not installed: {name}");
+    println!("not tried, because it is not installed: {name}");
 }
 
 fn memchr_find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
