@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, PROXY_AUTHENTICATE, RETRY_AFTER, WWW_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, PROXY_AUTHENTICATE, RETRY_AFTER, TRAILER, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
@@ -181,6 +181,7 @@ impl Exchange<'_> {
             trust_forwarded: self.peer.listener.trust_forwarded,
             version: if self.client_version == Version::HTTP_2 { "2.0" } else { "1.1" },
         };
+        let trailers = self.declared_trailers(&parts.headers);
         headers::forward_request(&mut parts.headers, &hop, upstream.protocol == Protocol::Http2);
         // Credentials towards the relay are not the upstream's.
         if self.peer.authorizes_by_header() {
@@ -195,6 +196,7 @@ impl Exchange<'_> {
         parts.uri = upstream_target(&upstream.base_path, self.edit.route.strip_prefix.as_deref(), &edited.target)?;
         parts.version = Version::HTTP_11;
         parts.headers.remove(EXPECT);
+        parts.headers.extend(trailers.map(|names| (TRAILER, names)));
         Ok(Request::from_parts(parts, held(completion, edited.body)))
     }
 
@@ -215,11 +217,18 @@ impl Exchange<'_> {
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
         let must_hold = self.client_version == Version::HTTP_10;
         let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, has_body, must_hold).await?;
+        let trailers = self.declared_trailers(&parts.headers);
         headers::forward_response(&mut parts.headers, "1.1");
+        parts.headers.extend(trailers.map(|names| (TRAILER, names)));
         self.edit.finish_response_headers(&mut parts.headers, &edited);
         parts.version = Version::HTTP_11;
         parts.extensions.clear();
         Ok(Response::from_parts(parts, held(completion, edited.body)))
+    }
+
+    /// Value of `Trailer` for the next hop: rules are not applied to trailers, so these pass on passing routes alone.
+    fn declared_trailers(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        self.edit.route.pass.then(|| headers::declared_trailers(headers)).flatten()
     }
 }
 

@@ -116,21 +116,31 @@ pub fn join_cookies(headers: &mut HeaderMap) {
 
 /// Removes trailers that a recipient could take for framing, routing, authentication or a description of the content.
 pub fn filter_trailers(trailers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = trailers
-        .keys()
-        .filter(|name| {
-            let name = name.as_str();
-            let plain = name.replace('_', "-");
-            NOT_TRAILERS.contains(&plain.as_str())
-                || plain.starts_with("content-")
-                || plain.starts_with("x-forwarded-")
-                || plain.starts_with("if-")
-        })
-        .cloned()
-        .collect();
+    let named: Vec<HeaderName> = trailers.keys().filter(|name| !can_be_trailer(name.as_str())).cloned().collect();
     for name in named {
         trailers.remove(name);
     }
+}
+
+/// Names of trailers that a message declares and that can pass, as a value of `Trailer`. HTTP/1.1 sends no others.
+pub fn declared_trailers(headers: &HeaderMap) -> Option<HeaderValue> {
+    let names: Vec<HeaderName> = headers
+        .get_all(header::TRAILER)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| can_be_trailer(name.as_str()))
+        .collect();
+    let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
+    HeaderValue::try_from(names.join(", ")).ok().filter(|value| !value.is_empty())
+}
+
+fn can_be_trailer(name: &str) -> bool {
+    let plain = name.replace('_', "-");
+    !(NOT_TRAILERS.contains(&plain.as_str())
+        || plain.starts_with("content-")
+        || plain.starts_with("x-forwarded-")
+        || plain.starts_with("if-"))
 }
 
 /// Adjusts a request whose body is changed. `was_decoded` tells that a content coding was removed.
@@ -252,6 +262,13 @@ mod tests {
             transfer-encoding: chunked\ncontent-type: text/html\nset-cookie: a=b\ncookie: a=b\nx-forwarded-for: a
             if-match: *\ncache-control: x\ntrailer: x";
         check(filter_trailers, before, "grpc-status: 0\nx-checksum: 1");
+    }
+
+    #[test]
+    fn declared_trailers_keep_what_is_harmless() {
+        let declared = |lines: &str| declared_trailers(&map(lines)).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(declared("trailer: X-A, Content-Length,, x_b\ntrailer: host , x-c"), Some("x-a, x_b, x-c".into()));
+        assert_eq!((declared("trailer: host"), declared("accept: b")), (None, None));
     }
 
     #[test]
