@@ -1,0 +1,3 @@
+module sealwire-relay-clients
+
+go 1.26
