@@ -107,6 +107,7 @@ class SealwireEngine {
     this.stopped = true;
     if (this.run.output) fs.writeFileSync(this.run.output, `${JSON.stringify(this.result())}\n`);
     this.pools.close();
+    this.calls.close();
     for (const thread of this.threads) thread.terminate();
   }
 
@@ -121,17 +122,17 @@ class SealwireEngine {
     const { host, port, connections } = this.settings;
     const aside = this.told.filter(Boolean);
     const sameMachine = this.conditions?.sameMachine ?? Boolean(this.run.serverPid);
-    const seconds = config.phases.reduce((sum, { duration = 0 }) => sum + duration, 0);
+    const seconds = config.phases.reduce((total, { duration = 0 }) => total + duration, 0);
     const closed = scenarios.some(({ flow: steps }) => steps.some((step) => 'loop' in step));
     // Artillery draws the scenario of each user.
     const flows = scenarios.map(({ flow: steps, name }) => flow.read(steps, name, new Map()));
-    const calls = flows.reduce((sum, steps) => sum + flow.callsIn(steps), 0) / flows.length;
+    const calls = flows.reduce((total, steps) => total + flow.callsIn(steps), 0) / flows.length;
     const offeredPerS = closed ? null : Number(((this.users * calls) / seconds).toFixed(3));
     return this.recorder.result({
       name: scenarios.map(({ name }) => name).join(', '),
       tool: TOOL,
       aside,
-      bytes: this.pools.bytes(),
+      bytes: sum(this.pools.bytes(), this.calls.bytes()),
       fieldsServed: this.calls.fieldsServed,
       offeredPerS,
       conditions: {
@@ -155,6 +156,8 @@ class SealwireEngine {
     });
   }
 }
+
+const sum = (one, other) => ({ out: one.out + other.out, in: one.in + other.in });
 
 /** The values of an option in the flows, for the conditions of a result. */
 function used(flows, key, otherwise) {

@@ -10,12 +10,15 @@ const { HERE } = require('./setup');
 
 /** Folder beside the results for what ran, and Artillery's own report. */
 const ASIDE = 'artillery';
+/** The environment of short forms, which say nothing about speed: their calls wait as long as a starved machine needs. */
+const SHORT = 'smoke';
+const SHORT_TIMEOUT_MS = 1_800_000;
 
 /**
- * Runs `file` against `engine` {address, folder, pid, state}. Resolves with {ok, said, result}: whether every gate
+ * Runs `file` against `engine` {address, folder, pid, state} and a `relay` {address} in front of it. Resolves with {ok, said, result}: whether every gate
  * held, what Artillery printed, and the run as `sealwire.load/1` (null if there was none). Both are kept in `output`.
  */
-async function run(file, { engine, environment, output }) {
+async function run(file, { engine, relay, environment, output }) {
   const name = path.basename(file).replace(/\.ya?ml$/, '');
   const { script } = check(file);
   const base = environment ? `${name}.${environment}` : name;
@@ -29,7 +32,7 @@ async function run(file, { engine, environment, output }) {
   fs.mkdirSync(aside, { recursive: true });
   fs.rmSync(files.artillery, { force: true });
   fs.rmSync(files.result, { force: true });
-  fs.writeFileSync(files.script, JSON.stringify(resolved(script, environment, engine), null, 1));
+  fs.writeFileSync(files.script, JSON.stringify(resolved(script, environment, engine, relay), null, 1));
   const { status, said } = await artillery(['run', '--quiet', '--output', files.artillery, files.script], {
     SEALWIRE_LOADTEST_OUTPUT: files.result,
     SEALWIRE_LOADTEST_SERVER_PID: engine.pid ? String(engine.pid) : '',
@@ -40,9 +43,14 @@ async function run(file, { engine, environment, output }) {
 }
 
 /** The script that runs: in one environment, against one engine. */
-function resolved({ config: { environments, ...all }, scenarios }, environment, engine) {
+function resolved({ config: { environments, ...all }, scenarios }, environment, engine, relay) {
   const config = environment ? choose({ environments, ...all }, environment) : all;
-  const sealwire = { ...config.engines?.sealwire, folder: engine.folder };
+  const sealwire = {
+    ...config.engines?.sealwire,
+    folder: engine.folder,
+    ...(relay && { relay: relay.address }),
+    ...(environment === SHORT && { timeoutMs: SHORT_TIMEOUT_MS }),
+  };
   return { config: { ...config, target: `sealwire://${engine.address}`, engines: { sealwire } }, scenarios };
 }
 

@@ -92,15 +92,16 @@ async function furnish(sealwire, { folder, control, waitMs = 0 }) {
   }
 }
 
+/** Resolves when a program answers on its admin address; rejects when it ends. */
 async function ready(admin, child, said) {
   const until = Date.now() + READY_MS_MAX;
   while (Date.now() < until) {
-    if (child.exitCode !== null) throw new Error(`the engine ended with ${child.exitCode}: ${said()}`);
+    if (child.exitCode !== null) throw new Error(`it ended with ${child.exitCode}: ${said()}`);
     const answer = await fetch(`http://${admin}/ready`).catch(() => null);
     if (answer?.ok) return;
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  throw new Error(`the engine is not ready after ${READY_MS_MAX} ms: ${said()}`);
+  throw new Error(`it is not ready after ${READY_MS_MAX} ms: ${said()}`);
 }
 
 /** That many addresses on loopback with ports that were free just now. */

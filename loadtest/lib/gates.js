@@ -56,7 +56,8 @@ function check(file) {
     checkGates(chosen, metrics, where);
     checkMeetings(chosen, flows, read.beside, where);
   }
-  return { script, classes };
+  const needsRelay = [...flows, ...beside.map(({ steps }) => steps)].some(flow.needsRelay);
+  return { script, classes, needsRelay };
 }
 
 /**

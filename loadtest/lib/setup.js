@@ -30,6 +30,7 @@ function packages() {
 const PACKAGES = {
   sealwire: 'sealwire-cli',
   'sealwire-load': 'sealwire-load',
+  'sealwire-relay': 'sealwire-relay',
   'throwaway-postgres': 'sealwire-testkit',
 };
 

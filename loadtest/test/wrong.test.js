@@ -2,10 +2,9 @@
 // What the Artillery engine makes of a server that does wrong, without Artillery: each wrong alone, in milliseconds.
 const test = require('node:test');
 const assert = require('node:assert/strict');
-const { EventEmitter } = require('node:events');
-const SealwireEngine = require('artillery-engine-sealwire');
 const engines = require('../lib/engine');
 const { program } = require('../lib/setup');
+const { drive: driven } = require('./drive');
 const { responder } = require('./responder');
 
 let engine;
@@ -14,35 +13,7 @@ test.before(async () => {
 });
 test.after(() => engine.stop());
 
-/** Runs `users` virtual users; resolves with {counters, errors, failures, result}. */
-async function drive(address, flow, { users = 2, folder = engine.folder, settings = {} } = {}) {
-  const top = new EventEmitter();
-  const phases = [{ arrivalCount: users, duration: 1 }];
-  const sealwire = { folder, connections: 2, ...settings };
-  const config = { target: address, phases, engines: { sealwire } };
-  const scenarios = [{ name: 's', engine: 'sealwire', flow }];
-  const made = new SealwireEngine({ config, scenarios }, top);
-  const ee = new EventEmitter();
-  const counters = {};
-  const errors = {};
-  ee.on(
-    'counter',
-    (name, by) => (counters[name.replace('sealwire.s.', '')] = (counters[name.replace('sealwire.s.', '')] ?? 0) + by),
-  );
-  ee.on('error', (code) => (errors[code] = (errors[code] ?? 0) + 1));
-  const run = made.createScenario(scenarios[0], ee);
-  const failures = await Promise.all(
-    Array.from(
-      { length: users },
-      () =>
-        new Promise((resolve) =>
-          run({ vars: {} }, (failure) => resolve(failure ? (failure.code ?? failure.message) : null)),
-        ),
-    ),
-  );
-  top.emit('done');
-  return { counters, errors, failures, result: made.result() };
-}
+const drive = (address, flow, options = {}) => driven(address, flow, { folder: engine.folder, ...options });
 
 const SEND = [{ send: { name: 'call', numEncrypts: 30 } }];
 

@@ -73,7 +73,7 @@ function main({ config, index }) {
     const { fieldsServed } = calls;
     const classes = recorder.classResults();
     const limit = recorder.limit(classes, `the event loop of ${name}`);
-    parentPort.postMessage({ events, classes, limit, fieldsServed, bytes: pools.bytes(), failure, last });
+    parentPort.postMessage({ events, classes, limit, fieldsServed, bytes: sum(pools.bytes(), calls.bytes()), failure, last });
     events = [];
   };
   tell(false);
@@ -85,6 +85,8 @@ function main({ config, index }) {
     tell(true);
   });
 }
+
+const sum = (one, other) => ({ out: one.out + other.out, in: one.in + other.in });
 
 // Artillery runs the engine in a thread too, which is not this one.
 if (!isMainThread && workerData?.beside) main(workerData.beside);

@@ -5,12 +5,15 @@ const { randomBytes, randomInt } = require('node:crypto');
 const { performance } = require('node:perf_hooks');
 const native = require('sealwire-native');
 const { Failure } = require('./failure');
+const { RelayClient, document } = require('./http');
 
-const { wrongReply } = Failure.OWN;
+const { connectFailed, wrongReply } = Failure.OWN;
 /** Longest wait after `overloaded`. */
 const RETRY_MS_MAX = 1_000;
 /** Token documents that are remembered for each collection and size. */
 const REMEMBERED_MAX = 100_000;
+/** Documents of `post` whose ids are remembered for each size. */
+const POSTED_MAX = 1_000;
 /** Documents tokenized first where a look-up comes before any. */
 const FIRST_TOKENS = 64;
 
@@ -21,10 +24,22 @@ class Calls {
     this.pools = pools;
     this.prepared = new Map();
     this.remembered = new Map();
+    /** Connections to a relay, for `post` and `get`. */
+    this.relay = settings.relay ? new RelayClient(settings) : null;
+    this.posted = 0;
     /** Fields that the engine worked on, measured or not. */
     this.fieldsServed = 0;
     /** Steps that wait for answers. */
     this.running = new Set();
+  }
+
+  /** Bytes of the connections to a relay. */
+  bytes() {
+    return this.relay?.bytes() ?? { out: 0, in: 0 };
+  }
+
+  close() {
+    this.relay?.close();
   }
 
   /** Runs one step of kind `call` for `user` {identity}. Resolves when all its calls have their answers. */
@@ -43,6 +58,7 @@ class Calls {
 
   async answers(step, entry, user) {
     const { calls } = step.options;
+    if (step.needsRelay && !this.relay) this.fail(entry, new Failure(connectFailed, 'config.engines.sealwire.relay is missing'));
     const pool = this.pools.of(user.identity);
     if (step.action === 'slowRead') return this.slowRead(step, entry, pool);
     const one = () => this[step.action](step.options, entry, pool);
@@ -106,6 +122,80 @@ class Calls {
     this.judge(answer.reply, { ...options, holds: 'values', seed }, entry);
     entry.ok(options.fields, asked, answer.sent, answer.arrived);
     entry.checked();
+  }
+
+  /** Posts a new document through the relay; the service behind it returns what it received. */
+  async post(options, entry) {
+    const seed = randomInt(2 ** 31);
+    const body = document(seed, options);
+    const id = this.nextId();
+    const asked = performance.now();
+    entry.sent();
+    const answer = await this.exchange('POST', id, body, options, entry);
+    if (!answer) return;
+    this.same(answer.body, body, entry);
+    this.fieldsServed += 2 * options.fields;
+    entry.ok(options.fields, asked, answer.sent, answer.arrived);
+    entry.checked();
+    const known = this.remembered.get(postedKey(options)) ?? [];
+    if (known.length < POSTED_MAX) known.push({ id, seed });
+    this.remembered.set(postedKey(options), known);
+  }
+
+  /** Gets one of the documents of this run, which the service keeps encrypted. */
+  async get(options, entry) {
+    const { id, seed } = pick(await this.stored(options, entry));
+    const asked = performance.now();
+    entry.sent();
+    const answer = await this.exchange('GET', id, undefined, options, entry);
+    if (!answer) return;
+    this.same(answer.body, document(seed, options), entry);
+    this.fieldsServed += options.fields;
+    entry.ok(options.fields, asked, answer.sent, answer.arrived);
+    entry.checked();
+  }
+
+  /** Documents of `post` of this size: those of this run, or some that are posted now. */
+  async stored(options, entry) {
+    const key = postedKey(options);
+    if (!this.remembered.has(key)) {
+      await this.once(key, async () => {
+        const made = [];
+        while (made.length < options.documents) {
+          const [seed, id] = [randomInt(2 ** 31), this.nextId()];
+          const body = document(seed, options);
+          const answer = await this.exchange('POST', id, body, options, entry);
+          if (!answer) continue;
+          this.same(answer.body, body, entry);
+          this.fieldsServed += 2 * options.fields;
+          made.push({ id, seed });
+        }
+        this.remembered.set(key, [...made, ...(this.remembered.get(key) ?? [])]);
+      });
+    }
+    return this.remembered.get(key);
+  }
+
+  nextId() {
+    this.posted += 1;
+    return `${this.posted}-${randomInt(2 ** 31)}`;
+  }
+
+  /** An HTTP exchange. Resolves with the response, or null where the scenario allows that there is none. */
+  async exchange(method, id, body, options, entry) {
+    const timeoutMs = options.timeoutMs ?? this.settings.timeoutMs;
+    const answer = await this.relay
+      .send(method, id, body, { timeoutMs, expect: options.expect })
+      .catch((failure) => this.fail(entry, failure));
+    if (!answer.refused) return answer;
+    entry.allowed('refused', answer.refused);
+    await backOff(answer);
+    return null;
+  }
+
+  /** Fails the call unless the relay's response is the document that was sent, byte for byte. */
+  same(body, expected, entry) {
+    if (body !== expected) this.fail(entry, new Failure(wrongReply, `the document came back as ${body.slice(0, 200)}`));
   }
 
   async slowRead(step, entry, pool) {
@@ -247,6 +337,7 @@ class Calls {
   }
 }
 
+const postedKey = ({ fields, fieldBytes }) => JSON.stringify(['post', fields, fieldBytes]);
 const tokensKey = ({ app, collection, fields, fieldBytes }) => JSON.stringify([app, collection, fields, fieldBytes]);
 
 /** Waits as an `overloaded` engine asks. */

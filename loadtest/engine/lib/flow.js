@@ -37,6 +37,15 @@ const ENVELOPES = {
 };
 const TOKENS = { fields: [whole(1, 10_000), 1], ...SIZE, collection: [named, 'loadtest'] };
 
+const DOCUMENTS = {
+  name: [named, undefined],
+  calls: COMMON.calls,
+  timeoutMs: COMMON.timeoutMs,
+  expect: COMMON.expect,
+  numEncrypts: ENVELOPES.numEncrypts,
+  fieldBytes: [whole(24, 65_536), 24],
+};
+
 const CALLS = {
   /** Encrypts a new document. */
   send: { method: 'encrypt', keys: { ...COMMON, ...ENVELOPES, cancelAfterMs: [whole(0, 60_000), undefined] } },
@@ -46,6 +55,10 @@ const CALLS = {
   tokenize: { method: 'tokenize', keys: { ...COMMON, ...TOKENS, again: [flag, false], idempotent: [flag, false] } },
   /** Looks up the tokens of any document that this run has tokenized in the collection. */
   detokenize: { method: 'detokenize', keys: { ...COMMON, ...TOKENS } },
+  /** Posts a new document through a relay, which encrypts its fields and decrypts them in the response. */
+  post: { method: 'post', needsRelay: true, keys: DOCUMENTS },
+  /** Gets a document that a relay has encrypted. `documents` are posted first, unmeasured, if none was posted before. */
+  get: { method: 'get', needsRelay: true, keys: { ...DOCUMENTS, documents: [whole(1, 1_000), 8] } },
   /** On a connection of its own: sends `calls` at once, reads nothing for a while, then slowly. */
   slowRead: {
     method: 'encrypt',
@@ -83,7 +96,7 @@ function readStep(step, scenario, classes, weight) {
 }
 
 function readCall(action, given, scenario, classes, weight) {
-  const { method, keys } = CALLS[action];
+  const { method, keys, needsRelay = false } = CALLS[action];
   const options = readKeys(given, keys, `${scenario}: ${action}`);
   const fields = options.numEncrypts ?? options.fields;
   const name = options.name ?? `${method}-${fields}`;
@@ -94,7 +107,7 @@ function readCall(action, given, scenario, classes, weight) {
     throw new Error(`${scenario}: two different calls are named ${name}`);
   }
   classes.set(className, what);
-  return { kind: 'call', action, method, className, options: { ...options, fields } };
+  return { kind: 'call', action, method, needsRelay, className, options: { ...options, fields } };
 }
 
 /** The values of `keys`, with defaults; throws on anything else. */
@@ -179,6 +192,11 @@ function unmet(steps, users) {
   return null;
 }
 
+/** True if one of the steps goes through a relay. */
+function needsRelay(steps) {
+  return steps.some((step) => step.needsRelay || needsRelay(step.steps ?? step.cards ?? []));
+}
+
 /** Calls that a user makes on the way through steps without a loop, on average. */
 function callsIn(steps) {
   const all = (list) => list.reduce((sum, step) => sum + callsIn([step]), 0);
@@ -190,4 +208,4 @@ function callsIn(steps) {
 
 const gcd = (a, b) => (b === 0 ? a : gcd(b, a % b));
 
-module.exports = { read, unmet, callsIn, readKeys, only, rules: { whole, number, oneOf, flag, named, codes } };
+module.exports = { read, unmet, needsRelay, callsIn, readKeys, only, rules: { whole, number, oneOf, flag, named, codes } };

@@ -10,6 +10,7 @@ const flow = require('./flow');
 
 const { whole, named } = flow.rules;
 const text = (value) => (typeof value === 'string' && value !== '' ? null : 'text');
+const address = (value) => (/^(?:\[[^\]]+\]|[^:/]+):\d+$/.test(value) ? null : 'host:port');
 const list = (value) => (Array.isArray(value) ? null : 'a list');
 
 const KEYS = {
@@ -25,6 +26,8 @@ const KEYS = {
   checkEvery: [whole(1, 1_000_000), 20],
   /** How long a call may take before it counts as lost. */
   timeoutMs: [whole(1, 3_600_000), 120_000],
+  /** A relay for `post` and `get`, host:port. `loadtest/run` starts one. */
+  relay: [address, undefined],
   /** Loops run so many times less, or less long: for short forms of a scenario. */
   shorten: [whole(1, 1_000_000), 1],
   /** Load beside the virtual users, from the first of them to the last: [{name, identity, users, flow}]. */

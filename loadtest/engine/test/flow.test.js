@@ -62,6 +62,24 @@ test('what is misspelt or out of range is refused by name', () => {
   assert.throws(() => read(...twice), /two different calls are named a/);
 });
 
+test('steps through a relay are known, also in loops and mixes', () => {
+  const { steps, classes } = read({ post: { numEncrypts: 5 } });
+  assert.deepEqual(steps[0].options, {
+    name: undefined,
+    calls: 1,
+    timeoutMs: undefined,
+    expect: [],
+    numEncrypts: 5,
+    fieldBytes: 24,
+    fields: 5,
+  });
+  assert.deepEqual([...classes.keys()], ['sealwire.s.post-5']);
+  const mixed = { loop: [{ mix: [{ weight: 1, get: {} }, { weight: 1, send: {} }] }], count: 2 };
+  assert.deepEqual([flow.needsRelay(read(mixed).steps), flow.needsRelay(read({ send: {} }).steps)], [true, false]);
+  assert.throws(() => read({ post: { app: 'demo' } }), /post has no key app/);
+  assert.throws(() => read({ get: { fieldBytes: 8 } }), /fieldBytes must be a whole number from 24/);
+});
+
 test('how many calls a user makes on the way', () => {
   const mixed = { mix: [{ weight: 3, send: { name: 'a', calls: 4 } }, { weight: 1, send: { name: 'b', calls: 8 } }] };
   const rows = [

@@ -14,3 +14,9 @@ test('which addresses are of this machine', () => {
   ];
   for (const [address, here] of rows) assert.equal(settings.isHere(address), here, address);
 });
+
+test('the address of a relay is host:port', () => {
+  const read = (relay) => settings.read({ target: 'sealwire://127.0.0.1:7443', engines: { sealwire: { relay } } }, new Map()).relay;
+  for (const relay of ['127.0.0.1:8080', 'relay.internal:80', '[::1]:8080', undefined]) assert.equal(read(relay), relay);
+  for (const relay of ['127.0.0.1', 'http://a:80', ':80', 8080]) assert.throws(() => read(relay), /relay must be host:port/);
+});
