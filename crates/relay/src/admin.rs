@@ -188,7 +188,7 @@ mod tests {
         let config = ClientConfig::new("127.0.0.1:1", "e", pem(authority.cert_pem()), pem(&issued.cert_pem), key);
         let metrics = Arc::new(Metrics::default());
         let engine = Engine::new(Client::lazy(config).unwrap(), Duration::from_secs(1), Arc::clone(&metrics));
-        let relay = Arc::new(Relay::new(Limits::default(), engine, metrics, false));
+        let relay = Arc::new(Relay::new(Limits::default(), engine, metrics, sealwire_spans::Traces::default(), false));
         let readiness = Arc::new(Readiness::default());
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         (AdminServer::start(address, relay, Arc::clone(&readiness)).unwrap(), readiness)

@@ -22,22 +22,23 @@ use tokio::time::Sleep;
 use crate::completion::Completion;
 use crate::edit::Editor;
 use crate::error::{Failure, Reason};
+use crate::usage::Usage;
 
 /// A body that the relay reads, with every failure already named.
 pub type Source = UnsyncBoxBody<Bytes, Failure>;
 
 /// Creates a source of a client's request. It fails if the relay waits for `idle` without a byte.
-pub fn from_client(body: Incoming, idle: Duration) -> Source {
+pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source {
     let body = body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
-    with_idle_limit(body, idle, Failure::request(Reason::ClientTimeout))
+    with_idle_limit(body, idle, Failure::request(Reason::ClientTimeout), Some(usage))
 }
 
-/// Creates a source that fails with `late` if the relay waits for `idle` without a byte.
-pub fn with_idle_limit<B>(body: B, idle: Duration, late: Failure) -> Source
+/// Creates a source that fails with `late` if the relay waits for `idle` without a byte, and adds its bytes to `usage`.
+pub fn with_idle_limit<B>(body: B, idle: Duration, late: Failure, usage: Option<Arc<Usage>>) -> Source
 where
     B: Body<Data = Bytes, Error = Failure> + Unpin + Send + 'static,
 {
-    Idle { body, idle, late, waits: None }.boxed_unsync()
+    Idle { body, idle, late, usage, waits: None }.boxed_unsync()
 }
 
 /// Fails if no frame arrives for some time.
@@ -45,6 +46,7 @@ struct Idle<B> {
     body: B,
     idle: Duration,
     late: Failure,
+    usage: Option<Arc<Usage>>,
     /// Set while the relay waits for a frame: a slow upstream is not the client's fault.
     waits: Option<Pin<Box<Sleep>>>,
 }
@@ -57,6 +59,9 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             this.waits = None;
+            if let (Some(usage), Some(Ok(frame))) = (&this.usage, &frame) {
+                usage.received(frame.data_ref().map_or(0, Bytes::len));
+            }
             return Poll::Ready(frame);
         }
         let idle = this.idle;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Method, Request, StatusCode, Version};
+use http::{HeaderMap, Method, Request, StatusCode, Version};
+use sealwire_spans::{Attribute, SpanEnd, Traced};
 use sealwire_wire::TraceContext;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -14,6 +15,7 @@ use crate::activity::InFlight;
 use crate::error::Failure;
 use crate::relay::{Peer, Relay};
 use crate::route::Route;
+use crate::usage::Usage;
 
 /// An exchange that runs. Dropping it ends the exchange: the log line is written then, and the permits are released.
 pub struct Completion {
@@ -22,7 +24,10 @@ pub struct Completion {
     begun: Instant,
     upstream_answered: Option<Duration>,
     request_id: Box<str>,
+    /// Set if the exchange is kept as a span.
+    traced: Option<Traced>,
     traceparent: Option<Box<str>>,
+    usage: Arc<Usage>,
     method: Method,
     version: Version,
     route: Option<Arc<Route>>,
@@ -39,13 +44,15 @@ pub struct Completion {
 impl Completion {
     /// Begins the exchange of a request.
     pub fn begin<B>(relay: &Arc<Relay>, peer: &Arc<Peer>, request: &Request<B>, in_flight: InFlight) -> Self {
-        Self {
+        let mut completion = Self {
             relay: Arc::clone(relay),
             peer: Arc::clone(peer),
             begun: Instant::now(),
             upstream_answered: None,
             request_id: hex(&rand::random::<[u8; 16]>()).into(),
-            traceparent: child_span(request.headers().get("traceparent").and_then(|value| value.to_str().ok())),
+            traced: None,
+            traceparent: None,
+            usage: Arc::default(),
             method: request.method().clone(),
             version: request.version(),
             route: None,
@@ -56,7 +63,25 @@ impl Completion {
             is_complete: false,
             permits: Vec::new(),
             in_flight: Arc::new(in_flight),
-        }
+        };
+        completion.trace(request.headers());
+        completion
+    }
+
+    /// Continues the trace that a request names, or begins one if spans are made.
+    fn trace(&mut self, headers: &HeaderMap) {
+        let client = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        self.traced = self.relay.traces.sample(client);
+        self.traceparent = match &self.traced {
+            Some(traced) => Some(traced.traceparent().into()),
+            // Without a span of the relay, the next span belongs beneath the client's.
+            None => client.filter(|text| TraceContext::parse(text).is_some()).map(Into::into),
+        };
+    }
+
+    /// Sums of the exchange, for its parts to add to.
+    pub const fn usage(&self) -> &Arc<Usage> {
+        &self.usage
     }
 
     /// Id of the exchange: 32 hexadecimal digits.
@@ -64,7 +89,7 @@ impl Completion {
         &self.request_id
     }
 
-    /// The relay's span as a W3C `traceparent`, if the client named one.
+    /// The span that requests of the exchange belong beneath, as a W3C `traceparent`.
     pub fn traceparent(&self) -> Option<&str> {
         self.traceparent.as_deref()
     }
@@ -87,7 +112,7 @@ impl Completion {
     /// Notes the request that a stream of the exchange carries. Its trace and method are those of the exchange.
     pub fn carries(&mut self, request: &Parts) {
         self.method = request.method.clone();
-        self.traceparent = child_span(request.headers.get("traceparent").and_then(|value| value.to_str().ok()));
+        self.trace(&request.headers);
     }
 
     /// Notes the client.
@@ -136,6 +161,37 @@ impl Completion {
     }
 }
 
+impl Completion {
+    /// The exchange as a span: names, counts and times, and never a path, header or value.
+    fn span(&self, route: &Arc<str>, status: StatusCode, reason: &'static str, took: Duration) -> SpanEnd {
+        let path = self.route.as_ref().map_or("", |route| &route.path);
+        let method = known(&self.method);
+        let mut attributes = vec![
+            Attribute::text("http.request.method", method.unwrap_or("_OTHER")),
+            Attribute::text("http.route", path.to_owned()),
+            Attribute::number("http.response.status_code", status.as_u16().into()),
+            Attribute::text("network.protocol.version", if self.version == Version::HTTP_2 { "2" } else { "1.1" }),
+            Attribute::text("sealwire.route", route.to_string()),
+            Attribute::text("sealwire.listener", self.peer.listener.name.to_string()),
+            Attribute::text("sealwire.request_id", self.request_id.to_string()),
+            Attribute::number("sealwire.fields", self.usage.values()),
+            Attribute::number("http.request.body.size", self.usage.received_bytes()),
+            Attribute::number("http.response.body.size", self.sent_bytes),
+            Attribute::seconds("sealwire.engine_seconds", self.usage.engine_time()),
+        ];
+        let principal = self.principal.as_deref().map(|name| Attribute::text("sealwire.principal", name.to_owned()));
+        attributes.extend(principal);
+        attributes.extend(self.upstream_answered.map(|time| Attribute::seconds("sealwire.upstream_seconds", time)));
+        let failure = match reason {
+            "" if status.is_server_error() => Some("upstream_status"),
+            "" => None,
+            reason => status.is_server_error().then_some(reason),
+        };
+        let name = format!("{} {path}", method.unwrap_or("HTTP"));
+        SpanEnd { name: name.trim_end().to_owned().into(), took, attributes, failure }
+    }
+}
+
 impl Drop for Completion {
     fn drop(&mut self) {
         let time = self.begun.elapsed();
@@ -147,6 +203,9 @@ impl Drop for Completion {
         let status = self.status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let name = self.route.as_ref().map_or_else(|| Arc::from(""), |route| Arc::clone(&route.name));
         self.relay.metrics.request(&name, status, reason, time);
+        if let Some(traced) = self.traced {
+            self.relay.traces.ended(traced, self.span(&name, status, reason, time));
+        }
         if !self.relay.logs_access {
             return;
         }
@@ -166,24 +225,22 @@ impl Drop for Completion {
             status = self.status.map_or(0, |status| status.as_u16()),
             reason,
             detail = self.failure.as_ref().map_or("", |failure| failure.reason.detail()),
+            received_bytes = self.usage.received_bytes(),
             sent_bytes = self.sent_bytes,
+            values = self.usage.values(),
             ms = time.as_secs_f64() * 1e3,
+            engine_ms = self.usage.engine_time().as_secs_f64() * 1e3,
             upstream_ms = self.upstream_answered.map_or(0.0, |time| time.as_secs_f64() * 1e3),
             "request"
         );
     }
 }
 
-/// Continues the client's trace with a span of the relay. Without a valid one the relay begins none.
-fn child_span(traceparent: Option<&str>) -> Option<Box<str>> {
-    let text = traceparent?;
-    let _valid = TraceContext::parse(text)?;
-    let mut out = text.get(..36)?.to_owned();
-    out.replace_range(..2, "00");
-    out.push_str(&hex(&rand::random::<[u8; 8]>()));
-    out.push('-');
-    out.push_str(text.get(53..55)?);
-    Some(out.into())
+/// Name of a method of RFC 9110 or RFC 5789. Other names are the client's own words.
+fn known(method: &Method) -> Option<&'static str> {
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"]
+        .into_iter()
+        .find(|name| method.as_str() == *name)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -191,21 +248,4 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(out, "{byte:02x}");
         out
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::child_span;
-
-    #[test]
-    fn a_trace_is_continued_with_a_span_of_its_own() {
-        let client = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let child = child_span(Some(client)).unwrap();
-        assert_eq!((child.len(), &child[..36], &child[52..]), (55, &client[..36], "-01"));
-        assert_ne!(child[36..52], client[36..52]);
-        for none in [None, Some(""), Some("00-0-0-01"), Some("00-00000000000000000000000000000000-00f067aa0ba902b7-01")]
-        {
-            assert_eq!(child_span(none), None);
-        }
-    }
 }

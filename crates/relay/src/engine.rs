@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::error::{Failure, Phase, Reason};
 use crate::metrics::Metrics;
 use crate::route::{Action, Direction, Route, Rule, Unneeded};
+use crate::usage::Usage;
 
 /// A literal of at least this length is forwarded as it is; shorter pieces are copied into one frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -41,6 +42,8 @@ pub struct Scope {
     pub contexts: Vec<Box<[u8]>>,
     /// The exchange's span, for the engine's trace.
     pub traceparent: Option<Box<str>>,
+    /// Sums of the exchange.
+    pub usage: Arc<Usage>,
     /// End of the exchange's time; `None` in a response that streams, where each call has the engine's own deadline.
     pub deadline: Option<Instant>,
 }
@@ -203,7 +206,9 @@ impl Engine {
             return Err(scope.failure(Reason::ClientTimeout));
         }
         let outcome = self.send(scope, rule, group.rule, &payload).await;
-        self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), begun.elapsed(), outcome.is_ok());
+        let time = begun.elapsed();
+        self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), time, outcome.is_ok());
+        scope.usage.engine(sent.len(), time);
         let document = outcome.map_err(|error| {
             let rule_of = |at: usize| group.holes.get(at).and_then(|at| holes.get(*at)).map(|hole| hole.rule);
             let failure = failure_of(scope, &error, rule_of);

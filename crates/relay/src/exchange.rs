@@ -94,6 +94,7 @@ async fn run(
             target,
             request_id: completion.request_id().into(),
             traceparent: completion.traceparent().map(Into::into),
+            usage: Arc::clone(completion.usage()),
         },
         peer,
         client_version: parts.version,
@@ -133,7 +134,7 @@ impl Exchange<'_> {
             None
         };
         let upgrade = key.as_ref().and_then(|_| parts.extensions.remove::<hyper::upgrade::OnUpgrade>());
-        let source = body::from_client(body, relay.limits.body_idle());
+        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         let upstream = upstream_of(route)?;
         // 5. Values of the request, or a failure before the upstream hears of it.
         let editing = self.edit_request(completion, upstream, &outward, parts, source, key.is_some());

@@ -33,4 +33,5 @@ pub mod route_table;
 pub mod serve;
 pub mod server_tls;
 pub mod upstream;
+pub mod usage;
 pub mod websocket;

@@ -14,6 +14,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::error::Reason;
+use sealwire_spans::SpanMetrics;
 
 type Label = Arc<str>;
 
@@ -82,6 +83,13 @@ const METRICS: &[MetricDoc] = &[
     MetricDoc { name: "in_flight", kind: "gauge", labels: &[], help: "Exchanges that run" },
     MetricDoc { name: "memory_bytes", kind: "gauge", labels: &[], help: "Memory taken by bodies" },
     MetricDoc { name: "engine_ready", kind: "gauge", labels: &[], help: "1 if an engine answered the last probe" },
+    MetricDoc {
+        name: "spans",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above traces.spans_per_s_max",
+    },
+    MetricDoc { name: "spans_waiting", kind: "gauge", labels: &[], help: "Spans queued or being sent" },
     MetricDoc { name: "build", kind: "info", labels: &["version"], help: "The program that runs" },
 ];
 
@@ -209,6 +217,8 @@ pub struct Metrics {
     in_flight: Gauge,
     memory_bytes: Gauge,
     engine_ready: Gauge<i64>,
+    /// Counters of spans.
+    pub spans: SpanMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -237,6 +247,7 @@ impl Default for Metrics {
             in_flight: Gauge::default(),
             memory_bytes: Gauge::default(),
             engine_ready: Gauge::default(),
+            spans: SpanMetrics::default(),
         };
         registry.register("requests", metrics.requests.clone());
         registry.register("request_seconds", metrics.request_seconds.clone());
@@ -253,6 +264,8 @@ impl Default for Metrics {
         registry.register("in_flight", metrics.in_flight.clone());
         registry.register("memory_bytes", metrics.memory_bytes.clone());
         registry.register("engine_ready", metrics.engine_ready.clone());
+        registry.register("spans", metrics.spans.spans.clone());
+        registry.register("spans_waiting", metrics.spans.waiting.clone());
         Documented::register(&mut registry, "build", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         Self { registry: registry.0, ..metrics }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use rustls::pki_types::CertificateDer;
+use sealwire_spans::Traces;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::clients::{Clients, name_of};
@@ -29,6 +30,8 @@ pub struct Relay {
     pub engine: Engine,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// Spans of exchanges.
+    pub traces: Traces,
     /// True if each exchange writes a log line.
     pub logs_access: bool,
     connections: Arc<Semaphore>,
@@ -38,7 +41,7 @@ pub struct Relay {
 
 impl Relay {
     /// Creates the state.
-    pub fn new(limits: Limits, engine: Engine, metrics: Arc<Metrics>, logs_access: bool) -> Self {
+    pub fn new(limits: Limits, engine: Engine, metrics: Arc<Metrics>, traces: Traces, logs_access: bool) -> Self {
         let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         Self {
             connections: semaphore(limits.connections_max as usize),
@@ -47,6 +50,7 @@ impl Relay {
             limits,
             engine,
             metrics,
+            traces,
             logs_access,
         }
     }

@@ -17,6 +17,7 @@ use crate::relay::Relay;
 use crate::request_check::CheckedTarget;
 use crate::route::{Direction, Route};
 use crate::route_table::Segments;
+use crate::usage::Usage;
 
 /// Header with the id of the exchange.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -40,6 +41,8 @@ pub struct RouteEdit {
     pub request_id: Box<str>,
     /// The relay's span.
     pub traceparent: Option<Box<str>>,
+    /// Sums of the exchange.
+    pub usage: Arc<Usage>,
 }
 
 /// A request after the rules were applied. Without `Debug`, because the target can hold values.
@@ -87,6 +90,7 @@ impl RouteEdit {
             phase,
             contexts: fields::contexts(rules, request_headers, &self.segments)?,
             traceparent: self.traceparent.clone(),
+            usage: Arc::clone(&self.usage),
             deadline: (phase == Phase::Request).then_some(self.deadline),
         }))
     }

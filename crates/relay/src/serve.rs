@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sealwire_client::Client;
+use sealwire_spans::{Service, Traces};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -62,7 +63,10 @@ impl Server {
         let client = Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
         let engine = Engine::new(client, deadline, Arc::clone(&metrics));
-        let relay = Arc::new(Relay::new(config.limits.clone(), engine, metrics, config.log.access));
+        let service = Service { name: "sealwire-relay", instance: format!("{:016x}", rand::random::<u64>()) };
+        let traces = Traces::start(&config.traces.settings(), service, &metrics.spans);
+        let traces = traces.map_err(|cause| error("traces", cause))?;
+        let relay = Arc::new(Relay::new(config.limits.clone(), engine, metrics, traces, config.log.access));
         let readiness = Arc::new(Readiness::default());
         let admin = AdminServer::start(config.admin.address, Arc::clone(&relay), Arc::clone(&readiness))
             .map_err(|cause| error("admin.address", format!("cannot listen on {}: {cause}", config.admin.address)))?;
@@ -113,6 +117,8 @@ impl Server {
             tracing::warn!("exchanges were still running at the end of the drain");
         }
         self.tasks.shutdown().await;
+        let relay = self.relay;
+        let _ = tokio::task::spawn_blocking(move || relay.traces.close()).await;
     }
 }
 

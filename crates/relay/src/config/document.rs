@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use sealwire_spans::Endpoint;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -172,6 +173,11 @@ pub(super) fn check_value(key: &Key, value: &DeValue<'_>) -> Result<(), String> 
         (Kind::Number { min, max, .. }, DeValue::Integer(number)) => {
             u64::from_str_radix(number.as_str(), number.radix()).is_ok_and(|number| (min..=max).contains(&number))
         }
+        (Kind::Fraction, DeValue::Float(number)) => {
+            number.as_str().parse().is_ok_and(|number| (0.0..=1.0).contains(&number))
+        }
+        (Kind::Fraction, DeValue::Integer(number)) => matches!(number.as_str(), "0" | "1"),
+        (Kind::Collector, DeValue::String(text)) => text.is_empty() || Endpoint::parse(text).is_some(),
         (Kind::Texts, value) => texts(value).is_some(),
         (Kind::Endpoints, value) => texts(value).is_some_and(|endpoints| {
             (1..=ENDPOINTS_MAX).contains(&endpoints.len()) && endpoints.into_iter().all(is_endpoint)
@@ -201,6 +207,8 @@ pub(super) fn expected(kind: Kind) -> String {
         Kind::Flag => "must be true or false".into(),
         Kind::Choice(choices) => format!("must be one of \"{}\"", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("must be a whole number in {min}..={max} {unit}"),
+        Kind::Fraction => "must be a number from 0 to 1".into(),
+        Kind::Collector => "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty".into(),
         Kind::Texts => "must be a list of texts in quotes".into(),
         Kind::Endpoints => format!("must be a list of 1 to {ENDPOINTS_MAX} \"host:port\""),
         Kind::Networks => "must be a list of networks, such as [\"10.2.0.0/16\"]".into(),

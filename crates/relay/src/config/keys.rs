@@ -39,6 +39,10 @@ pub(super) enum Kind {
         /// The largest.
         max: u64,
     },
+    /// A number from 0 to 1.
+    Fraction,
+    /// `http://host[:port][/path]`, or an empty text.
+    Collector,
     /// A list of texts.
     Texts,
     /// A list of 1 to 64 `host:port`.
@@ -196,6 +200,27 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Least important level that is written.";
             "access", Kind::Flag, Value("true"),
                 "Write one line of level \"info\" per exchange.";
+        ),
+    },
+    Section {
+        name: "traces",
+        form: Form::Table,
+        doc: "Spans of exchanges for an OpenTelemetry collector (OTLP/HTTP in JSON): names, counts and times, never a value, header or\nquery. Traces of clients are continued towards engine and upstream in any case.",
+        keys: keys!(
+            "endpoint", Kind::Collector, Value("\"\""),
+                "URL of a collector in plain HTTP, on this machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
+            "sample_ratio", Kind::Fraction, Value("0"),
+                "Fraction of requests without a trace context that are kept. Others follow the sampled flag of their `traceparent`.";
+            "spans_per_s_max", count("spans", 10_000), Value("100"),
+                "Most spans per second. Further requests are counted and make none.";
+            "queue_spans", count("spans", 1 << 16), Value("2_048"),
+                "Most spans that wait, about half a KiB each. Further ones are dropped and counted; requests never wait.";
+            "batch_spans", count("spans", 4_096), Value("512"),
+                "Most spans per request to the collector, about 1 KiB each.";
+            "batch_ms", time(60_000), Value("1_000"),
+                "Longest wait of a span for its batch.";
+            "timeout_ms", time(30_000), Value("2_000"),
+                "Time for a batch and, at a shutdown, for all spans that are left.";
         ),
     },
     Section {

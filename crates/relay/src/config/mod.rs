@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sealwire_spans::Endpoint;
 use serde::Deserialize;
 
 pub use compiler::{Compiled, CompiledListener, compile};
@@ -42,6 +43,9 @@ pub struct Config {
     /// Log.
     #[serde(default)]
     pub log: LogConfig,
+    /// Spans.
+    #[serde(default)]
+    pub traces: TracesConfig,
     /// Listeners by name.
     #[serde(default)]
     pub listen: BTreeMap<String, ListenConfig>,
@@ -219,6 +223,55 @@ pub struct LogConfig {
 impl Default for LogConfig {
     fn default() -> Self {
         Self { format: LogFormat::Text, level: LogLevel::Info, access: true }
+    }
+}
+
+/// Spans of exchanges.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracesConfig {
+    /// URL of the collector; empty for no spans.
+    pub endpoint: String,
+    /// Fraction of requests without a trace context that are kept.
+    pub sample_ratio: f64,
+    /// Most spans made in a second.
+    pub spans_per_s_max: u32,
+    /// Most spans that wait to be sent.
+    pub queue_spans: usize,
+    /// Most spans sent together.
+    pub batch_spans: usize,
+    /// Longest wait of a span for its batch, in milliseconds.
+    pub batch_ms: u64,
+    /// Time for a batch and, at the end, for all spans that are left, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+impl Default for TracesConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            sample_ratio: 0.0,
+            spans_per_s_max: 100,
+            queue_spans: 2_048,
+            batch_spans: 512,
+            batch_ms: 1_000,
+            timeout_ms: 2_000,
+        }
+    }
+}
+
+impl TracesConfig {
+    /// The settings of the exporter.
+    pub fn settings(&self) -> sealwire_spans::Settings {
+        sealwire_spans::Settings {
+            endpoint: Endpoint::parse(&self.endpoint),
+            sample_ppm: (self.sample_ratio * 1e6).round() as u32,
+            spans_per_s_max: self.spans_per_s_max,
+            queue_spans: self.queue_spans,
+            batch_spans: self.batch_spans,
+            batch: Duration::from_millis(self.batch_ms),
+            timeout: Duration::from_millis(self.timeout_ms),
+        }
     }
 }
 

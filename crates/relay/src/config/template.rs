@@ -99,6 +99,8 @@ fn takes(kind: Kind) -> String {
         Kind::Flag => "true or false".into(),
         Kind::Choice(choices) => format!("\"{}\"", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("{} to {} {unit}", grouped(min), grouped(max)),
+        Kind::Fraction => "0 to 1".into(),
+        Kind::Collector => "http://host:port/path".into(),
         Kind::Texts => "a list of texts".into(),
         Kind::Endpoints => "a list of \"host:port\"".into(),
         Kind::Networks => "a list of networks in CIDR notation".into(),

@@ -178,7 +178,7 @@ impl Override {
 /// Reads a variable's text as a value of the key's kind. A list is in TOML, or separated by commas.
 fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
     let toml = match key.kind {
-        Kind::Flag | Kind::Number { .. } => text.to_owned(),
+        Kind::Flag | Kind::Fraction | Kind::Number { .. } => text.to_owned(),
         Kind::Texts | Kind::Endpoints | Kind::Networks if text.starts_with('[') => text.to_owned(),
         Kind::Texts | Kind::Endpoints | Kind::Networks => {
             toml::Value::from(text.split(',').map(str::trim).collect::<Vec<_>>()).to_string()
@@ -223,6 +223,8 @@ mod tests {
             ("PATH", "x"),
             ("SEALWIRE_RELAY_LOG_FORMAT", "json"),
             ("SEALWIRE_RELAY_LOG_ACCESS", "false"),
+            ("SEALWIRE_RELAY_TRACES_SAMPLE_RATIO", "0.25"),
+            ("SEALWIRE_RELAY_TRACES_ENDPOINT", "http://localhost:4318/v1/traces"),
             // Set by clap's and by Kubernetes.
             ("SEALWIRE_RELAY_CONFIG", "relay.toml"),
             ("SEALWIRE_RELAY_PORT", "tcp://10.0.0.1:8443"),
@@ -234,6 +236,11 @@ mod tests {
         assert_eq!((config.limits.body_bytes, config.engine.endpoints.len()), (7_000, 2));
         assert_eq!((config.log.format, config.log.access), (LogFormat::Json, false));
         assert_eq!(config.engine.ca, Path::new("it's"));
+        let traces = config.traces.settings();
+        assert_eq!(
+            (traces.sample_ppm, traces.endpoint.map(|to| to.authority)),
+            (250_000, Some("localhost:4318".into()))
+        );
         let commas = [("SEALWIRE_RELAY_ENGINE_ENDPOINTS".to_owned(), "a:1, b:2".to_owned())];
         assert_eq!(parse(&text, commas).unwrap().engine.endpoints, ["a:1", "b:2"]);
     }
@@ -295,6 +302,10 @@ mod tests {
             ("[limits]\n\nbody_bytes = s3cret", "line 3: not valid TOML"),
             ("[limits]\nbody_bytes = 1\nbody_bytes = 2", "line 3: not valid TOML"),
             ("[log]\nlevel = 's3cret'", "line 2: log.level: must be one of"),
+            ("[traces]\nsample_ratio = 1.5", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
+            ("[traces]\nsample_ratio = 2", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
+            ("[traces]\nsample_ratio = nan", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
+            ("[traces]\nendpoint = 'https://s3cret'", "line 2: traces.endpoint: must be a URL in plain HTTP"),
             ("[log]\naccess = 's3cret'", "line 2: log.access: must be true or false"),
             ("[listen.a]\naddress = 's3cret'", "line 2: listen.a.address: must be an IP address and a port"),
             (

@@ -156,6 +156,7 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
         target,
         request_id: completion.request_id().into(),
         traceparent: completion.traceparent().map(Into::into),
+        usage: Arc::clone(completion.usage()),
     };
     Exchange { edit, output, is_responding: AtomicBool::new(false) }.run(completion, reader, head.parts, has_body).await
 }
@@ -221,7 +222,8 @@ impl Exchange<'_> {
     async fn request(&self, scope: &Arc<Scope>, parts: http::request::Parts, feed: Feed) -> Result<(), Stop> {
         let stop = |failure| Stop { failure, may_respond: !self.is_responding.load(Ordering::Relaxed) };
         let (mut headers, end, has_body) = (parts.headers.clone(), feed.end(), !feed.is_end_stream());
-        let source = body::with_idle_limit(feed, self.idle(), Failure::request(Reason::ClientTimeout));
+        let (late, usage) = (Failure::request(Reason::ClientTimeout), Arc::clone(&self.edit.usage));
+        let source = body::with_idle_limit(feed, self.idle(), late, Some(usage));
         let editing = self.edit.request(scope, &mut headers, source);
         let late = |_| stop(Failure::request(Reason::ClientTimeout));
         let edited = timeout_at(self.edit.deadline, editing).await.map_err(late)?.map_err(stop)?;
@@ -257,7 +259,7 @@ impl Exchange<'_> {
         let (status, original) = mutation::response_head(received)?;
         let mut headers = original.clone();
         let late_body = Failure::response(Reason::UpstreamTimeout);
-        let source = body::with_idle_limit(feed, self.idle(), late_body);
+        let source = body::with_idle_limit(feed, self.idle(), late_body, None);
         let editing = self.edit.response(scope, status, &mut headers, source, has_body(is_head, status), false);
         let edited = timeout_at(self.edit.deadline, editing).await.map_err(late)??;
         if !self.edit.route.pass {

@@ -52,6 +52,11 @@ pub(crate) fn run_in_own_process(name: &str, body: impl Future<Output = ()>) {
 
 /// Runs one test on a separate runtime. Fails the test if it hangs.
 pub(crate) fn run(body: impl Future<Output = ()>) {
+    run_within(2 * HANG, body);
+}
+
+/// As [`run`], for a test whose work the environment can multiply.
+pub(crate) fn run_within(limit: Duration, body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // The largest that a configuration allows, because tests run code that is not optimized.
@@ -59,7 +64,7 @@ pub(crate) fn run(body: impl Future<Output = ()>) {
         .enable_all()
         .build()
         .unwrap();
-    let done = runtime.block_on(async { timeout(2 * HANG, body).await });
+    let done = runtime.block_on(async { timeout(limit, body).await });
     runtime.shutdown_timeout(Duration::from_secs(5));
     assert!(done.is_ok(), "the test hangs");
 }

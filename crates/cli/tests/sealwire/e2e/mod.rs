@@ -35,4 +35,4 @@ mod suites;
 mod text_errors;
 mod tls;
 mod tokens;
-mod traces;
+pub(crate) mod traces;

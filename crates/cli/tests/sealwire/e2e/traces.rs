@@ -28,8 +28,8 @@ const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
 /// A collector that records received bytes and responds from a list. The last response repeats.
-struct Collector {
-    address: SocketAddr,
+pub(crate) struct Collector {
+    pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
     count: watch::Receiver<usize>,
 }
@@ -38,7 +38,7 @@ struct Collector {
 type Answers = Vec<Option<(&'static str, &'static str)>>;
 
 impl Collector {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::answering(vec![Some(("200 OK", "{}"))]).await
     }
 
@@ -79,12 +79,12 @@ impl Collector {
     }
 
     /// Returns all received bytes.
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.requests.lock().unwrap().concat()
     }
 
     /// Returns all received spans, with the resource that they came from.
-    fn spans(&self) -> Vec<Span> {
+    pub(crate) fn spans(&self) -> Vec<Span> {
         let requests = self.requests.lock().unwrap();
         let bodies = requests.iter().map(|request| {
             let text = std::str::from_utf8(request).unwrap();
@@ -114,18 +114,18 @@ async fn read_request(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[derive(Clone, Debug)]
-struct Span {
-    resource: BTreeMap<String, Value>,
+pub(crate) struct Span {
+    pub(crate) resource: BTreeMap<String, Value>,
     attributes: BTreeMap<String, Value>,
-    span: Value,
+    pub(crate) span: Value,
 }
 
 impl Span {
-    fn text(&self, key: &str) -> Option<&str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.attributes.get(key)?["stringValue"].as_str()
     }
 
-    fn number(&self, key: &str) -> u64 {
+    pub(crate) fn number(&self, key: &str) -> u64 {
         self.attributes[key]["intValue"].as_str().unwrap().parse().unwrap()
     }
 
@@ -172,13 +172,13 @@ fn spans_of(body: &Value) -> Vec<Span> {
 
 impl Harness {
     /// Waits until no span is pending. A shutdown would interrupt a running attempt and send its spans again.
-    async fn all_sent(&self) {
+    pub(crate) async fn all_sent(&self) {
         self.metric_becomes("sealwire_spans_waiting", |waiting| waiting == 0.0).await;
     }
 }
 
 /// Configures spans to be sent to the address soon.
-fn to(address: SocketAddr) -> impl FnOnce(&mut Config) {
+pub(crate) fn to(address: SocketAddr) -> impl FnOnce(&mut Config) {
     move |config| {
         config.traces.endpoint = Endpoint::parse(&format!("http://{address}/v1/traces"));
         config.traces.batch = Duration::from_millis(20);

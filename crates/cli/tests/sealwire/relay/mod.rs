@@ -9,3 +9,4 @@ mod fronts;
 mod places;
 mod sessions;
 mod site;
+mod traces;
