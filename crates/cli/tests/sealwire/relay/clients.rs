@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use tokio::time::{Instant, sleep};
 
 use crate::e2e::harness::{HANG, Harness, run};
-use crate::relay::site::{Site, not_tried, start_relay};
+use crate::relay::site::{PATIENT, Site, not_tried, start_relay};
 
 const ROUTES: &str = r#"
 [[route]]
@@ -20,6 +20,7 @@ listen = "public"
 path = "/orders"
 upstream = "shop"
 app = "shop"
+deadline_ms = 600000
 [[route.request]]
 action = "encrypt"
 select = ["$.pan"]
@@ -37,6 +38,7 @@ listen = "public"
 path = "/orders/{way}"
 upstream = "shop"
 app = "shop"
+deadline_ms = 600000
 [[route.request]]
 action = "encrypt"
 select = ["$.pan"]
@@ -49,6 +51,7 @@ name = "raw"
 listen = "public"
 path = "/raw/{*rest}"
 upstream = "shop"
+deadline_ms = 600000
 pass = true
 "#;
 
@@ -124,7 +127,7 @@ async fn output(mut command: Command) -> Output {
 #[test]
 fn clients_of_other_languages_see_their_own_document() {
     run(async {
-        let site = Site::start(ROUTES).await;
+        let site = Site::start(&[PATIENT, ROUTES].concat()).await;
         let mut tried = 0;
         for (name, words) in CLIENTS {
             let Some(mut command) = command(words) else {
@@ -164,7 +167,7 @@ impl Drop for Browser {
 #[test]
 fn a_browser_sees_its_own_document() {
     run(async {
-        let site = Site::start(ROUTES).await;
+        let site = Site::start(&[PATIENT, ROUTES].concat()).await;
         let page = std::fs::read(root().join("crates/relay/tests/clients/page.html")).unwrap();
         site.upstream.store("text/html", &[&page]);
         let folder = tempfile::tempdir().unwrap();
@@ -240,7 +243,7 @@ fn upstreams_of_other_languages_see_ciphertext() {
             };
             let program = tokio::task::spawn_blocking(|| Program::start(command)).await.unwrap();
             let folder = tempfile::tempdir().unwrap();
-            let routes = format!("protocol = '{protocol}'\n{ROUTES}");
+            let routes = format!("protocol = '{protocol}'\n{PATIENT}{ROUTES}");
             let relay = start_relay(&engine, engine.address, &folder, program.address, &routes).await;
             let url = |path: &str| format!("http://{}{path}", relay.addresses()[0].1);
             for version in ["--http1.1", "--http2-prior-knowledge"] {
@@ -282,7 +285,7 @@ fn upstreams_of_other_languages_see_ciphertext() {
 #[test]
 fn grpc_web_passes_byte_for_byte() {
     run(async {
-        let site = Site::start(ROUTES).await;
+        let site = Site::start(&[PATIENT, ROUTES].concat()).await;
         let frame = |kind: u8, content: &[u8]| {
             let length = u32::try_from(content.len()).unwrap().to_be_bytes();
             [&[kind][..], &length, content].concat()

@@ -1,5 +1,5 @@
-//! Other proxies in front of two relays, with the sample configurations of `ops/relay`. Only addresses and paths are
-//! replaced. A program that this machine lacks is named in the output.
+//! Other proxies in front of two relays, with the sample configurations of `ops/relay`. Addresses, paths and three
+//! timeouts are replaced. A program that this machine lacks is named in the output.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use crate::e2e::harness::{HANG, Harness, http_get, leaf, private, run};
 use crate::relay::sessions::echo;
-use crate::relay::site::{Upstream, not_tried, start_relay};
+use crate::relay::site::{PATIENT, Upstream, not_tried, start_relay};
 
 const CANARY: &str = "4111111111111111";
 const JSON: &str = "content-type: application/json";
@@ -119,6 +119,14 @@ impl Front {
             replacements.push((format!("relay{}.internal:8444", at + 1), admin.to_string()));
             replacements.push((format!("{address} port 8444"), format!("{address} port {}", admin.port())));
         }
+        // A starved machine exceeds no limit of the test's own.
+        for (from, to) in [
+            ("connect_timeout 5s", "connect_timeout 600s"),
+            ("connect 5s", "connect 600s"),
+            ("request 10s", "request 600s"),
+        ] {
+            replacements.push((from.to_owned(), to.to_owned()));
+        }
         replacements.push(("relay.internal".to_owned(), "localhost".to_owned()));
         replacements.push(("/run/nginx".to_owned(), here));
         replacements.push(("127.0.0.1:8081".to_owned(), format!("127.0.0.1:{ready}")));
@@ -185,11 +193,11 @@ fn routes(folder: &Path, chat: SocketAddr) -> String {
         )
     };
     format!(
-        "[listen.front]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\nclients = 'mtls'\nclient_ca = '{}'\n\
+        "{PATIENT}[listen.front]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\nclients = 'mtls'\nclient_ca = '{}'\n\
          principals = ['front']\ntrust_forwarded = true\n[upstream.chat]\nurl = 'http://{chat}'\naddresses = ['127.0.0.0/8']\n\
-         [[route]]\nname = 'orders'\nlisten = 'front'\npath = '/orders'\nupstream = 'shop'\napp = 'shop'\n{}\
+         [[route]]\nname = 'orders'\nlisten = 'front'\npath = '/orders'\nupstream = 'shop'\napp = 'shop'\ndeadline_ms = 600000\n{}\
          [[route]]\nname = 'unknown'\nlisten = 'front'\npath = '/unknown'\nupstream = 'shop'\napp = 'no-such-app'\n{}\
-         [[route]]\nname = 'chat'\nlisten = 'front'\npath = '/chat'\nupstream = 'chat'\napp = 'shop'\nwebsocket_origins = ['*']\n{}\
+         [[route]]\nname = 'chat'\nlisten = 'front'\npath = '/chat'\nupstream = 'chat'\napp = 'shop'\nwebsocket_origins = ['*']\ndeadline_ms = 600000\n{}\
          [[route]]\nname = 'unused'\nlisten = 'public'\npath = '/unused'\nupstream = 'shop'\npass = true\n",
         file("listen.pem"),
         file("listen-key.pem"),

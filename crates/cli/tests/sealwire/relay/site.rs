@@ -30,6 +30,9 @@ pub(crate) type Recording = Arc<Mutex<Vec<u8>>>;
 /// Method, target, headers and body of a request.
 type Received = (Method, String, HeaderMap, Bytes);
 
+/// Content type of a response, and its chunks.
+type LiveResponse = (String, UnboundedReceiver<Bytes>);
+
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// An upstream that answers with the body it got, or with what the test laid down for a GET.
@@ -41,8 +44,8 @@ pub(crate) struct Upstream {
     pub(crate) last: Arc<Mutex<Option<Received>>>,
     /// Content type and chunks of the response to GET.
     pub(crate) stored: Arc<Mutex<(String, Vec<Bytes>)>>,
-    /// Content type of the next response to GET, and its chunks as the test sends them.
-    live: Arc<Mutex<Option<(String, UnboundedReceiver<Bytes>)>>>,
+    /// The next response to GET, whose chunks the test sends.
+    live: Arc<Mutex<Option<LiveResponse>>>,
     /// The way in which responses go wrong.
     pub(crate) mischief: Arc<Mutex<Mischief>>,
 }
@@ -287,6 +290,10 @@ impl Site {
         self.send_parts("GET", path, &[], vec![Bytes::new()]).await
     }
 }
+
+/// The first lines of `routes` for tests whose other programs say nothing about speed: a starved machine exceeds no limit.
+pub(crate) const PATIENT: &str = "first_byte_timeout_ms = 600000\nbody_idle_timeout_ms = 600000\nconnect_timeout_ms = 600000\n\
+     [limits]\nheader_timeout_ms = 600000\nbody_idle_timeout_ms = 600000\n";
 
 /// Starts a relay for an engine and an upstream.
 pub(crate) async fn start_relay(
