@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,8 @@ use crate::relay::sessions::echo;
 use crate::relay::site::{PATIENT, Upstream, not_tried, start_relay};
 
 const CANARY: &str = "4111111111111111";
+/// A target whose query must be in no log.
+const TARGET: &str = "/orders?q=secret-query";
 const JSON: &str = "content-type: application/json";
 /// Address of the client, which differs from that of the front.
 const CLIENT: &str = "127.0.0.2";
@@ -76,6 +78,8 @@ struct Running {
     ready: Option<SocketAddr>,
     /// PEM file of the authority of its certificate.
     ca: String,
+    /// File of its standard output and standard error.
+    log: PathBuf,
 }
 
 impl Drop for Running {
@@ -134,10 +138,13 @@ impl Front {
         assert!(!config.contains(".internal") && !config.contains("/etc/"), "{config}");
         let file = folder.join(self.program);
         std::fs::write(&file, config).unwrap();
+        let log_file = folder.join("log");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_file).unwrap();
         let mut child = Command::new(path)
             .args(self.arguments)
             .arg(&file)
-            .stdout(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("{path}: {error}"));
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -146,11 +153,12 @@ impl Front {
         for listener in [Some(address), ready].into_iter().flatten() {
             while TcpStream::connect(listener).await.is_err() {
                 let ended = child.try_wait().unwrap();
-                assert!(ended.is_none() && Instant::now() < until, "{path} does not listen: {ended:?}");
+                let log = || std::fs::read_to_string(&log_file).unwrap();
+                assert!(ended.is_none() && Instant::now() < until, "{path} does not listen: {}", log());
                 sleep(Duration::from_millis(20)).await;
             }
         }
-        Running { child, address, ready, ca: folder.join("relay-ca.pem").display().to_string() }
+        Running { child, address, ready, ca: folder.join("relay-ca.pem").display().to_string(), log: log_file }
     }
 }
 
@@ -277,6 +285,11 @@ async fn check(front: &Front) {
         assert_ne!(http_get(ready, "/ready").await.0, 200);
     }
     upstream.never_saw(CANARY);
+    let log = std::fs::read_to_string(&running.log).unwrap();
+    assert!(log.contains(&format!("{CLIENT} POST 200 ")) && log.contains(" 503 "), "{log}");
+    for secret in ["secret-query", "/orders", CANARY] {
+        assert!(!log.contains(secret), "{secret} is in the log: {log}");
+    }
 }
 
 /// Documents, small and large, over both versions of HTTP.
@@ -287,12 +300,12 @@ async fn documents(front: &Running, upstream: &Upstream) {
             let spoofed =
                 ["-H", "X-Forwarded-For: 192.0.2.1", "-H", "Forwarded: for=192.0.2.1", "-H", "X-Real-IP: 192.0.2.1"];
             let headers = [&["-H", JSON, "-H", expect][..], &spoofed].concat();
-            let (back, status) = curl(front, version, "/orders?q=1", &headers, Some(&body)).await;
+            let (back, status) = curl(front, version, TARGET, &headers, Some(&body)).await;
             assert_eq!(status, "200", "{back}");
             assert!(back == body, "{version}: a document of {} bytes changed: {} bytes", body.len(), back.len());
             let (_, target, headers, sealed) = upstream.last.lock().unwrap().clone().unwrap();
             assert!(sealed.starts_with(b"{\"pan\":\"sw1:"), "{sealed:?}");
-            assert_eq!(target, "/orders?q=1");
+            assert_eq!(target, TARGET);
             let host = front.address.to_string();
             for (name, value) in [
                 ("x-forwarded-for", "127.0.0.2, 127.0.0.1"),
