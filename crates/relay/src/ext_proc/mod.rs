@@ -69,7 +69,9 @@ pub fn handle(
     request: Request<Incoming>,
 ) -> Response<Outgoing> {
     let (parts, body) = request.into_parts();
-    let principal = request_check::check(&parts, peer.is_tls).and_then(|_| {
+    // Envoy names the scheme http here, also over TLS.
+    let is_https = parts.uri.scheme_str() == Some("https");
+    let principal = request_check::check(&parts, is_https).and_then(|_| {
         let is_grpc = parts.headers.get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
         if parts.version != Version::HTTP_2 || parts.method != Method::POST || parts.uri.path() != PROCESS || !is_grpc {
             return Err(Failure::request(Reason::NoRoute));

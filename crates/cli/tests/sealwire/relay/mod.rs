@@ -3,6 +3,7 @@
 mod bodies;
 mod clients;
 mod egress;
+mod envoy;
 mod failures;
 mod faults;
 mod fronts;
