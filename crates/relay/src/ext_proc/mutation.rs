@@ -129,8 +129,8 @@ fn read(
 impl proto::HeaderMutation {
     /// The changes that turn one map into the other.
     pub(super) fn between(from: &HeaderMap, to: &HeaderMap) -> Self {
-        let mut mutation = Self::default();
-        mutation.remove_headers = from.keys().filter(|name| !to.contains_key(*name)).map(ToString::to_string).collect();
+        let removed = from.keys().filter(|name| !to.contains_key(*name)).map(ToString::to_string);
+        let mut mutation = Self { set_headers: Vec::new(), remove_headers: removed.collect() };
         for name in to.keys().filter(|name| !from.get_all(*name).iter().eq(to.get_all(*name).iter())) {
             for (at, value) in to.get_all(name).iter().enumerate() {
                 let action = if at == 0 { OVERWRITE } else { APPEND };
