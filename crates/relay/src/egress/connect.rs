@@ -1,9 +1,10 @@
 //! CONNECT: tunnels to allowed hosts, intercepted where a route is for the host.
 //!
 //! An intercepted tunnel ends here: the client sees a leaf of the relay's authority, and each request inside takes the
-//! path of any other request. The name in the client's TLS hello must be the tunnel's host. Other hosts are denied, or
-//! their bytes pass untouched if the listener says so.
+//! path of any other request. Other hosts are denied, or their bytes pass untouched if the listener says so. In both the
+//! name in the client's TLS hello must be the tunnel's host.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +19,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::Destination;
+use super::{Destination, first_bytes};
 use crate::activity::{Activity, Timeouts, Watched};
 use crate::body::Outgoing;
+use crate::completion::Completion;
 use crate::config::Unlisted;
 use crate::connection;
 use crate::error::{Failure, Reason};
@@ -40,6 +42,7 @@ const DIAL_MAX: Duration = Duration::from_secs(5);
 pub async fn open(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
+    completion: &Completion,
     target: &CheckedTarget,
     mut request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Failure> {
@@ -52,12 +55,14 @@ pub async fn open(
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
     // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
+    // Over HTTP/2 the connection carries others, and must not look idle meanwhile.
+    let in_flight = completion.in_flight();
     let permit =
         relay.connection_permit().ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
     if intercepts(listener, &destination) {
         let (relay, peer) = (Arc::clone(relay), Arc::clone(peer));
         tokio::spawn(async move {
-            let _permit = permit;
+            let _held = (permit, in_flight);
             if let Ok(client) = upgrade.await {
                 intercept(relay, peer, destination, TokioIo::new(client)).await;
             }
@@ -69,11 +74,13 @@ pub async fn open(
         let dialled = dialled.map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
         let upstream = dialled.map_err(|error| error.into_failure())?;
         relay.metrics.tunnel(&listener.name);
-        let (idle, stop) = (relay.limits.idle_timeout(), peer.stop.clone());
+        let (idle, relay, peer) = (relay.limits.idle_timeout(), Arc::clone(relay), Arc::clone(peer));
         tokio::spawn(async move {
-            let _permit = permit;
-            if let Ok(client) = upgrade.await {
-                pass(TokioIo::new(client), upstream, idle, stop).await;
+            let _held = (permit, in_flight);
+            let Ok(client) = upgrade.await else { return };
+            if !pass(TokioIo::new(client), upstream, &destination.host, idle, peer.stop.clone()).await {
+                tracing::warn!(listener = %peer.listener.name, "a tunnel held no TLS for its own host");
+                relay.metrics.handshake_failed(&peer.listener.name);
             }
         });
     } else {
@@ -111,19 +118,43 @@ async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination,
     }
 }
 
-/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains.
-async fn pass(client: TokioIo<Upgraded>, upstream: TcpStream, idle: Duration, mut stop: watch::Receiver<bool>) {
+/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains. Returns false if the client's first
+/// bytes must not pass.
+async fn pass(
+    client: TokioIo<Upgraded>,
+    upstream: TcpStream,
+    host: &str,
+    idle: Duration,
+    mut stop: watch::Receiver<bool>,
+) -> bool {
     let timeouts = Timeouts { header: idle, idle, write: idle };
     let activity = Arc::new(Activity::new(timeouts));
     let mut client = Watched::new(client, Arc::clone(&activity));
-    let mut upstream = Watched::new(upstream, Arc::clone(&activity));
+    let mut may_pass = true;
+    let mut far = None;
+    let passing = async {
+        let first = match first_bytes::read(&mut client, &upstream, host, HANDSHAKE_MAX).await {
+            Ok(first) => first,
+            Err(error) => {
+                may_pass = !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut);
+                return;
+            }
+        };
+        let upstream = far.insert(Watched::new(upstream, Arc::clone(&activity)));
+        if upstream.write_all(&first).await.is_ok() {
+            let _ = copy_bidirectional(&mut client, upstream).await;
+        }
+    };
     tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut upstream) => {}
+        () = passing => {}
         () = nothing_moves(&activity, idle) => {}
         () = stops(&mut stop) => {}
     }
     close(&mut client).await;
-    close(&mut upstream).await;
+    if let Some(upstream) = &mut far {
+        close(upstream).await;
+    }
+    may_pass
 }
 
 async fn nothing_moves(activity: &Activity, idle: Duration) {

@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod connect;
+pub mod first_bytes;
 
 /// The destination of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,11 @@
 //! CONNECT: the policy of destinations, interception, and tunnels that pass untouched.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -214,6 +218,90 @@ async fn tunnels_of_unlisted_hosts_pass_untouched() {
         within(client.read_to_end(&mut received)).await.unwrap();
         assert!(received == back);
         assert_eq!(proxy.metric("sealwire_relay_tunnels_total", ""), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_over_http2_is_not_idle_while_a_tunnel_is_open() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let destination = format!("localhost:{}", server.local_addr().unwrap().port());
+    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']");
+    let proxy = start_beside(&format!("{settings}\n[limits]\nidle_timeout_ms = 400")).await;
+    let stream = TcpStream::connect(proxy.address()).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::connect(&destination).header("proxy-authorization", format!("Bearer {TOKEN}"));
+    let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut client = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    let (mut at_server, _) = within(server.accept()).await.unwrap();
+    // The tunnel moves all the time; the connection around it gets no further request until it would have ended.
+    for _ in 0..35 {
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(within(at_server.read_u8()).await.unwrap(), b'x');
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// First bytes of a TLS client that asks for this name.
+fn hello(name: &str, has_name: bool) -> Vec<u8> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    config.enable_sni = has_name;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_in_an_untouched_tunnel_is_for_its_host() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let destination = format!("localhost:{}", server.local_addr().unwrap().port());
+    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']");
+    let proxy = start_beside(&settings).await;
+    let own = hello("localhost", true);
+    let cut_name = own.windows(9).position(|bytes| bytes == b"localhost").unwrap() + 4;
+    let split = [own.clone(), b"more".to_vec()].concat();
+    for (name, bytes, passes) in [
+        ("its host", own.clone(), true),
+        ("in capitals", hello("LOCALHOST", true), true),
+        ("bytes behind the hello", split, true),
+        ("another host", hello("other.example", true), false),
+        ("no name", hello("localhost", false), false),
+        ("no hello", b"\x16\x03\x01\x00\x05hello".to_vec(), false),
+        ("no record", b"\x16GET / HTTP/1.1\r\n\r\n".to_vec(), false),
+        ("another protocol", b"EHLO a\r\n".to_vec(), true),
+    ] {
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(connect(&destination).as_bytes()).await.unwrap();
+        let (mut at_server, _) = within(server.accept()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(within(client.read_u8()).await.unwrap());
+        }
+        let (first, second) = bytes.split_at(cut_name.min(bytes.len() / 2));
+        client.write_all(first).await.unwrap();
+        tokio::task::yield_now().await;
+        let _ = client.write_all(second).await;
+        let _ = client.shutdown().await;
+        let mut received = Vec::new();
+        let _ = within(at_server.read_to_end(&mut received)).await;
+        assert_eq!(received, if passes { bytes } else { Vec::new() }, "{name}");
+    }
+    // A server that speaks first is no TLS server.
+    let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+    client.write_all(connect(&destination).as_bytes()).await.unwrap();
+    let (mut at_server, _) = within(server.accept()).await.unwrap();
+    at_server.write_all(b"220 ready\r\n").await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"220 ready\r\n") {
+        head.push(within(client.read_u8()).await.unwrap());
     }
 }
 
