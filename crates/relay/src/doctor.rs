@@ -352,6 +352,10 @@ mod tests {
     async fn a_sound_relay_has_no_problem_but_its_engine() {
         let folder = folder(100);
         assert_eq!(problems(&text(folder.path())).await, Vec::<String>::new());
+        let envoy = "[listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\ncertificate = '$/cert.pem'\nkey = '$/key.pem'\n\
+             client_ca = '$/ca.pem'\n[[route]]\nname = 'e'\nlisten = 'envoy'\npath = '/'\npass = true\n";
+        let beside_envoy = text(folder.path()) + &envoy.replace('$', &folder.path().display().to_string());
+        assert_eq!(problems(&beside_envoy).await, Vec::<String>::new());
         let config = parse(&text(folder.path()), []).unwrap();
         let findings = examine(&config, &compile(&config).unwrap()).await;
         let engine = findings.iter().find(|finding| finding.place == "engine.endpoints").unwrap();

@@ -376,6 +376,12 @@ async fn streams_and_memory_have_limits() {
     stream.send(request("POST", "/p/1", &[], false)).await;
     stream.send_bytes(vec![0, 0, 0x40, 0, 1]).await;
     assert_eq!(stream.rest().await.1, Some(8));
+    // Headers take more memory than their bytes on the wire. Those of a body do not.
+    let wide = start("").await;
+    let mut stream = Stream::open(wide.address()).await;
+    stream.send(request("POST", "/p/1", &[], false)).await;
+    stream.send(Part::RequestTrailers(trailers(&vec![("", ""); 70_000]))).await;
+    assert_eq!(stream.rest().await.1, Some(8));
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/body/1", &[JSON], false)).await;
     stream.send(request_body(vec![b' '; 2_000], true)).await;

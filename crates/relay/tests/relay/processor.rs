@@ -185,7 +185,7 @@ pub(crate) fn trailers(headers: &[(&str, &str)]) -> HttpTrailers {
     HttpTrailers { trailers: Some(lines(headers)) }
 }
 
-/// What a proxy forwards in one direction.
+/// A message that a proxy forwards in one direction.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Forwarded {
     pub(crate) headers: HeaderMutation,

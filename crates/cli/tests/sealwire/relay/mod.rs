@@ -4,10 +4,14 @@ mod bodies;
 mod clients;
 mod egress;
 mod envoy;
+mod ext_proc;
 mod failures;
 mod faults;
 mod fronts;
 mod places;
+#[allow(dead_code, reason = "the relay's own tests use the rest")]
+#[path = "../../../../relay/tests/relay/processor.rs"]
+mod processor;
 mod sessions;
 mod site;
 mod traces;
