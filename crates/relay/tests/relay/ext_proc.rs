@@ -304,6 +304,27 @@ async fn failures_of_the_response_before_its_head_are_problem_documents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_can_come_before_the_request_is_complete() {
+    let relay = start("").await;
+    let mut stream = Stream::open(relay.address()).await;
+    stream.send(request("POST", "/p/1", &[], false)).await;
+    stream.send(response("200", &[], false)).await;
+    stream.send(response_body("b", true)).await;
+    stream.send(request_body("a", true)).await;
+    let (answers, status) = stream.rest().await;
+    let (request_part, response_part, _) = forwarded(answers);
+    assert!(status == Some(0) && request_part.is_complete && response_part.is_complete);
+    // The client has the head of a response, so the failure of the request can only end the stream.
+    let mut stream = Stream::open(relay.address()).await;
+    stream.send(request("POST", "/body/1", &[JSON], false)).await;
+    stream.send(response("504", &[], false)).await;
+    assert!(matches!(stream.next().await, Event::Answer(Answer::ResponseHeaders(_))));
+    stream.send(request_body(format!("{{\"card\":\"{CANARY}\"}}"), true)).await;
+    let (answers, status) = stream.rest().await;
+    assert_eq!((answers, status), (vec![], Some(14)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn messages_out_of_order_end_the_stream_with_an_error() {
     let relay = start("").await;
     let head = || request("POST", "/p/1", &[], false);
