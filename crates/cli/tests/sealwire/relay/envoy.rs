@@ -229,6 +229,14 @@ fn envoy_sends_values_to_the_relay_and_envelopes_to_the_upstream() {
         assert!(path.starts_with("/orders/1?card=sw1"), "{path}");
         assert!(seen["x-card"].as_bytes().starts_with(b"sw1:") && seen["accept-encoding"] == "identity", "{seen:?}");
         assert_eq!(headers["x-request-id"], seen["x-request-id"]);
+        // A body without a length, and a method that has none.
+        let headers = [("content-type", "application/json"), ("transfer-encoding", "chunked")];
+        let (status, _, back) = mesh.whole(post("/orders/1", &headers, body.as_bytes())).await.unwrap();
+        assert_eq!((status, &back[..]), (StatusCode::OK, body.as_bytes()), "{}", String::from_utf8_lossy(&back));
+        let head = Request::head("/orders/1").header("host", "shop.example").body(Full::default()).unwrap();
+        let (status, headers, back) = mesh.whole(head).await.unwrap();
+        assert_eq!((status, back.len()), (StatusCode::OK, 0));
+        assert!(!headers.contains_key("etag"), "{headers:?}");
         // A body of many chunks, held and streamed.
         for route in ["orders", "streams"] {
             let record = format!("{{\"pan\":\"{CANARY}\",\"filler\":\"{}\"}}", "x".repeat(100));
