@@ -73,7 +73,7 @@ impl Compiler {
             place,
             "query and segments are for request rules",
         );
-        self.fail_open(place, route, &request, &response);
+        self.fail_open(place, config, route, &request, &response);
         self.strip_prefix(place, route);
         self.origins(place, route);
         let direction =
@@ -92,7 +92,7 @@ impl Compiler {
         }
     }
 
-    fn fail_open(&mut self, place: &str, route: &RouteConfig, request: &[Rule], response: &[Rule]) {
+    fn fail_open(&mut self, place: &str, config: &Config, route: &RouteConfig, request: &[Rule], response: &[Rule]) {
         if route.fail == FailKind::Open {
             let reveals = request.iter().chain(response).any(|rule| rule.action.reveals());
             self.require(
@@ -101,6 +101,10 @@ impl Compiler {
                 "fail = \"open\" is not possible with decrypt or detokenize",
             );
             self.warnings.push(format!("{place}: values pass in the clear if the engine does not answer"));
+            // A request whose own time ends first cannot tell a slow engine from a slow client, so it fails.
+            if route.deadline_ms < config.engine.deadline_ms.into() {
+                self.warnings.push(format!("{place}: fail = \"open\" has no effect on a slow engine, because deadline_ms is less than engine.deadline_ms"));
+            }
         }
         for (direction, unparsed, rules) in
             [("request", route.request_unparsed, request), ("response", route.response_unparsed, response)]
@@ -502,5 +506,7 @@ mod tests {
         let warnings = compiled(&open).unwrap();
         assert!(warnings[0].contains("values pass in the clear"), "{warnings:?}");
         assert!(warnings[1].contains("request bodies that cannot be read pass unchanged"), "{warnings:?}");
+        let hasty = compiled(&open.replace("fail = ", "deadline_ms = 1999\nfail = ")).unwrap();
+        assert!(hasty[1].contains("has no effect on a slow engine"), "{hasty:?}");
     }
 }
