@@ -3,7 +3,7 @@
 //! A request is sent again only if none of its bytes were sent: an idle connection can be closed by the upstream at the
 //! moment in which it is taken. hyper gives the request back in that case, and no other retry exists.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     permits: Arc<Semaphore>,
     /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
     opening: tokio::sync::Mutex<()>,
+    /// Connections that could not be opened.
+    failures: AtomicUsize,
     /// True once the upstream chose HTTP/1 by ALPN.
     is_http1: AtomicBool,
     /// Done once the task that closes idle connections runs.
@@ -162,6 +164,7 @@ impl Pool {
             shared: Mutex::default(),
             permits,
             opening: tokio::sync::Mutex::default(),
+            failures: AtomicUsize::new(0),
             is_http1: AtomicBool::new(false),
             prunes: Once::new(),
         }))
@@ -228,9 +231,14 @@ impl Pool {
             if let Some(lease) = shared.take_shared() {
                 return Ok((lease, true));
             }
+            let failures = shared.failures.load(Ordering::Relaxed);
             opening = Some(timeout_at(deadline, shared.opening.lock()).await.map_err(busy)?);
             if let Some(lease) = shared.take_shared() {
                 return Ok((lease, true));
+            }
+            // The upstream does not answer: whoever waited must not also wait for the others one after the other.
+            if shared.failures.load(Ordering::Relaxed) != failures {
+                opening = None;
             }
         }
         let mut permit = None;
@@ -245,7 +253,8 @@ impl Pool {
             }
         }
         let opened = timeout_at(deadline, open(&shared.upstream, &shared.tls)).await;
-        let lease = match opened.map_err(|_| UpstreamError::unsent(Stage::ConnectTimeout))?? {
+        let opened = opened.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)));
+        let lease = match opened.inspect_err(|_| drop(shared.failures.fetch_add(1, Ordering::Relaxed)))? {
             Connection::Http1(connection) => {
                 shared.is_http1.store(true, Ordering::Relaxed);
                 shared.lease(connection, permit)

@@ -349,6 +349,56 @@ fn tls_pool(port: u16, roots: std::path::PathBuf, protocol: Protocol, host: &str
     Pool::new(Arc::new(Upstream { is_tls: true, roots: Some(roots), protocol, ..upstream }))
 }
 
+/// Reads what arrived. Returns false if the client closed the connection.
+fn is_open(stream: &TcpStream) -> bool {
+    let mut bytes = [0; 4_096];
+    loop {
+        match stream.try_read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Seven requests wait while the first one opens a connection that may be shared. None is served, and after the first
+/// failure all of them try at once.
+#[tokio::test]
+async fn requests_do_not_wait_for_each_others_timeouts() {
+    let dir = tempfile::tempdir().unwrap();
+    tls_server(dir.path(), Arc::new(Semaphore::new(0)), false).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = Upstream {
+        is_tls: true,
+        roots: Some(dir.path().join("ca.pem")),
+        connections_max: 16,
+        connect_timeout: Duration::from_secs(3),
+        ..upstream("localhost", silent.local_addr().unwrap().port(), &["127.0.0.0/8", "::1/128"])
+    };
+    let pool = Pool::new(Arc::new(upstream));
+    let requests: Vec<_> = (0..8)
+        .map(|_| {
+            tokio::spawn({
+                let pool = pool.clone();
+                async move { fetch(&pool).await.is_err() }
+            })
+        })
+        .collect();
+    let mut failures = futures_util::future::join_all(requests);
+    let two_at_once = async {
+        let mut open: Vec<TcpStream> = Vec::new();
+        while open.len() < 2 {
+            open.push(silent.accept().await.unwrap().0);
+            open.retain(is_open);
+        }
+    };
+    tokio::select! {
+        () = two_at_once => {}
+        _ = &mut failures => panic!("one after the other"),
+    }
+    assert!(failures.await.into_iter().all(Result::unwrap));
+}
+
 #[tokio::test]
 async fn tls_is_verified_and_chooses_the_version() {
     let dir = tempfile::tempdir().unwrap();
