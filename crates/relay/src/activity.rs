@@ -44,6 +44,8 @@ pub struct Activity {
     is_http2: AtomicBool,
     /// True if a part of the next head has arrived, also while an exchange runs.
     is_within_head: AtomicBool,
+    /// True if the next byte begins a request over HTTP/1.1: neither a head nor a body is incomplete.
+    is_between_requests: AtomicBool,
     /// True while a write, a flush or the end of the connection waits for the client.
     is_sending: AtomicBool,
     since: Mutex<Since>,
@@ -69,6 +71,7 @@ impl Activity {
             in_flight: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
             is_within_head: AtomicBool::new(false),
+            is_between_requests: AtomicBool::new(true),
             is_sending: AtomicBool::new(false),
             since: Mutex::new(Since::Head(Instant::now())),
             offers: Mutex::default(),
@@ -104,6 +107,11 @@ impl Activity {
     /// Notes if a part of the next head has arrived.
     pub fn within_head(&self, is_within_head: bool) {
         self.is_within_head.store(is_within_head, Ordering::Release);
+    }
+
+    /// Notes if the next byte begins a request over HTTP/1.1.
+    pub fn between_requests(&self, is_between_requests: bool) {
+        self.is_between_requests.store(is_between_requests, Ordering::Release);
     }
 
     /// Bytes received and sent so far.
@@ -143,13 +151,13 @@ impl Activity {
         if now >= due { Err(expired) } else { Ok(due.min(next)) }
     }
 
-    /// Waits until nothing has happened for this time: no exchange, no part of a head, nothing left to send. Returns
-    /// never before the first exchange. Safe to drop.
+    /// Waits until nothing has happened for this time: no exchange, no part of a head or of a body, nothing left to send.
+    /// Returns never before the first exchange. Safe to drop.
     pub async fn becomes_quiet(&self, time: Duration) {
         loop {
             let now = Instant::now();
             let is_busy = self.in_flight.load(Ordering::Acquire) > 0
-                || self.is_within_head.load(Ordering::Acquire)
+                || !self.is_between_requests.load(Ordering::Acquire)
                 || self.is_sending.load(Ordering::Acquire);
             let due = match *self.since() {
                 Since::Idle(since) if !is_busy => since + time,

@@ -414,6 +414,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_head_that_is_not_checked_is_not_parked() {
+        let (mut connection, io, mut client) = connection(10);
+        client.write_all(&[REQUEST, b"CONNECT a:443 HTTP/1.1\r\nhost"].concat()).await.unwrap();
+        let serving = timeout(PARK_AFTER * 4, connection.http1(io));
+        let (parked, len) = tokio::join!(serving, response(&mut client, 10));
+        assert_eq!(len, 10);
+        assert!(parked.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_stays_with_its_version() {
         let (connection, io, mut client) = connection(10);
         tokio::spawn(connection.serve(io));

@@ -89,6 +89,11 @@ impl Scanner {
         }
     }
 
+    /// Returns true if the next byte begins a request. The rest of a body can follow a response.
+    fn is_between_requests(&self) -> bool {
+        self.part == Part::RequestLine && self.line_len == 0
+    }
+
     fn byte(&mut self, byte: &mut u8) {
         self.part = match (self.part, *byte) {
             (Part::RequestLine, b'\n') => self.end_of_request_line(),
@@ -218,6 +223,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadCheck<T> {
         if !self.upgrade.0.load(Ordering::Acquire) {
             self.scanner.scan(&mut buf.filled_mut()[before..]);
             self.activity.within_head(self.scanner.is_within_head());
+            self.activity.between_requests(self.scanner.is_between_requests());
         }
         poll
     }

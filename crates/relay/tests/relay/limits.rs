@@ -1,12 +1,21 @@
 //! Limits of time, size and number: what exceeds them ends, and tells why.
 
+use std::convert::Infallible;
 use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use super::support::{
-    OK, Relay, Reply, Then, Upstream, post, post_as, read_reply, send, send_until_closed, until, within,
+    OK, Relay, Reply, Then, Upstream, post, post_as, read_reply, reverse, send, send_until_closed, until, within,
 };
 
 /// A route that passes, and one whose JSON bodies are held and edited.
@@ -83,6 +92,44 @@ async fn an_idle_connection_closes() {
     let bytes = send_until_closed(relay.address(), GET).await;
     let reply = Reply::of(&bytes).unwrap();
     assert_eq!((reply.status, reply.is_complete), (200, true));
+}
+
+/// The rest of a body must not become a request, also if the upstream responded before it arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_body_after_a_pause_is_no_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&requests);
+    // Responds at once, and takes the body later. Over HTTP/2 the connection stays.
+    let service = service_fn(move |request: Request<Incoming>| {
+        seen.lock().unwrap().push(request);
+        async { Ok::<_, Infallible>(Response::new(String::from("ok"))) }
+    });
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let builder = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service.clone()));
+        }
+    });
+    let relay = Relay::start(&reverse(address, LONG, "protocol = 'http2'", ROUTES)).await;
+    let hidden = "GET /p/hidden HTTP/1.1\r\nhost: a.example\r\n\r\n";
+    let chunk = format!("{:x}\r\nx", hidden.len() + 1);
+    for (framing, rest) in [
+        (format!("content-length: {}\r\n\r\nx", hidden.len() + 1), hidden.to_owned()),
+        (format!("transfer-encoding: chunked\r\n\r\n{chunk}"), format!("{hidden}\r\n0\r\n\r\n")),
+    ] {
+        let mut client = TcpStream::connect(relay.address()).await.unwrap();
+        client.write_all(format!("POST /p/x HTTP/1.1\r\nhost: a.example\r\n{framing}").as_bytes()).await.unwrap();
+        assert_eq!(Reply::of(&read_reply(&mut client).await).unwrap().status, 200);
+        // Longer than until an idle connection is parked.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let _ = client.write_all(rest.as_bytes()).await;
+        let mut more = Vec::new();
+        let _ = timeout(Duration::from_secs(1), client.read_to_end(&mut more)).await;
+        assert!(more.is_empty(), "{}", String::from_utf8_lossy(&more));
+    }
+    assert!(requests.lock().unwrap().iter().all(|request| request.uri().path() == "/p/x"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
