@@ -151,16 +151,18 @@ impl Activity {
         if now >= due { Err(expired) } else { Ok(due.min(next)) }
     }
 
-    /// Waits until nothing has happened for this time: no exchange, no part of a head or of a body, nothing left to send.
-    /// Returns never before the first exchange. Safe to drop.
+    /// Waits for this time at least, and until nothing has happened for this time: no exchange, no part of a head or of a
+    /// body, nothing left to send. Returns never before the first exchange. Safe to drop.
     pub async fn becomes_quiet(&self, time: Duration) {
+        // Bytes that begin no request, such as an empty line, would wake a parked connection again and again.
+        let begun = Instant::now();
         loop {
             let now = Instant::now();
             let is_busy = self.in_flight.load(Ordering::Acquire) > 0
                 || !self.is_between_requests.load(Ordering::Acquire)
                 || self.is_sending.load(Ordering::Acquire);
             let due = match *self.since() {
-                Since::Idle(since) if !is_busy => since + time,
+                Since::Idle(since) if !is_busy => since.max(begun) + time,
                 _ => now + time,
             };
             if now >= due {

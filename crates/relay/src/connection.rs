@@ -414,6 +414,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn bytes_that_begin_no_request_do_not_park_at_once_again() {
+        let (mut connection, io, mut client) = connection(10);
+        client.write_all(&[REQUEST, b"\r\n"].concat()).await.unwrap();
+        let (parked, len) = tokio::join!(connection.http1(io), response(&mut client, 10));
+        assert_eq!(len, 10);
+        let again = timeout(PARK_AFTER / 2, connection.http1(parked.unwrap())).await;
+        assert!(again.is_err(), "a connection that is parked in a loop takes a whole core");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_head_that_is_not_checked_is_not_parked() {
         let (mut connection, io, mut client) = connection(10);
         client.write_all(&[REQUEST, b"CONNECT a:443 HTTP/1.1\r\nhost"].concat()).await.unwrap();
