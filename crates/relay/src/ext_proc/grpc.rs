@@ -96,6 +96,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if length > MESSAGE_BYTES_MAX {
             return Err(Failure::request(Reason::TooLarge("message of the proxy", MESSAGE_BYTES_MAX as u64)));
         }
+        // Before the message is read, because its bytes can arrive slowly.
         if length > SMALL_BYTES_MAX && self.memory.is_none() {
             self.memory = Some(self.relay.memory(length).map_err(Failure::request)?);
         }
@@ -109,6 +110,10 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
         let message = ProcessingRequest::decode(bytes);
         let message = message.map_err(|_| malformed("a message of the proxy cannot be decoded"))?;
+        if self.buffer.is_empty() {
+            // An empty buffer keeps the memory of the message.
+            self.buffer = BytesMut::new();
+        }
         Ok(Some(Received { message, memory: self.memory.take() }))
     }
 }

@@ -393,6 +393,10 @@ async fn streams_and_memory_have_limits() {
     // A message that is longer than the memory, and one that is longer than the limit.
     first.send(request_body(vec![b'x'; 70_000], false)).await;
     assert_eq!(first.rest().await.1, Some(8));
+    // The memory is taken before the message is: its bytes can take as long as they want.
+    let mut stream = Stream::open(relay.address()).await;
+    stream.send_bytes(vec![0, 0, 1, 0x11, 0x70]).await;
+    assert_eq!(stream.rest().await.1, Some(8));
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
     stream.send_bytes(vec![0, 0, 0x40, 0, 1]).await;
