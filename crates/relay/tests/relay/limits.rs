@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::processor::PROCESS;
 use super::support::{
     OK, Relay, Reply, Then, Upstream, post, post_as, read_reply, reverse, send, send_until_closed, until, within,
 };
@@ -130,6 +131,34 @@ async fn the_rest_of_a_body_after_a_pause_is_no_request() {
         assert!(more.is_empty(), "{}", String::from_utf8_lossy(&more));
     }
     assert!(requests.lock().unwrap().iter().all(|request| request.uri().path() == "/p/x"));
+}
+
+/// A client over HTTP/2 can take nothing of a response from its begin on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_is_never_opened_closes_the_connection() {
+    let upstream = Upstream::start().await;
+    let limits = "header_timeout_ms = 200\nbody_idle_timeout_ms = 200\n";
+    let text = reverse(upstream.address, limits, "", ROUTES)
+        + "[listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\nclients = 'open'\n\
+           [[route]]\nname = 'envoy'\nlisten = 'envoy'\npath = '/{*rest}'\npass = true\n";
+    let relay = Relay::start(&text).await;
+    for (_, address) in relay.server.addresses() {
+        let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        let (mut sender, connection) = builder.initial_stream_window_size(0).handshake(io).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let get = Request::get("http://a.example/p/x").body(String::new()).unwrap();
+        let process = Request::post(format!("http://a.example{PROCESS}")).header("content-type", "application/grpc");
+        let process = process.body("\0\0\0\0\u{5}".to_owned()).unwrap();
+        let (get, process) = within(async {
+            let get = sender.send_request(get).await;
+            (get, sender.send_request(process).await)
+        })
+        .await;
+        assert!(get.is_ok() && process.is_ok());
+        let ended = timeout(Duration::from_secs(5), connection).await;
+        assert!(ended.is_ok(), "the connection stays");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
