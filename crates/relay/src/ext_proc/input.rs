@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::grpc::{Reader, Received};
+use super::mutation::check_size;
 use super::proto::{HeaderMap, HttpBody, HttpHeaders, HttpTrailers, Part, ProcessingRequest};
 use crate::error::{Failure, Phase, Reason};
 
@@ -118,8 +119,12 @@ impl Sink {
         }
     }
 
-    async fn trailers(&mut self, trailers: HttpTrailers) {
-        self.finish(Some(trailers.trailers.unwrap_or_default())).await;
+    async fn trailers(&mut self, trailers: HttpTrailers) -> Result<(), Failure> {
+        let trailers = trailers.trailers.unwrap_or_default();
+        // They are kept until the end of the body was sent.
+        check_size(&trailers).map_err(Failure::request)?;
+        self.finish(Some(trailers)).await;
+        Ok(())
     }
 
     async fn finish(&mut self, trailers: Option<HeaderMap>) {
@@ -159,7 +164,7 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
         match part(message)? {
             Part::RequestHeaders(_) => return Err(violation("the proxy sent the request's headers twice")),
             Part::RequestBody(body) => self.request.data(body, memory).await,
-            Part::RequestTrailers(trailers) => self.request.trailers(trailers).await,
+            Part::RequestTrailers(trailers) => self.request.trailers(trailers).await?,
             Part::ResponseHeaders(headers) => {
                 let twice = || violation("the proxy sent the response's headers twice");
                 let sender = self.response_headers.take().ok_or_else(twice)?;
@@ -172,7 +177,7 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
                 return Err(violation("the proxy sent a response's body before its headers"));
             }
             Part::ResponseBody(body) => self.response.data(body, memory).await,
-            Part::ResponseTrailers(trailers) => self.response.trailers(trailers).await,
+            Part::ResponseTrailers(trailers) => self.response.trailers(trailers).await?,
         }
         Ok(())
     }

@@ -100,18 +100,10 @@ fn read(
     failure: impl Fn(Reason) -> Failure,
     malformed: impl Fn() -> Failure,
 ) -> Result<(Pseudo, HeaderMap), Failure> {
-    let headers = headers.headers;
     // Before the map is filled: it cannot hold more than 2^15 lines.
-    if headers.len() > HEADERS_MAX {
-        return Err(failure(Reason::TooLarge("header count", HEADERS_MAX as u64)));
-    }
-    let bytes: usize =
-        headers.iter().map(|header| header.key.len() + header.value.len() + header.raw_value.len() + 4).sum();
-    if bytes > HEADER_BYTES_MAX {
-        return Err(failure(Reason::TooLarge("header bytes", HEADER_BYTES_MAX as u64)));
-    }
+    check_size(&headers).map_err(failure)?;
     let (mut pseudo, mut map) = (Pseudo::default(), HeaderMap::new());
-    for header in headers {
+    for header in headers.headers {
         let value = if header.raw_value.is_empty() { header.value.into() } else { header.raw_value };
         if header.key.starts_with(':') {
             pseudo.set(&header.key, value).ok_or_else(&malformed)?;
@@ -124,6 +116,23 @@ fn read(
         map.append(name, value);
     }
     Ok((pseudo, map))
+}
+
+/// Checks number and size of headers or trailers.
+///
+/// # Errors
+/// They exceed a limit.
+pub(super) fn check_size(headers: &proto::HeaderMap) -> Result<(), Reason> {
+    let headers = &headers.headers;
+    if headers.len() > HEADERS_MAX {
+        return Err(Reason::TooLarge("header count", HEADERS_MAX as u64));
+    }
+    let bytes: usize =
+        headers.iter().map(|header| header.key.len() + header.value.len() + header.raw_value.len() + 4).sum();
+    if bytes > HEADER_BYTES_MAX {
+        return Err(Reason::TooLarge("header bytes", HEADER_BYTES_MAX as u64));
+    }
+    Ok(())
 }
 
 impl proto::HeaderMutation {

@@ -415,6 +415,12 @@ async fn streams_and_memory_have_limits() {
     let many: Vec<(&str, &str)> = vec![("x", CANARY); 200];
     for headers in [&many[..], &[("x", &"x".repeat(40_000))]] {
         let mut stream = Stream::open(relay.address()).await;
+        stream.send(request("POST", "/p/1", &[], false)).await;
+        stream.send(Part::RequestTrailers(trailers(headers))).await;
+        assert_eq!(stream.rest().await.1, Some(8));
+    }
+    for headers in [&many[..], &[("x", &"x".repeat(40_000))]] {
+        let mut stream = Stream::open(relay.address()).await;
         stream.send(request("GET", "/p/1", headers, true)).await;
         let (_, _, immediate) = forwarded(stream.rest().await.0);
         assert_eq!(problem(&immediate.unwrap())["status"], 413);
