@@ -115,6 +115,11 @@ impl Completion {
         self.trace(&request.headers);
     }
 
+    /// Returns true if the request asks for a tunnel.
+    pub fn is_connect(&self) -> bool {
+        self.method == Method::CONNECT
+    }
+
     /// Notes the client.
     pub fn is_of(&mut self, principal: Option<Arc<str>>) {
         self.principal = principal;

@@ -281,7 +281,9 @@ pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure
             | Reason::NoRoute
             | Reason::NoMethod
     );
-    if ends && failure.phase == Phase::Request {
+    // `HeadCheck` follows no request after a CONNECT. Those to a proxy are tunnels, or rejected.
+    let is_unchecked = completion.is_connect() && !is_proxy;
+    if (ends && failure.phase == Phase::Request) || is_unchecked {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

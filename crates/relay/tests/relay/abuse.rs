@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::support::{CANARY, Relay, Reply, Upstream, find, message_end, send_until_closed};
+use super::support::{CANARY, Relay, Reply, Upstream, engine_files, find, message_end, reverse, send_until_closed};
 
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*rest}'\nupstream = 'u'\npass = true\n\
     [[route]]\nname = 'edit'\nlisten = 'public'\npath = '/e/{*rest}'\nupstream = 'u'\napp = 'a'\n\
@@ -337,6 +337,27 @@ async fn expectations_upgrades_and_http10() {
         ("other upgrade", with(&["Connection: upgrade", "Upgrade: tls/1.0"]), Forwarded("GET /p/x HTTP/1.1", &[], "")),
     ])
     .await;
+}
+
+/// The bytes after a CONNECT are not checked, so none may be a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_that_fails_ends_its_connection() {
+    let upstream = Upstream::start().await;
+    let files = engine_files();
+    std::fs::write(files.path().join("tokens"), "0123456789abcdefghij").unwrap();
+    let text = reverse(upstream.address, "", "", ROUTES);
+    let text = text.replace("clients = 'open'", "clients = 'bearer'\ntokens = '{dir}/tokens'");
+    let relay = Relay::start_in(files, &text).await;
+    let connect = head(&["CONNECT a.example:443 HTTP/1.1", "Host: a.example:443"]);
+    let lines = [
+        "Authorization: Bearer 0123456789abcdefghij",
+        "Content-Length: 5",
+        "Transfer-Encoding: chunked",
+        "Connection: close",
+    ];
+    let bytes = send_until_closed(relay.address(), [connect, post(&lines, "0\r\n\r\n")].concat()).await;
+    assert_eq!(Reply::of(&bytes).unwrap().status, 401);
+    assert_eq!(upstream.take_text(), "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
