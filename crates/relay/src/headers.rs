@@ -12,7 +12,7 @@ const PROXY_ONLY: [&str; 3] = ["proxy-authenticate", "proxy-authentication-info"
 /// Validators and digests of the bytes that a change invalidates.
 const OF_THE_BYTES: [&str; 6] = ["content-digest", "content-length", "content-md5", "digest", "etag", "repr-digest"];
 /// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC 9110, section 6.5.1).
-const NOT_TRAILERS: [&str; 28] = [
+const NOT_TRAILERS: [&str; 29] = [
     "age",
     "authorization",
     "cache-control",
@@ -41,6 +41,7 @@ const NOT_TRAILERS: [&str; 28] = [
     "via",
     "warning",
     "www-authenticate",
+    "x-real-ip",
 ];
 const VIA: &str = "sealwire-relay";
 
@@ -260,7 +261,7 @@ mod tests {
     fn trailers_keep_what_is_harmless() {
         let before = "grpc-status: 0\nx-checksum: 1\ncontent-length: 3\ncontent_length: 3\nhost: b\nauthorization: x
             transfer-encoding: chunked\ncontent-type: text/html\nset-cookie: a=b\ncookie: a=b\nx-forwarded-for: a
-            if-match: *\ncache-control: x\ntrailer: x";
+            if-match: *\ncache-control: x\ntrailer: x\nx-real-ip: a\nx_real_ip: a";
         check(filter_trailers, before, "grpc-status: 0\nx-checksum: 1");
     }
 
