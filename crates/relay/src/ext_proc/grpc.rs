@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
-use prost::{Message as _, encoding};
+use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::proto::{Answer, ProcessingRequest, ProcessingResponse};
@@ -24,10 +24,6 @@ use crate::relay::Relay;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// A message that is longer takes memory of the process's limit.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of a message beside those of a body. Headers take much more memory decoded than on the wire.
-const OTHER_BYTES_MAX: usize = 128 << 10;
-/// Field numbers of bodies in a message of the proxy.
-const BODIES: [u32; 2] = [4, 5];
 /// Flag and length before each message.
 const PREFIX_BYTES: usize = 5;
 /// Messages that wait to be sent.
@@ -104,11 +100,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Ok(None);
         }
         self.buffer.advance(PREFIX_BYTES);
-        let bytes = self.buffer.split_to(length).freeze();
-        if length > OTHER_BYTES_MAX && other_bytes(&bytes).is_none_or(|other| other > OTHER_BYTES_MAX) {
-            return Err(Failure::request(Reason::TooLarge("headers of the proxy", OTHER_BYTES_MAX as u64)));
-        }
-        let message = ProcessingRequest::decode(bytes);
+        let message = ProcessingRequest::decode(self.buffer.split_to(length).freeze());
         let message = message.map_err(|_| malformed("a message of the proxy cannot be decoded"))?;
         if self.buffer.is_empty() {
             // An empty buffer keeps the memory of the message.
@@ -116,20 +108,6 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
         Ok(Some(Received { message, memory: self.memory.take() }))
     }
-}
-
-/// Bytes of a message beside those of a body; `None` if it is malformed.
-fn other_bytes(mut message: &[u8]) -> Option<usize> {
-    let mut other = 0;
-    while message.has_remaining() {
-        let before = message.len();
-        let (tag, wire_type) = encoding::decode_key(&mut message).ok()?;
-        encoding::skip_field(wire_type, tag, &mut message, encoding::DecodeContext::default()).ok()?;
-        if !BODIES.contains(&tag) {
-            other += before - message.len();
-        }
-    }
-    Some(other)
 }
 
 const fn malformed(detail: &'static str) -> Failure {
