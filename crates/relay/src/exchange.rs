@@ -67,7 +67,7 @@ async fn run(
     let target = request_check::check(&parts, peer.is_tls)?; // 2. Nothing that can be read in two ways.
     completion.is_of(peer.authenticate(&parts)?); // 3. A known client.
     if peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none() {
-        return connect::open(relay, peer, completion, &target, Request::from_parts(parts, body)).await;
+        return Box::pin(connect::open(relay, peer, completion, &target, Request::from_parts(parts, body))).await;
     }
     if peer
         .tunnel

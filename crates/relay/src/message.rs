@@ -76,7 +76,8 @@ impl Message<'_> {
             return if is_missing { Err(self.scope.failure(Reason::Missing)) } else { Ok(Edited::Unchanged(source)) };
         }
         match self.readable(direction) {
-            Ok(readable) => self.apply(direction, readable, source).await,
+            // Boxed, because a request without rules would carry its size too.
+            Ok(readable) => Box::pin(self.apply(direction, readable, source)).await,
             Err(_) if self.passes_unread(direction) => Ok(Edited::Unchanged(source)),
             Err(reason) => Err(self.scope.failure(reason)),
         }

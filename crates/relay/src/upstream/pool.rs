@@ -252,9 +252,13 @@ impl Pool {
                 return Ok((lease, true));
             }
         }
-        let opened = timeout_at(deadline, open(&shared.upstream, &shared.tls)).await;
+        // Boxed, because a request on an open connection would carry the size of a TLS handshake.
+        let opened = timeout_at(deadline, Box::pin(open(&shared.upstream, &shared.tls))).await;
         let opened = opened.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)));
-        let lease = match opened.inspect_err(|_| drop(shared.failures.fetch_add(1, Ordering::Relaxed)))? {
+        if opened.is_err() {
+            shared.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        let lease = match opened? {
             Connection::Http1(connection) => {
                 shared.is_http1.store(true, Ordering::Relaxed);
                 shared.lease(connection, permit)
