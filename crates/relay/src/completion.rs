@@ -12,10 +12,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::activity::InFlight;
+use crate::config::ListenKind;
 use crate::error::Failure;
 use crate::relay::{Peer, Relay};
 use crate::route::Route;
 use crate::usage::Usage;
+
+/// Name of a method that the client made up, as in OpenTelemetry's conventions.
+const OTHER_METHOD: &str = "_OTHER";
 
 /// An exchange that runs. Dropping it ends the exchange: the log line is written then, and the permits are released.
 pub struct Completion {
@@ -64,7 +68,10 @@ impl Completion {
             permits: Vec::new(),
             in_flight: Arc::new(in_flight),
         };
-        completion.trace(request.headers());
+        // The request that a stream of Envoy carries has the trace.
+        if peer.listener.kind != ListenKind::ExtProc {
+            completion.trace(request.headers());
+        }
         completion
     }
 
@@ -172,7 +179,7 @@ impl Completion {
         let path = self.route.as_ref().map_or("", |route| &route.path);
         let method = known(&self.method);
         let mut attributes = vec![
-            Attribute::text("http.request.method", method.unwrap_or("_OTHER")),
+            Attribute::text("http.request.method", method.unwrap_or(OTHER_METHOD)),
             Attribute::text("http.route", path.to_owned()),
             Attribute::number("http.response.status_code", status.as_u16().into()),
             Attribute::text("network.protocol.version", if self.version == Version::HTTP_2 { "2" } else { "1.1" }),
@@ -224,7 +231,7 @@ impl Drop for Completion {
             client = %self.peer.address.ip(),
             principal,
             route = %name,
-            method = %self.method,
+            method = known(&self.method).unwrap_or(OTHER_METHOD),
             path,
             version = ?self.version,
             status = self.status.map_or(0, |status| status.as_u16()),
