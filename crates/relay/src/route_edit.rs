@@ -1,5 +1,6 @@
 //! Applies the rules of a route to a request and to its response, independent of the protocol that carries them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING};
@@ -46,9 +47,9 @@ pub struct RouteEdit {
 }
 
 /// A request after the rules were applied. Without `Debug`, because the target can hold values.
-pub struct EditedRequest {
+pub struct EditedRequest<'a> {
     /// Path and query.
-    pub target: String,
+    pub target: Cow<'a, str>,
     /// Body to send.
     pub body: EditedBody,
 }
@@ -99,15 +100,15 @@ impl RouteEdit {
     ///
     /// # Errors
     /// The first failure. Nothing of the request may be forwarded then.
-    pub async fn request(
-        &self,
+    pub async fn request<'a>(
+        &'a self,
         scope: &Arc<Scope>,
         headers: &mut HeaderMap,
         source: Source,
-    ) -> Result<EditedRequest, Failure> {
+    ) -> Result<EditedRequest<'a>, Failure> {
         let engine = &self.relay.engine;
         let (path, query) = (&self.target.path, self.target.query.as_deref());
-        let target = fields::edit_target(engine, scope, &self.segments, path, query).await?.into_owned();
+        let target = fields::edit_target(engine, scope, &self.segments, path, query).await?;
         fields::edit_headers(engine, scope, headers).await?;
         let message = Message { relay: &self.relay, scope: Arc::clone(scope), headers, status: None, must_hold: false };
         let edited = message.edit(source).await?;

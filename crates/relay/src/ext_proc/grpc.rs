@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::proto::{Answer, ProcessingRequest, ProcessingResponse};
+use super::proto::{ProcessingRequest, ProcessingResponse, ResponsePart};
 use crate::activity::InFlight;
 use crate::error::{Failure, Reason};
 use crate::relay::Relay;
@@ -120,7 +120,7 @@ pub(super) struct Output(mpsc::Sender<Bytes>);
 
 impl Output {
     /// Sends a message. Waits while the proxy does not read.
-    pub(super) async fn send(&self, answer: Answer) {
+    pub(super) async fn send(&self, answer: ResponsePart) {
         let message = ProcessingResponse { response: Some(answer) };
         let length = message.encoded_len();
         let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);

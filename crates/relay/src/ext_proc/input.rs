@@ -17,7 +17,7 @@ use crate::error::{Failure, Phase, Reason};
 const QUEUE_MAX: usize = 1;
 
 /// Next part of a body.
-enum Piece {
+enum FeedItem {
     Data(Bytes, Option<OwnedSemaphorePermit>),
     End(Option<HeaderMap>),
 }
@@ -27,7 +27,7 @@ pub(super) type End = Arc<OnceLock<Option<HeaderMap>>>;
 
 /// A body that the proxy sends in parts. Its end must be told: a queue that closes before is a failure.
 pub(super) struct Feed {
-    pieces: mpsc::Receiver<Piece>,
+    items: mpsc::Receiver<FeedItem>,
     end: End,
     phase: Phase,
     /// Memory of the part that was read last.
@@ -37,16 +37,16 @@ pub(super) struct Feed {
 /// The sender's side of a [`Feed`].
 pub(super) struct Sink {
     /// `None` after the end.
-    pieces: Option<mpsc::Sender<Piece>>,
+    items: Option<mpsc::Sender<FeedItem>>,
     end: End,
 }
 
 /// Creates both sides of a body.
 pub(super) fn feed(phase: Phase) -> (Sink, Feed) {
-    let (sender, pieces) = mpsc::channel(QUEUE_MAX);
+    let (sender, items) = mpsc::channel(QUEUE_MAX);
     let end = End::default();
-    let feed = Feed { pieces, end: Arc::clone(&end), phase, memory: None };
-    (Sink { pieces: Some(sender), end }, feed)
+    let feed = Feed { items, end: Arc::clone(&end), phase, memory: None };
+    (Sink { items: Some(sender), end }, feed)
 }
 
 impl Feed {
@@ -65,12 +65,12 @@ impl Body for Feed {
         if self.end.get().is_some() {
             return Poll::Ready(None);
         }
-        match ready!(self.pieces.poll_recv(cx)) {
-            Some(Piece::Data(bytes, memory)) => {
+        match ready!(self.items.poll_recv(cx)) {
+            Some(FeedItem::Data(bytes, memory)) => {
                 self.memory = memory;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Some(Piece::End(trailers)) => {
+            Some(FeedItem::End(trailers)) => {
                 let _ = self.end.set(trailers);
                 Poll::Ready(None)
             }
@@ -98,21 +98,21 @@ impl Sink {
     /// Notes that the message has no body.
     pub(super) fn has_none(&mut self) {
         let _ = self.end.set(None);
-        self.pieces = None;
+        self.items = None;
     }
 
     const fn is_complete(&self) -> bool {
-        self.pieces.is_none()
+        self.items.is_none()
     }
 
     /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored: Envoy can send the last
     /// one twice (envoyproxy/envoy#46237).
     async fn data(&mut self, body: HttpBody, memory: Option<OwnedSemaphorePermit>) {
-        if let Some(pieces) = &self.pieces
+        if let Some(items) = &self.items
             && !body.body.is_empty()
         {
             // An error means that the reader needs no more, such as of a response to HEAD.
-            let _ = pieces.send(Piece::Data(body.body, memory)).await;
+            let _ = items.send(FeedItem::Data(body.body, memory)).await;
         }
         if body.end_of_stream {
             self.finish(None).await;
@@ -128,8 +128,8 @@ impl Sink {
     }
 
     async fn finish(&mut self, trailers: Option<HeaderMap>) {
-        if let Some(pieces) = self.pieces.take() {
-            let _ = pieces.send(Piece::End(trailers)).await;
+        if let Some(items) = self.items.take() {
+            let _ = items.send(FeedItem::End(trailers)).await;
         }
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use self::grpc::{Complete, Messages, Output, Reader};
 use self::input::{Demux, End, Feed, feed, part, violation};
-use self::proto::{Answer, Part};
+use self::proto::{Part, ResponsePart};
 use crate::body::{self, Outgoing};
 use crate::completion::Completion;
 use crate::engine::Scope;
@@ -122,7 +122,7 @@ async fn work<B: Body<Data = Bytes> + Unpin>(
             completion.fails(&failure);
             if may_respond {
                 completion.responds(failure.status());
-                output.send(Answer::Immediate(mutation::immediate(&failure, completion.request_id()))).await;
+                output.send(ResponsePart::Immediate(mutation::immediate(&failure, completion.request_id()))).await;
             }
             Err(failure)
         }
@@ -236,7 +236,7 @@ impl Exchange<'_> {
         if parts.uri.path_and_query().is_none_or(|target| *target != *edited.target) {
             mutation.set_target(&edited.target);
         }
-        self.output.send(Answer::RequestHeaders(head(mutation))).await;
+        self.output.send(ResponsePart::RequestHeaders(head(mutation))).await;
         let body = edited.body;
         if has_body {
             self.send_body(Phase::Request, body.body, &end, |_| {}).await?;
@@ -271,7 +271,7 @@ impl Exchange<'_> {
         self.is_responding.store(true, Ordering::Relaxed);
         completion.responds(status);
         let mutation = proto::HeaderMutation::between(&original, &headers);
-        self.output.send(Answer::ResponseHeaders(head(mutation))).await;
+        self.output.send(ResponsePart::ResponseHeaders(head(mutation))).await;
         let body = edited.body;
         if feed_has_body {
             self.send_body(Phase::Response, body.body, &end, |bytes| completion.sent(bytes)).await?;
@@ -311,29 +311,29 @@ impl Exchange<'_> {
 }
 
 /// Response to headers.
-fn head(mutation: proto::HeaderMutation) -> proto::CommonResponseOf {
+fn head(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
     let response = proto::CommonResponse { header_mutation: Some(mutation), body_mutation: None };
-    proto::CommonResponseOf { response: Some(response) }
+    proto::HeadersOrBodyResponse { response: Some(response) }
 }
 
 /// The next bytes of a body.
-fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> Answer {
+fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> ResponsePart {
     let streamed_response = Some(proto::StreamedBodyResponse { body, end_of_stream });
     let body_mutation = Some(proto::BodyMutation { streamed_response });
     let response = Some(proto::CommonResponse { header_mutation: None, body_mutation });
-    let answer = proto::CommonResponseOf { response };
+    let answer = proto::HeadersOrBodyResponse { response };
     match phase {
-        Phase::Request => Answer::RequestBody(answer),
-        Phase::Response => Answer::ResponseBody(answer),
+        Phase::Request => ResponsePart::RequestBody(answer),
+        Phase::Response => ResponsePart::ResponseBody(answer),
     }
 }
 
 /// The end of a body that has trailers.
-fn trailers_of(phase: Phase, trailers: &proto::HeaderMap, passes: bool) -> Answer {
+fn trailers_of(phase: Phase, trailers: &proto::HeaderMap, passes: bool) -> ResponsePart {
     let header_mutation = (!passes).then(|| proto::HeaderMutation::clear(trailers));
     let answer = proto::TrailersResponse { header_mutation };
     match phase {
-        Phase::Request => Answer::RequestTrailers(answer),
-        Phase::Response => Answer::ResponseTrailers(answer),
+        Phase::Request => ResponsePart::RequestTrailers(answer),
+        Phase::Response => ResponsePart::ResponseTrailers(answer),
     }
 }

@@ -163,26 +163,26 @@ pub struct HeaderValue {
 #[prost(skip_debug)]
 pub struct ProcessingResponse {
     /// Response to a part of the HTTP message.
-    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7")]
-    pub response: Option<Answer>,
+    #[prost(oneof = "ResponsePart", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub response: Option<ResponsePart>,
 }
 
 /// Response to a part of an HTTP message.
 #[derive(Clone, PartialEq, Oneof)]
 #[prost(skip_debug)]
-pub enum Answer {
+pub enum ResponsePart {
     /// Changes of the request's headers.
     #[prost(message, tag = "1")]
-    RequestHeaders(CommonResponseOf),
+    RequestHeaders(HeadersOrBodyResponse),
     /// Changes of the response's headers.
     #[prost(message, tag = "2")]
-    ResponseHeaders(CommonResponseOf),
+    ResponseHeaders(HeadersOrBodyResponse),
     /// Bytes of the request's body.
     #[prost(message, tag = "3")]
-    RequestBody(CommonResponseOf),
+    RequestBody(HeadersOrBodyResponse),
     /// Bytes of the response's body.
     #[prost(message, tag = "4")]
-    ResponseBody(CommonResponseOf),
+    ResponseBody(HeadersOrBodyResponse),
     /// Changes of the request's trailers.
     #[prost(message, tag = "5")]
     RequestTrailers(TrailersResponse),
@@ -197,7 +197,7 @@ pub enum Answer {
 /// `HeadersResponse` and `BodyResponse`, which have the same fields.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
-pub struct CommonResponseOf {
+pub struct HeadersOrBodyResponse {
     /// The changes.
     #[prost(message, optional, tag = "1")]
     pub response: Option<CommonResponse>,
@@ -320,8 +320,8 @@ debug_by_name!(
     HeaderMap,
     HeaderValue,
     ProcessingResponse,
-    Answer,
-    CommonResponseOf,
+    ResponsePart,
+    HeadersOrBodyResponse,
     CommonResponse,
     TrailersResponse,
     HeaderMutation,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sealwire_relay::ext_proc::proto::{
-    Answer, FlowControlInit, HttpBody, HttpHeaders, Part, ProcessingRequest, ProtocolConfiguration,
+    FlowControlInit, HttpBody, HttpHeaders, Part, ProcessingRequest, ProtocolConfiguration, ResponsePart,
 };
 
 use super::processor::{
@@ -34,7 +34,7 @@ async fn start(limits: &str) -> Relay {
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// Runs an exchange on a route that passes, with these parts of the bodies.
-async fn pass(relay: &Relay, sent: &[&[u8]], received: &[&[u8]]) -> (Vec<Answer>, Option<u16>) {
+async fn pass(relay: &Relay, sent: &[&[u8]], received: &[&[u8]]) -> (Vec<ResponsePart>, Option<u16>) {
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
     for (at, part) in sent.iter().enumerate() {
@@ -85,8 +85,8 @@ async fn messages_without_bodies_and_with_trailers_are_complete() {
     stream.send(response("200", &[], false)).await;
     stream.send(Part::ResponseTrailers(trailers(&[("grpc-status", "0")]))).await;
     let (answers, status) = stream.rest().await;
-    let unchanged = |answer: &Answer| {
-        matches!(answer, Answer::RequestTrailers(trailers) | Answer::ResponseTrailers(trailers)
+    let unchanged = |answer: &ResponsePart| {
+        matches!(answer, ResponsePart::RequestTrailers(trailers) | ResponsePart::ResponseTrailers(trailers)
             if trailers.header_mutation.is_none())
     };
     assert_eq!((answers.iter().filter(|answer| unchanged(answer)).count(), status), (2, Some(0)));
@@ -99,7 +99,9 @@ async fn messages_without_bodies_and_with_trailers_are_complete() {
     let mut removed = Vec::new();
     while removed.is_empty() {
         match stream.next().await {
-            Event::Answer(Answer::RequestTrailers(answer)) => removed = answer.header_mutation.unwrap().remove_headers,
+            Event::Answer(ResponsePart::RequestTrailers(answer)) => {
+                removed = answer.header_mutation.unwrap().remove_headers
+            }
             Event::Answer(_) => {}
             other => panic!("{other:?}"),
         }
@@ -318,7 +320,7 @@ async fn a_response_can_come_before_the_request_is_complete() {
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/body/1", &[JSON], false)).await;
     stream.send(response("504", &[], false)).await;
-    assert!(matches!(stream.next().await, Event::Answer(Answer::ResponseHeaders(_))));
+    assert!(matches!(stream.next().await, Event::Answer(ResponsePart::ResponseHeaders(_))));
     stream.send(request_body(format!("{{\"card\":\"{CANARY}\"}}"), true)).await;
     let (answers, status) = stream.rest().await;
     assert_eq!((answers, status), (vec![], Some(14)));
@@ -386,7 +388,7 @@ async fn streams_and_memory_have_limits() {
     let relay = start("requests_max = 1\nmemory_bytes = 65536\nbody_bytes = 1024\ndecoded_bytes = 1024\nstream_window_bytes = 65536\n").await;
     let mut first = Stream::open(relay.address()).await;
     first.send(request("POST", "/p/1", &[], false)).await;
-    assert!(matches!(first.next().await, Event::Answer(Answer::RequestHeaders(_))));
+    assert!(matches!(first.next().await, Event::Answer(ResponsePart::RequestHeaders(_))));
     let (answers, status) = Stream::open(relay.address()).await.rest().await;
     let (_, _, immediate) = forwarded(answers);
     assert_eq!((problem(&immediate.unwrap())["type"].as_str(), status), (Some("urn:sealwire:relay:busy"), Some(8)));
@@ -517,7 +519,7 @@ proptest! {
             stream.half_close();
             stream.rest().await
         }));
-        let has_head = answers.iter().any(|answer| matches!(answer, Answer::ResponseHeaders(_)));
+        let has_head = answers.iter().any(|answer| matches!(answer, ResponsePart::ResponseHeaders(_)));
         let (request, response, immediate) = forwarded(answers);
         if status == Some(0) {
             let is_bodiless = |item: &_| matches!(item, Ok(Part::ResponseHeaders(head)) if head.end_of_stream);

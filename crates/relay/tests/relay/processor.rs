@@ -13,8 +13,8 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
 use sealwire_relay::ext_proc::proto::{
-    Answer, FULL_DUPLEX_STREAMED, HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers,
-    ImmediateResponse, Part, ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
+    FULL_DUPLEX_STREAMED, HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers,
+    ImmediateResponse, Part, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, ResponsePart,
 };
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -29,7 +29,7 @@ pub(crate) const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/P
 /// Next event of a stream.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Answer(Answer),
+    Answer(ResponsePart),
     /// The status of gRPC, which ends the stream in order.
     Status(u16, String),
     /// The stream broke off without a status.
@@ -124,7 +124,7 @@ impl Stream {
     }
 
     /// Reads to the end of the stream. Returns the answers, and the status if there is one.
-    pub(crate) async fn rest(&mut self) -> (Vec<Answer>, Option<u16>) {
+    pub(crate) async fn rest(&mut self) -> (Vec<ResponsePart>, Option<u16>) {
         let mut answers = Vec::new();
         loop {
             match self.next().await {
@@ -195,18 +195,22 @@ pub(crate) struct Forwarded {
 }
 
 /// Sorts answers into the two directions. The last is the response of the relay itself, if it sent one.
-pub(crate) fn forwarded(answers: Vec<Answer>) -> (Forwarded, Forwarded, Option<ImmediateResponse>) {
+pub(crate) fn forwarded(answers: Vec<ResponsePart>) -> (Forwarded, Forwarded, Option<ImmediateResponse>) {
     let (mut request, mut response, mut immediate) = (Forwarded::default(), Forwarded::default(), None);
     for answer in answers {
         assert!(immediate.is_none(), "an answer after the immediate response");
         match answer {
-            Answer::RequestHeaders(headers) => request.headers = headers.response.unwrap().header_mutation.unwrap(),
-            Answer::ResponseHeaders(headers) => response.headers = headers.response.unwrap().header_mutation.unwrap(),
-            Answer::RequestBody(body) => append(&mut request, body.response.unwrap().body_mutation.unwrap()),
-            Answer::ResponseBody(body) => append(&mut response, body.response.unwrap().body_mutation.unwrap()),
-            Answer::RequestTrailers(_) => request.is_complete = true,
-            Answer::ResponseTrailers(_) => response.is_complete = true,
-            Answer::Immediate(answer) => immediate = Some(answer),
+            ResponsePart::RequestHeaders(headers) => {
+                request.headers = headers.response.unwrap().header_mutation.unwrap()
+            }
+            ResponsePart::ResponseHeaders(headers) => {
+                response.headers = headers.response.unwrap().header_mutation.unwrap()
+            }
+            ResponsePart::RequestBody(body) => append(&mut request, body.response.unwrap().body_mutation.unwrap()),
+            ResponsePart::ResponseBody(body) => append(&mut response, body.response.unwrap().body_mutation.unwrap()),
+            ResponsePart::RequestTrailers(_) => request.is_complete = true,
+            ResponsePart::ResponseTrailers(_) => response.is_complete = true,
+            ResponsePart::Immediate(answer) => immediate = Some(answer),
         }
     }
     (request, response, immediate)

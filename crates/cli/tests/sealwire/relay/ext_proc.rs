@@ -1,6 +1,6 @@
 //! External processing with a real engine, spoken to directly, so that a test can choose the cuts of a body.
 
-use sealwire_relay::ext_proc::proto::{Answer, Part};
+use sealwire_relay::ext_proc::proto::{Part, ResponsePart};
 
 use crate::e2e::harness::run;
 use crate::relay::processor::{
@@ -78,8 +78,8 @@ async fn exchange(site: &Site, route: &str, body: &str, cut: usize, has_trailers
     }
     let (answers, status) = stream.rest().await;
     assert_eq!(status, Some(0), "{route} {cut}");
-    let removed = |answer: &Answer| {
-        matches!(answer, Answer::RequestTrailers(trailers) | Answer::ResponseTrailers(trailers)
+    let removed = |answer: &ResponsePart| {
+        matches!(answer, ResponsePart::RequestTrailers(trailers) | ResponsePart::ResponseTrailers(trailers)
             if trailers.header_mutation.as_ref().is_some_and(|mutation| mutation.remove_headers == ["x"]))
     };
     assert_eq!(answers.iter().filter(|answer| removed(answer)).count(), if has_trailers { 2 } else { 0 });
