@@ -1,6 +1,6 @@
-//! Contracts of storage: control state, and the rows of token maps.
+//! Contracts of storage: control state, the rows of token maps, and the objects of collections.
 //!
-//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows; neither knows of keys or values. Both are implemented in
+//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none knows keys or values. Both are implemented in
 //! memory here, and on disk and in PostgreSQL by crates of their own, which run the tests in `suite`. This crate also
 //! joins lookups and writes of many requests into batches, throttles writes and copies one store to another.
 
@@ -8,6 +8,7 @@ mod coalesce;
 mod control;
 pub mod copy;
 mod memory;
+mod objects;
 #[cfg(any(test, feature = "suite"))]
 #[doc(hidden)]
 pub mod suite;
@@ -23,10 +24,15 @@ pub use control::{
     is_single,
 };
 pub use memory::MemoryStore;
+pub use objects::{
+    CLAUSE_TERMS_MAX, Clause, GROUP_WRITES_MAX, MapView, Matches, ObjectChanges, ObjectConflict, ObjectGroup, ObjectId,
+    ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, SubjectId, Term,
+    apply_group, archived, check_fence, matching,
+};
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
 pub use tokens::{
-    Filter, Fingerprint, Group, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore, Written,
-    check_time, fits_scan,
+    Filter, Fingerprint, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore,
+    Written, check_time, fits_scan,
 };
 
 use std::path::PathBuf;
@@ -209,6 +215,13 @@ pub enum StoreError {
         /// Ids of the instances that serve an older generation.
         instances: Vec<String>,
     },
+    /// The collection's schema was changed, and the engine serves an older generation than the change. Load the control
+    /// state and try again.
+    #[error("the schema of this collection needs generation {needs} or later")]
+    Fenced {
+        /// The lowest generation that can use the collection.
+        needs: u64,
+    },
     /// The requested change is invalid. The operator must correct the request.
     #[error("{0}")]
     Invalid(String),
@@ -228,6 +241,7 @@ impl StoreError {
                 Self::Io { path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
             }
             Self::Unavailable(why) => Self::Unavailable(why.clone()),
+            Self::Fenced { needs } => Self::Fenced { needs: *needs },
             other => Self::Unavailable(other.to_string()),
         }
     }

@@ -61,12 +61,16 @@ impl Row {
 
     /// Returns true if [`TokenStore::archive`] archives the row.
     pub fn is_expired(&self, now: u64, expired_before: u64) -> bool {
-        self.archived.is_none() && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
+        self.lifetime().is_due(Sweep::Archive { expired_before }, now)
     }
 
     /// Returns true if [`TokenStore::prune`] removes the row.
     pub fn is_archived(&self, archived_before: u64) -> bool {
-        self.archived.is_some_and(|archived| archived < archived_before)
+        self.lifetime().is_due(Sweep::Prune { archived_before }, 0)
+    }
+
+    fn lifetime(&self) -> Lifetime {
+        Lifetime { expires: self.expires, archived: self.archived }
     }
 
     /// Estimates the bytes that the row takes in memory or on a connection.
@@ -131,9 +135,15 @@ impl Filter {
     /// Returns true if a row matches the filter.
     #[must_use]
     pub fn lets_through(&self, row: &Row) -> bool {
-        row.archived.is_some() == self.archived
-            && self.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
-            && self.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
+        self.matches(row.lifetime(), &row.tags)
+    }
+
+    /// Returns true if a row or an object with this lifetime and these tags matches the filter.
+    #[must_use]
+    pub fn matches(&self, lifetime: Lifetime, tags: &[String]) -> bool {
+        lifetime.archived.is_some() == self.archived
+            && self.tag.as_ref().is_none_or(|tag| tags.contains(tag))
+            && self.expired_before.is_none_or(|before| lifetime.expires.is_some_and(|expires| expires < before))
     }
 }
 
@@ -157,22 +167,42 @@ pub enum Sweep {
 impl Sweep {
     /// Returns true if this sweep changes `row`.
     pub fn takes(self, now: u64, row: &Row) -> bool {
-        match self {
-            Self::Archive { expired_before } => row.is_expired(now, expired_before),
-            Self::Prune { archived_before } => row.is_archived(archived_before),
-            Self::Erase => true,
+        row.lifetime().is_due(self, now)
+    }
+}
+
+/// Expiry and archiving time of a row or an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// Time from which it counts as absent.
+    pub expires: Option<u64>,
+    /// Archiving time.
+    pub archived: Option<u64>,
+}
+
+impl Lifetime {
+    /// Returns true if `sweep` changes a row or an object with this lifetime.
+    #[must_use]
+    pub fn is_due(self, sweep: Sweep, now: u64) -> bool {
+        match sweep {
+            Sweep::Archive { expired_before } => {
+                self.archived.is_none()
+                    && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
+            }
+            Sweep::Prune { archived_before } => self.archived.is_some_and(|archived| archived < archived_before),
+            Sweep::Erase => true,
         }
     }
 }
 
-/// A bounded step of a walk through a map in the order of ids.
+/// A bounded step of a walk through a map in the order of ids. `I` is the type of the ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page<T> {
+pub struct Page<T, I = TokenId> {
     /// Results of this step.
     pub found: T,
     /// Value of `after` for the next step; `None` at the end. A step looks at a bounded number of rows, so an empty
     /// page is not always the last one.
-    pub next: Option<TokenId>,
+    pub next: Option<I>,
 }
 
 /// Persistent token maps. Every method returns in bounded time, and every reported write is durable. A `limit` must be

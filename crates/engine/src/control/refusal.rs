@@ -16,6 +16,7 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::KeyTaken { .. }
         | StoreError::Deleted { .. }
         | StoreError::Conflict { .. }
+        | StoreError::Fenced { .. }
         | StoreError::NotServed { .. } => ErrorCode::Conflict,
         StoreError::NoApp { .. }
         | StoreError::NoKey { .. }

@@ -1,0 +1,330 @@
+//! Storage of object collections: objects by id, each with its sealed values, and the index terms that find them.
+//!
+//! A store sees neither property names nor values. A term is a keyed hash, and the content of an object is sealed. Times
+//! are seconds since 1970-01-01 UTC by the engine's clock. Expired objects count as absent, as expired token rows do,
+//! and remain until they are archived and pruned. An archived object holds no terms.
+//!
+//! Note: an engine that was paused can come back with an old schema. A fence keeps it out: the store rejects every
+//! operation on a map from an engine whose generation is below the map's fence.
+
+mod apply;
+mod query;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use apply::{ObjectChanges, apply_group, archived};
+pub use query::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, matching};
+
+use crate::tokens::check_time;
+use crate::{Filter, Lifetime, MapId, Page, StoreError, Sweep};
+
+/// Maximum number of writes in an [`ObjectGroup`].
+pub const GROUP_WRITES_MAX: usize = 500;
+
+/// Maximum number of terms in a [`Clause`].
+pub const CLAUSE_TERMS_MAX: usize = 64;
+
+/// Id of an object; unique in its map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(pub [u8; 16]);
+
+/// A keyed hash of a data subject's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubjectId(pub [u8; 16]);
+
+/// A keyed hash of a normalized value, or of a part of the value, under one index of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Term {
+    /// Number of the index. The schema of the collection assigns it and never reuses it.
+    pub index: u32,
+    /// The hash. A truncated hash is filled up with zeros.
+    pub hash: [u8; 16],
+}
+
+/// An object as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRow {
+    /// Unique in its map.
+    pub id: ObjectId,
+    /// Number of the content, from 1. Each [`ObjectWrite::Replace`] increments it.
+    pub version: u64,
+    /// Creation time.
+    pub created: u64,
+    /// Time of the last change of the content.
+    pub updated: u64,
+    /// Time from which the object counts as absent. Times are at most [`SECONDS_MAX`](crate::SECONDS_MAX).
+    pub expires: Option<u64>,
+    /// Archiving time. An archived object counts as absent and has no terms.
+    pub archived: Option<u64>,
+    /// The person whom the object is about, if it names one.
+    pub subject: Option<SubjectId>,
+    /// Id of the key version that sealed the content. Used to count the objects of each key version.
+    pub key: [u8; 5],
+    /// Cleartext labels, sorted, without duplicates and without U+0000.
+    pub tags: Vec<String>,
+    /// Terms that at most one object of the map can hold. Sorted, without duplicates.
+    pub unique: Vec<Term>,
+    /// Other terms. Sorted, without duplicates.
+    pub terms: Vec<Term>,
+    /// The sealed content.
+    pub sealed: Bytes,
+}
+
+impl ObjectRow {
+    /// Returns true if requests find the object at `now`.
+    #[must_use]
+    pub fn is_live(&self, now: u64) -> bool {
+        self.archived.is_none() && self.expires.is_none_or(|expires| expires > now)
+    }
+
+    /// Returns the times that filters and sweeps look at.
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        Lifetime { expires: self.expires, archived: self.archived }
+    }
+
+    /// Estimates the bytes that the object takes in memory or on a connection.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let terms = self.unique.len() + self.terms.len();
+        128 + self.sealed.len() + 24 * terms + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
+    }
+
+    /// Rejects times beyond the range that stores support.
+    ///
+    /// # Errors
+    /// [`StoreError::TimeOutOfRange`].
+    pub fn check_times(&self) -> Result<(), StoreError> {
+        let times = [Some(self.created), Some(self.updated), self.expires, self.archived];
+        times.into_iter().flatten().try_for_each(check_time)
+    }
+}
+
+/// A map, and the generation of the schema by which an engine uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapView {
+    /// The map.
+    pub map: MapId,
+    /// Generation of the control state that the engine serves.
+    pub generation: u64,
+}
+
+/// One write of an [`ObjectGroup`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectWrite {
+    /// Adds an object of version 1 that is not archived.
+    Add(ObjectRow),
+    /// Replaces the live object whose version is one below that of this row. Id and creation time must stay.
+    Replace(ObjectRow),
+    /// Removes a live object for good.
+    Delete {
+        /// The object.
+        id: ObjectId,
+        /// The version that it must have. `None`: any.
+        version: Option<u64>,
+    },
+    /// Sets the expiry time of a live object. Its version stays.
+    Expire {
+        /// The object.
+        id: ObjectId,
+        /// The time; `None` means never.
+        expires: Option<u64>,
+    },
+}
+
+impl ObjectWrite {
+    /// Returns the id of the object.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        match self {
+            Self::Add(row) | Self::Replace(row) => row.id,
+            Self::Delete { id, .. } | Self::Expire { id, .. } => *id,
+        }
+    }
+
+    /// Returns the row that is written, if one is.
+    #[must_use]
+    pub fn row(&self) -> Option<&ObjectRow> {
+        match self {
+            Self::Add(row) | Self::Replace(row) => Some(row),
+            Self::Delete { .. } | Self::Expire { .. } => None,
+        }
+    }
+}
+
+/// The writes of one request. Either all of them are made or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectGroup {
+    /// The map.
+    pub view: MapView,
+    /// At most [`GROUP_WRITES_MAX`] writes with distinct ids.
+    pub writes: Vec<ObjectWrite>,
+}
+
+/// Result of an [`ObjectGroup`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectsWritten {
+    /// The group is durable.
+    Done,
+    /// Nothing was written. Holds the positions of the writes that are not possible, ascending, each with one reason.
+    Conflicts(Vec<(usize, ObjectConflict)>),
+}
+
+/// Reason for which a write is not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectConflict {
+    /// An object in any state has the id.
+    Exists,
+    /// Another live object, or an earlier write of the group, holds a unique term.
+    Unique {
+        /// Number of the index.
+        index: u32,
+    },
+    /// No live object has the id.
+    Absent,
+    /// The object has another version.
+    Version {
+        /// Its version.
+        found: u64,
+    },
+}
+
+/// Objects that hold at least one of some terms. A clause has 1 to [`CLAUSE_TERMS_MAX`] terms, without duplicates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clause {
+    /// True if objects can hold the terms as unique ones.
+    pub unique: bool,
+    /// True if objects can hold the terms as others. An index that was unique has both.
+    pub shared: bool,
+    /// The terms.
+    pub terms: Vec<Term>,
+}
+
+/// Persistent object collections. Every method returns in bounded time, and every reported write is durable. A `limit`
+/// must be at least 1. Methods that take a [`MapView`] fail with [`StoreError::Fenced`] if its generation is below the
+/// fence of the map.
+#[async_trait]
+pub trait ObjectStore: Send + Sync {
+    /// Writes groups, each completely or not at all, as [`apply_group`] specifies. Several groups can share one
+    /// transaction. Results are in the order of `groups`, and the failure of one group does not fail the others. The
+    /// result is as if the groups were written in sequence.
+    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>>;
+
+    /// Returns live objects by id, in the order of `ids`; `None` for an absent object. Sees all objects that any
+    /// instance wrote before the call.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
+    async fn get_objects(
+        &self,
+        now: u64,
+        view: MapView,
+        ids: &[ObjectId],
+    ) -> Result<Vec<Option<ObjectRow>>, StoreError>;
+
+    /// Counts the objects of each clause, at most `cap` of each. An object that holds several terms of a clause can count
+    /// several times. Expired objects count.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError>;
+
+    /// Returns the first `limit` ids of a clause that follow `after`, ascending and without duplicates. Expired objects
+    /// are included.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn clause_ids(
+        &self,
+        view: MapView,
+        clause: &Clause,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<ObjectId>, StoreError>;
+
+    /// Returns, for each of `ids`, true if the object is in every clause. `ids` are at most 1,001.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn probe_clauses(&self, view: MapView, clauses: &[Clause], ids: &[ObjectId])
+    -> Result<Vec<bool>, StoreError>;
+
+    /// Returns at most `limit` objects that follow `after` and match the filter: live and expired objects, or archived
+    /// ones.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn list_objects(
+        &self,
+        view: MapView,
+        filter: &Filter,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
+
+    /// Changes the objects that are due for `sweep` among at most `limit` objects that follow `after`. With `dry_run`,
+    /// only counts. Returns the number of objects. `next` is the value of `after` for the following call. A database
+    /// compares its clock with `now` and sweeps by the earlier time.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn sweep_objects(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<ObjectId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64, ObjectId>, StoreError>;
+
+    /// Returns the first map behind `after` that has an object in any state.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
+
+    /// Returns at most `limit` objects of all maps that follow `after`, in the order of maps and ids. Used to copy and to
+    /// verify stores. Large objects can make a page shorter. Only a page at the end is empty.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn scan_objects(
+        &self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
+
+    /// Writes objects as they are, including archived ones, and replaces objects with the same ids. Used to copy stores.
+    /// Writes all objects or none.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another object
+    /// already holds a unique term of these objects.
+    async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError>;
+
+    /// Raises the fence of a map to `generation`, unless it is higher. Operations that are in progress can still complete
+    /// within their timeout.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError>;
+
+    /// Returns the fences of all maps that have one, in the order of maps.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError>;
+}
+
+/// Rejects an operation of an engine that does not know the schema that `fence` requires.
+///
+/// # Errors
+/// [`StoreError::Fenced`].
+pub fn check_fence(view: MapView, fence: Option<u64>) -> Result<(), StoreError> {
+    match fence {
+        Some(needs) if view.generation < needs => Err(StoreError::Fenced { needs }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,137 @@
+//! Applies the writes of a group to objects in memory. All stores use this one definition of what a write does.
+
+use std::collections::HashSet;
+
+use super::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, Term};
+use crate::tokens::{SECONDS_MAX, check_time};
+use crate::{MapId, StoreError};
+
+/// Objects and holders of unique terms as a group sees them: the stored ones, changed by earlier writes.
+pub trait ObjectChanges {
+    /// Returns an object in any state.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    fn object(&self, map: MapId, id: ObjectId) -> Result<Option<ObjectRow>, StoreError>;
+
+    /// Returns the object that holds a unique term, also if it has expired.
+    ///
+    /// # Errors
+    /// Any error of the store; [`StoreError::Damaged`] if there is no such object.
+    fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError>;
+
+    /// Writes an object with its terms, in place of `old` with its terms.
+    fn put_object(&mut self, map: MapId, old: Option<&ObjectRow>, new: ObjectRow);
+
+    /// Removes an object with its terms.
+    fn remove_object(&mut self, map: MapId, old: &ObjectRow);
+}
+
+/// Makes the writes of a group in sequence. The caller discards all changes of the group unless the result is
+/// [`ObjectsWritten::Done`]. The caller has checked the fence.
+///
+/// An expired object that holds a unique term of a new row is archived.
+///
+/// # Errors
+/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes of one id, an archived
+/// row, or a row of another creation time than the object that it replaces.
+pub fn apply_group(
+    changes: &mut impl ObjectChanges,
+    now: u64,
+    group: &ObjectGroup,
+) -> Result<ObjectsWritten, StoreError> {
+    check(group)?;
+    let mut conflicts = Vec::new();
+    for (position, write) in group.writes.iter().enumerate() {
+        if let Some(conflict) = apply(changes, now, group.view.map, write)? {
+            conflicts.push((position, conflict));
+        }
+    }
+    Ok(if conflicts.is_empty() { ObjectsWritten::Done } else { ObjectsWritten::Conflicts(conflicts) })
+}
+
+fn check(group: &ObjectGroup) -> Result<(), StoreError> {
+    let mut ids = HashSet::with_capacity(group.writes.len());
+    if !group.writes.iter().all(|write| ids.insert(write.id())) {
+        return Err(StoreError::Invalid("a request names an object twice".to_owned()));
+    }
+    for write in &group.writes {
+        match write {
+            ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
+                row.check_times()?;
+                if row.archived.is_some() {
+                    return Err(StoreError::Invalid("an archived object cannot be written".to_owned()));
+                }
+            }
+            ObjectWrite::Expire { expires, .. } => expires.map_or(Ok(()), check_time)?,
+            ObjectWrite::Delete { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+fn apply(
+    changes: &mut impl ObjectChanges,
+    now: u64,
+    map: MapId,
+    write: &ObjectWrite,
+) -> Result<Option<ObjectConflict>, StoreError> {
+    let found = changes.object(map, write.id())?;
+    if let ObjectWrite::Add(row) = write {
+        return match found {
+            Some(_) => Ok(Some(ObjectConflict::Exists)),
+            None => put(changes, now, map, None, row),
+        };
+    }
+    let Some(old) = found.filter(|row| row.is_live(now)) else { return Ok(Some(ObjectConflict::Absent)) };
+    let other_version = ObjectConflict::Version { found: old.version };
+    match write {
+        ObjectWrite::Add(_) => {}
+        ObjectWrite::Replace(row) if old.version.checked_add(1) != Some(row.version) => return Ok(Some(other_version)),
+        ObjectWrite::Replace(row) if row.created != old.created => {
+            return Err(StoreError::Invalid("an object keeps its creation time".to_owned()));
+        }
+        ObjectWrite::Replace(row) => return put(changes, now, map, Some(&old), row),
+        ObjectWrite::Delete { version, .. } if version.is_some_and(|version| version != old.version) => {
+            return Ok(Some(other_version));
+        }
+        ObjectWrite::Delete { .. } => changes.remove_object(map, &old),
+        ObjectWrite::Expire { expires, .. } => {
+            changes.put_object(map, Some(&old), ObjectRow { expires: *expires, ..old.clone() });
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a row, unless another live object holds one of its unique terms.
+fn put(
+    changes: &mut impl ObjectChanges,
+    now: u64,
+    map: MapId,
+    old: Option<&ObjectRow>,
+    row: &ObjectRow,
+) -> Result<Option<ObjectConflict>, StoreError> {
+    let mut expired = Vec::new();
+    for term in &row.unique {
+        match changes.holder(map, *term)? {
+            Some(holder) if holder.id == row.id => {}
+            Some(holder) if holder.is_live(now) => return Ok(Some(ObjectConflict::Unique { index: term.index })),
+            // An object can hold several of the terms.
+            Some(holder) if expired.iter().any(|other: &ObjectRow| other.id == holder.id) => {}
+            Some(holder) => expired.push(holder),
+            None => {}
+        }
+    }
+    for holder in expired {
+        let archived = archived(&holder, now);
+        changes.put_object(map, Some(&holder), archived);
+    }
+    changes.put_object(map, old, row.clone());
+    Ok(None)
+}
+
+/// Returns the object as it is once it is archived.
+#[must_use]
+pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
+    ObjectRow { archived: Some(now.min(SECONDS_MAX)), unique: Vec::new(), terms: Vec::new(), ..row.clone() }
+}
