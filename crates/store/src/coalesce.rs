@@ -16,6 +16,7 @@ mod batch_queue;
 mod fair_queue;
 #[cfg(test)]
 mod faulty;
+mod objects;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
 use batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
+pub use objects::ObjectWriter;
 use work::{Open, Waiter, Work};
 
 /// Maximum rows of a write batch, unless a single group has more. More rows gain little on one connection and lengthen
@@ -84,6 +86,8 @@ pub enum CallError {
 pub enum Kind {
     /// [`TokenStore::write`].
     Write,
+    /// [`ObjectStore::write_objects`](crate::ObjectStore::write_objects).
+    WriteObjects,
     /// [`TokenStore::get`].
     Get,
     /// [`TokenStore::find`].
@@ -174,13 +178,7 @@ impl Coalescer {
         row_bytes_max: usize,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        let writers = lanes.writers.max(1);
-        let writes = BatchRules {
-            lanes: writers,
-            second_lanes: (writers - 1).max(1),
-            limit: ROWS_TOGETHER,
-            quanta: [ROWS_TURN, usize::MAX],
-        };
+        let writes = BatchRules::of_writers(lanes.writers);
         let readers = lanes.readers.max(1);
         let limit = (KEYS_BYTES_TOGETHER / row_bytes_max.max(1)).clamp(1, KEYS_TOGETHER);
         let looks = BatchRules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };

@@ -16,8 +16,8 @@ mod throttle;
 mod tokens;
 
 pub use coalesce::{
-    BYTES_TOGETHER, BatchLimits, BatchStats, CallError, Coalescer, KEYS_TOGETHER, Kind, Observer, ROWS_TOGETHER,
-    Waiting,
+    BYTES_TOGETHER, BatchLimits, BatchStats, CallError, Coalescer, KEYS_TOGETHER, Kind, ObjectWriter, Observer,
+    ROWS_TOGETHER, Waiting,
 };
 pub use control::{
     Changes, Commit, ControlStore, Instance, InstanceTable, LIVE_AGE_MAX, SINGLE, Snapshot, after, everything,

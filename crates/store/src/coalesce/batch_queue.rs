@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::CallError;
 use super::fair_queue::{QueueSlot, Ring};
+use super::{CallError, ROWS_TOGETHER, ROWS_TURN};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
@@ -28,6 +28,14 @@ pub(super) struct BatchRules {
     pub(super) limit: usize,
     /// Weight per app and round, for each sort.
     pub(super) quanta: [usize; 2],
+}
+
+impl BatchRules {
+    /// Returns the limits of write batches. All workers but one can send large groups.
+    pub(super) fn of_writers(writers: usize) -> Self {
+        let lanes = writers.max(1);
+        Self { lanes, second_lanes: (lanes - 1).max(1), limit: ROWS_TOGETHER, quanta: [ROWS_TURN, usize::MAX] }
+    }
 }
 
 /// A number of rows or keys, and their bytes.

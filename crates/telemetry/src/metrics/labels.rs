@@ -165,6 +165,12 @@ label! {
         Change = "change",
         /// To list, archive or prune.
         Sweep = "sweep",
+        /// To write objects.
+        WriteObjects = "write_objects",
+        /// For objects by id or by terms.
+        ReadObjects = "read_objects",
+        /// To list, archive or prune objects.
+        SweepObjects = "sweep_objects",
     }
 }
 
@@ -315,6 +321,7 @@ impl From<sealwire_store::Kind> for StoreLabel {
         use sealwire_store::Kind;
         match kind {
             Kind::Write => Self::Write,
+            Kind::WriteObjects => Self::WriteObjects,
             Kind::Get => Self::Get,
             Kind::Find => Self::Find,
         }
