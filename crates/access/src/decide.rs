@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::mask::MaskText;
 use crate::operation::{Operation, Operations, ResourceKind};
+use crate::properties::PropertyAccess;
 use crate::role::{Grant, Role, RoleName};
 
 /// The treatment of requests that no role grants.
@@ -46,6 +47,8 @@ pub struct AuthorizationRequest<'a> {
     app: AccessScope<'a>,
     collection: AccessScope<'a>,
     reason: Option<&'a str>,
+    /// The time of the request, in seconds since 1970-01-01 UTC. `None`: behind the end of every grant that has one.
+    at: Option<u64>,
 }
 
 impl<'a> AuthorizationRequest<'a> {
@@ -59,7 +62,7 @@ impl<'a> AuthorizationRequest<'a> {
             ResourceKind::Collections => (one(app), AccessScope::Every),
             ResourceKind::Collection => (one(app), one(collection)),
         };
-        Self { operation, app, collection, reason: None }
+        Self { operation, app, collection, reason: None, at: None }
     }
 
     /// Adds the reason that the client gave.
@@ -69,9 +72,21 @@ impl<'a> AuthorizationRequest<'a> {
         self
     }
 
+    /// Adds the time of the request, in seconds since 1970-01-01 UTC. Without it, no grant with a time limit applies.
+    #[must_use]
+    pub fn at(mut self, unix_s: u64) -> Self {
+        self.at = Some(unix_s);
+        self
+    }
+
     /// Returns the requested operation.
     pub fn operation(&self) -> Operation {
         self.operation
+    }
+
+    /// Returns true if `grant` permits `operation` in the place and time of this request.
+    fn is_covered(&self, grant: &Grant, operation: Operation) -> bool {
+        Self { operation, ..*self }.lacks(grant).is_none()
     }
 
     /// Returns the first part of the request that `grant` does not cover, or `None` if `grant` permits the request.
@@ -87,6 +102,8 @@ impl<'a> AuthorizationRequest<'a> {
             Some(Missing::App)
         } else if !covers(&grant.collections, self.collection) {
             Some(Missing::Collection)
+        } else if grant.until.is_some_and(|until| self.at.is_none_or(|at| at >= until)) {
+            Some(Missing::Time)
         } else if grant.reason && self.reason.is_none() {
             Some(Missing::Reason)
         } else {
@@ -107,13 +124,18 @@ pub enum Missing {
     App,
     /// Grants with the operation and app are on other collections.
     Collection,
+    /// Grants with the operation, app and collection are on other properties.
+    Property,
+    /// A grant that covers the request has ended.
+    Time,
     /// A grant covers the request but requires a reason.
     Reason,
 }
 
 impl Missing {
     /// All variants.
-    pub const ALL: [Self; 5] = [Self::Role, Self::Operation, Self::App, Self::Collection, Self::Reason];
+    pub const ALL: [Self; 7] =
+        [Self::Role, Self::Operation, Self::App, Self::Collection, Self::Property, Self::Time, Self::Reason];
 
     /// Returns the variant's name, which is also a metric label.
     pub const fn name(self) -> &'static str {
@@ -122,6 +144,8 @@ impl Missing {
             Self::Operation => "operation",
             Self::App => "app",
             Self::Collection => "collection",
+            Self::Property => "property",
+            Self::Time => "time",
             Self::Reason => "reason",
         }
     }
@@ -137,6 +161,7 @@ pub struct Denied {
     pub missing: Missing,
     app: Option<Box<str>>,
     collection: Option<Box<str>>,
+    property: Option<Box<str>>,
 }
 
 impl Denied {
@@ -145,7 +170,8 @@ impl Denied {
             AccessScope::One(name) => Some(Box::from(name)),
             AccessScope::None | AccessScope::Every => None,
         };
-        Self { operation: ask.operation, missing, app: name(ask.app), collection: name(ask.collection) }
+        let (app, collection) = (name(ask.app), name(ask.collection));
+        Self { operation: ask.operation, missing, app, collection, property: None }
     }
 
     fn text(&self) -> String {
@@ -164,6 +190,11 @@ impl Denied {
                 format!("no role of this principal grants {operation}{on} with all collections")
             }
             Missing::Collection => format!("no role of this principal grants {operation}{on}"),
+            Missing::Property => {
+                let property = self.property.as_deref().unwrap_or("*");
+                format!("no role of this principal grants {operation} for property {property}{on}")
+            }
+            Missing::Time => format!("the grant of {operation}{on} has ended"),
             Missing::Reason => format!("{operation}{on} needs a reason"),
         }
     }
@@ -217,6 +248,15 @@ impl Grants {
         widest.ok_or(closest)
     }
 
+    /// Returns the access to properties that the grants give to a permitted request, and the smallest hourly limit of
+    /// these grants.
+    fn property_access(&self, ask: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
+        let grants = self.roles.iter().flat_map(|role| role.grants());
+        let covers = |grant: &Grant, operation| ask.is_covered(grant, operation);
+        let hourly = grants.clone().filter(|grant| covers(grant, ask.operation)).filter_map(|grant| grant.hourly);
+        (PropertyAccess::of(ask.operation, grants.clone(), covers), hourly.min())
+    }
+
     /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the principal's grants have
     /// different masks, the result is a mask that hides the whole value.
     fn observed_mask(&self) -> Option<MaskText> {
@@ -231,9 +271,29 @@ impl Grants {
     /// [`Denied`].
     pub fn decide<'a>(&self, ask: AuthorizationRequest<'a>) -> Result<Permit<'a>, Denied> {
         match self.judge(&ask) {
-            Ok(permitted) => Ok(Permit::of(ask, permitted.mask, permitted.hourly)),
+            Ok(permitted) => Ok(Permit::granted(ask, self, &permitted)),
             Err(missing) => Err(Denied::of(&ask, missing)),
         }
+    }
+
+    /// Returns the role and limits that permit a request for one property of objects.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn permitted_property(&self, ask: &AuthorizationRequest<'_>, property: &str) -> Result<Permitted<'_>, Denied> {
+        self.permitted(ask)?;
+        let covers = |grant: &&Grant| {
+            ask.is_covered(grant, ask.operation)
+                && grant.properties.as_ref().is_some_and(|properties| properties.contains(property))
+        };
+        let of_role = |role| grants_of(role).filter(covers).map(move |grant: &Grant| (role.name(), grant));
+        let mut found = self.roles.iter().flat_map(of_role);
+        let Some((role, grant)) = found.next() else {
+            return Err(Denied { property: Some(property.into()), ..Denied::of(ask, Missing::Property) });
+        };
+        let first = Permitted { role, mask: grant.mask.as_ref(), hourly: grant.hourly };
+        let clear = found.find(|(_, grant)| grant.mask.is_none()).filter(|_| first.mask.is_some());
+        Ok(clear.map_or(first, |(role, grant)| Permitted { role, mask: None, hourly: grant.hourly }))
     }
 
     /// Returns the role and limits that permit a request.
@@ -243,6 +303,10 @@ impl Grants {
     pub fn permitted(&self, ask: &AuthorizationRequest<'_>) -> Result<Permitted<'_>, Denied> {
         self.judge(ask).map_err(|missing| Denied::of(ask, missing))
     }
+}
+
+fn grants_of(role: &Arc<Role>) -> std::slice::Iter<'_, Grant> {
+    role.grants().iter()
 }
 
 /// The role and limits that permit a request.
@@ -280,15 +344,23 @@ impl AccessMode {
     /// [`Denied`], if the mode enforces denials.
     pub fn decide<'a>(self, grants: Option<&Grants>, ask: AuthorizationRequest<'a>) -> Result<Decision<'a>, Denied> {
         let judged = match (self, grants) {
-            (Self::Off, _) => Ok((None, None)),
-            (_, Some(grants)) => grants.judge(&ask).map(|permitted| (permitted.mask, permitted.hourly)),
-            (_, None) => Err(Missing::Role),
+            (Self::Off, _) => return Ok(Decision { permit: Permit::unrestricted(ask, None), observed: None }),
+            (_, Some(grants)) => grants.decide(ask),
+            (_, None) => Err(Denied::of(&ask, Missing::Role)),
         };
-        match judged.map_err(|missing| Denied::of(&ask, missing)) {
-            Ok((mask, hourly)) => Ok(Decision { permit: Permit::of(ask, mask, hourly), observed: None }),
+        match judged {
+            // The request can be about properties that no grant covers. They are not known here.
+            Ok(permit) if self == Self::Observe && ask.operation.uses_properties() => {
+                let mask = grants.and_then(Grants::observed_mask);
+                Ok(Decision {
+                    permit: Permit { hourly: permit.hourly, ..Permit::unrestricted(ask, mask) },
+                    observed: None,
+                })
+            }
+            Ok(permit) => Ok(Decision { permit, observed: None }),
             Err(denied) if self == Self::Observe => {
                 let mask = grants.and_then(Grants::observed_mask);
-                Ok(Decision { permit: Permit::of(ask, mask.as_ref(), None), observed: Some(denied) })
+                Ok(Decision { permit: Permit::unrestricted(ask, mask), observed: Some(denied) })
             }
             Err(denied) => Err(denied),
         }
@@ -299,10 +371,10 @@ impl AccessMode {
     pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
-            Self::Observe => !Operations::VALUES.contains(ask.operation),
+            Self::Observe => !Operations::VALUES.contains(ask.operation) && !ask.operation.reads_properties(),
             Self::Off => true,
         };
-        passes.then(|| Permit::of(ask, None, None))
+        passes.then(|| Permit::unrestricted(ask, None))
     }
 }
 
@@ -315,6 +387,7 @@ pub struct Permit<'a> {
     collection: Option<&'a str>,
     mask: Option<MaskText>,
     hourly: Option<u32>,
+    properties: PropertyAccess,
 }
 
 /// The way in which a permit discloses values.
@@ -328,13 +401,37 @@ pub enum ValueVisibility<'p> {
 }
 
 impl<'a> Permit<'a> {
-    fn of(ask: AuthorizationRequest<'a>, mask: Option<&MaskText>, hourly: Option<u32>) -> Self {
+    /// Returns the permit for a request that grants cover.
+    fn granted(ask: AuthorizationRequest<'a>, grants: &Grants, permitted: &Permitted<'_>) -> Self {
+        let permit = Self { hourly: permitted.hourly, ..Self::unrestricted(ask, permitted.mask.cloned()) };
+        if !ask.operation.uses_properties() {
+            return permit;
+        }
+        let (properties, hourly) = grants.property_access(&ask);
+        Self { properties, hourly, mask: None, ..permit }
+    }
+
+    /// Returns the permit for a request whose values are shown through `mask` and which has no other limits.
+    fn unrestricted(ask: AuthorizationRequest<'a>, mask: Option<MaskText>) -> Self {
         let name = |extent| match extent {
             AccessScope::One(name) => Some(name),
             AccessScope::None | AccessScope::Every => None,
         };
-        let mask = mask.cloned();
-        Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask, hourly }
+        let uses_properties = ask.operation.uses_properties();
+        let properties = if uses_properties { PropertyAccess::all(mask.clone()) } else { PropertyAccess::NONE };
+        let (app, collection) = (name(ask.app), name(ask.collection));
+        Self { operation: ask.operation, app, collection, mask, hourly: None, properties }
+    }
+
+    /// Returns the access to properties of objects.
+    pub fn properties(&self) -> &PropertyAccess {
+        &self.properties
+    }
+
+    /// Returns the denial of a request that is about a property which no grant covers for `operation`.
+    pub fn property_denied(&self, operation: Operation, property: &str) -> Denied {
+        let (app, collection) = (self.app.map(Box::from), self.collection.map(Box::from));
+        Denied { operation, missing: Missing::Property, app, collection, property: Some(property.into()) }
     }
 
     /// Returns the principal's fields per hour for this operation; `None` if they are not limited.

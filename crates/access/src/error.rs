@@ -30,14 +30,14 @@ pub enum RoleError {
     #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
     Names,
     /// The name cannot be an app or collection name.
-    #[error("\"{0}\" is not the name of an app or a collection")]
+    #[error("\"{0}\" is not the name of an app, a collection or a property")]
     NotAName(String),
     /// The word is not the name of an operation.
     #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
     NoSuchOperation(String),
     /// The word is not a part of a grant, or the part occurs twice.
     #[error(
-        "\"{0}\" has no place there: after the operations come apps=, collections=, mask=, hourly= and reason, each once"
+        "\"{0}\" has no place there: after the operations come apps=, collections=, properties=, mask=, hourly=, until= and reason, each once"
     )]
     Part(String),
     /// A grant names no app.
@@ -53,7 +53,16 @@ pub enum RoleError {
     /// The text is not the syntax of a mask function.
     #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
     Mask,
+    /// A grant of an operation on properties names none.
+    #[error("{0} needs properties=NAME,NAME, or properties=* for all and future ones")]
+    NoProperties(Operation),
+    /// A grant names properties, and no operation that applies to them.
+    #[error("properties= is for objects.add, objects.get, objects.update and objects.query")]
+    PropertiesOfNone,
+    /// The time of `until=` is invalid.
+    #[error("until must be a time such as 2027-01-31T00:00:00Z")]
+    Until,
     /// A grant with a mask names an operation that does not return values.
-    #[error("a mask is for decrypt and detokenize alone: {0} needs a grant of its own")]
+    #[error("a mask is for decrypt, detokenize and objects.get alone: {0} needs a grant of its own")]
     MaskOf(Operation),
 }

@@ -15,6 +15,7 @@ mod error;
 mod mask;
 mod operation;
 mod principal;
+mod properties;
 mod record;
 mod role;
 
@@ -27,5 +28,6 @@ pub use error::{GRANTS_MAX, HOURLY_MAX, MASK_BYTES_MAX, NAMES_MAX, RoleError};
 pub use mask::MaskText;
 pub use operation::{Group, Operation, Operations};
 pub use principal::{Identity, Principal, PrincipalError, PrincipalKind, is_host_name};
+pub use properties::PropertyAccess;
 pub use record::{Binding, ROLES_MAX, RecordError, principal_key, role_key};
 pub use role::{ADMINISTRATOR, Grant, Names, Role, RoleName};

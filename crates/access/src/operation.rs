@@ -81,6 +81,24 @@ operations! {
     TokensArchive = "tokens.archive" Data Collection,
     /// Removes archived tokens.
     TokensPrune = "tokens.prune" Data Collection,
+    /// Adds objects.
+    ObjectsAdd = "objects.add" Data Collection,
+    /// Returns objects by id.
+    ObjectsGet = "objects.get" Data Collection,
+    /// Changes objects.
+    ObjectsUpdate = "objects.update" Data Collection,
+    /// Removes objects.
+    ObjectsDelete = "objects.delete" Data Collection,
+    /// Finds objects by their properties.
+    ObjectsQuery = "objects.query" Data Collection,
+    /// Lists objects.
+    ObjectsList = "objects.list" Data Collection,
+    /// Changes the expiry of objects.
+    ObjectsExpire = "objects.expire" Data Collection,
+    /// Archives expired objects.
+    ObjectsArchive = "objects.archive" Data Collection,
+    /// Removes archived objects.
+    ObjectsPrune = "objects.prune" Data Collection,
     /// Lists all apps.
     AppsList = "apps.list" Control All,
     /// Creates an app.
@@ -107,6 +125,8 @@ operations! {
     CollectionsCreate = "collections.create" Control Collection,
     /// Changes a collection's settings.
     CollectionsSet = "collections.set" Control Collection,
+    /// Changes the schema of a collection of objects.
+    CollectionsAlter = "collections.alter" Control Collection,
     /// Deletes a collection.
     CollectionsDelete = "collections.delete" Control Collection,
     /// Lists the engines.
@@ -158,6 +178,21 @@ impl Operation {
         matches!(self.about(), ResourceKind::Collection | ResourceKind::Collections)
     }
 
+    /// Returns true if the operation applies to properties of objects, so that a grant of it must name properties.
+    pub const fn has_property(self) -> bool {
+        matches!(self, Self::ObjectsAdd | Self::ObjectsGet | Self::ObjectsUpdate | Self::ObjectsQuery)
+    }
+
+    /// Returns true if the response has values of properties that [`Self::ObjectsGet`] is granted for.
+    pub const fn reads_properties(self) -> bool {
+        matches!(self, Self::ObjectsGet | Self::ObjectsQuery | Self::ObjectsList)
+    }
+
+    /// Returns true if a permit of the operation needs to know which properties it covers.
+    pub(crate) const fn uses_properties(self) -> bool {
+        self.has_property() || self.reads_properties()
+    }
+
     /// Returns true if the operation applies to one app.
     pub const fn has_app(self) -> bool {
         !matches!(self.about(), ResourceKind::All)
@@ -182,7 +217,11 @@ impl Operations {
     /// Every data operation.
     pub const DATA: Self = Self::of_group(Group::Data);
     /// Operations that return values. Only these can be granted under a mask.
-    pub const VALUES: Self = Self(1 << Operation::Decrypt as u32 | 1 << Operation::Detokenize as u32);
+    pub const VALUES: Self = Self(
+        1_u64 << Operation::Decrypt as u32
+            | 1_u64 << Operation::Detokenize as u32
+            | 1_u64 << Operation::ObjectsGet as u32,
+    );
     /// Every control operation.
     pub const CONTROL: Self = Self::of_group(Group::Control);
 
@@ -191,7 +230,7 @@ impl Operations {
         while index < Operation::ALL.len() {
             let operation = Operation::ALL[index];
             if operation.group() as u8 == group as u8 {
-                set |= 1 << operation as u32;
+                set |= 1_u64 << operation as u32;
             }
             index += 1;
         }
@@ -214,7 +253,7 @@ impl Operations {
 
     /// Returns true if the set contains `operation`.
     pub const fn contains(self, operation: Operation) -> bool {
-        self.0 & (1 << operation as u32) != 0
+        self.0 & (1_u64 << operation as u32) != 0
     }
 
     /// Returns true if the set is empty.
@@ -242,7 +281,7 @@ impl Operations {
 
 impl From<Operation> for Operations {
     fn from(operation: Operation) -> Self {
-        Self(1 << operation as u32)
+        Self(1_u64 << operation as u32)
     }
 }
 
@@ -276,7 +315,7 @@ mod tests {
     fn a_star_stands_for_what_begins_so_and_for_nothing_wider() {
         let names = |text| Operations::from_text(text).map(|set| set.iter().map(Operation::name).collect::<Vec<_>>());
         assert_eq!(names("encrypt"), Some(vec!["encrypt"]));
-        assert_eq!(names("collections.*").unwrap().len(), 4);
+        assert_eq!(names("collections.*").unwrap().len(), 5);
         assert!(names("tokens.*").unwrap().iter().all(|name| name.starts_with("tokens.")));
         for none in ["*", "", "token*", "tokens.", "tokens.*.*", "t*", ".*", "data", "nothing.*", "ENCRYPT"] {
             assert_eq!(names(none), None, "{none}");

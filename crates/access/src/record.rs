@@ -48,12 +48,16 @@ struct GrantRecord {
     /// A single `*` means all.
     apps: Vec<String>,
     collections: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    properties: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     reason: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mask: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hourly: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,14 +86,16 @@ fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
 impl Role {
     /// Serializes the role to a record.
     pub fn to_record(&self) -> Vec<u8> {
-        let texts = |names: &Names| names.texts().into_iter().map(str::to_owned).collect();
+        let texts = |names: &Names| names.texts().into_iter().map(str::to_owned).collect::<Vec<_>>();
         let grant = |grant: &Grant| GrantRecord {
             operations: grant.operations.iter().map(|operation| operation.name().to_owned()).collect(),
             apps: texts(&grant.apps),
             collections: texts(&grant.collections),
+            properties: grant.properties.as_ref().map(texts),
             reason: grant.reason,
             mask: grant.mask.as_ref().map(ToString::to_string),
             hourly: grant.hourly,
+            until: grant.until,
         };
         let grants = self.grants().iter().map(grant).collect();
         let record = RoleRecord { format: FORMAT, role: self.name().as_str().into(), grants };
@@ -114,7 +120,9 @@ impl Role {
             let names = |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
             let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
             let mask = grant.mask.as_deref().map(MaskText::new).transpose().map_err(refuse)?;
-            Ok(Grant { operations, apps, collections, reason: grant.reason, mask, hourly: grant.hourly })
+            let properties = grant.properties.as_deref().map(names).transpose()?;
+            let (reason, hourly, until) = (grant.reason, grant.hourly, grant.until);
+            Ok(Grant { operations, apps, collections, properties, reason, mask, hourly, until })
         };
         let role = Self::new(&role, grants.iter().map(grant).collect::<Result<_, RecordError>>()?).map_err(refuse)?;
         if role_key(role.name()) == key { Ok(role) } else { Err(RecordError("the key is not its role's".into())) }
@@ -162,25 +170,24 @@ mod tests {
 
     #[test]
     fn a_role_rests_as_json_and_comes_back() {
-        let grant = |names: &[&str], reason| Grant {
-            operations: [Operation::Decrypt, Operation::Encrypt].into_iter().collect(),
-            apps: Names::of(names.iter().copied()).unwrap(),
-            collections: Names::All,
-            reason,
-            mask: None,
-            hourly: None,
+        let operations = || [Operation::Decrypt, Operation::Encrypt].into_iter().collect();
+        let grant = |names: &[&str], reason| {
+            let apps = Names::of(names.iter().copied()).unwrap();
+            Grant { apps, reason, ..Grant::on_all(operations()) }
         };
+        let objects = Grant::from_text("objects.get apps=a properties=name until=2027-01-31T00:00:00Z").unwrap();
         let masked =
             Grant { mask: Some(MaskText::new("fixed(\"n/a\")").unwrap()), ..Grant::on_all(Operation::Decrypt.into()) };
         let masked = Grant { hourly: Some(100), ..masked };
-        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false), masked]).unwrap();
+        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false), masked, objects]).unwrap();
         let text = String::from_utf8(role.to_record()).unwrap();
         assert_eq!(
             text,
             "{\"format\":1,\"role\":\"support\",\"grants\":[\
              {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"shop\"],\"collections\":[\"*\"],\"reason\":true},\
              {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]},\
-             {\"operations\":[\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"],\"mask\":\"fixed(\\\"n/a\\\")\",\"hourly\":100}]}"
+             {\"operations\":[\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"],\"mask\":\"fixed(\\\"n/a\\\")\",\"hourly\":100},\
+             {\"operations\":[\"objects.get\"],\"apps\":[\"a\"],\"collections\":[\"*\"],\"properties\":[\"name\"],\"until\":1801353600}]}"
         );
         assert_eq!(Role::from_record("role/support", text.as_bytes()), Ok(role));
     }
@@ -202,6 +209,8 @@ mod tests {
             ("role/r", record(&good.replace("encrypt", "decrypt").replace("}", ",\"mask\":\"\"}"))),
             ("role/r", record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}")),
             ("role/r", record(&good.replace("}", ",\"hourly\":0}"))),
+            ("role/r", record(&good.replace("}", ",\"properties\":[\"*\"]}"))),
+            ("role/r", record(&good.replace("encrypt", "objects.get"))),
             ("role/r", record(&good.replace("encrypt", "apps.list").replace("}", ",\"hourly\":5}"))),
             ("role/administrator", record(good).replace("\"r\"", "\"administrator\"")),
             ("role/r", "{".into()),

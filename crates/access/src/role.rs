@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 use crate::error::{GRANTS_MAX, HOURLY_MAX, NAMES_MAX, RoleError};
 use crate::mask::MaskText;
 use crate::operation::{Operation, Operations};
@@ -98,22 +101,37 @@ pub struct Grant {
     pub apps: Names,
     /// Collections on which the operations are permitted, for operations that apply to a collection.
     pub collections: Names,
+    /// Properties of objects on which the operations are permitted. Required for operations that apply to properties.
+    pub properties: Option<Names>,
     /// True if each request must give a reason.
     pub reason: bool,
     /// Mask for returned values. Only for operations that return values.
     pub mask: Option<MaskText>,
     /// Maximum number of fields per hour for each principal and operation. Only for data operations.
     pub hourly: Option<u32>,
+    /// Time from which the grant permits nothing, in seconds since 1970-01-01 UTC.
+    pub until: Option<u64>,
 }
 
 impl Grant {
     /// Grants these operations on everything, unconditionally.
     pub fn on_all(operations: Operations) -> Self {
-        Self { operations, apps: Names::All, collections: Names::All, reason: false, mask: None, hourly: None }
+        let of_properties = operations.iter().any(Operation::has_property);
+        Self {
+            operations,
+            apps: Names::All,
+            collections: Names::All,
+            properties: of_properties.then_some(Names::All),
+            reason: false,
+            mask: None,
+            hourly: None,
+            until: None,
+        }
     }
 
-    /// Parses an operator's text, such as `encrypt,tokens.* apps=shop,web collections=people reason` or `decrypt
-    /// apps=shop mask=partial(last=4) hourly=1000`.
+    /// Parses an operator's text, such as `encrypt,tokens.* apps=shop,web collections=people reason`, `decrypt apps=shop
+    /// mask=partial(last=4) hourly=1000` or `objects.get apps=shop collections=people properties=name,email
+    /// until=2027-01-31T00:00:00Z`.
     ///
     /// Operations come first; the other parts follow in any order. Without `collections=` the grant covers all
     /// collections.
@@ -127,7 +145,8 @@ impl Grant {
             let known = Operations::from_text(name).ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
             operations = operations.and(known);
         }
-        let (mut apps, mut collections, mut reason, mut mask, mut hourly) = (None, None, false, None, None);
+        let (mut apps, mut collections, mut properties) = (None, None, None);
+        let (mut reason, mut mask, mut hourly, mut until) = (false, None, None, None);
         loop {
             let (part, behind) = next_part(rest);
             if part.is_empty() {
@@ -145,6 +164,11 @@ impl Grant {
             let (place, names) = match part.split_once('=') {
                 Some(("apps", names)) => (&mut apps, names),
                 Some(("collections", names)) => (&mut collections, names),
+                Some(("properties", names)) => (&mut properties, names),
+                Some(("until", time)) if until.is_none() => {
+                    until = Some(parse_time(time)?);
+                    continue;
+                }
                 Some(("hourly", count)) if hourly.is_none() => {
                     hourly = Some(count.parse().map_err(|_| RoleError::Hourly)?);
                     continue;
@@ -160,8 +184,21 @@ impl Grant {
             }
         }
         let apps = apps.ok_or(RoleError::NoApps)?;
-        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason, mask, hourly })
+        let collections = collections.unwrap_or(Names::All);
+        Ok(Self { operations, apps, collections, properties, reason, mask, hourly, until })
     }
+}
+
+/// Parses the time of `until=`.
+fn parse_time(text: &str) -> Result<u64, RoleError> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| RoleError::Until)?;
+    u64::try_from(time.unix_timestamp()).map_err(|_| RoleError::Until)
+}
+
+/// Formats a time as [`parse_time`] reads it.
+fn format_time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| seconds.to_string())
 }
 
 /// Splits off the first word. Returns the word and the rest.
@@ -182,11 +219,17 @@ impl fmt::Display for Grant {
         if self.collections != Names::All {
             write!(f, " collections={}", self.collections.texts().join(","))?;
         }
+        if let Some(properties) = &self.properties {
+            write!(f, " properties={}", properties.texts().join(","))?;
+        }
         if let Some(mask) = &self.mask {
             write!(f, " mask={mask}")?;
         }
         if let Some(hourly) = self.hourly {
             write!(f, " hourly={hourly}")?;
+        }
+        if let Some(until) = self.until {
+            write!(f, " until={}", format_time(until))?;
         }
         if self.reason { f.write_str(" reason") } else { Ok(()) }
     }
@@ -227,6 +270,14 @@ impl Role {
         if grants.iter().filter_map(|grant| grant.hourly).any(|hourly| !(1..=HOURLY_MAX).contains(&hourly)) {
             return Err(RoleError::Hourly);
         }
+        for grant in &grants {
+            let of_property = grant.operations.iter().find(|operation| operation.has_property());
+            match (of_property, &grant.properties) {
+                (Some(operation), None) => return Err(RoleError::NoProperties(operation)),
+                (None, Some(_)) => return Err(RoleError::PropertiesOfNone),
+                _ => {}
+            }
+        }
         for grant in grants.iter().filter(|grant| grant.mask.is_some()) {
             if let Some(other) = grant.operations.without(Operations::VALUES).iter().next() {
                 return Err(RoleError::MaskOf(other));
@@ -264,7 +315,8 @@ impl Role {
         is_masked
             && !sees
             && ((reads && may(&[Operation::Encrypt, Operation::Mask]))
-                || may(&[Operation::Tokenize, Operation::TokensFind]))
+                || may(&[Operation::Tokenize, Operation::TokensFind])
+                || may(&[Operation::ObjectsQuery]))
     }
 
     /// Returns the role's name.
@@ -321,7 +373,7 @@ mod tests {
             ("encrypt reason apps=* collections=*", "encrypt apps=* reason"),
             (
                 "collections.*,encrypt apps=*",
-                "encrypt,collections.list,collections.create,collections.set,collections.delete apps=*",
+                "encrypt,collections.list,collections.create,collections.set,collections.alter,collections.delete apps=*",
             ),
             ("decrypt apps=shop mask=partial(last=4)", "decrypt apps=shop mask=partial(last=4)"),
             (
@@ -332,6 +384,11 @@ mod tests {
                 "detokenize,decrypt mask=fixed(\"n a\") collections=x apps=*",
                 "decrypt,detokenize apps=* collections=x mask=fixed(\"n a\")",
             ),
+            (
+                "objects.get properties=name,email apps=a collections=c mask=redact until=2027-01-31T01:00:00+01:00",
+                "objects.get apps=a collections=c properties=email,name mask=redact until=2027-01-31T00:00:00Z",
+            ),
+            ("objects.query apps=a properties=*", "objects.query apps=a properties=*"),
         ] {
             let grant = Grant::from_text(text).unwrap();
             assert_eq!(grant.to_string(), written);
@@ -357,6 +414,9 @@ mod tests {
             ("decrypt apps=shop mask=\"redact\"reason", part("mask=\"redact\"reason")),
             ("decrypt apps=shop mask", part("mask")),
             ("mask=redact apps=shop", operation("mask=redact")),
+            ("decrypt apps=shop until=2027-01-31", RoleError::Until),
+            ("decrypt apps=shop until=1969-12-31T23:59:59Z", RoleError::Until),
+            ("objects.get apps=a properties=", RoleError::NotAName(String::new())),
             ("encrypt apps=shop collections=../x", RoleError::NotAName("../x".into())),
         ] {
             assert_eq!(Grant::from_text(text), Err(error), "{text}");
@@ -377,6 +437,8 @@ mod tests {
             (&["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"], false),
             (&["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"], false),
             (&["detokenize apps=* mask=redact", "tokenize apps=* hourly=100"], false),
+            (&["objects.get apps=* properties=* mask=hash", "objects.query apps=* properties=*"], true),
+            (&["objects.get apps=* properties=* mask=hash", "objects.list apps=*"], false),
             (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=*"], false),
             (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"], true),
         ] {
@@ -414,6 +476,13 @@ mod tests {
                 Err(RoleError::MaskOf(Operation::TokensGet)),
             ),
             ("relay", vec![Grant { mask: redact(), ..encrypt() }], Err(RoleError::MaskOf(Operation::Encrypt))),
+            ("relay", vec![grant(Operation::ObjectsGet.into())], Ok(())),
+            (
+                "relay",
+                vec![Grant { properties: None, ..grant(Operation::ObjectsGet.into()) }],
+                Err(RoleError::NoProperties(Operation::ObjectsGet)),
+            ),
+            ("relay", vec![Grant { properties: Some(Names::All), ..encrypt() }], Err(RoleError::PropertiesOfNone)),
         ] {
             assert_eq!(Role::new(name, grants).map(drop), outcome, "{name}");
         }

@@ -66,6 +66,9 @@ fn measure() -> Result<Costs, CallFailure> {
             WorkKind::HashTokens => tokens[2],
             WorkKind::OpenRows => tokens[3],
             WorkKind::Mask => mask,
+            // A first guess: an object is sealed like a row. The scheduler learns what collections take.
+            WorkKind::SealObjects => tokens[0],
+            WorkKind::OpenObjects => tokens[3],
             WorkKind::Seal => seal,
             WorkKind::Open => open,
             WorkKind::Rewrap => Coefficients {

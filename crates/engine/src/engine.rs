@@ -133,7 +133,8 @@ impl Engine {
 
     /// The methods it serves. Any other does not exist here.
     pub fn methods(&self) -> Methods {
-        if self.tokens.is_some() { Methods::DATA } else { Methods::DATA.without(Methods::TOKENS) }
+        let served = Methods::DATA.without(Methods::OBJECTS);
+        if self.tokens.is_some() { served } else { served.without(Methods::TOKENS) }
     }
 
     /// The time that a caller names, or the default, cut to the limit.

@@ -64,8 +64,8 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
         Call::Control(Control::PublicKeys(call)) => {
             (request.options_of_public_keys(&call), Box::new(public_keys::PublicKeys))
         }
-        // The scan knows no other control method on a data listener.
-        Call::Control(_) => return Err(CallError::Malformed),
+        // The scan knows no other control method on a data listener, and no method that the engine does not serve.
+        Call::Objects(_) | Call::Control(_) => return Err(CallError::Malformed),
     };
     Ok(Decoded::Data(options, operation))
 }

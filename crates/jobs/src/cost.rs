@@ -47,12 +47,16 @@ pub enum WorkKind {
     OpenRows,
     /// Masks fields.
     Mask,
+    /// Validates, hashes and seals objects.
+    SealObjects,
+    /// Opens objects.
+    OpenObjects,
 }
 
 impl OperationKind {
     /// Those with suites and scopes.
     const OF_ENVELOPES: usize = 3 * Suite::ALL.len() * KeyScope::ALL.len();
-    const COUNT: usize = Self::OF_ENVELOPES + 5;
+    const COUNT: usize = Self::OF_ENVELOPES + 7;
 
     /// Tokens are made.
     const MAKE_TOKENS: Self = Self::without_suite(WorkKind::MakeTokens);
@@ -62,6 +66,10 @@ impl OperationKind {
     pub const OPEN_ROWS: Self = Self::without_suite(WorkKind::OpenRows);
     /// Fields are masked.
     const MASK: Self = Self::without_suite(WorkKind::Mask);
+    /// Objects are sealed. The suite is not known before the collection is; the model learns from what is used.
+    pub const SEAL_OBJECTS: Self = Self::without_suite(WorkKind::SealObjects);
+    /// Objects are opened.
+    pub const OPEN_OBJECTS: Self = Self::without_suite(WorkKind::OpenObjects);
 
     const fn without_suite(operation: WorkKind) -> Self {
         Self { operation, suite: Suite::P256, scope: KeyScope::Epoch }
@@ -77,7 +85,9 @@ impl OperationKind {
             | WorkKind::Rewrap
             | WorkKind::OpenExisting
             | WorkKind::OpenRows
-            | WorkKind::Mask => None,
+            | WorkKind::Mask
+            | WorkKind::SealObjects
+            | WorkKind::OpenObjects => None,
         }
     }
 
@@ -89,6 +99,8 @@ impl OperationKind {
             Method::Rewrap => Self { operation: WorkKind::Rewrap, suite, scope },
             Method::Tokenize => Self::MAKE_TOKENS,
             Method::Mask => Self::MASK,
+            Method::ObjectsAdd | Method::ObjectsUpdate => Self::SEAL_OBJECTS,
+            method if Methods::OBJECTS.contains(method) => Self::OPEN_OBJECTS,
             method if Methods::TOKENS.contains(method) => Self::HASH_TOKENS,
             _ => Self { operation: WorkKind::Open, suite: Suite::P256, scope: KeyScope::Request },
         }
@@ -108,8 +120,15 @@ impl OperationKind {
                 KeyScope::ALL.iter().map(move |scope| Self { operation, suite: *suite, scope: *scope })
             })
         });
-        let others =
-            [WorkKind::MakeTokens, WorkKind::OpenExisting, WorkKind::HashTokens, WorkKind::OpenRows, WorkKind::Mask];
+        let others = [
+            WorkKind::MakeTokens,
+            WorkKind::OpenExisting,
+            WorkKind::HashTokens,
+            WorkKind::OpenRows,
+            WorkKind::Mask,
+            WorkKind::SealObjects,
+            WorkKind::OpenObjects,
+        ];
         of_envelopes.chain(others.map(Self::without_suite))
     }
 

@@ -9,7 +9,7 @@ use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
 use sealwire_schedule::{Reason, Rejection};
 use sealwire_store::{StoreError, ThrottleRejection};
-use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
+use sealwire_wire::{CallError, Detail, ErrorCode, ItemError, OverloadReason, RpcError, ScanError};
 
 use crate::cancel_token::StopReason;
 use crate::field_errors;
@@ -151,6 +151,12 @@ pub enum CallFailure {
         /// Where it is in the payload.
         path: String,
     },
+    /// Parts of a request on objects are to blame. Nothing was done.
+    #[error("{} parts of the request are to blame, the first at {}", .errors.len(), .errors.first().map_or("$", |first| &first.path))]
+    Items {
+        /// The parts, in the order of the request; at least one.
+        errors: Vec<ItemError>,
+    },
     /// The caller wants a later state than this.
     #[error("generation {have} is older than min_generation")]
     OldGeneration {
@@ -195,7 +201,9 @@ impl CallFailure {
             | Self::RoleMask(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted => ErrorCode::Conflict,
+            Self::Store(StoreError::Fenced { .. }) => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
+            Self::Items { errors } => errors.first().map_or(ErrorCode::BadRequest, |first| first.code),
             Self::Store(_) => ErrorCode::Internal,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
@@ -221,6 +229,7 @@ impl CallFailure {
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
             Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
+            Self::Items { errors } => items(errors),
             Self::Unmatched { position } => {
                 plain(self.to_string()).with(Detail::number("unmatched", (*position).into()))
             }
@@ -243,6 +252,9 @@ impl CallFailure {
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
             Self::Stopped(StopReason::Expelled) => plain("the client certificate is not accepted any more".into()),
+            Self::Store(StoreError::Fenced { .. }) => {
+                plain("the schema of the collection was changed".into()).retry_after_ms(GENERATION_RETRY_MS)
+            }
             Self::Store(error) if passes(error) => {
                 plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
             }
@@ -284,6 +296,17 @@ impl CallFailure {
         let predicted = Duration::ZERO;
         Self::Overloaded(Rejection { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted })
     }
+}
+
+/// Parts that are listed to a client at most.
+const ITEM_ERRORS_MAX: usize = 64;
+
+/// Returns the error for parts of a request: that of the first part, with a list.
+fn items(errors: &[ItemError]) -> RpcError {
+    let Some(first) = errors.first() else { return RpcError::new(ErrorCode::BadRequest, "invalid") };
+    RpcError::new(first.code, first.message.clone())
+        .with(Detail::text("path", first.path.clone()))
+        .with(Detail::errors(errors.iter().take(ITEM_ERRORS_MAX).cloned().collect()))
 }
 
 /// Returns true if a store's failure can be temporary.
@@ -351,6 +374,23 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_request_are_listed_up_to_a_limit() {
+        let part = |n: usize| ItemError {
+            path: format!("$[{n}]"),
+            code: if n == 0 { ErrorCode::Conflict } else { ErrorCode::BadRequest },
+            message: "taken".into(),
+        };
+        let failure = CallFailure::Items { errors: (0..100).map(part).collect() };
+        let answer = failure.answer();
+        assert_eq!(
+            (failure.code(), answer.code, &*answer.message),
+            (ErrorCode::Conflict, ErrorCode::Conflict, "taken")
+        );
+        assert_eq!(answer.details, [Detail::text("path", "$[0]"), Detail::errors((0..64).map(part).collect())]);
+        assert!(answer.retry_after_ms.is_none());
+    }
+
+    #[test]
     fn what_may_be_tried_again_says_when() {
         let refusal = Rejection {
             reason: Reason::Memory,
@@ -370,7 +410,8 @@ mod tests {
         let lost = CallFailure::Store(StoreError::Unavailable("connection refused to 10.0.0.1".into()));
         assert_eq!(lost.answer().message, "the token store does not answer");
         let old = CallFailure::OldGeneration { have: 3 };
-        for failure in [overloaded, behind, lost, old, CallFailure::Audit, CallFailure::Sealed] {
+        let fenced = CallFailure::Store(StoreError::Fenced { needs: 9 });
+        for failure in [overloaded, behind, lost, old, fenced, CallFailure::Audit, CallFailure::Sealed] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

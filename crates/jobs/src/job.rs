@@ -545,7 +545,9 @@ impl Slices for Job {
                 | WorkKind::OpenExisting
                 | WorkKind::HashTokens
                 | WorkKind::OpenRows
-                | WorkKind::Mask,
+                | WorkKind::Mask
+                | WorkKind::SealObjects
+                | WorkKind::OpenObjects,
                 _,
             ) => true,
         }

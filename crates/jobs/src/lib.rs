@@ -14,6 +14,7 @@ pub mod field_sealer;
 pub mod inline_budget;
 pub mod job;
 pub mod masks;
+pub mod objects;
 pub mod read_ahead;
 pub mod scheduler;
 pub mod tokens;

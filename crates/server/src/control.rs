@@ -275,7 +275,7 @@ impl ControlService {
                 Ok(Applied { generation: changed.generation, key: changed.key })
             }
             Control::Collection(call) => {
-                let changed = control::change_collection(state, *call).await?;
+                let changed = control::change_collection(state, call).await?;
                 changed.encode(out);
                 tracing::info!(
                     %principal, %method, app = call.app, collection = call.collection,

@@ -10,6 +10,7 @@
 mod control;
 mod document;
 mod masking;
+mod objects;
 mod reading;
 mod tokens;
 
@@ -20,8 +21,8 @@ use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
 use crate::method::{Method, Notification};
 use crate::params::{
-    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Rewrap, Suite, Tokenize,
-    TokensCall,
+    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall, Rewrap, Suite,
+    Tokenize, TokensCall,
 };
 use document::document;
 use reading::{Params, cleaned};
@@ -45,6 +46,8 @@ pub enum Call<'a> {
     Mask(Mask<'a>),
     /// Something about the tokens of a collection.
     Tokens(TokensCall<'a>),
+    /// An operation on the objects of a collection.
+    Objects(ObjectsCall<'a>),
     /// A control method.
     Control(Control<'a>),
     /// Describe the server.
@@ -84,9 +87,10 @@ impl<'a> Call<'a> {
             Method::Mask => Self::Mask(document(&mut params)?),
             Method::Info => params.none().map(|()| Self::Info)?,
             Method::Health => params.none().map(|()| Self::Health)?,
-            _ => match tokens::call(method, &mut params)? {
-                Some(call) => Self::Tokens(call),
-                None => Self::Control(control::call(method, &mut params)?),
+            _ => match (tokens::call(method, &mut params)?, objects::call(method, &mut params)?) {
+                (Some(call), _) => Self::Tokens(call),
+                (None, Some(call)) => Self::Objects(call),
+                (None, None) => Self::Control(control::call(method, &mut params)?),
             },
         };
         params.close()?;
@@ -102,6 +106,7 @@ impl<'a> Call<'a> {
             Self::Detokenize(call) => call.traceparent,
             Self::Mask(call) => call.traceparent,
             Self::Tokens(call) => call.map.traceparent,
+            Self::Objects(call) => call.map.traceparent,
             Self::Inspect(_) | Self::Control(_) | Self::Info | Self::Health => None,
         }
     }
@@ -117,6 +122,7 @@ impl<'a> Call<'a> {
             Self::Detokenize(_) => Method::Detokenize,
             Self::Mask(_) => Method::Mask,
             Self::Tokens(call) => call.ask.method(),
+            Self::Objects(call) => call.ask.method(),
             Self::Control(call) => call.method(),
             Self::Info => Method::Info,
             Self::Health => Method::Health,

@@ -164,12 +164,30 @@ pub enum DetailValue {
     Text(Cow<'static, str>),
     /// A count, a size in bytes or a time in milliseconds.
     Number(u64),
+    /// Errors of parts of the request.
+    Errors(Vec<ItemError>),
+}
+
+/// An error of one part of a request that was rejected as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemError {
+    /// Where the part is in the payload.
+    pub path: String,
+    /// The kind of failure.
+    pub code: ErrorCode,
+    /// A sentence for people.
+    pub message: Cow<'static, str>,
 }
 
 impl Detail {
     /// A detail that is a name.
     pub fn text(key: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         Self { key: Cow::Borrowed(key), value: DetailValue::Text(value.into()) }
+    }
+
+    /// A detail that lists errors of parts of the request.
+    pub fn errors(errors: Vec<ItemError>) -> Self {
+        Self { key: Cow::Borrowed("errors"), value: DetailValue::Errors(errors) }
     }
 
     /// A detail that is a number.
@@ -270,6 +288,10 @@ impl RpcError {
                 match &detail.value {
                     DetailValue::Text(text) => write::str(out, text),
                     DetailValue::Number(number) => write::uint(out, *number),
+                    DetailValue::Errors(errors) => {
+                        write::array_len(out, u32::try_from(errors.len()).unwrap_or(u32::MAX));
+                        errors.iter().for_each(|error| error.encode(out));
+                    }
                 }
             }
         }
@@ -298,6 +320,7 @@ impl RpcError {
                 match &detail.value {
                     DetailValue::Text(value) => push_json_string(&mut text, value),
                     DetailValue::Number(number) => text.push_str(&number.to_string()),
+                    DetailValue::Errors(errors) => push_json_errors(&mut text, errors),
                 }
             }
             text.push('}');
@@ -341,6 +364,43 @@ impl RpcError {
     }
 }
 
+impl ItemError {
+    fn encode(&self, out: &mut Vec<u8>) {
+        write::map_len(out, 3);
+        for (key, value) in [("path", &*self.path), ("code", self.code.name()), ("message", &self.message)] {
+            write::str(out, key);
+            write::str(out, value);
+        }
+    }
+
+    fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
+        let mut error = Self { path: String::new(), code: ErrorCode::Internal, message: Cow::Borrowed("") };
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "path" => error.path = reader.str_utf8()?.to_owned(),
+                "code" => error.code = ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal),
+                "message" => error.message = reader.str_utf8()?.to_owned().into(),
+                _ => reader.skip_value()?,
+            }
+        }
+        Ok(error)
+    }
+}
+
+fn push_json_errors(text: &mut String, errors: &[ItemError]) {
+    text.push('[');
+    for (index, error) in errors.iter().enumerate() {
+        text.push_str(if index > 0 { ",{" } else { "{" });
+        let pairs = [("\"path\":", &*error.path), (",\"code\":", error.code.name()), (",\"message\":", &error.message)];
+        for (key, value) in pairs {
+            text.push_str(key);
+            push_json_string(text, value);
+        }
+        text.push('}');
+    }
+    text.push(']');
+}
+
 /// Appends a JSON string.
 pub(crate) fn push_json_string(text: &mut String, value: &str) {
     text.push('"');
@@ -355,16 +415,23 @@ pub(crate) fn push_json_string(text: &mut String, value: &str) {
     text.push('"');
 }
 
-/// Details whose values are neither strings nor numbers are left out.
+/// Details whose values are of other types are left out.
 fn decode_details(reader: &mut TokenReader<'_>) -> Result<Vec<Detail>, Malformed> {
     let mut details = Vec::new();
     for _ in 0..reader.map_len()? {
-        let key = reader.str_utf8()?.to_owned().into();
+        let key: Cow<'static, str> = reader.str_utf8()?.to_owned().into();
         let value = match reader.peek()? {
             Token::Str(_) => DetailValue::Text(reader.str_utf8()?.to_owned().into()),
             Token::Uint(number) => {
                 reader.skip_value()?;
                 DetailValue::Number(number)
+            }
+            Token::Array(_) if key == "errors" => {
+                let mut errors = Vec::new();
+                for _ in 0..reader.array_len()? {
+                    errors.push(ItemError::decode(reader)?);
+                }
+                DetailValue::Errors(errors)
             }
             _ => {
                 reader.skip_value()?;

@@ -101,3 +101,13 @@ pub const DELAY_S_MAX: u64 = 31_536_000;
 pub const DELAY_S_DEFAULT: u64 = 604_800;
 /// Longest epoch of an app's `epoch` key scope, in milliseconds.
 pub const EPOCH_MS_MAX: u32 = 15_000;
+/// Objects in an `objects.*` call or result.
+pub const OBJECTS_MAX: usize = 500;
+/// Clauses of an `objects.query`.
+pub const CLAUSES_MAX: usize = 8;
+/// Properties of a collection.
+pub const PROPERTIES_MAX: usize = 64;
+/// Bytes of a property's `description`.
+pub const DESCRIPTION_BYTES_MAX: usize = 256;
+/// Prefix lengths of a property.
+pub const PREFIXES_MAX: usize = 4;

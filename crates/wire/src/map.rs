@@ -82,6 +82,13 @@ impl<'o> Map<'o> {
         }
     }
 
+    pub(crate) fn numbers(&mut self, key: &str, numbers: &[u64]) {
+        self.key(key);
+        // The server refuses many fewer, so a count that does not fit is refused as well.
+        write::array_len(self.out, u32::try_from(numbers.len()).unwrap_or(u32::MAX));
+        numbers.iter().for_each(|number| write::uint(self.out, *number));
+    }
+
     pub(crate) fn binary(&mut self, key: &str, bytes: &[u8]) {
         self.key(key);
         write::bin(self.out, bytes);

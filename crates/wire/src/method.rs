@@ -53,6 +53,24 @@ methods! {
     TokensArchive = "tokens.archive",
     /// Removes archived tokens for good.
     TokensPrune = "tokens.prune",
+    /// Adds objects to a collection.
+    ObjectsAdd = "objects.add",
+    /// Returns objects by id.
+    ObjectsGet = "objects.get",
+    /// Changes objects.
+    ObjectsUpdate = "objects.update",
+    /// Removes objects for good.
+    ObjectsDelete = "objects.delete",
+    /// Finds objects by their indexed properties.
+    ObjectsQuery = "objects.query",
+    /// Lists the objects of a collection.
+    ObjectsList = "objects.list",
+    /// Sets when objects expire.
+    ObjectsExpire = "objects.expire",
+    /// Archives expired objects.
+    ObjectsArchive = "objects.archive",
+    /// Removes archived objects for good.
+    ObjectsPrune = "objects.prune",
     /// Lists apps with their key versions.
     AppsList = "apps.list",
     /// Makes an app.
@@ -79,6 +97,8 @@ methods! {
     CollectionsCreate = "collections.create",
     /// Changes a collection's settings.
     CollectionsSet = "collections.set",
+    /// Changes the schema of a collection of objects.
+    CollectionsAlter = "collections.alter",
     /// Removes a collection.
     CollectionsDelete = "collections.delete",
     /// Lists the instances that serve this control state.
@@ -126,7 +146,18 @@ methods! {
 impl Method {
     /// Returns true if its params have a `payload`.
     pub const fn takes_document(self) -> bool {
-        matches!(self, Self::Encrypt | Self::Decrypt | Self::Rewrap | Self::Tokenize | Self::Detokenize | Self::Mask)
+        matches!(
+            self,
+            Self::Encrypt
+                | Self::Decrypt
+                | Self::Rewrap
+                | Self::Tokenize
+                | Self::Detokenize
+                | Self::Mask
+                | Self::ObjectsAdd
+                | Self::ObjectsUpdate
+                | Self::ObjectsQuery
+        )
     }
 
     /// The method of that exact name.
@@ -160,6 +191,18 @@ impl Methods {
         Method::TokensArchive,
         Method::TokensPrune,
     ]);
+    /// The methods on objects, which need an object store.
+    pub const OBJECTS: Self = Self::of(&[
+        Method::ObjectsAdd,
+        Method::ObjectsGet,
+        Method::ObjectsUpdate,
+        Method::ObjectsDelete,
+        Method::ObjectsQuery,
+        Method::ObjectsList,
+        Method::ObjectsExpire,
+        Method::ObjectsArchive,
+        Method::ObjectsPrune,
+    ]);
     /// The methods of the control listener.
     pub const CONTROL: Self = Self::of(&[
         Method::AppsList,
@@ -175,6 +218,7 @@ impl Methods {
         Method::CollectionsList,
         Method::CollectionsCreate,
         Method::CollectionsSet,
+        Method::CollectionsAlter,
         Method::CollectionsDelete,
         Method::InstancesList,
         Method::RolesList,

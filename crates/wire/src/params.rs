@@ -5,6 +5,7 @@
 
 mod control;
 mod masking;
+mod objects;
 mod table;
 mod tokens;
 
@@ -13,6 +14,7 @@ pub use control::{
     PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
+pub use objects::{AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec};
 pub use table::Param;
 pub use tokens::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions, TokensCall, TokensOperation};
 

@@ -9,8 +9,9 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notification};
 use crate::params::{
-    AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
-    Envelope, Format, Inspect, KeyScope, Mask, Masking, OnError, Outside, Page, PrincipalOperation, Rewrap,
+    AddObjects, AlterCollection, AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall,
+    Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Masking, ObjectsCall,
+    ObjectsOperation, OnError, Outside, Page, PrincipalOperation, PropertyDisclosure, PropertySpec, Rewrap,
     RoleOperation, RootOperation, Scope, Suite, TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation,
     Unbound, UnknownFields, Unmatched, Writing,
 };
@@ -148,6 +149,91 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     page(&mut map, sweep.after, sweep.limit);
 }
 
+/// Appends a request of one of the methods on objects. A payload must be one MessagePack value.
+pub fn objects(out: &mut Vec<u8>, msgid: u32, call: &ObjectsCall<'_>) {
+    begin(out, msgid, call.ask.method());
+    let mut map = Map::begin(out);
+    map.text("app", call.map.app);
+    map.text("collection", call.map.collection);
+    map.number("deadline_ms", call.map.deadline_ms.map(u64::from));
+    map.number("min_generation", call.map.min_generation);
+    map.optional_text("reason", call.map.reason);
+    map.optional_text("traceparent", call.map.traceparent);
+    let (sweep, older) = match &call.ask {
+        ObjectsOperation::Add(AddObjects { objects, tags, expires_s, idempotency_key }) => {
+            if !tags.is_empty() {
+                map.texts("tags", tags);
+            }
+            map.number("expires_s", *expires_s);
+            if let Some(key) = idempotency_key {
+                map.binary("idempotency_key", key);
+            }
+            return map.payload(objects);
+        }
+        ObjectsOperation::Get { ids, disclosure } => {
+            map.texts("ids", ids);
+            return disclosed(&mut map, disclosure);
+        }
+        ObjectsOperation::Update { changes } => return map.payload(changes),
+        ObjectsOperation::Delete { ids, versions } => {
+            map.texts("ids", ids);
+            if let Some(versions) = versions {
+                map.numbers("versions", versions);
+            }
+            return;
+        }
+        ObjectsOperation::Query { clauses, disclosure, after, limit } => {
+            disclosed(&mut map, disclosure);
+            page(&mut map, *after, *limit);
+            return map.payload(clauses);
+        }
+        ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit } => {
+            map.optional_text("tag", *tag);
+            map.number("expired_before", *expired_before);
+            map.flag("archived", archived.then_some(true));
+            disclosed(&mut map, disclosure);
+            return page(&mut map, *after, *limit);
+        }
+        ObjectsOperation::Expire { ids, expires_s } => {
+            map.texts("ids", ids);
+            return map.number_or_nil("expires_s", *expires_s);
+        }
+        ObjectsOperation::Archive(sweep) => (sweep, "expired_s"),
+        ObjectsOperation::Prune(sweep) => (sweep, "archived_s"),
+    };
+    map.number(older, sweep.older_s);
+    map.flag("dry_run", sweep.dry_run.then_some(true));
+    page(&mut map, sweep.after, sweep.limit);
+}
+
+fn disclosed(map: &mut Map<'_>, disclosure: &PropertyDisclosure<'_>) {
+    if let Some(properties) = &disclosure.properties {
+        map.texts("properties", properties);
+    }
+    map.flag("masked", disclosure.masked.then_some(true));
+}
+
+fn properties(map: &mut Map<'_>, key: &str, properties: &[PropertySpec<'_>]) {
+    map.key(key);
+    // The server refuses many fewer, so a count that does not fit is refused as well.
+    write::array_len(map.out, u32::try_from(properties.len()).unwrap_or(u32::MAX));
+    for property in properties {
+        let mut map = Map::begin(map.out);
+        map.text("name", property.name);
+        map.text("type", property.property_type);
+        map.flag("nullable", (!property.nullable).then_some(false));
+        map.flag("unique", property.unique.then_some(true));
+        map.flag("index", property.index.then_some(true));
+        map.number("bits", property.bits.map(u64::from));
+        if !property.prefixes.is_empty() {
+            map.numbers("prefixes", &property.prefixes.iter().map(|length| u64::from(*length)).collect::<Vec<_>>());
+        }
+        map.flag("accept_leak", property.accept_leak.then_some(true));
+        map.flag("encrypted", (!property.encrypted).then_some(false));
+        map.optional_text("description", Some(property.description).filter(|text| !text.is_empty()));
+    }
+}
+
 fn page(map: &mut Map<'_>, after: Option<&str>, limit: Option<u32>) {
     map.optional_text("after", after);
     map.number("limit", limit.map(u64::from));
@@ -201,6 +287,7 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             map.text("operation", call.operation);
             map.optional_text("app", call.app);
             map.optional_text("collection", call.collection);
+            map.optional_text("property", call.property);
             map.optional_text("reason", call.reason);
         }
         Control::PublicKeys(call) => {
@@ -238,8 +325,37 @@ fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
     }
 }
 
-fn collection(map: &mut Map<'_>, ask: &CollectionOperation) {
+fn collection(map: &mut Map<'_>, ask: &CollectionOperation<'_>) {
     match *ask {
+        CollectionOperation::CreateObjects { suite, properties: ref specs, expires_s, retention_s } => {
+            map.text("kind", "objects");
+            properties(map, "properties", specs);
+            map.optional_text("suite", suite.map(Suite::name));
+            map.number("expires_s", expires_s);
+            map.number("retention_s", retention_s);
+        }
+        CollectionOperation::Alter(AlterCollection {
+            ref add,
+            ref drop,
+            ref allow_duplicates,
+            ref allow_null,
+            ref drop_index,
+            suite,
+        }) => {
+            if !add.is_empty() {
+                properties(map, "add", add);
+            }
+            let lists = [
+                ("drop", drop),
+                ("allow_duplicates", allow_duplicates),
+                ("allow_null", allow_null),
+                ("drop_index", drop_index),
+            ];
+            for (key, names) in lists.into_iter().filter(|(_, names)| !names.is_empty()) {
+                map.texts(key, names);
+            }
+            map.optional_text("suite", suite.map(Suite::name));
+        }
         CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             map.text("kind", kind.name());
             map.name("format", format, TokenFormat::name);

@@ -11,13 +11,15 @@ use crate::map::Map;
 use crate::params::{Encapsulation, Encoding, Format, Suite, names};
 
 mod control;
+mod objects;
 mod tokens;
 
 pub use control::{
     App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key, Principal,
-    PrincipalChanged, Principals, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState, RootProvider,
-    RootSlotState, RootState, TokenKey,
+    PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
+    RootProvider, RootSlotState, RootState, TokenKey,
 };
+pub use objects::{Object, ObjectVersion, Objects, ObjectsChanged};
 pub use tokens::{Counted, Found, Token, Tokens};
 
 names! {

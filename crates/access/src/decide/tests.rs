@@ -14,7 +14,7 @@ fn names(names: &[&str]) -> Names {
 fn grant(operations: &[&str], apps: &[&str], collections: &[&str], reason: bool) -> Grant {
     let set = operations.iter().map(|text| Operations::from_text(text).unwrap());
     let operations = set.fold(Operations::NONE, Operations::and);
-    Grant { operations, apps: names(apps), collections: names(collections), reason, mask: None, hourly: None }
+    Grant { apps: names(apps), collections: names(collections), reason, ..Grant::on_all(operations) }
 }
 
 fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
@@ -204,6 +204,100 @@ fn what_is_only_observed_takes_no_mask_away() {
     }
 }
 
+fn parsed(grants: &[&str]) -> Grants {
+    let grants = grants.iter().map(|text| Grant::from_text(text).unwrap()).collect();
+    Grants::of([role("reader", grants)])
+}
+
+#[test]
+fn each_property_is_covered_for_itself() {
+    let grants = parsed(&[
+        "objects.get apps=shop collections=people properties=name",
+        "objects.get apps=shop collections=people properties=card,name mask=partial(last=4)",
+        "objects.get apps=shop collections=people properties=phone reason",
+        "objects.get apps=shop collections=people properties=iban until=2027-01-31T00:00:00Z",
+        "objects.get apps=other collections=people properties=*",
+        "objects.query apps=shop collections=people properties=email",
+        "objects.update apps=shop collections=people properties=phone hourly=10",
+    ]);
+    let end = 1_801_353_600;
+    let permit =
+        |operation, reason, at| grants.decide(ask(operation, Some("shop"), Some("people")).because(reason).at(at));
+    let get = permit("objects.get", None, end - 1).unwrap();
+    let shown = |permit: &Permit<'_>, property| {
+        permit.properties().read(property).map(|shown| match shown {
+            ValueVisibility::Clear => "clear".to_owned(),
+            ValueVisibility::Masked(mask) => mask.as_str().to_owned(),
+        })
+    };
+    for (property, expected) in [
+        ("name", Some("clear")),
+        ("card", Some("partial(last=4)")),
+        ("phone", None),
+        ("iban", Some("clear")),
+        ("email", None),
+    ] {
+        assert_eq!(shown(&get, property).as_deref(), expected, "{property}");
+        assert!(get.properties().uses(property) == expected.is_some());
+    }
+    let later = permit("objects.get", Some("ticket 7"), end).unwrap();
+    assert_eq!((shown(&later, "phone").as_deref(), shown(&later, "iban")), (Some("clear"), None));
+    // A query uses its own grants and reads by those of `objects.get`.
+    let query = permit("objects.query", None, end).unwrap();
+    assert!(query.properties().uses("email") && !query.properties().uses("name"));
+    assert_eq!((shown(&query, "email"), shown(&query, "name").as_deref()), (None, Some("clear")));
+    // A write reads nothing. The smallest limit applies.
+    let update = permit("objects.update", None, end).unwrap();
+    assert!(update.properties().uses("phone") && !update.properties().uses("name"));
+    assert_eq!((shown(&update, "phone"), update.hourly()), (None, Some(10)));
+    let denied = get.property_denied(Operation::ObjectsGet, "email");
+    assert_eq!(
+        (denied.missing, denied.to_string()),
+        (
+            Missing::Property,
+            "no role of this principal grants objects.get for property email on collection people of app shop".into()
+        )
+    );
+}
+
+#[test]
+fn a_grant_permits_nothing_from_its_end_on() {
+    let grants = parsed(&[
+        "encrypt apps=shop until=2027-01-31T00:00:00Z",
+        "decrypt apps=shop until=2027-01-31T00:00:00Z reason",
+    ]);
+    let encrypt = ask("encrypt", Some("shop"), None);
+    for (asked, expected) in [
+        (encrypt.at(1_801_353_599), Ok(())),
+        (encrypt.at(1_801_353_600), Err(Missing::Time)),
+        (encrypt, Err(Missing::Time)),
+        (ask("decrypt", Some("shop"), None).at(1), Err(Missing::Reason)),
+        (ask("decrypt", Some("shop"), None).because(Some("why")).at(1), Ok(())),
+    ] {
+        assert_eq!(grants.decide(asked).map(drop).map_err(|denied| denied.missing), expected, "{asked:?}");
+    }
+}
+
+#[test]
+fn without_enforcement_all_properties_are_covered() {
+    let masked = parsed(&["objects.get apps=shop properties=card mask=redact"]);
+    let get = ask("objects.get", Some("shop"), Some("people"));
+    let check = |mode: AccessMode, grants, expected: Option<&str>| {
+        let permit = mode.decide(grants, get).unwrap().permit;
+        let mask = match permit.properties().read("name").unwrap() {
+            ValueVisibility::Clear => None,
+            ValueVisibility::Masked(mask) => Some(mask.as_str().to_owned()),
+        };
+        assert_eq!(mask.as_deref(), expected, "{mode:?}");
+    };
+    check(AccessMode::Off, Some(&masked), None);
+    check(AccessMode::Observe, Some(&masked), Some("redact"));
+    check(AccessMode::Observe, None, None);
+    for operation in ["objects.get", "objects.query", "objects.list"] {
+        assert!(AccessMode::Observe.unknown(ask(operation, Some("shop"), Some("people"))).is_none(), "{operation}");
+    }
+}
+
 const APPS: [&str; 3] = ["a", "b", "c"];
 
 fn some_names() -> impl Strategy<Value = Names> {
@@ -220,7 +314,7 @@ fn some_grant() -> impl Strategy<Value = Grant> {
             let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
             let mask = mask.filter(|_| operations.without(Operations::VALUES).is_empty());
             let mask = mask.map(|mask| MaskText::new(mask).unwrap());
-            Grant { operations, apps, collections, reason: reason && !of_control, mask, hourly: None }
+            Grant { apps, collections, reason: reason && !of_control, mask, ..Grant::on_all(operations) }
         },
     )
 }
@@ -241,7 +335,7 @@ fn model<'r>(
     let text = operation.name();
     let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
         || ["roles.", "principals.", "root.", "kek."].iter().any(|group| text.starts_with(group));
-    let with_collection = text.contains("token") || text.starts_with("collections.");
+    let with_collection = text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.");
     let grants = roles.iter().flat_map(|role| role.grants());
     let permits = |grant: &&Grant| {
         reaches(&grant.apps, app, whole)
@@ -271,7 +365,8 @@ proptest! {
             prop_assert_eq!(decided.is_ok(), !masks.is_empty(), "{}", operation);
             if let Ok(permit) = &decided {
                 let clear = masks.iter().any(|mask| mask.is_none());
-                let expected = masks[0].as_ref().filter(|_| !clear).map_or(ValueVisibility::Clear, ValueVisibility::Masked);
+                let is_hidden = !clear && !operation.uses_properties();
+                let expected = masks[0].as_ref().filter(|_| is_hidden).map_or(ValueVisibility::Clear, ValueVisibility::Masked);
                 prop_assert_eq!(permit.sight(), expected);
             }
             // An additional grant never takes a permission away.

@@ -103,7 +103,7 @@ struct Times {
 }
 
 impl Times {
-    fn ask(&self) -> CollectionOperation {
+    fn ask(&self) -> CollectionOperation<'_> {
         CollectionOperation::Set {
             expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
             retention_s: self.retention_s.map(Some).or(self.keep_archived.then_some(None)),
@@ -134,7 +134,7 @@ enum ScopeName {
 }
 
 impl Rules {
-    fn ask(&self) -> CollectionOperation {
+    fn ask(&self) -> CollectionOperation<'_> {
         CollectionOperation::Create {
             kind: match self.kind {
                 KindName::Random => Kind::Random,

@@ -413,6 +413,7 @@ pub(super) fn explained(failure: Failure) -> Failure {
     let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
         DetailValue::Text(path) => path.to_string(),
         DetailValue::Number(number) => number.to_string(),
+        DetailValue::Errors(_) => String::new(),
     });
     match (error.code, path) {
         (ErrorCode::CannotOpen, Some(path)) => {

@@ -49,6 +49,9 @@ enum PrincipalsCommand {
         app: Option<String>,
         /// The collection [default: all]
         collection: Option<String>,
+        /// The property of objects
+        #[arg(long, value_name = "NAME")]
+        property: Option<String>,
         /// The reason, as a request would give it
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
@@ -68,9 +71,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         PrincipalsCommand::Revoke { principal, role, target } => {
             change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, target)
         }
-        PrincipalsCommand::Check { principal, operation, app, collection, reason, target } => {
+        PrincipalsCommand::Check { principal, operation, app, collection, property, reason, target } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
-            check(CheckCall { principal, operation, app, collection, reason }, target)
+            let property = property.as_deref();
+            check(CheckCall { principal, operation, app, collection, property, reason }, target)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Maps methods to the operations that a request needs permission for.
 
 use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{AuthorizationRequest, Operation};
 use sealwire_wire::Method;
@@ -54,7 +55,8 @@ impl<'a> RequestTarget<'a> {
 
     /// Returns the permission that a request of `method` needs. `None`: none.
     pub fn ask(self, method: Method) -> Option<AuthorizationRequest<'a>> {
-        Some(AuthorizationRequest::new(operation(method)?, self.app, self.collection).because(self.reason))
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Some(AuthorizationRequest::new(operation(method)?, self.app, self.collection).because(self.reason).at(now))
     }
 }
 

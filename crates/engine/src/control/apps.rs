@@ -118,12 +118,12 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
 }
 
 /// Every method that changes a collection.
-pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> Result<CollectionChanged, RpcError> {
+pub async fn change_collection(control: &Control, call: &CollectionCall<'_>) -> Result<CollectionChanged, RpcError> {
     let app = &app_id(call.app)?;
     let name = &CollectionName::new(call.collection).map_err(of)?;
     let gone = call.ask == CollectionOperation::Delete;
-    let changed = match call.ask {
-        CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
+    let changed = match &call.ask {
+        &CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             let kind = match kind {
                 Kind::Random => CollectionKind::Random,
                 Kind::Deterministic => CollectionKind::Deterministic,
@@ -137,8 +137,11 @@ pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> R
             let rules = CollectionRules { kind, format, scope, expires_s, retention_s };
             control.create_collection(app, name, rules).await
         }
-        CollectionOperation::Set { expires_s, retention_s } => {
+        &CollectionOperation::Set { expires_s, retention_s } => {
             control.change_rules(app, name, CollectionRulesChange { expires_s, retention_s }).await
+        }
+        CollectionOperation::CreateObjects { .. } | CollectionOperation::Alter(_) => {
+            return Err(bad("this engine keeps no objects"));
         }
         CollectionOperation::Delete => control.delete_collection(app, name).await,
     }

@@ -2,7 +2,7 @@
 //!
 //! Every change is one record, made from what is there and written only if nothing came between.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{
     ADMINISTRATOR, AuthorizationRequest, Binding, Grant, Grants, MaskText, Operation, Permitted, Principal, ROLES_MAX,
@@ -226,7 +226,11 @@ pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Che
     if call.collection.is_some() && !operation.has_collection() || call.app.is_some() && !operation.has_app() {
         return Err(bad(format!("{operation} is not about that: leave out what it does not concern")));
     }
-    let ask = AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason);
+    if call.property.is_some() && !operation.has_property() {
+        return Err(bad(format!("{operation} is not about properties: leave property out")));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let ask = AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason).at(now);
     for tries in 0..TRIES_MAX {
         let snapshot = store.load().await.map_err(refused)?;
         let (generation, binding) = binding(store, &who).await.map_err(refused)?;
@@ -244,7 +248,11 @@ pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Che
             }
         }
         let grants = Grants::of(named);
-        return Ok(match grants.permitted(&ask) {
+        let permitted = match call.property {
+            Some(property) => grants.permitted_property(&ask, property),
+            None => grants.permitted(&ask),
+        };
+        return Ok(match permitted {
             Ok(Permitted { role, mask, .. }) => Checked {
                 permitted: true,
                 role: Some(role.to_string()),

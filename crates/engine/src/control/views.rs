@@ -56,6 +56,8 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
         first: ends.map(|ends| ends.first()),
         last: ends.map(|ends| ends.last()),
         scope: rules.scope.name().into(),
+        suite: String::new(),
+        properties: Vec::new(),
         expires_s: rules.expires_s,
         retention_s: rules.retention_s,
         created_unix_s: found.collection.created_unix_s,

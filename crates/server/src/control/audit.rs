@@ -156,7 +156,7 @@ fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Cha
     }
 }
 
-fn of_collection(ask: &CollectionOperation, facts: &mut Vec<(&'static str, Change<'_>)>) {
+fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match ask {
         CollectionOperation::Create { kind, format, first: _, last: _, scope, expires_s, retention_s } => {
@@ -171,6 +171,26 @@ fn of_collection(ask: &CollectionOperation, facts: &mut Vec<(&'static str, Chang
         CollectionOperation::Set { expires_s, retention_s } => {
             facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
             facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
+        }
+        CollectionOperation::CreateObjects { suite, properties, expires_s, retention_s } => facts.extend([
+            ("kind", Change::Text("objects")),
+            ("properties", Change::Texts(properties.iter().map(|property| property.name).collect())),
+            ("suite", suite.map_or(Change::Nothing, |suite| Change::Text(suite.name()))),
+            ("expires_s", time(*expires_s)),
+            ("retention_s", time(*retention_s)),
+        ]),
+        CollectionOperation::Alter(alter) => {
+            let added = alter.add.iter().map(|property| property.name).collect();
+            let lists = [
+                ("add", added),
+                ("drop", alter.drop.clone()),
+                ("allow_duplicates", alter.allow_duplicates.clone()),
+                ("allow_null", alter.allow_null.clone()),
+                ("drop_index", alter.drop_index.clone()),
+            ];
+            let named = lists.into_iter().filter(|(_, names)| !names.is_empty());
+            facts.extend(named.map(|(key, names)| (key, Change::Texts(names.into()))));
+            facts.extend(alter.suite.map(|suite| ("suite", Change::Text(suite.name()))));
         }
         CollectionOperation::Delete => (),
     }

@@ -1,16 +1,17 @@
 //! The control methods.
 
+use super::objects;
 use super::reading::{NAME_BYTES_MAX, Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{
     APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
-    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, SLOTS_MAX, TOKENS_MAX,
+    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX, SLOTS_MAX, TOKENS_MAX,
 };
 use crate::method::Method;
 use crate::params::{
-    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind, Page, Param,
-    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
-    Secret, Suite, TokenFormat,
+    AlterCollection, AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind,
+    Page, Param, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RoleCall, RoleOperation,
+    RootOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -29,7 +30,10 @@ struct ControlParams<'a> {
     delay_s: Option<u64>,
     format: Option<Format>,
     epoch_ms: Option<u32>,
-    kind: Option<Kind>,
+    kind: Option<CollectionKind>,
+    properties: Option<Vec<PropertySpec<'a>>>,
+    objects_suite: Option<Suite>,
+    alter: AlterCollection<'a>,
     token_format: TokenFormat,
     first: Option<u8>,
     last: Option<u8>,
@@ -40,6 +44,7 @@ struct ControlParams<'a> {
     grants: Vec<&'a str>,
     principal: &'a str,
     operation: &'a str,
+    property: Option<&'a str>,
     reason: Option<&'a str>,
     min_generation: Option<u64>,
     providers: Option<Vec<&'a str>>,
@@ -80,15 +85,8 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             read_suites: said.read_suites,
         }),
         Method::CollectionsList => Control::Collections { app: app_name, page: said.page },
-        Method::CollectionsCreate => collection(CollectionOperation::Create {
-            kind: said.kind.ok_or(CallError::Missing { key: "kind" })?,
-            format: said.token_format,
-            first: said.first,
-            last: said.last,
-            scope: said.scope,
-            expires_s: expires_s.flatten(),
-            retention_s: retention_s.flatten(),
-        }),
+        Method::CollectionsCreate => collection(create(said)?),
+        Method::CollectionsAlter => collection(CollectionOperation::Alter(said.alter)),
         Method::CollectionsSet => collection(CollectionOperation::Set { expires_s, retention_s }),
         Method::CollectionsDelete => collection(CollectionOperation::Delete),
         Method::InstancesList => Control::Instances,
@@ -103,6 +101,7 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             operation: said.operation,
             app: said.app,
             collection: said.collection,
+            property: said.property,
             reason: said.reason,
         }),
         Method::RootStatus => Control::Root(RootOperation::Status),
@@ -124,6 +123,43 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
     })
 }
 
+/// The kind of a collection: one of tokens, or objects.
+enum CollectionKind {
+    Tokens(Kind),
+    Objects,
+}
+
+impl CollectionKind {
+    fn from_name(name: &str) -> Option<Self> {
+        if name == "objects" { Some(Self::Objects) } else { Kind::from_name(name).map(Self::Tokens) }
+    }
+}
+
+/// The collection to make. What only the other kind has must be absent.
+fn create(said: ControlParams<'_>) -> Result<CollectionOperation<'_>, CallError> {
+    let only_objects = |key| Err(CallError::BreaksRule { key, rule: "absent: only kind \"objects\" has it" });
+    let (expires_s, retention_s) = (said.expires_s.flatten(), said.retention_s.flatten());
+    let (format, first, last, scope) = (said.token_format, said.first, said.last, said.scope);
+    match (said.kind.ok_or(CallError::Missing { key: "kind" })?, said.properties) {
+        (CollectionKind::Tokens(_), Some(_)) => only_objects("properties"),
+        (CollectionKind::Tokens(_), None) if said.objects_suite.is_some() => only_objects("suite"),
+        (CollectionKind::Tokens(kind), None) => {
+            Ok(CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s })
+        }
+        (CollectionKind::Objects, None) => Err(CallError::Missing { key: "properties" }),
+        (CollectionKind::Objects, Some(properties)) => {
+            if (format, scope) != Default::default() || first.is_some() || last.is_some() {
+                return Err(CallError::BreaksRule {
+                    key: "format, scope, first, last",
+                    rule: "absent: only tokens have them",
+                });
+            }
+            let suite = said.objects_suite;
+            Ok(CollectionOperation::CreateObjects { suite, properties, expires_s, retention_s })
+        }
+    }
+}
+
 /// The params. The method's table has refused what is not its own.
 fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>, CallError> {
     let mut said = ControlParams::default();
@@ -135,6 +171,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("grants", _) => said.grants = params.texts(param, GRANTS_MAX, GRANT_BYTES_MAX)?,
             ("principal", _) => said.principal = params.principal(param)?,
             ("operation", _) => said.operation = params.text(param, APP_BYTES_MAX)?,
+            ("property", _) => said.property = Some(params.app(param)?),
             ("reason", _) => said.reason = Some(params.reason(param)?),
             ("providers", _) => said.providers = Some(params.texts(param, SLOTS_MAX, APP_BYTES_MAX)?),
             ("provider", _) => said.provider = params.text(param, APP_BYTES_MAX)?,
@@ -148,6 +185,16 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),
             ("key", _) => said.key = Some(params.text(param, APP_BYTES_MAX)?),
             ("kind", Method::AppsRotate) => said.rotate = Some(params.name(param, RotateKind::from_name)?),
+            ("suite", Method::CollectionsCreate) => said.objects_suite = Some(params.name(param, Suite::from_name)?),
+            ("suite", Method::CollectionsAlter) => said.alter.suite = Some(params.name(param, Suite::from_name)?),
+            ("properties", _) => said.properties = Some(objects::properties(param, params)?),
+            ("add", _) => said.alter.add = objects::properties(param, params)?,
+            ("drop", _) => said.alter.drop = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?,
+            ("allow_duplicates", _) => {
+                said.alter.allow_duplicates = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?;
+            }
+            ("allow_null", _) => said.alter.allow_null = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?,
+            ("drop_index", _) => said.alter.drop_index = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?,
             ("suite", _) => said.suite = params.name(param, imported_suite)?,
             ("write_suite", _) => said.write_suite = Some(params.name(param, Suite::from_name)?),
             ("read_suites", _) => said.read_suites = Some(suites(param, params)?),
@@ -156,7 +203,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("delay_s", _) => said.delay_s = Some(params.within(param, 0..=DELAY_S_MAX)?),
             ("format", Method::AppsSet) => said.format = Some(params.name(param, app_format)?),
             ("epoch_ms", _) => said.epoch_ms = Some(params.within(param, 0..=u64::from(EPOCH_MS_MAX))? as u32),
-            ("kind", _) => said.kind = Some(params.name(param, Kind::from_name)?),
+            ("kind", _) => said.kind = Some(params.name(param, CollectionKind::from_name)?),
             ("format", _) => said.token_format = params.name(param, TokenFormat::from_name)?,
             ("first", _) => said.first = Some(params.within(param, 0..=6)? as u8),
             ("last", _) => said.last = Some(params.within(param, 0..=4)? as u8),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::names;
 use crate::method::Method;
-use crate::params::{Format, Suite};
+use crate::params::{AlterCollection, Format, PropertySpec, Suite};
 
 names! {
     /// Kinds of token: equal values get equal tokens or not, and tokens lead back to values or not.
@@ -285,20 +285,20 @@ impl AppOperation<'_> {
 }
 
 /// A change of one collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionCall<'a> {
     /// Its app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
     /// Its name; the same alphabet.
     pub collection: &'a str,
     /// The change.
-    pub ask: CollectionOperation,
+    pub ask: CollectionOperation<'a>,
 }
 
 /// A change of a collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectionOperation {
-    /// It is made. Kind, format and scope stay for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CollectionOperation<'a> {
+    /// A collection of tokens is made. Kind, format and scope stay for ever.
     Create {
         /// Which tokens it gives.
         kind: Kind,
@@ -315,7 +315,20 @@ pub enum CollectionOperation {
         /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator prunes it.
         retention_s: Option<u64>,
     },
-    /// Its expiry for new tokens or its retention changes. An outer `None` leaves a time as it is.
+    /// A collection of objects is made.
+    CreateObjects {
+        /// The suite that seals the objects; `None` is `xaes`.
+        suite: Option<Suite>,
+        /// Its properties, 1 to 64.
+        properties: Vec<PropertySpec<'a>>,
+        /// When new objects expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
+        expires_s: Option<u64>,
+        /// Seconds for which an archived object is kept, 0 to 3,155,760,000; `None`: until an operator prunes it.
+        retention_s: Option<u64>,
+    },
+    /// The schema of its objects changes.
+    Alter(AlterCollection<'a>),
+    /// Its expiry for new tokens or objects, or its retention changes. An outer `None` leaves a time as it is.
     Set {
         /// As above.
         expires_s: Option<Option<u64>>,
@@ -326,10 +339,11 @@ pub enum CollectionOperation {
     Delete,
 }
 
-impl CollectionOperation {
+impl CollectionOperation<'_> {
     const fn method(&self) -> Method {
         match self {
-            Self::Create { .. } => Method::CollectionsCreate,
+            Self::Create { .. } | Self::CreateObjects { .. } => Method::CollectionsCreate,
+            Self::Alter(_) => Method::CollectionsAlter,
             Self::Set { .. } => Method::CollectionsSet,
             Self::Delete => Method::CollectionsDelete,
         }
@@ -410,6 +424,8 @@ pub struct CheckCall<'a> {
     pub app: Option<&'a str>,
     /// On which collection, for operations that are about one; `None`: on all of them.
     pub collection: Option<&'a str>,
+    /// The property of objects; `None`: not asked.
+    pub property: Option<&'a str>,
     /// With this reason.
     pub reason: Option<&'a str>,
 }

@@ -1,12 +1,12 @@
 //! One table of keys per method, as `proto/README.md` prints them.
 
 use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX,
     ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX,
-    MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX,
-    ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
-    TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, OBJECTS_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX,
+    PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
+    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 
@@ -91,6 +91,9 @@ const _: () = assert!(
         && MASK_ENTRY_BYTES_MAX == 256
         && MASK_LISTS_BYTES_MAX == 262_144
         && GRANTS_MAX == 64
+        && OBJECTS_MAX == 500
+        && CLAUSES_MAX == 8
+        && PROPERTIES_MAX == 64
         && GRANT_BYTES_MAX == 65_536,
     "the rules here quote these numbers"
 );
@@ -105,8 +108,8 @@ const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param;
     ])
 }
 
-/// A method on tokens without a document.
-const fn tokens<const N: usize>(own: &[Param]) -> [Param; N] {
+/// A method on the tokens or objects of a collection.
+const fn in_collection<const N: usize>(own: &[Param]) -> [Param; N] {
     joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
 }
 
@@ -186,21 +189,54 @@ const MASK: [Param; 10] = joined([
     &[ON_ERROR, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT],
 ]);
 const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
-const TOKENS_NAMED: [Param; 7] = tokens(&[TOKENS]);
+const TOKENS_NAMED: [Param; 7] = in_collection(&[TOKENS]);
 const TOKENS_FIND: [Param; 8] =
-    tokens(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
-const TOKENS_LIST: [Param; 11] = tokens(&[
+    in_collection(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
+const TOKENS_LIST: [Param; 11] = in_collection(&[
     param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
     param("expired_before", "integer", Some("expired or not"), "0 or more"),
     param("archived", "boolean", Some("false"), "true or false"),
     AFTER,
     LIMIT,
 ]);
-const TOKENS_EXPIRE: [Param; 8] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
+const TOKENS_EXPIRE: [Param; 8] = in_collection(&[TOKENS, EXPIRES_OR_NEVER]);
 const TOKENS_ARCHIVE: [Param; 10] =
-    tokens(&[param("expired_s", "integer", Some("0"), "0 or more"), DRY_RUN, AFTER, ROWS]);
+    in_collection(&[param("expired_s", "integer", Some("0"), "0 or more"), DRY_RUN, AFTER, ROWS]);
 const TOKENS_PRUNE: [Param; 10] =
-    tokens(&[param("archived_s", "integer", Some("2592000"), "0 or more"), DRY_RUN, AFTER, ROWS]);
+    in_collection(&[param("archived_s", "integer", Some("2592000"), "0 or more"), DRY_RUN, AFTER, ROWS]);
+const IDS: Param = param("ids", "array of strings", None, "1 to 500 ids of objects");
+const PROPERTY_NAMES: &str = "1 to 64 names of properties";
+const DISCLOSED: Param = param("properties", "array of strings", Some("those that the role grants"), PROPERTY_NAMES);
+const MASKED: Param = param("masked", "boolean", Some("false"), "true or false");
+const OBJECTS_LIMIT: Param = param("limit", "integer", Some("100"), "1 to 500");
+const OBJECTS_ADD: [Param; 10] = in_collection(&[
+    param("payload", "array of maps", None, "1 to 500 maps of property names to values"),
+    param("tags", "array of strings", Some("none"), "1 to 16 tags of 1 to 64 bytes of visible ASCII"),
+    param("expires_s", "integer", Some("the collection's"), EXPIRY),
+    param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
+]);
+const OBJECTS_GET: [Param; 9] = in_collection(&[IDS, DISCLOSED, MASKED]);
+const OBJECTS_UPDATE: [Param; 7] =
+    in_collection(&[param("payload", "array of maps", None, "1 to 500 maps of id, set, and optionally if_version")]);
+const OBJECTS_DELETE: [Param; 8] =
+    in_collection(&[IDS, param("versions", "array of integers", Some("any"), "as many as ids, each 1 or more")]);
+const OBJECTS_QUERY: [Param; 11] = in_collection(&[
+    param("payload", "array of maps", None, "1 to 8 maps of property and one of eq, in, prefix"),
+    DISCLOSED,
+    MASKED,
+    AFTER,
+    OBJECTS_LIMIT,
+]);
+const OBJECTS_LIST: [Param; 13] = in_collection(&[
+    param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
+    param("expired_before", "integer", Some("expired or not"), "0 or more"),
+    param("archived", "boolean", Some("false"), "true or false"),
+    DISCLOSED,
+    MASKED,
+    AFTER,
+    OBJECTS_LIMIT,
+]);
+const OBJECTS_EXPIRE: [Param; 8] = in_collection(&[IDS, EXPIRES_OR_NEVER]);
 const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];
 const APP_KEY: [Param; 2] = [APP, KEY];
@@ -234,14 +270,16 @@ const APPS_SET: [Param; 5] = [
     ),
 ];
 const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];
-const COLLECTIONS_CREATE: [Param; 9] = [
+const COLLECTIONS_CREATE: [Param; 11] = [
     APP,
     COLLECTION,
-    param("kind", "string", None, "\"random\" or \"deterministic\" or \"one_way\""),
+    param("kind", "string", None, "\"random\" or \"deterministic\" or \"one_way\" or \"objects\""),
     param("format", "string", Some("\"opaque\""), "\"opaque\" or \"uuid\" or \"digits\" or \"card\" or \"email\""),
     FIRST,
     LAST,
     param("scope", "string", Some("\"collection\""), "\"collection\" or \"context\""),
+    param("properties", "array of maps", Some("none"), "1 to 64 properties"),
+    param("suite", "string", Some("\"xaes\""), SUITES),
     param("expires_s", "integer", Some("never"), EXPIRY),
     param("retention_s", "integer", Some("for ever"), "0 to 3155760000"),
 ];
@@ -251,6 +289,16 @@ const COLLECTIONS_SET: [Param; 4] = [
     param("expires_s", "integer or nil", Some("as it is"), "1 to 3155760000, or nil"),
     param("retention_s", "integer or nil", Some("as it is"), "0 to 3155760000, or nil"),
 ];
+const COLLECTIONS_ALTER: [Param; 8] = [
+    APP,
+    COLLECTION,
+    param("add", "array of maps", Some("none"), "1 to 64 properties"),
+    param("drop", "array of strings", Some("none"), PROPERTY_NAMES),
+    param("allow_duplicates", "array of strings", Some("none"), PROPERTY_NAMES),
+    param("allow_null", "array of strings", Some("none"), PROPERTY_NAMES),
+    param("drop_index", "array of strings", Some("none"), PROPERTY_NAMES),
+    param("suite", "string", Some("unchanged"), SUITES),
+];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
 const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
 const ROLES_SET: [Param; 2] =
@@ -258,11 +306,12 @@ const ROLES_SET: [Param; 2] =
 const ROLES_DELETE: [Param; 1] = [ROLE_NAME];
 const PRINCIPALS_GRANT: [Param; 2] = [PRINCIPAL, ROLE_NAME];
 const PRINCIPALS_REVOKE: [Param; 2] = [PRINCIPAL, param("role", "string", Some("every role"), NAME)];
-const PRINCIPALS_CHECK: [Param; 5] = [
+const PRINCIPALS_CHECK: [Param; 6] = [
     PRINCIPAL,
     param("operation", "string", None, "the name of an operation, at most 64 bytes"),
     param("app", "string", Some("all apps"), NAME),
     param("collection", "string", Some("all collections"), NAME),
+    param("property", "string", Some("not asked"), NAME),
     REASON,
 ];
 
@@ -289,6 +338,15 @@ impl Method {
             Self::TokensExpire => &TOKENS_EXPIRE,
             Self::TokensArchive => &TOKENS_ARCHIVE,
             Self::TokensPrune => &TOKENS_PRUNE,
+            Self::ObjectsAdd => &OBJECTS_ADD,
+            Self::ObjectsGet => &OBJECTS_GET,
+            Self::ObjectsUpdate => &OBJECTS_UPDATE,
+            Self::ObjectsDelete => &OBJECTS_DELETE,
+            Self::ObjectsQuery => &OBJECTS_QUERY,
+            Self::ObjectsList => &OBJECTS_LIST,
+            Self::ObjectsExpire => &OBJECTS_EXPIRE,
+            Self::ObjectsArchive => &TOKENS_ARCHIVE,
+            Self::ObjectsPrune => &TOKENS_PRUNE,
             Self::AppsList | Self::RolesList => &PAGE,
             Self::AppsExport | Self::PrincipalsList => &LONG_PAGE,
             Self::RolesSet => &ROLES_SET,
@@ -306,6 +364,7 @@ impl Method {
             Self::CollectionsList => &COLLECTIONS_LIST,
             Self::CollectionsCreate => &COLLECTIONS_CREATE,
             Self::CollectionsSet => &COLLECTIONS_SET,
+            Self::CollectionsAlter => &COLLECTIONS_ALTER,
             Self::CollectionsDelete => &COLLECTIONS_DELETE,
             Self::RootInit => &ROOT_INIT,
             Self::RootRotate => &ROOT_ROTATE,

@@ -108,9 +108,10 @@ pub struct Collection {
     pub app: String,
     /// Its name.
     pub collection: String,
-    /// `random`, `deterministic` or `one_way`.
+    /// `random`, `deterministic`, `one_way` or `objects`.
     pub kind: String,
-    /// `opaque`, `uuid`, `digits`, `card` or `email`.
+    /// Of tokens: `opaque`, `uuid`, `digits`, `card` or `email`. Otherwise empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub format: String,
     /// Of `card`: digits kept in front.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,8 +119,15 @@ pub struct Collection {
     /// Of `card`: digits kept at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<u8>,
-    /// `collection` or `context`.
+    /// Of tokens: `collection` or `context`. Otherwise empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scope: String,
+    /// Of objects: the suite that seals new objects. Otherwise empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub suite: String,
+    /// Of objects: the properties.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<Property>,
     /// When new tokens expire that name no time, in seconds; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
@@ -128,6 +136,33 @@ pub struct Collection {
     pub retention_s: Option<u64>,
     /// When it was made, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
+}
+
+/// A property of a collection of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Property {
+    /// Its name.
+    pub name: String,
+    /// Name of its type.
+    #[serde(rename = "type")]
+    pub property_type: String,
+    /// True if an object can be without a value.
+    pub nullable: bool,
+    /// True if at most one object can have a value.
+    pub unique: bool,
+    /// True if objects can be found by a value.
+    pub index: bool,
+    /// Bits of a truncated index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u8>,
+    /// Lengths, in characters, of prefixes by which objects can be found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<u8>,
+    /// False if values are stored in the clear.
+    pub encrypted: bool,
+    /// A text for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
 }
 
 /// The result of `collections.list`.

@@ -226,7 +226,9 @@ fn types_and_rules() {
 /// The pairs that a method requires, but `key`, and another pair.
 fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
     let value = |name| match name {
-        "payload" | "value" => &b"\x01"[..],
+        "payload" if Methods::OBJECTS.contains(method) => &b"\x91\x80"[..],
+        "payload" | "value" => b"\x01",
+        "ids" => b"\x91\xa1i",
         "tokens" => b"\x91\xa1t",
         "grants" => b"\x91\xa1g",
         "rules" => b"\x91\x82\xa4path\xa1$\xa4mask\xa6redact",
@@ -424,6 +426,55 @@ fn lists_of_mask_have_bounds() {
 }
 
 #[test]
+fn rules_of_the_methods_on_objects() {
+    let one = |method: Method, key: &str, value: &[u8], expect: Result<(), &str>| {
+        let mut pair = Vec::new();
+        sealwire_msgpack::write::str(&mut pair, key);
+        pair.extend_from_slice(value);
+        check(method.name(), &with_required(method, key, &pair), expect);
+    };
+    let many = |count: usize, item: &[u8]| [&[0xdc, (count >> 8) as u8, count as u8], &item.repeat(count)[..]].concat();
+    let objects = Err("payload must be 1 to 500 maps of property names to values");
+    one(Method::ObjectsAdd, "payload", &many(500, b"\x80"), Ok(()));
+    one(Method::ObjectsAdd, "payload", &many(501, b"\x80"), objects);
+    one(Method::ObjectsAdd, "payload", b"\x90", objects);
+    one(Method::ObjectsAdd, "payload", b"\x80", Err("payload must be of type array of maps"));
+    let clauses = Err("payload must be 1 to 8 maps of property and one of eq, in, prefix");
+    one(Method::ObjectsQuery, "payload", &many(8, b"\x80"), Ok(()));
+    one(Method::ObjectsQuery, "payload", &many(9, b"\x80"), clauses);
+    one(Method::ObjectsGet, "ids", &many(500, b"\xa1a"), Ok(()));
+    one(Method::ObjectsGet, "ids", &many(501, b"\xa1a"), Err("ids must be 1 to 500 ids of objects"));
+    one(Method::ObjectsDelete, "versions", b"\x91\x01", Ok(()));
+    one(Method::ObjectsDelete, "versions", b"\x91\x00", Err("versions must be as many as ids, each 1 or more"));
+    one(Method::ObjectsDelete, "versions", b"\x92\x01\x01", Err("versions must be as many as ids, each 1 or more"));
+    one(Method::ObjectsList, "limit", b"\xcd\x01\xf5", Err("limit must be 1 to 500"));
+    one(Method::ObjectsArchive, "limit", b"\xcd\x01\xf5", Ok(()));
+    one(Method::ObjectsGet, "properties", b"\x90", Err("properties must be 1 to 64 names of properties"));
+    one(Method::ObjectsExpire, "expires_s", b"\xc0", Ok(()));
+    let alter = Method::CollectionsAlter;
+    one(alter, "add", b"\x91\x82\xa4name\xa1a\xa4type\xa4name", Ok(()));
+    one(alter, "add", b"\x91\x81\xa4name\xa1a", Err("add must be 1 to 64 properties"));
+    one(alter, "add", b"\x91\x82\xa4name\xa1a\xa4name\xa1b", Err("add is given twice"));
+    let bits = b"\x91\x83\xa4name\xa1a\xa4type\xa4name\xa4bits\x07";
+    one(alter, "add", bits, Err("add must be 1 to 64 properties"));
+    one(alter, "drop", b"\x90", Err("drop must be 1 to 64 names of properties"));
+    let create = |pairs: &[&[u8]], expect: Result<(), &str>| {
+        let with = |pair: &&[u8]| pair.to_vec();
+        let all: Vec<Vec<u8>> = [&b"\xa3app\xa1a"[..], b"\xaacollection\xa1c"].iter().chain(pairs).map(with).collect();
+        let params = map(&all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        check("collections.create", &params, expect);
+    };
+    let (kind, properties) = (&b"\xa4kind\xa7objects"[..], &b"\xaaproperties\x91\x82\xa4name\xa1a\xa4type\xa4name"[..]);
+    create(&[kind, properties], Ok(()));
+    create(&[kind], Err("properties is missing"));
+    let tokens_only = Err("format, scope, first, last must be absent: only tokens have them");
+    create(&[kind, properties, b"\xa6format\xa4card"], tokens_only);
+    create(&[kind, properties, b"\xa5first\x01"], tokens_only);
+    create(&[b"\xa4kind\xa6random", properties], Err("properties must be absent: only kind \"objects\" has it"));
+    create(&[b"\xa4kind\xa6random", b"\xa5suite\xa4xaes"], Err("suite must be absent: only kind \"objects\" has it"));
+}
+
+#[test]
 fn rules_of_the_control_methods() {
     let one = |method: Method, key: &str, value: &[u8], expect: Result<(), &str>| {
         let mut pair = Vec::new();
@@ -454,7 +505,7 @@ fn rules_of_the_control_methods() {
         Method::CollectionsCreate,
         "kind",
         b"\xa4p256",
-        Err("kind must be \"random\" or \"deterministic\" or \"one_way\""),
+        Err("kind must be \"random\" or \"deterministic\" or \"one_way\" or \"objects\""),
     );
     one(Method::CollectionsCreate, "format", b"\xa4card", Ok(()));
     one(Method::CollectionsCreate, "first", b"\x07", Err("first must be 0 to 6"));

@@ -96,7 +96,8 @@ fn enumerated_params_list_every_name() {
     check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
     check(only(Method::AppsRotate), "kind", of(RotateKind::ALL, RotateKind::name));
     check(only(Method::AppsSet), "format", of(&[Format::Native, Format::Evervault], Format::name));
-    check(only(Method::CollectionsCreate), "kind", of(Kind::ALL, Kind::name));
+    let kinds = format!("{} or \"objects\"", of(Kind::ALL, Kind::name));
+    check(only(Method::CollectionsCreate), "kind", kinds);
     check(only(Method::CollectionsCreate), "format", of(TokenFormat::ALL, TokenFormat::name));
     check(Methods::ALL, "scope", of(Scope::ALL, Scope::name));
 }
@@ -120,6 +121,7 @@ fn details() {
         .chain(["path".into(), "unmatched".into()])
         .chain(keys(overloaded(OverloadReason::Backlog)))
         .chain(keys(RpcError::not_granted(String::new(), "", "")))
+        .chain(["errors".into()])
         .collect();
     assert_eq!(column(&table("Errors", "details"), 0), expect);
     let types = table("Errors", "details");
@@ -131,6 +133,7 @@ fn details() {
             let of = match detail.value {
                 DetailValue::Text(_) => "string",
                 DetailValue::Number(_) => "integer",
+                DetailValue::Errors(_) => "array of maps",
             };
             assert_eq!([&row[1][..], &row[2]], [of, "overloaded"]);
         }
@@ -201,6 +204,11 @@ fn limits() {
             ("private_key_bytes_max", PRIVATE_KEY_BYTES_MAX as u64),
             ("delay_s_max", DELAY_S_MAX),
             ("epoch_ms_max", u64::from(EPOCH_MS_MAX)),
+            ("objects_max", OBJECTS_MAX as u64),
+            ("clauses_max", CLAUSES_MAX as u64),
+            ("properties_max", PROPERTIES_MAX as u64),
+            ("description_bytes_max", DESCRIPTION_BYTES_MAX as u64),
+            ("prefixes_max", PREFIXES_MAX as u64),
             ("grants_max", GRANTS_MAX as u64),
             ("grant_bytes_max", GRANT_BYTES_MAX as u64),
             ("principal_bytes_max", PRINCIPAL_BYTES_MAX as u64),
@@ -293,6 +301,30 @@ fn results_of_the_methods_on_tokens() {
 }
 
 #[test]
+fn results_of_the_methods_on_objects() {
+    let object = Object {
+        id: "0193".into(),
+        version: 1,
+        expires: Some(2),
+        archived: Some(3),
+        tags: vec!["t".into()],
+        properties: vec![("age".into(), vec![1])],
+        ..Object::default()
+    };
+    let objects = Objects { objects: vec![Some(object)], next: Some(String::new()), generation: 1 };
+    let mut bytes = Vec::new();
+    objects.encode(&mut bytes);
+    assert_eq!(column(&table("Objects result", "key"), 0), keys(&bytes));
+    assert_eq!(column(&table("Objects result", "of an object"), 0), entry(&bytes));
+    assert_eq!(Objects::decode(&bytes), Ok(objects));
+    let changed = ObjectsChanged { objects: vec![ObjectVersion { id: "0193".into(), version: 1 }], generation: 1 };
+    let mut bytes = Vec::new();
+    changed.encode(&mut bytes);
+    assert_eq!(column(&table("Objects change result", "key"), 0), keys(&bytes));
+    assert_eq!(ObjectsChanged::decode(&bytes), Ok(changed));
+}
+
+#[test]
 fn results_of_the_control_methods() {
     use control::*;
     macro_rules! check {
@@ -342,10 +374,12 @@ fn results_of_the_control_methods() {
         app: text(),
         collection: text(),
         kind: text(),
-        format: text(),
+        format: "opaque".into(),
         first: Some(6),
         last: Some(4),
-        scope: text(),
+        scope: "context".into(),
+        suite: "xaes".into(),
+        properties: vec![Property { description: "d".into(), bits: Some(8), prefixes: vec![3], ..Property::default() }],
         expires_s: Some(1),
         retention_s: Some(0),
         created_unix_s: 1,

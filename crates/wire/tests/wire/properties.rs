@@ -477,7 +477,20 @@ proptest! {
             expires_s: set[0].then_some(expires_s),
             retention_s: set[1].then_some(retention_s),
         };
-        let collections = [create, times, CollectionOperation::Delete];
+        let property = PropertySpec {
+            nullable: seals, unique: set[0], index: set[1], bits: first.map(|bits| bits + 8),
+            prefixes: last.map_or(Vec::new(), |length| vec![length + 1]), accept_leak: seals, encrypted: set[1],
+            description: if set[0] { &private_key } else { "" }, ..PropertySpec::new("email", app)
+        };
+        let (suite, names) = (Suite::ALL.get(format).copied(), || vec!["email"; usize::from(seals)]);
+        let objects = CollectionOperation::CreateObjects {
+            suite, properties: vec![property.clone(), PropertySpec::new("name", "name")], expires_s, retention_s,
+        };
+        let alter = CollectionOperation::Alter(AlterCollection {
+            add: vec![property; usize::from(seals)], drop: names(), allow_duplicates: names(), allow_null: names(),
+            drop_index: names(), suite,
+        });
+        let collections = [create, objects, alter, times, CollectionOperation::Delete];
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
             .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])
@@ -487,7 +500,8 @@ proptest! {
             .chain([PrincipalOperation::Grant { role: app }, PrincipalOperation::Revoke { role: key.map(|_| app) }]
                 .map(|ask| Control::Principal(PrincipalCall { principal: &collection, ask })))
             .chain([Control::Check(CheckCall {
-                principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), reason: Some("why"),
+                principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), property: key.map(|_| "email"),
+                reason: Some("why"),
             })])
             .chain([
                 RootOperation::Status, RootOperation::Init { providers: set[0].then(|| vec!["local", "vault"]) },
@@ -504,7 +518,56 @@ proptest! {
             prop_assert_eq!(decode(&bytes), Ok(Call::Control(sent)));
             methods += 1;
         }
-        prop_assert_eq!(methods, Methods::CONTROL.iter().count() - 2, "all but info and health");
+        prop_assert_eq!(methods, Methods::CONTROL.iter().count() - 1, "all but info and health, one twice");
+    }
+
+    #[test]
+    fn calls_on_objects_come_back_as_they_were_sent(
+        item in value(),
+        ids in vec("[0-9a-f-]{1,36}", 1..5),
+        versions in prop::option::of(1..=u64::MAX),
+        (names, masked) in (prop::option::of(vec("[a-z_]{1,40}", 1..4)), any::<bool>()),
+        (tag, after) in (prop::option::of("[!-~]{1,64}"), prop::option::of(".{0,30}")),
+        (limit, rows) in (prop::option::of(1..=500_u32), prop::option::of(1..=10_000_u32)),
+        times in any::<[Option<u32>; 3]>(),
+        key in prop::option::of(vec(any::<u8>(), 1..=64)),
+    ) {
+        let payload = [&[0x91], &item[..]].concat();
+        let (tag, after, time) = (tag.as_deref(), after.as_deref(), |at: usize| times[at].map(u64::from));
+        let texts = |texts: &'static [&'static str]| texts.to_vec();
+        let ids = || ids.iter().map(|id| &**id).collect::<Vec<_>>();
+        let properties = names.as_ref().map(|names| names.iter().map(|name| &**name).collect());
+        let disclosure = || PropertyDisclosure { properties: properties.clone(), masked };
+        let map = TokenMap {
+            deadline_ms: times[0].map(|time| time % 3_600_000 + 1), min_generation: time(1), reason: tag.map(|_| "why"),
+            ..TokenMap::new("shop", "people")
+        };
+        let sweep = Sweep { older_s: time(2), dry_run: masked, after, limit: rows };
+        let add = AddObjects {
+            objects: &payload, tags: if masked { texts(&["a", "b"]) } else { Vec::new() },
+            expires_s: time(1).map(|time| time.clamp(1, EXPIRES_S_MAX)), idempotency_key: key.as_deref(),
+        };
+        let asks = [
+            ObjectsOperation::Add(add),
+            ObjectsOperation::Get { ids: ids(), disclosure: disclosure() },
+            ObjectsOperation::Update { changes: &payload },
+            ObjectsOperation::Delete { ids: ids(), versions: versions.map(|version| vec![version; ids().len()]) },
+            ObjectsOperation::Query { clauses: &payload, disclosure: disclosure(), after, limit },
+            ObjectsOperation::List {
+                tag, expired_before: time(0), archived: masked, disclosure: disclosure(), after, limit,
+            },
+            ObjectsOperation::Expire { ids: ids(), expires_s: time(0).map(|time| time.min(EXPIRES_S_MAX)) },
+            ObjectsOperation::Archive(sweep),
+            ObjectsOperation::Prune(sweep),
+        ];
+        let mut methods = Vec::new();
+        for ask in asks {
+            methods.push(ask.method());
+            let (sent, mut bytes) = (ObjectsCall { map, ask }, Vec::new());
+            request::objects(&mut bytes, 1, &sent);
+            prop_assert_eq!(decode(&bytes), Ok(Call::Objects(sent)));
+        }
+        prop_assert_eq!(methods, Methods::OBJECTS.iter().collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,0 +1,175 @@
+//! Params of the methods on objects, and of the schemas of their collections.
+
+use crate::method::Method;
+use crate::params::{Suite, Sweep, TokenMap};
+
+/// A call on the objects of a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectsCall<'a> {
+    /// The app and collection, and the params that every call has.
+    pub map: TokenMap<'a>,
+    /// The operation.
+    pub ask: ObjectsOperation<'a>,
+}
+
+/// An operation of an [`ObjectsCall`]. Lists of ids hold 1 to 500 ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectsOperation<'a> {
+    /// Adds objects: all or none.
+    Add(AddObjects<'a>),
+    /// Returns objects by id.
+    Get {
+        /// The objects.
+        ids: Vec<&'a str>,
+        /// The properties to return.
+        disclosure: PropertyDisclosure<'a>,
+    },
+    /// Changes objects: all or none.
+    Update {
+        /// One MessagePack array of 1 to 500 maps `{id, set, if_version?}`.
+        changes: &'a [u8],
+    },
+    /// Removes objects for good: all or none.
+    Delete {
+        /// The objects.
+        ids: Vec<&'a str>,
+        /// The version that each object must have, as many as ids; `None`: any.
+        versions: Option<Vec<u64>>,
+    },
+    /// Finds objects by their indexed properties.
+    Query {
+        /// One MessagePack array of 1 to 8 maps `{property, eq | in | prefix}`, all of which must hold.
+        clauses: &'a [u8],
+        /// The properties to return.
+        disclosure: PropertyDisclosure<'a>,
+        /// The `next` of the page before.
+        after: Option<&'a str>,
+        /// Objects on the page at most, 1 to 500; `None` is 100.
+        limit: Option<u32>,
+    },
+    /// A page of the collection's objects, by id.
+    List {
+        /// Only those with this tag.
+        tag: Option<&'a str>,
+        /// Only those that expired before this, in seconds since 1970-01-01 UTC.
+        expired_before: Option<u64>,
+        /// Only archived ones; otherwise only others.
+        archived: bool,
+        /// The properties to return.
+        disclosure: PropertyDisclosure<'a>,
+        /// The `next` of the page before.
+        after: Option<&'a str>,
+        /// Objects on the page at most, 1 to 500; `None` is 100.
+        limit: Option<u32>,
+    },
+    /// Sets when objects expire.
+    Expire {
+        /// The objects.
+        ids: Vec<&'a str>,
+        /// In seconds from now, 0 to 3,155,760,000; `None`: never.
+        expires_s: Option<u64>,
+    },
+    /// Archives objects that expired at least `older_s` seconds ago.
+    Archive(Sweep<'a>),
+    /// Removes for good the objects that were archived at least `older_s` seconds ago.
+    Prune(Sweep<'a>),
+}
+
+impl ObjectsOperation<'_> {
+    /// Returns the method of the operation.
+    pub const fn method(&self) -> Method {
+        match self {
+            Self::Add(_) => Method::ObjectsAdd,
+            Self::Get { .. } => Method::ObjectsGet,
+            Self::Update { .. } => Method::ObjectsUpdate,
+            Self::Delete { .. } => Method::ObjectsDelete,
+            Self::Query { .. } => Method::ObjectsQuery,
+            Self::List { .. } => Method::ObjectsList,
+            Self::Expire { .. } => Method::ObjectsExpire,
+            Self::Archive(_) => Method::ObjectsArchive,
+            Self::Prune(_) => Method::ObjectsPrune,
+        }
+    }
+}
+
+/// Params of `objects.add`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddObjects<'a> {
+    /// One MessagePack array of 1 to 500 maps of property names to values.
+    pub objects: &'a [u8],
+    /// Cleartext labels of every object. At most 16 of 1 to 64 bytes of visible ASCII.
+    pub tags: Vec<&'a str>,
+    /// When the objects expire, in seconds from now, 1 to 3,155,760,000; `None` is the collection's.
+    pub expires_s: Option<u64>,
+    /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
+    pub idempotency_key: Option<&'a [u8]>,
+}
+
+/// The properties that a response has, and their form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PropertyDisclosure<'a> {
+    /// Names of 1 to 64 properties; `None`: those that the role grants.
+    pub properties: Option<Vec<&'a str>>,
+    /// True to get values through the mask of their type, also if the role would show more.
+    pub masked: bool,
+}
+
+/// A property as an operator asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropertySpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Name of its type.
+    pub property_type: &'a str,
+    /// True if an object can be without a value. The default.
+    pub nullable: bool,
+    /// True if at most one object can have a value.
+    pub unique: bool,
+    /// True if objects can be found by a value.
+    pub index: bool,
+    /// Bits of a truncated index, 8 to 16; `None`: all.
+    pub bits: Option<u8>,
+    /// Lengths, in characters, of prefixes by which objects can be found.
+    pub prefixes: Vec<u8>,
+    /// True if the operator accepts what prefixes leak.
+    pub accept_leak: bool,
+    /// False if values are stored in the clear. The default is true.
+    pub encrypted: bool,
+    /// A text for people.
+    pub description: &'a str,
+}
+
+impl<'a> PropertySpec<'a> {
+    /// A property with the defaults.
+    pub fn new(name: &'a str, property_type: &'a str) -> Self {
+        Self {
+            name,
+            property_type,
+            nullable: true,
+            unique: false,
+            index: false,
+            bits: None,
+            prefixes: Vec::new(),
+            accept_leak: false,
+            encrypted: true,
+            description: "",
+        }
+    }
+}
+
+/// A change of the schema of a collection of objects. Changes apply at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlterCollection<'a> {
+    /// Properties that are added. They must be nullable.
+    pub add: Vec<PropertySpec<'a>>,
+    /// Names of properties that are removed.
+    pub drop: Vec<&'a str>,
+    /// Names of properties of which several objects can have a value from then on.
+    pub allow_duplicates: Vec<&'a str>,
+    /// Names of properties without which an object can be from then on.
+    pub allow_null: Vec<&'a str>,
+    /// Names of properties by which objects are not found any more.
+    pub drop_index: Vec<&'a str>,
+    /// The suite that seals new objects; `None`: unchanged.
+    pub suite: Option<Suite>,
+}

@@ -1,0 +1,188 @@
+//! The results of the methods on objects. Times are seconds since 1970-01-01 UTC.
+//!
+//! Values are MessagePack of any type, so these results are written and read without serde.
+
+use sealwire_msgpack::{Malformed, TokenReader, write};
+use serde::{Deserialize, Serialize};
+
+use super::{MISSING, count, list, maps};
+use crate::answer::at_end;
+use crate::map::Map;
+
+/// An object with the requested properties.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object {
+    /// Its id.
+    pub id: String,
+    /// Number of its content, from 1.
+    pub version: u64,
+    /// When it was added.
+    pub created: u64,
+    /// When its content was changed last.
+    pub updated: u64,
+    /// When it expires or has expired; `None`: never.
+    pub expires: Option<u64>,
+    /// When it was archived.
+    pub archived: Option<u64>,
+    /// Its tags, sorted.
+    pub tags: Vec<String>,
+    /// Property names, and one MessagePack value each. A property without a value is nil.
+    pub properties: Vec<(String, Vec<u8>)>,
+}
+
+/// The result of `objects.get`, `objects.query` and `objects.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// In the order asked, or by id; `None` where there is no such object.
+    pub objects: Vec<Option<Object>>,
+    /// Cursor of the next page; `None` at the end.
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// An object that was added or changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectVersion {
+    /// Its id.
+    pub id: String,
+    /// Number of its content.
+    pub version: u64,
+}
+
+/// The result of `objects.add` and `objects.update`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectsChanged {
+    /// In the order of the request.
+    pub objects: Vec<ObjectVersion>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+maps!(ObjectsChanged);
+
+impl Objects {
+    /// Appends it as one map.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut map = Map::begin(out);
+        map.key("objects");
+        write::array_len(map.out, count(self.objects.len()));
+        for object in &self.objects {
+            match object {
+                Some(object) => object.encode(map.out),
+                None => write::nil(map.out),
+            }
+        }
+        map.optional_text("next", self.next.as_deref());
+        map.number("generation", Some(self.generation));
+    }
+
+    /// Decodes the outcome of a reply. Ignores keys that it does not know.
+    ///
+    /// # Errors
+    /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = TokenReader::new(result);
+        let (mut objects, mut next, mut generation) = (None, None, None);
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "objects" => {
+                    // Not reserved by the announced count: the bytes have to be there for each.
+                    let mut found = Vec::new();
+                    for _ in 0..reader.array_len()? {
+                        found.push(if reader.take_nil() { None } else { Some(Object::read(&mut reader)?) });
+                    }
+                    objects = Some(found);
+                }
+                "next" => next = Some(reader.str_utf8()?.to_owned()),
+                "generation" => generation = Some(reader.u64()?),
+                _ => reader.skip_value()?,
+            }
+        }
+        at_end(&reader)?;
+        Ok(Self { objects: objects.ok_or(MISSING)?, next, generation: generation.ok_or(MISSING)? })
+    }
+}
+
+impl Object {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut map = Map::begin(out);
+        map.text("id", &self.id);
+        map.number("version", Some(self.version));
+        map.number("created", Some(self.created));
+        map.number("updated", Some(self.updated));
+        map.number("expires", self.expires);
+        map.number("archived", self.archived);
+        if !self.tags.is_empty() {
+            map.key("tags");
+            write::array_len(map.out, count(self.tags.len()));
+            self.tags.iter().for_each(|tag| write::str(map.out, tag));
+        }
+        map.key("properties");
+        write::map_len(map.out, count(self.properties.len()));
+        for (name, value) in &self.properties {
+            write::str(map.out, name);
+            map.out.extend_from_slice(value);
+        }
+    }
+
+    fn read(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
+        let mut object = Self::default();
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "id" => object.id = reader.str_utf8()?.to_owned(),
+                "version" => object.version = reader.u64()?,
+                "created" => object.created = reader.u64()?,
+                "updated" => object.updated = reader.u64()?,
+                "expires" => object.expires = Some(reader.u64()?),
+                "archived" => object.archived = Some(reader.u64()?),
+                "tags" => object.tags = list(reader)?,
+                "properties" => {
+                    for _ in 0..reader.map_len()? {
+                        let name = reader.str_utf8()?.to_owned();
+                        object.properties.push((name, reader.value()?.to_vec()));
+                    }
+                }
+                _ => reader.skip_value()?,
+            }
+        }
+        if object.id.is_empty() || object.version == 0 { Err(MISSING) } else { Ok(object) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object() -> Object {
+        Object {
+            id: "0193".to_owned(),
+            version: 3,
+            created: 1,
+            updated: 2,
+            expires: Some(9),
+            archived: None,
+            tags: vec!["a".to_owned()],
+            properties: vec![("email".to_owned(), b"\xa3a@b".to_vec()), ("age".to_owned(), vec![0xc0])],
+        }
+    }
+
+    #[test]
+    fn objects_come_back_as_they_were() {
+        let objects = vec![Some(object()), None, Some(Object { tags: Vec::new(), archived: Some(4), ..object() })];
+        for next in [None, Some("x".to_owned())] {
+            let result = Objects { objects: objects.clone(), next, generation: 7 };
+            let mut out = Vec::new();
+            result.encode(&mut out);
+            assert_eq!(Objects::decode(&out), Ok(result));
+            assert!(Objects::decode(&out[..out.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_lacks_a_part_is_rejected() {
+        for wrong in [&b"\x80"[..], b"\x81\xa7objects\x90", b"\x82\xa7objects\x91\x80\xaageneration\x01"] {
+            assert!(Objects::decode(wrong).is_err(), "{wrong:02x?}");
+        }
+    }
+}
