@@ -1,0 +1,17 @@
+//! Typed collections of objects: property types, schema rules, index terms, and sealed values.
+//!
+//! An object is a set of typed property values. [`check`] validates a value and returns the form that is stored. [`normalize`] returns the
+//! form that is compared.
+//!
+//! Bytes in, bytes out: no I/O, clock, async or logging. Values never appear in errors or in `Debug` output.
+
+mod normalize;
+mod property_type;
+mod value;
+
+pub use normalize::{NORMALIZATION_VERSION, normalize};
+pub use property_type::PropertyType;
+pub use value::{
+    ADDRESS_BYTES_MAX, INDEXED_STRING_BYTES_MAX, JSON_DEPTH_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValueError, check,
+    check_indexed,
+};
