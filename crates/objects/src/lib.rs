@@ -1,16 +1,21 @@
 //! Typed collections of objects: property types, schema rules, index terms, and sealed values.
 //!
 //! An object is a set of typed property values. [`check`] validates a value and returns the form that is stored. [`normalize`] returns the
-//! form that is compared.
+//! form that is compared. A [`Schema`] says which properties objects have, and [`Schema::change`] how that may change.
 //!
 //! Bytes in, bytes out: no I/O, clock, async or logging. Values never appear in errors or in `Debug` output.
 
 mod normalize;
 mod property_type;
+mod schema;
 mod value;
 
 pub use normalize::{NORMALIZATION_VERSION, normalize};
 pub use property_type::PropertyType;
+pub use schema::{
+    Changed, DROPPED_MAX, DroppedProperty, INDEXES_MAX, Index, PROPERTIES_MAX, Property, PropertyName, PropertySpec,
+    Schema, SchemaChange, SchemaError,
+};
 pub use value::{
     ADDRESS_BYTES_MAX, INDEXED_STRING_BYTES_MAX, JSON_DEPTH_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValueError, check,
     check_indexed,
