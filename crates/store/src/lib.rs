@@ -1,8 +1,9 @@
 //! Contracts of storage: control state, the rows of token maps, and the objects of collections.
 //!
-//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none knows keys or values. Both are implemented in
-//! memory here, and on disk and in PostgreSQL by crates of their own, which run the tests in `suite`. This crate also
-//! joins lookups and writes of many requests into batches, throttles writes and copies one store to another.
+//! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, [`ObjectStore`] keeps objects; none knows keys or values.
+//! They are implemented in memory here, and on disk and in PostgreSQL by crates of their own, which run the tests in
+//! `suite`. This crate also joins lookups and writes of many requests into batches, throttles writes and copies one
+//! store to another.
 
 mod coalesce;
 mod control;
@@ -27,12 +28,12 @@ pub use memory::MemoryStore;
 pub use objects::{
     CLAUSE_TERMS_MAX, Clause, GROUP_WRITES_MAX, MapView, Matches, ObjectChanges, ObjectConflict, ObjectGroup, ObjectId,
     ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, SubjectId, Term,
-    apply_group, archived, check_fence, matching,
+    apply_group, apply_put, apply_sweep, archived, check_fence, matching,
 };
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
 pub use tokens::{
     Filter, Fingerprint, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore,
-    Written, check_time, fits_scan,
+    Written, check_time, fits_scan, fits_scan_bytes,
 };
 
 use std::path::PathBuf;

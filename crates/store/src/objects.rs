@@ -13,7 +13,7 @@ mod query;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use apply::{ObjectChanges, apply_group, archived};
+pub use apply::{ObjectChanges, apply_group, apply_put, apply_sweep, archived};
 pub use query::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, matching};
 
 use crate::tokens::check_time;

@@ -9,12 +9,13 @@
 
 pub mod control;
 mod model;
+pub mod objects;
 mod records;
 pub mod tokens;
 
 use std::sync::Arc;
 
-use crate::TokenStore;
+use crate::{ObjectStore, TokenStore};
 
 /// Runs the tests of the [`TokenStore`] contract. The runtime needs two threads for the races to be effective.
 pub async fn token_store(store: Arc<dyn TokenStore>) {
@@ -22,4 +23,19 @@ pub async fn token_store(store: Arc<dyn TokenStore>) {
     tokens::keep::all(&*store).await;
     tokens::race::all(&store).await;
     model::all(store).await;
+}
+
+/// Runs the tests of the [`ObjectStore`] contract. The runtime needs two threads for the races to be effective. Other
+/// tests must not write objects to the store at the same time.
+pub async fn object_store(store: Arc<dyn ObjectStore>) {
+    objects::write::all(&*store).await;
+    objects::conflicts::all(&*store).await;
+    objects::unique::all(&*store).await;
+    objects::clauses::all(&*store).await;
+    objects::query::all(&store).await;
+    objects::keep::all(&*store).await;
+    objects::copy::all(&*store).await;
+    objects::fences::all(&*store).await;
+    objects::race::all(&store).await;
+    objects::model::all(store).await;
 }

@@ -87,10 +87,17 @@ impl Row {
 
 /// Returns a closure that decides, row by row, whether a page of [`TokenStore::scan`] has room for the row.
 pub fn fits_scan() -> impl FnMut(&Row) -> bool {
-    let mut bytes = 0;
-    move |row| {
-        let fits = bytes < SCAN_BYTES;
-        bytes += row.sealed.len();
+    let mut fits = fits_scan_bytes();
+    move |row| fits(row.sealed.len())
+}
+
+/// Returns a closure that decides, by the size of each element in bytes, whether a page has room for the element. The
+/// first element always fits.
+pub fn fits_scan_bytes() -> impl FnMut(usize) -> bool {
+    let mut sum = 0;
+    move |bytes| {
+        let fits = sum < SCAN_BYTES;
+        sum += bytes;
         fits
     }
 }

@@ -6,12 +6,9 @@ use std::sync::{MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::MemoryStore;
+use super::{LOOK_MAX, MemoryStore, page};
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
-
-/// Maximum number of rows that one page of [`TokenStore::list`] looks at.
-const LOOK_MAX: usize = 1_024;
 
 const LAST: TokenId = TokenId([0xff; 16]);
 
@@ -79,27 +76,16 @@ impl Maps {
         }
     }
 
-    /// Looks at up to `look` rows of a map that follow `after`. Returns the first `limit` rows that `wanted` accepts.
+    /// Returns a page of the rows that follow `after`; see [`page`]. `bounds` are the rows to look at and to find.
     fn page(
         &self,
         map: MapId,
         after: Option<TokenId>,
-        (look, limit): (usize, usize),
+        bounds: (usize, usize),
         wanted: impl Fn(&Row) -> bool,
     ) -> Page<Vec<Row>> {
         let from = after.map_or(Bound::Included((map, TokenId([0; 16]))), |id| Bound::Excluded((map, id)));
-        let mut rows = self.rows.range((from, Bound::Included((map, LAST)))).map(|(_, row)| row);
-        let (mut found, mut last) = (Vec::new(), None);
-        for row in rows.by_ref().take(look) {
-            last = Some(row.id);
-            if wanted(row) {
-                found.push(row.clone());
-            }
-            if found.len() >= limit {
-                break;
-            }
-        }
-        Page { found, next: rows.next().and(last) }
+        page(&self.rows, map, from, bounds, wanted)
     }
 
     fn put(&mut self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, Term};
 use crate::tokens::{SECONDS_MAX, check_time};
-use crate::{MapId, StoreError};
+use crate::{MapId, StoreError, Sweep};
 
 /// Objects and holders of unique terms as a group sees them: the stored ones, changed by earlier writes.
 pub trait ObjectChanges {
@@ -134,4 +134,44 @@ fn put(
 #[must_use]
 pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
     ObjectRow { archived: Some(now.min(SECONDS_MAX)), unique: Vec::new(), terms: Vec::new(), ..row.clone() }
+}
+
+/// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. Of several rows with one id,
+/// the last one stays. The caller discards all changes if an error is returned.
+///
+/// # Errors
+/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Damaged`] if two objects of a map hold one
+/// unique term, or if an archived object has terms.
+pub fn apply_put(changes: &mut impl ObjectChanges, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
+    let damaged = |what: &str| StoreError::Damaged { place: "objects to put".to_owned(), what: what.to_owned() };
+    for (_, row) in rows {
+        row.check_times()?;
+        if row.archived.is_some() && !(row.unique.is_empty() && row.terms.is_empty()) {
+            return Err(damaged("an archived object has terms"));
+        }
+    }
+    // First frees the unique terms of replaced objects, because other new objects can hold these terms.
+    for (map, row) in rows {
+        if let Some(old) = changes.object(*map, row.id)? {
+            changes.remove_object(*map, &old);
+        }
+    }
+    for (map, row) in rows {
+        for term in &row.unique {
+            if changes.holder(*map, *term)?.is_some_and(|holder| holder.id != row.id) {
+                return Err(damaged("two objects of a map hold one unique term"));
+            }
+        }
+        let old = changes.object(*map, row.id)?;
+        changes.put_object(*map, old.as_ref(), row.clone());
+    }
+    Ok(())
+}
+
+/// Archives or removes an object that is due for `sweep`.
+pub fn apply_sweep(changes: &mut impl ObjectChanges, now: u64, map: MapId, sweep: Sweep, row: &ObjectRow) {
+    match sweep {
+        Sweep::Archive { .. } => changes.put_object(map, Some(row), archived(row, now)),
+        Sweep::Prune { .. } | Sweep::Erase => changes.remove_object(map, row),
+    }
 }
