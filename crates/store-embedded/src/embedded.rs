@@ -1,12 +1,13 @@
-//! Control state and token maps in a folder that one process uses. The data is in a log-structured database (fjall)
+//! Control state, token maps and object collections in a folder that one process uses. The data is in a log-structured database (fjall)
 //! with a journal.
 //!
 //! Acknowledged changes are synced to disk. The changes of many requests share one sync (see `threads`). The changes of
 //! each request are stored completely or not at all, whenever the process ends. A torn end of the journal after a crash
 //! is dropped, because it was never acknowledged.
 //!
-//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of two keyspaces, plus
-//! about 16 MiB for a write batch. Up to 1,024 queued requests take memory in addition.
+//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of five keyspaces, plus
+//! about 16 MiB for a write batch. Three of the keyspaces are of objects; a keyspace that is not written takes next to
+//! nothing. Up to 1,024 queued requests take memory in addition.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
+use self::walk::{Stored, list, next_map, scan, walk};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
     Changes, Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Row, Snapshot,
@@ -25,11 +27,14 @@ use sealwire_store::{
 };
 
 mod database;
+mod keys;
 mod manifest;
 mod maps;
+pub mod object_row;
+mod objects;
 pub mod row;
 mod threads;
-
+mod walk;
 mod write_batch;
 
 /// Resource settings of an [`EmbeddedStore`].
@@ -144,6 +149,13 @@ impl EmbeddedStore {
     }
 }
 
+/// Returns the results of groups whose batch failed.
+fn failed_groups<T>(count: usize, error: StoreError) -> Vec<Result<T, StoreError>> {
+    let why = error.to_string();
+    let rest = (1..count).map(|_| Err(StoreError::Unavailable(why.clone()))).collect::<Vec<_>>();
+    (count > 0).then_some(Err(error)).into_iter().chain(rest).collect()
+}
+
 fn closed() -> StoreError {
     StoreError::Unavailable("it is closed".to_owned())
 }
@@ -242,11 +254,7 @@ impl TokenStore for EmbeddedStore {
         let write = move |turn: &mut WriteBatch<'_>| {
             groups.into_iter().map(|group| turn.edit(|edit| maps::write(edit, now, group))).collect()
         };
-        self.change(write).await.unwrap_or_else(|error| {
-            let why = error.to_string();
-            let rest = (1..count).map(|_| Err(StoreError::Unavailable(why.clone()))).collect::<Vec<_>>();
-            (count > 0).then_some(Err(error)).into_iter().chain(rest).collect()
-        })
+        self.change(write).await.unwrap_or_else(|error| failed_groups(count, error))
     }
 
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
@@ -283,7 +291,8 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
         let filter = filter.clone();
-        self.read(move |database| maps::list(database, map, &filter, after, limit)).await
+        let wanted = move |row: &Row| filter.lets_through(row);
+        self.read(move |database| list(database, &database.snapshot(), map, after, limit, wanted)).await
     }
 
     async fn archive(
@@ -295,7 +304,7 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page(now, map, Sweep::Archive { expired_before }, after, limit, dry_run).await
+        self.sweep_page::<Row>(now, map, Sweep::Archive { expired_before }, after, limit, dry_run).await
     }
 
     async fn prune(
@@ -306,7 +315,7 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page(0, map, Sweep::Prune { archived_before }, after, limit, dry_run).await
+        self.sweep_page::<Row>(0, map, Sweep::Prune { archived_before }, after, limit, dry_run).await
     }
 
     async fn sweep(
@@ -317,15 +326,15 @@ impl TokenStore for EmbeddedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page(now, map, sweep, after, limit, false).await
+        self.sweep_page::<Row>(now, map, sweep, after, limit, false).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        self.read(move |database| maps::next_map(database, after)).await
+        self.read(move |database| next_map::<Row>(database, after)).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.read(move |database| maps::scan(database, after, limit)).await
+        self.read(move |database| scan(database, after, limit)).await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
@@ -336,18 +345,19 @@ impl TokenStore for EmbeddedStore {
 
 impl EmbeddedStore {
     /// Finds due rows on a reader thread, and changes the rows that are still due on the writer thread.
-    async fn sweep_page(
+    async fn sweep_page<R: Stored>(
         &self,
         now: u64,
         map: MapId,
         sweep: Sweep,
-        after: Option<TokenId>,
+        after: Option<R::Id>,
         limit: usize,
         dry_run: bool,
-    ) -> Result<Page<u64>, StoreError> {
-        let due = move |row: &Row| sweep.takes(now, row);
-        let page = self.read(move |database| maps::walk(database, map, after, (limit, limit), due)).await?;
-        let (next, ids) = (page.next, page.found.into_iter().map(|row| row.id).collect::<Vec<_>>());
+    ) -> Result<Page<u64, R::Id>, StoreError> {
+        let due = move |row: &R| row.is_due(sweep, now);
+        let look = move |database: &Database| walk(database, &database.snapshot(), map, after, (limit, limit), due);
+        let page = self.read(look).await?;
+        let (next, ids) = (page.next, page.found.iter().map(R::id).collect::<Vec<_>>());
         if dry_run || ids.is_empty() {
             return Ok(Page { found: ids.len() as u64, next });
         }
@@ -355,11 +365,8 @@ impl EmbeddedStore {
             turn.edit(|edit| {
                 let mut count = 0;
                 for id in ids {
-                    let Some(row) = edit.row(map, id)?.filter(due) else { continue };
-                    match sweep {
-                        Sweep::Archive { .. } => maps::archive(edit, now, map, &row),
-                        Sweep::Prune { .. } | Sweep::Erase => edit.remove(map, &row),
-                    }
+                    let Some(row) = R::edited(edit, map, id)?.filter(due) else { continue };
+                    row.sweep(edit, now, map, sweep);
                     count += 1;
                 }
                 Ok(count)

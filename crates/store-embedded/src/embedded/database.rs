@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
 
-use super::{Options, manifest, row};
-use sealwire_store::{Fingerprint, MapId, Row, SINGLE, StoreError, TokenId};
+use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key};
+use super::{Options, manifest, object_row, row};
+use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
-/// Version of the keyspaces and keys. The row format has its own version.
-const LAYOUT: u32 = 1;
+/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects. A program that
+/// knows only layout 1 would copy a store without its objects, and ignore fences.
+const LAYOUT: u32 = 2;
 const LAYOUT_KEY: &str = "layout";
+const FACTS: &str = "facts";
 pub(super) const GENERATION_KEY: &str = "generation";
 /// Journal size above which the database flushes the data that keeps journals alive. Also bounds the bytes to read at
 /// the next start.
@@ -26,44 +29,6 @@ const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
 /// Number of attempts to take a held lock, and the pause between them: half a second in total.
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
-/// The bytes `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
-pub(super) type Key = [u8; 24];
-
-pub(super) fn row_key(map: MapId, id: TokenId) -> Key {
-    key(map, id.0)
-}
-
-pub(super) fn fingerprint_key(map: MapId, fingerprint: Fingerprint) -> Key {
-    key(map, fingerprint.0)
-}
-
-fn key(map: MapId, last: [u8; 16]) -> Key {
-    let mut key = [0; 24];
-    key[..4].copy_from_slice(&map.app.to_be_bytes());
-    key[4..8].copy_from_slice(&map.collection.to_be_bytes());
-    key[8..].copy_from_slice(&last);
-    key
-}
-
-/// Returns the database key of a record. The prefix keeps the key from being empty, which the database does not allow.
-pub(super) fn record_key(key: &str) -> String {
-    format!("/{key}")
-}
-
-/// Returns the first key after all keys that begin with `prefix`. The last byte of `prefix` must be ASCII.
-fn behind(prefix: &str) -> String {
-    let (kept, last) = prefix.split_at(prefix.len() - 1);
-    format!("{kept}{}", char::from(last.as_bytes()[0] + 1))
-}
-
-/// Splits a row key into map and id. Returns `None` if the length is wrong.
-fn parts(key: &[u8]) -> Option<(MapId, TokenId)> {
-    let (app, rest) = key.split_first_chunk()?;
-    let (collection, id) = rest.split_first_chunk()?;
-    let map = MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(*collection) };
-    Some((map, TokenId(id.try_into().ok()?)))
-}
 
 /// The folder lock, held while the database is open. The operating system releases the lock when the process ends.
 pub(super) struct Lock {
@@ -124,8 +89,14 @@ pub(super) struct Database {
     pub(super) fingerprints: Keyspace,
     /// Control records by key.
     pub(super) records: Keyspace,
-    /// Metadata of the store: layout version and generation.
+    /// Metadata of the store: layout version, generation and fences.
     pub(super) facts: Keyspace,
+    /// Map and id -> the rest of the object.
+    pub(super) objects: Keyspace,
+    /// Map and unique term -> id of the object that holds the term.
+    pub(super) object_unique: Keyspace,
+    /// Map, term and id of each object that holds the term -> nothing.
+    pub(super) object_terms: Keyspace,
 }
 
 impl Database {
@@ -148,30 +119,27 @@ impl Database {
         let keyspace = |name, bytes| {
             inner.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(bytes)).map_err(failed)
         };
+        // Rejects an unknown layout before a keyspace is created in the folder.
+        let is_old = inner.keyspace_exists(FACTS);
+        let layout = if is_old { known_layout(&folder, &keyspace(FACTS, CONTROL_BUFFER_BYTES)?)? } else { None };
         let database = Self {
             rows: keyspace("rows", options.write_buffer_bytes)?,
             fingerprints: keyspace("fingerprints", options.write_buffer_bytes)?,
             records: keyspace("records", CONTROL_BUFFER_BYTES)?,
-            facts: keyspace("facts", CONTROL_BUFFER_BYTES)?,
+            facts: keyspace(FACTS, CONTROL_BUFFER_BYTES)?,
+            objects: keyspace("objects", options.write_buffer_bytes)?,
+            object_unique: keyspace("object_unique", options.write_buffer_bytes)?,
+            object_terms: keyspace("object_terms", options.write_buffer_bytes)?,
             inner,
             folder: folder.clone(),
         };
-        database.check_layout()?;
-        Ok(database)
-    }
-
-    fn check_layout(&self) -> Result<(), StoreError> {
-        match self.fact(&self.snapshot(), LAYOUT_KEY)?.map(u32::from_be_bytes) {
-            Some(LAYOUT) => Ok(()),
-            Some(_) => {
-                Err(self.damaged("its layout is not one that this program knows; was it written by a newer one?"))
-            }
-            None => {
-                let mut batch = self.batch();
-                batch.insert(&self.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
-                batch.commit().map_err(|error| opening_failed(&self.folder, error))
-            }
+        // The keyspaces of objects are all that layout 1 lacks.
+        if layout != Some(LAYOUT) {
+            let mut batch = database.batch();
+            batch.insert(&database.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
+            batch.commit().map_err(failed)?;
         }
+        Ok(database)
     }
 
     /// Starts a batch of changes to any keyspace. They become durable and visible together.
@@ -189,7 +157,23 @@ impl Database {
         Ok(self.fact(at, GENERATION_KEY)?.map_or(0, u64::from_be_bytes))
     }
 
-    fn fact<const N: usize>(&self, at: &Snapshot, key: &str) -> Result<Option<[u8; N]>, StoreError> {
+    /// Returns the lowest generation that can use the objects of a map, if the map has a fence.
+    pub(super) fn fence(&self, at: &Snapshot, map: MapId) -> Result<Option<u64>, StoreError> {
+        Ok(self.fact(at, fence_key(map))?.map(u64::from_be_bytes))
+    }
+
+    /// Returns the fences of all maps that have one.
+    pub(super) fn fences(&self, at: &Snapshot) -> Result<Vec<(MapId, u64)>, StoreError> {
+        let fence = |entry: fjall::Guard| {
+            let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
+            let map = key.strip_prefix(FENCE).and_then(map_of);
+            let generation = (*value).try_into().map(u64::from_be_bytes).ok();
+            map.zip(generation).ok_or_else(|| self.damaged("a fence of another form"))
+        };
+        at.prefix(&self.facts, FENCE).map(fence).collect()
+    }
+
+    fn fact<const N: usize>(&self, at: &Snapshot, key: impl AsRef<[u8]>) -> Result<Option<[u8; N]>, StoreError> {
         let value = at.get(&self.facts, key).map_err(|error| self.failed(error))?;
         value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
     }
@@ -249,16 +233,40 @@ impl Database {
     /// Decodes an entry of `rows`.
     pub(super) fn decoded(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
         let (map, id) = parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
-        let row = row::decode(id, value).map_err(|error| self.damaged(&error.to_string()))?;
+        let row = row::decode(TokenId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
+        Ok((map, row))
+    }
+
+    pub(super) fn object(&self, at: &Snapshot, key: &Key) -> Result<Option<ObjectRow>, StoreError> {
+        let value = at.get(&self.objects, key).map_err(|error| self.failed(error))?;
+        value.map(|value| self.decoded_object(key, &value).map(|(_, row)| row)).transpose()
+    }
+
+    /// Returns the object that holds a unique term.
+    pub(super) fn unique_holder(&self, at: &Snapshot, key: &TermKey) -> Result<Option<ObjectId>, StoreError> {
+        let value = at.get(&self.object_unique, key).map_err(|error| self.failed(error))?;
+        let id = value.map(|value| (*value).try_into().map(ObjectId)).transpose();
+        id.map_err(|_| self.damaged("a unique term leads to no id"))
+    }
+
+    /// Returns true if an object holds a term that is not unique.
+    pub(super) fn holds_term(&self, at: &Snapshot, key: &PostingKey) -> Result<bool, StoreError> {
+        at.contains_key(&self.object_terms, key).map_err(|error| self.failed(error))
+    }
+
+    /// Decodes an entry of `objects`.
+    pub(super) fn decoded_object(&self, key: &[u8], value: &Slice) -> Result<(MapId, ObjectRow), StoreError> {
+        let (map, id) = parts(key).ok_or_else(|| self.damaged("an object under a key of another length"))?;
+        let row = object_row::decode(ObjectId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
         Ok((map, row))
     }
 
     /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with the largest backlog.
     pub(super) fn backlog(&self) -> (usize, usize) {
         use fjall::AbstractTree as _;
-        let of = |keyspace: &Keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count());
-        let ((a, b), (c, d)) = (of(&self.rows), of(&self.fingerprints));
-        (a.max(c), b.max(d))
+        let large = [&self.rows, &self.fingerprints, &self.objects, &self.object_unique, &self.object_terms];
+        let backlogs = large.map(|keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count()));
+        backlogs.into_iter().fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
     }
 
     /// Returns an error if any write has failed, including background writes. After that, the database does not write
@@ -277,6 +285,17 @@ impl Database {
 
     pub(super) fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged { place: self.folder.display().to_string(), what: what.to_owned() }
+    }
+}
+
+/// Returns the layout that `facts` names. Returns `None` if the store was not completely created.
+fn known_layout(folder: &Path, facts: &Keyspace) -> Result<Option<u32>, StoreError> {
+    let damaged = |what: &str| StoreError::Damaged { place: folder.display().to_string(), what: what.to_owned() };
+    let Some(value) = facts.get(LAYOUT_KEY).map_err(|error| opening_failed(folder, error))? else { return Ok(None) };
+    let layout = (*value).try_into().map(u32::from_be_bytes).map_err(|_| damaged("a number of another length"))?;
+    match layout {
+        1..=LAYOUT => Ok(Some(layout)),
+        _ => Err(damaged("its layout is not one that this program knows; was it written by a newer one?")),
     }
 }
 

@@ -17,7 +17,7 @@ const TAGS: u8 = 1 << 3;
 /// The bytes are not a row of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a row {0}")]
-pub struct Malformed(&'static str);
+pub struct Malformed(pub(super) &'static str);
 
 /// Encodes a row without its id.
 #[must_use]
@@ -35,18 +35,24 @@ pub fn encode(row: &Row) -> Vec<u8> {
     out.extend(row.created.to_be_bytes());
     out.extend(row.fingerprint.iter().flat_map(|fingerprint| fingerprint.0));
     out.extend(row.expires.iter().chain(&row.archived).flat_map(|time| time.to_be_bytes()));
-    if !row.tags.is_empty() {
-        out.extend(length(row.tags.len()));
-        for tag in &row.tags {
-            out.extend(length(tag.len()));
-            out.extend_from_slice(tag.as_bytes());
-        }
-    }
+    put_tags(&mut out, &row.tags);
     out.extend_from_slice(&row.sealed);
     out
 }
 
-fn length(length: usize) -> [u8; 4] {
+/// Appends tags, unless there are none.
+pub(super) fn put_tags(out: &mut Vec<u8>, tags: &[String]) {
+    if tags.is_empty() {
+        return;
+    }
+    out.extend(length(tags.len()));
+    for tag in tags {
+        out.extend(length(tag.len()));
+        out.extend_from_slice(tag.as_bytes());
+    }
+}
+
+pub(super) fn length(length: usize) -> [u8; 4] {
     u32::try_from(length).expect("a call of 4 GiB is refused long before").to_be_bytes()
 }
 
@@ -73,24 +79,24 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
 }
 
 /// Bytes that are not read yet.
-struct Rest<'a>(&'a [u8]);
+pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl Rest<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("that is cut short"))?;
         self.0 = rest;
         Ok(*array)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_be_bytes)
     }
 
-    fn length(&mut self) -> Result<usize, Malformed> {
+    pub(super) fn length(&mut self) -> Result<usize, Malformed> {
         self.array().map(|bytes| u32::from_be_bytes(bytes) as usize)
     }
 
-    fn tags(&mut self) -> Result<Vec<String>, Malformed> {
+    pub(super) fn tags(&mut self) -> Result<Vec<String>, Malformed> {
         let count = self.length()?;
         if count == 0 {
             return Err(Malformed("that announces tags and has none"));

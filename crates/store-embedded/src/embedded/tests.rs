@@ -52,6 +52,12 @@ async fn token_suite() {
     suite::token_store(Arc::new(open(folder.path()))).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_suite() {
+    let folder = tempfile::tempdir().expect("makes one");
+    suite::object_store(Arc::new(open(folder.path()))).await;
+}
+
 #[tokio::test]
 async fn what_is_written_is_there_after_a_close() {
     let folder = tempfile::tempdir().expect("makes one");
@@ -122,9 +128,9 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
     // Writes past the store, like a bug of this program or of a tool would.
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
     let mut batch = database.batch();
-    batch.insert(&database.rows, database::row_key(MAP, TokenId([9; 16])), "no row");
-    batch.insert(&database.fingerprints, database::fingerprint_key(MAP, Fingerprint([8; 16])), TokenId([7; 16]).0);
-    batch.insert(&database.fingerprints, database::fingerprint_key(MAP, Fingerprint([9; 16])), TokenId([9; 16]).0);
+    batch.insert(&database.rows, keys::row_key(MAP, TokenId([9; 16])), "no row");
+    batch.insert(&database.fingerprints, keys::fingerprint_key(MAP, Fingerprint([8; 16])), TokenId([7; 16]).0);
+    batch.insert(&database.fingerprints, keys::fingerprint_key(MAP, Fingerprint([9; 16])), TokenId([9; 16]).0);
     batch.commit().expect("writes");
     drop(database);
 
@@ -230,7 +236,7 @@ fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
     for number in 100..103 {
         let mut batch = database.batch();
         let row = row(number, None);
-        batch.insert(&database.rows, database::row_key(MAP, row.id), row::encode(&row));
+        batch.insert(&database.rows, keys::row_key(MAP, row.id), row::encode(&row));
         batch.commit().expect("the journal takes it");
         assert!(database.rows.rotate_memtable().expect("rotates"));
     }

@@ -2,25 +2,89 @@
 //!
 //! Each request makes an [`RequestEdit`], which takes effect completely or not at all.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use fjall::Snapshot;
+use fjall::{Keyspace, OwnedWriteBatch, Snapshot, UserKey, UserValue};
 
-use super::database::{Database, GENERATION_KEY, Key, fingerprint_key, record_key, row_key};
-use super::row;
-use sealwire_store::{Fingerprint, MapId, Row, StoreError, TokenId, after};
+use super::database::{Database, GENERATION_KEY};
+use super::keys::{
+    Key, PostingKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key, row_key, term_key,
+};
+use super::{object_row, row};
+use sealwire_store::{Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after};
 
-/// Size at which a batch is committed. The limits bound a batch's memory and the wait of its first request.
+/// Size at which a batch is committed: rows, objects and terms, and their bytes. The limits bound a batch's memory and
+/// the wait of its first request.
 const TURN_ROWS_MAX: usize = 8_192;
 const TURN_BYTES_MAX: usize = 8 << 20;
+/// Estimated bytes of the change of a term.
+const TERM_BYTES: usize = 64;
 
 /// New values by key; `None` means that the key is removed.
 #[derive(Default)]
 struct Changes {
     rows: HashMap<Key, Option<Row>>,
     holders: HashMap<Key, Option<TokenId>>,
+    objects: HashMap<Key, Option<ObjectRow>>,
+    /// Objects that hold unique terms.
+    unique: HashMap<TermKey, Option<ObjectId>>,
+    /// Other terms of objects. The value is the key's presence.
+    terms: HashMap<PostingKey, Option<()>>,
+    fences: BTreeMap<MapId, u64>,
     records: BTreeMap<String, Option<Vec<u8>>>,
     generation: Option<u64>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        let Self { rows, holders, objects, unique, terms, fences, records, generation } = self;
+        rows.is_empty()
+            && holders.is_empty()
+            && objects.is_empty()
+            && unique.is_empty()
+            && terms.is_empty()
+            && fences.is_empty()
+            && records.is_empty()
+            && generation.is_none()
+    }
+
+    /// Returns the number of changed rows, objects and terms.
+    fn count(&self) -> usize {
+        self.rows.len() + self.objects.len() + self.unique.len() + self.terms.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.values().flatten().map(Row::bytes).sum::<usize>()
+            + self.objects.values().flatten().map(ObjectRow::bytes).sum::<usize>()
+            + self.records.values().flatten().map(Vec::len).sum::<usize>()
+            + TERM_BYTES * (self.unique.len() + self.terms.len())
+    }
+
+    /// Adds changes that were made on top of these.
+    fn extend(&mut self, later: Self) {
+        self.rows.extend(later.rows);
+        self.holders.extend(later.holders);
+        self.objects.extend(later.objects);
+        self.unique.extend(later.unique);
+        self.terms.extend(later.terms);
+        self.fences.extend(later.fences);
+        self.records.extend(later.records);
+        self.generation = later.generation.or(self.generation);
+    }
+}
+
+/// Adds changes of a keyspace to a batch of the database.
+fn stage<K: Into<UserKey>, V: Into<UserValue>>(
+    batch: &mut OwnedWriteBatch,
+    keyspace: &Keyspace,
+    changes: impl Iterator<Item = (K, Option<V>)>,
+) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.insert(keyspace, key, value),
+            None => batch.remove(keyspace, key),
+        }
+    }
 }
 
 /// A write batch; see the module.
@@ -39,12 +103,11 @@ impl<'a> WriteBatch<'a> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.pending.rows.len() < TURN_ROWS_MAX && self.bytes < TURN_BYTES_MAX
+        self.pending.count() < TURN_ROWS_MAX && self.bytes < TURN_BYTES_MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let Changes { rows, holders, records, generation } = &self.pending;
-        rows.is_empty() && holders.is_empty() && records.is_empty() && generation.is_none()
+        self.pending.is_empty()
     }
 
     /// Runs `change` on an edit. An edit that fails, or that forgets its changes, changes nothing.
@@ -54,42 +117,30 @@ impl<'a> WriteBatch<'a> {
     ) -> Result<T, StoreError> {
         let mut edit = RequestEdit { turn: self, changes: Changes::default() };
         let answer = change(&mut edit)?;
-        let Changes { rows, holders, records, generation } = edit.changes;
-        self.bytes += rows.values().flatten().map(Row::bytes).sum::<usize>();
-        self.bytes += records.values().flatten().map(Vec::len).sum::<usize>();
-        self.pending.rows.extend(rows);
-        self.pending.holders.extend(holders);
-        self.pending.records.extend(records);
-        self.pending.generation = generation.or(self.pending.generation);
+        let changes = edit.changes;
+        self.bytes += changes.bytes();
+        self.pending.extend(changes);
         Ok(answer)
     }
 
     /// Makes all changes durable, then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
-        for (key, row) in self.pending.rows {
-            match row {
-                Some(row) => batch.insert(&database.rows, key, row::encode(&row)),
-                None => batch.remove(&database.rows, key),
-            }
-        }
-        for (key, holder) in self.pending.holders {
-            match holder {
-                Some(id) => batch.insert(&database.fingerprints, key, id.0),
-                None => batch.remove(&database.fingerprints, key),
-            }
-        }
-        for (key, record) in self.pending.records {
-            match record {
-                Some(record) => batch.insert(&database.records, record_key(&key), record),
-                None => batch.remove(&database.records, record_key(&key)),
-            }
-        }
-        if let Some(generation) = self.pending.generation {
-            batch.insert(&database.facts, GENERATION_KEY, generation.to_be_bytes());
-        }
+        let Changes { rows, holders, objects, unique, terms, fences, records, generation } = self.pending;
+        let rows = rows.into_iter().map(|(key, row)| (key, row.map(|row| row::encode(&row))));
+        stage(&mut batch, &database.rows, rows);
+        stage(&mut batch, &database.fingerprints, holders.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
+        let objects = objects.into_iter().map(|(key, row)| (key, row.map(|row| object_row::encode(&row))));
+        stage(&mut batch, &database.objects, objects);
+        stage(&mut batch, &database.object_unique, unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
+        stage(&mut batch, &database.object_terms, terms.into_iter().map(|(key, held)| (key, held.map(|()| []))));
+        let fences = fences.into_iter().map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
+        stage(&mut batch, &database.facts, fences);
+        stage(&mut batch, &database.records, records.into_iter().map(|(key, record)| (record_key(&key), record)));
+        let facts = generation.map(|generation| (GENERATION_KEY, Some(generation.to_be_bytes())));
+        stage(&mut batch, &database.facts, facts.into_iter());
         batch.commit().map_err(|error| database.failed(error))?;
-        Ok(self.pending.generation.unwrap_or(self.generation))
+        Ok(generation.unwrap_or(self.generation))
     }
 }
 
@@ -114,7 +165,7 @@ impl RequestEdit<'_> {
     }
 
     /// Returns the live or expired row that has the fingerprint.
-    pub(super) fn holder(&self, map: MapId, fingerprint: Fingerprint) -> Result<Option<Row>, StoreError> {
+    pub(super) fn fingerprint_holder(&self, map: MapId, fingerprint: Fingerprint) -> Result<Option<Row>, StoreError> {
         let Some(id) = self.holder_id(map, fingerprint)? else { return Ok(None) };
         let row = self.row(map, id)?;
         row.map(Some).ok_or_else(|| self.turn.database.damaged("a fingerprint leads to a row that is not there"))
@@ -151,6 +202,22 @@ impl RequestEdit<'_> {
         self.changes = Changes::default();
     }
 
+    /// Returns the fence of a map, if the map has one.
+    pub(super) fn fence(&self, map: MapId) -> Result<Option<u64>, StoreError> {
+        match self.changes.fences.get(&map).or_else(|| self.turn.pending.fences.get(&map)) {
+            Some(fence) => Ok(Some(*fence)),
+            None => self.turn.database.fence(&self.turn.at, map),
+        }
+    }
+
+    /// Raises the fence of a map, unless it is higher.
+    pub(super) fn raise_fence(&mut self, map: MapId, generation: u64) -> Result<(), StoreError> {
+        if self.fence(map)?.is_none_or(|fence| fence < generation) {
+            self.changes.fences.insert(map, generation);
+        }
+        Ok(())
+    }
+
     pub(super) fn generation(&self) -> u64 {
         self.turn.pending.generation.unwrap_or(self.turn.generation)
     }
@@ -173,4 +240,50 @@ impl RequestEdit<'_> {
         self.changes.generation = Some(next);
         Ok(next)
     }
+}
+
+impl ObjectChanges for RequestEdit<'_> {
+    fn object(&self, map: MapId, id: ObjectId) -> Result<Option<ObjectRow>, StoreError> {
+        let key = object_key(map, id);
+        match self.changes.objects.get(&key).or_else(|| self.turn.pending.objects.get(&key)) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.turn.database.object(&self.turn.at, &key),
+        }
+    }
+
+    fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError> {
+        let key = term_key(map, term);
+        let id = match self.changes.unique.get(&key).or_else(|| self.turn.pending.unique.get(&key)) {
+            Some(changed) => *changed,
+            None => self.turn.database.unique_holder(&self.turn.at, &key)?,
+        };
+        let Some(id) = id else { return Ok(None) };
+        let row = self.object(map, id)?;
+        row.map(Some).ok_or_else(|| self.turn.database.damaged("a unique term leads to an object that is not there"))
+    }
+
+    fn put_object(&mut self, map: MapId, old: Option<&ObjectRow>, new: ObjectRow) {
+        let (old_unique, old_terms) = old.map_or((&[][..], &[][..]), |old| (&old.unique, &old.terms));
+        let (freed, taken) = differences(old_unique, &new.unique);
+        self.changes.unique.extend(freed.map(|term| (term_key(map, term), None)));
+        self.changes.unique.extend(taken.map(|term| (term_key(map, term), Some(new.id))));
+        let (freed, taken) = differences(old_terms, &new.terms);
+        self.changes.terms.extend(freed.map(|term| (posting_key(map, term, new.id), None)));
+        self.changes.terms.extend(taken.map(|term| (posting_key(map, term, new.id), Some(()))));
+        self.changes.objects.insert(object_key(map, new.id), Some(new));
+    }
+
+    fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
+        self.changes.unique.extend(old.unique.iter().map(|term| (term_key(map, *term), None)));
+        self.changes.terms.extend(old.terms.iter().map(|term| (posting_key(map, *term, old.id), None)));
+        self.changes.objects.insert(object_key(map, old.id), None);
+    }
+}
+
+/// Returns the terms that only the old object holds, and those that only the new object holds.
+fn differences(old: &[Term], new: &[Term]) -> (impl Iterator<Item = Term>, impl Iterator<Item = Term>) {
+    let (old, new): (BTreeSet<Term>, BTreeSet<Term>) = (old.iter().copied().collect(), new.iter().copied().collect());
+    let freed: Vec<_> = old.difference(&new).copied().collect();
+    let taken: Vec<_> = new.difference(&old).copied().collect();
+    (freed.into_iter(), taken.into_iter())
 }

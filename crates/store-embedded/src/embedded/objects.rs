@@ -1,0 +1,229 @@
+//! The operations of the object store: reads of a database snapshot, edits within a write batch, and the threads on
+//! which they run.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use async_trait::async_trait;
+use fjall::{Readable as _, Snapshot};
+
+use super::database::Database;
+use super::keys::{object_key, posting_id, posting_key, term_key};
+use super::walk::{list, next_map, scan};
+use super::write_batch::{RequestEdit, WriteBatch};
+use super::{EmbeddedStore, failed_groups};
+use sealwire_store::{
+    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
+    Sweep, Term, apply_group, apply_put, check_fence,
+};
+
+fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
+    check_fence(group.view, edit.fence(group.view.map)?)?;
+    let written = apply_group(edit, now, group)?;
+    if written != ObjectsWritten::Done {
+        edit.forget();
+    }
+    Ok(written)
+}
+
+/// Returns a snapshot in which no fence keeps out `view`.
+fn snapshot(database: &Database, view: MapView) -> Result<Snapshot, StoreError> {
+    let at = database.snapshot();
+    check_fence(view, database.fence(&at, view.map)?)?;
+    Ok(at)
+}
+
+/// Iterates, in the order of ids, over the objects behind `after` that hold a term that is not unique.
+fn holders<'a>(
+    database: &'a Database,
+    at: &Snapshot,
+    map: MapId,
+    term: Term,
+    after: Option<ObjectId>,
+) -> impl Iterator<Item = Result<ObjectId, StoreError>> + 'a {
+    let first = after.map_or(Bound::Included(posting_key(map, term, ObjectId([0; 16]))), |id| {
+        Bound::Excluded(posting_key(map, term, id))
+    });
+    let last = Bound::Included(posting_key(map, term, ObjectId([0xff; 16])));
+    at.range(&database.object_terms, (first, last)).map(|entry| {
+        let key = entry.key().map_err(|error| database.failed(error))?;
+        posting_id(&key).ok_or_else(|| database.damaged("a term under a key of another length"))
+    })
+}
+
+fn count(database: &Database, at: &Snapshot, map: MapId, clause: &Clause, cap: usize) -> Result<usize, StoreError> {
+    let mut count = 0;
+    for term in &clause.terms {
+        if clause.unique && count < cap && database.unique_holder(at, &term_key(map, *term))?.is_some() {
+            count += 1;
+        }
+        if clause.shared {
+            for holder in holders(database, at, map, *term, None).take(cap - count) {
+                holder?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Returns the first `limit` ids of a clause behind `after`. Reads at most `limit` ids per term.
+fn ids(
+    database: &Database,
+    at: &Snapshot,
+    map: MapId,
+    clause: &Clause,
+    after: Option<ObjectId>,
+    limit: usize,
+) -> Result<Vec<ObjectId>, StoreError> {
+    // The lowest ids so far. Only an id below the last one can still enter a full set.
+    let mut lowest = BTreeSet::new();
+    let is_behind = |lowest: &BTreeSet<ObjectId>, id| lowest.len() >= limit && lowest.last() < Some(&id);
+    for term in &clause.terms {
+        if clause.unique {
+            let holder = database.unique_holder(at, &term_key(map, *term))?;
+            lowest.extend(holder.filter(|id| Some(*id) > after && !is_behind(&lowest, *id)));
+        }
+        if clause.shared {
+            for holder in holders(database, at, map, *term, after).take(limit) {
+                let holder = holder?;
+                if is_behind(&lowest, holder) {
+                    break;
+                }
+                lowest.insert(holder);
+            }
+        }
+        while lowest.len() > limit {
+            lowest.pop_last();
+        }
+    }
+    Ok(lowest.into_iter().collect())
+}
+
+fn is_in(database: &Database, at: &Snapshot, map: MapId, clause: &Clause, id: ObjectId) -> Result<bool, StoreError> {
+    for term in &clause.terms {
+        if clause.unique && database.unique_holder(at, &term_key(map, *term))? == Some(id)
+            || clause.shared && database.holds_term(at, &posting_key(map, *term, id))?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[async_trait]
+impl ObjectStore for EmbeddedStore {
+    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
+        let count = groups.len();
+        let write = move |batch: &mut WriteBatch<'_>| {
+            groups.iter().map(|group| batch.edit(|edit| write(edit, now, group))).collect()
+        };
+        self.change(write).await.unwrap_or_else(|error| failed_groups(count, error))
+    }
+
+    async fn get_objects(
+        &self,
+        now: u64,
+        view: MapView,
+        ids: &[ObjectId],
+    ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
+        let ids = ids.to_vec();
+        self.read(move |database| {
+            let at = snapshot(database, view)?;
+            let object = |id| database.object(&at, &object_key(view.map, id));
+            ids.into_iter().map(|id| Ok(object(id)?.filter(|row| row.is_live(now)))).collect()
+        })
+        .await
+    }
+
+    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+        let clauses = clauses.to_vec();
+        self.read(move |database| {
+            let at = snapshot(database, view)?;
+            let count = |clause| count(database, &at, view.map, clause, cap as usize);
+            // A count is at most `cap`, which is a `u32`.
+            clauses.iter().map(|clause| count(clause).map(|count| count as u32)).collect()
+        })
+        .await
+    }
+
+    async fn clause_ids(
+        &self,
+        view: MapView,
+        clause: &Clause,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        let clause = clause.clone();
+        self.read(move |database| ids(database, &snapshot(database, view)?, view.map, &clause, after, limit)).await
+    }
+
+    async fn probe_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        ids: &[ObjectId],
+    ) -> Result<Vec<bool>, StoreError> {
+        let (clauses, ids) = (clauses.to_vec(), ids.to_vec());
+        self.read(move |database| {
+            let at = snapshot(database, view)?;
+            let mut matches = vec![true; ids.len()];
+            for clause in &clauses {
+                for (id, is_match) in ids.iter().zip(&mut matches).filter(|(_, is_match)| **is_match) {
+                    *is_match = is_in(database, &at, view.map, clause, *id)?;
+                }
+            }
+            Ok(matches)
+        })
+        .await
+    }
+
+    async fn list_objects(
+        &self,
+        view: MapView,
+        filter: &Filter,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        let filter = filter.clone();
+        let wanted = move |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
+        self.read(move |database| list(database, &snapshot(database, view)?, view.map, after, limit, wanted)).await
+    }
+
+    async fn sweep_objects(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<ObjectId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64, ObjectId>, StoreError> {
+        self.sweep_page::<ObjectRow>(now, map, sweep, after, limit, dry_run).await
+    }
+
+    async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.read(move |database| next_map::<ObjectRow>(database, after)).await
+    }
+
+    async fn scan_objects(
+        &self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        self.read(move |database| scan(database, after, limit)).await
+    }
+
+    async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
+        let rows = rows.to_vec();
+        self.change(move |batch| batch.edit(|edit| apply_put(edit, &rows))).await?
+    }
+
+    async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError> {
+        self.change(move |batch| batch.edit(|edit| edit.raise_fence(map, generation))).await?
+    }
+
+    async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
+        self.read(|database| database.fences(&database.snapshot())).await
+    }
+}

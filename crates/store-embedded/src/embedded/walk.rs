@@ -1,0 +1,168 @@
+//! Walks over token rows and objects in the order of maps and ids. Every walk is bounded.
+
+use std::ops::Bound;
+
+use fjall::{Keyspace, Readable as _, Slice, Snapshot};
+
+use super::database::Database;
+use super::keys::{Key, key};
+use super::maps;
+use super::write_batch::RequestEdit;
+use sealwire_store::{
+    MapId, ObjectChanges as _, ObjectId, ObjectRow, Page, Row, StoreError, Sweep, TokenId, apply_sweep, fits_scan_bytes,
+};
+
+/// Maximum number of rows that a page of a walk looks at.
+const LOOKED_MAX: usize = 10_000;
+/// Size of the rows, in bytes, after which a page of a walk ends.
+const LOOKED_BYTES_MAX: usize = 64 << 20;
+
+/// A kind of row that has a keyspace with keys of map and id.
+pub(super) trait Stored: Sized + Send + 'static {
+    type Id: Copy + Send + 'static;
+
+    fn keyspace(database: &Database) -> &Keyspace;
+    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError>;
+    fn bytes_of(id: Self::Id) -> [u8; 16];
+    fn id(&self) -> Self::Id;
+    fn is_due(&self, sweep: Sweep, now: u64) -> bool;
+    /// Returns a row as an edit sees it.
+    fn edited(edit: &RequestEdit<'_>, map: MapId, id: Self::Id) -> Result<Option<Self>, StoreError>;
+    /// Archives or removes a row that is due.
+    fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep);
+}
+
+impl Stored for Row {
+    type Id = TokenId;
+
+    fn keyspace(database: &Database) -> &Keyspace {
+        &database.rows
+    }
+
+    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+        database.decoded(key, value)
+    }
+
+    fn bytes_of(id: TokenId) -> [u8; 16] {
+        id.0
+    }
+
+    fn id(&self) -> TokenId {
+        self.id
+    }
+
+    fn is_due(&self, sweep: Sweep, now: u64) -> bool {
+        sweep.takes(now, self)
+    }
+
+    fn edited(edit: &RequestEdit<'_>, map: MapId, id: TokenId) -> Result<Option<Self>, StoreError> {
+        edit.row(map, id)
+    }
+
+    fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep) {
+        match sweep {
+            Sweep::Archive { .. } => maps::archive(edit, now, map, self),
+            Sweep::Prune { .. } | Sweep::Erase => edit.remove(map, self),
+        }
+    }
+}
+
+impl Stored for ObjectRow {
+    type Id = ObjectId;
+
+    fn keyspace(database: &Database) -> &Keyspace {
+        &database.objects
+    }
+
+    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+        database.decoded_object(key, value)
+    }
+
+    fn bytes_of(id: ObjectId) -> [u8; 16] {
+        id.0
+    }
+
+    fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    fn is_due(&self, sweep: Sweep, now: u64) -> bool {
+        self.lifetime().is_due(sweep, now)
+    }
+
+    fn edited(edit: &RequestEdit<'_>, map: MapId, id: ObjectId) -> Result<Option<Self>, StoreError> {
+        edit.object(map, id)
+    }
+
+    fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep) {
+        apply_sweep(edit, now, map, sweep, self);
+    }
+}
+
+/// Returns the wanted rows of a map that follow `after`. Stops at a maximum of found rows, or of rows looked at.
+pub(super) fn walk<R: Stored>(
+    database: &Database,
+    at: &Snapshot,
+    map: MapId,
+    after: Option<R::Id>,
+    (found_max, looked_max): (usize, usize),
+    wanted: impl Fn(&R) -> bool,
+) -> Result<Page<Vec<R>, R::Id>, StoreError> {
+    let looked_max = looked_max.clamp(1, LOOKED_MAX);
+    let first = after.map_or(Bound::Included(key(map, [0; 16])), |id| Bound::Excluded(key(map, R::bytes_of(id))));
+    let last = Bound::Included(key(map, [0xff; 16]));
+    let (mut found, mut next, mut bytes) = (Vec::new(), None, 0);
+    for (looked, entry) in at.range(R::keyspace(database), (first, last)).enumerate() {
+        if found.len() >= found_max.max(1) || looked >= looked_max || bytes >= LOOKED_BYTES_MAX {
+            return Ok(Page { found, next });
+        }
+        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        bytes += value.len();
+        let (_, row) = R::decoded(database, &key, &value)?;
+        next = Some(row.id());
+        if wanted(&row) {
+            found.push(row);
+        }
+    }
+    Ok(Page { found, next: None })
+}
+
+/// Returns the rows of a map that follow `after` and that a filter accepts.
+pub(super) fn list<R: Stored>(
+    database: &Database,
+    at: &Snapshot,
+    map: MapId,
+    after: Option<R::Id>,
+    limit: usize,
+    wanted: impl Fn(&R) -> bool,
+) -> Result<Page<Vec<R>, R::Id>, StoreError> {
+    walk(database, at, map, after, (limit, LOOKED_MAX), wanted)
+}
+
+/// Returns the first map behind `after` that has a row.
+pub(super) fn next_map<R: Stored>(database: &Database, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+    let first = after.map_or(Bound::Unbounded, |map| Bound::Excluded(key(map, [0xff; 16])));
+    let mut rows = database.snapshot().range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
+    let Some(entry) = rows.next() else { return Ok(None) };
+    let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+    Ok(Some(R::decoded(database, &key, &value)?.0))
+}
+
+/// Returns a page of the rows of all maps that follow `after`.
+pub(super) fn scan<R: Stored>(
+    database: &Database,
+    after: Option<(MapId, R::Id)>,
+    limit: usize,
+) -> Result<Vec<(MapId, R)>, StoreError> {
+    let first = after.map_or(Bound::Unbounded, |(map, id)| Bound::Excluded(key(map, R::bytes_of(id))));
+    let rows = database.snapshot().range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
+    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    for entry in rows.take(limit.min(LOOKED_MAX)) {
+        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        if !fits(value.len()) {
+            break;
+        }
+        page.push(R::decoded(database, &key, &value)?);
+    }
+    Ok(page)
+}
