@@ -1,13 +1,17 @@
-//! Operations on collections, the named token maps of an app.
+//! Operations on collections: the named token maps of an app, and its collections of objects.
+
+use std::sync::Arc;
 
 use sealwire_crypto::AppId;
+use sealwire_objects::{Changed, Schema, SchemaChange};
 
 use super::model::{
-    Collection, CollectionChange, CollectionName, CollectionRules, CollectionRulesChange, CollectionSummary,
+    Collection, CollectionChange, CollectionContent, CollectionName, CollectionRules, CollectionRulesChange,
+    CollectionSummary,
 };
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
 use super::{Control, RecordEdit, unix_s};
-use sealwire_store::StoreError;
+use sealwire_store::{MapId, StoreError};
 
 impl Control {
     /// Returns an app's collections, by name, and the generation of the records.
@@ -27,7 +31,7 @@ impl Control {
         .await
     }
 
-    /// Creates a collection.
+    /// Creates a token map.
     ///
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
@@ -40,6 +44,29 @@ impl Control {
         rules: CollectionRules,
     ) -> Result<CollectionChange, StoreError> {
         check_times(rules.expires_s, rules.retention_s)?;
+        self.insert_collection(app, name, CollectionContent::Tokens(rules)).await
+    }
+
+    /// Creates a collection of objects.
+    ///
+    /// # Errors
+    /// As for [`Control::create_collection`].
+    pub async fn create_objects(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        schema: Schema,
+    ) -> Result<CollectionChange, StoreError> {
+        check_times(schema.expires_s, schema.retention_s)?;
+        self.insert_collection(app, name, CollectionContent::Objects(Arc::new(schema))).await
+    }
+
+    async fn insert_collection(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        content: CollectionContent,
+    ) -> Result<CollectionChange, StoreError> {
         let (app, name) = (app.clone(), name.clone());
         self.change_collection(move |contents| {
             let app_number = contents.staying(&app)?.number;
@@ -50,14 +77,66 @@ impl Control {
             let highest = there.iter().map(|(_, entry)| entry.number()).max().unwrap_or(0);
             let no_number = || damaged(&collection_key(&app, &name), "no number left".into());
             let number = highest.checked_add(1).ok_or_else(no_number)?;
-            let collection = Collection { number, rules, created_unix_s: unix_s() };
-            let record = CollectionRecord::new(&app, app_number, &name, collection);
+            let collection = Collection { number, content: content.clone(), created_unix_s: unix_s() };
+            let record = CollectionRecord::new(&app, app_number, &name, &collection);
             edit(&app, &name, collection, Entry::Live(record))
         })
         .await
     }
 
-    /// Changes the rules of a collection. Expiry applies to new tokens; retention applies to all rows.
+    /// Returns the map whose fence must be raised before a change of the schema, and the generation to raise it to. `None`:
+    /// the change uses no name of a dropped property again.
+    ///
+    /// # Errors
+    /// As for [`Control::alter_collection`].
+    pub async fn reused_property(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        change: &SchemaChange,
+    ) -> Result<Option<(MapId, u64)>, StoreError> {
+        let (key, app, name, change) = (collection_key(app, name), app.clone(), name.clone(), change.clone());
+        let reused = self.read(move |contents| {
+            let record = contents.collection(&app, &name)?;
+            let changed = changed_schema(record, &change, contents.generation)?;
+            let map = MapId { app: record.app_number, collection: record.number };
+            Ok(changed.reused.map(|generation| (map, generation)))
+        });
+        let Some((map, generation)) = reused.await? else { return Ok(None) };
+        self.check_reuse(Some(generation), &key).await?;
+        Ok(Some((map, generation)))
+    }
+
+    /// Changes the schema of a collection of objects. `fence`: the fence of its map, as [`Control::reused_property`]
+    /// demands.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a change that is not possible, or
+    /// for a collection of tokens. [`StoreError::Conflict`] while an instance can still serve a dropped property whose
+    /// name is used again. [`StoreError::Unavailable`] if the fence is too low, because another property was dropped
+    /// meanwhile.
+    pub async fn alter_collection(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        change: SchemaChange,
+        fence: Option<u64>,
+    ) -> Result<CollectionChange, StoreError> {
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let mut record = contents.collection(&app, &name)?.clone();
+            let changed = changed_schema(&record, &change, contents.generation)?;
+            if changed.reused > fence {
+                return Err(StoreError::Unavailable("another change of this schema came first".into()));
+            }
+            record.set_schema(&changed.schema);
+            let edit = edit(&app, &name, record.read()?, Entry::Live(record))?;
+            Ok(RecordEdit { reused: changed.reused, ..edit })
+        })
+        .await
+    }
+
+    /// Changes the times of a collection. Expiry applies to new tokens; retention applies to all rows.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] for a time out of range.
@@ -118,7 +197,15 @@ fn edit(
     entry: CollectionEntry,
 ) -> Result<RecordEdit<CollectionSummary>, StoreError> {
     let made = CollectionSummary { app: app.clone(), name: name.clone(), collection };
-    Ok(RecordEdit { key: collection_key(app, name), record: Some(entry.into_bytes()), made })
+    Ok(RecordEdit { key: collection_key(app, name), record: Some(entry.into_bytes()), made, reused: None })
+}
+
+/// Returns the schema of a collection after a change, which would be made in the generation after `generation`.
+fn changed_schema(record: &CollectionRecord, change: &SchemaChange, generation: u64) -> Result<Changed, StoreError> {
+    let collection = record.read()?;
+    let tokens = || StoreError::Invalid("the collection has tokens: only a collection of objects has a schema".into());
+    let schema = collection.schema().ok_or_else(tokens)?;
+    schema.change(change, generation + 1).map_err(|error| StoreError::Invalid(error.to_string()))
 }
 
 fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {

@@ -20,6 +20,7 @@ mod record;
 mod record_index;
 mod root;
 mod root_record;
+mod schema_record;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,9 +30,9 @@ use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Origin, Suite};
 pub use authenticated::{AuthenticatedStore, StateId};
 pub use maps::{MapState, MapStates};
 pub use model::{
-    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
-    CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary, Scope, Settings,
-    State, Target, TokenKeySummary,
+    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionContent, CollectionKind,
+    CollectionName, CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary,
+    Scope, Settings, State, Target, TokenKeySummary,
 };
 pub use root::{FIRST_SLOT, FindKek, Freshness, SlotChange};
 pub use root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot, SLOTS_MAX};
@@ -70,6 +71,8 @@ struct RecordEdit<T> {
     key: String,
     record: Option<Vec<u8>>,
     made: T,
+    /// Generation in which the owner of a name that the edit uses again was removed.
+    reused: Option<u64>,
 }
 
 /// An edit of the records of generation `base`.
@@ -82,14 +85,15 @@ struct PreparedEdit<T> {
 
 impl<T> PreparedEdit<T> {
     fn new(contents: &Contents, edit: RecordEdit<T>) -> Self {
-        Self { base: contents.generation, tombstone: contents.tombstone(&edit.key), edit }
+        let tombstone = contents.tombstone(&edit.key).max(edit.reused);
+        Self { base: contents.generation, tombstone, edit }
     }
 }
 
 impl RecordEdit<(AppSummary, Target)> {
     fn app(app: &AppId, record: AppRecord, target: Target) -> Result<Self, StoreError> {
         let made = (record.summary(app)?, target);
-        Ok(Self { key: app_key(app), record: Some(AppEntry::Live(record).into_bytes()), made })
+        Ok(Self { key: app_key(app), record: Some(AppEntry::Live(record).into_bytes()), made, reused: None })
     }
 }
 
@@ -225,7 +229,7 @@ impl Control {
             }
             keys::check_kek(kek, &app, contents.staying(&app)?)?;
             let record = SigningKeyEntry::Live(keys::new_signing_key(kek)?).into_bytes();
-            Ok(Some(RecordEdit { key: SIGNING_KEY.into(), record: Some(record), made: () }))
+            Ok(Some(RecordEdit { key: SIGNING_KEY.into(), record: Some(record), made: (), reused: None }))
         };
         self.try_change_keys(create).await.map(drop)
     }
@@ -474,7 +478,7 @@ impl Control {
 
     /// Commits an edit. Returns `None`, after a pause, if another change was committed first.
     async fn commit<T>(&self, edit: PreparedEdit<T>, tries: u32) -> Result<Option<(u64, T)>, StoreError> {
-        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made } } = edit;
+        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made, .. } } = edit;
         self.check_reuse(tombstone, &key).await?;
         match self.store.commit(base, &key, record.as_deref()).await? {
             Commit::Done(generation) => Ok(Some((generation, made))),
@@ -571,10 +575,10 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
         } else {
             continue;
         };
-        return Some(RecordEdit { key: app_key(app), record: Some(entry.into_bytes()), made: () });
+        return Some(RecordEdit { key: app_key(app), record: Some(entry.into_bytes()), made: (), reused: None });
     }
     let orphan = orphans(contents).next();
-    orphan.map(|(app, name)| RecordEdit { key: collection_key(app, name), record: None, made: () })
+    orphan.map(|(app, name)| RecordEdit { key: collection_key(app, name), record: None, made: (), reused: None })
 }
 
 /// Returns the time at which [`removal`] first finds something.

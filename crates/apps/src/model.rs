@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sealwire_crypto::{AppId, AppKeys, EpochLifetime, KeyId, KeyState, Origin, SigningKey, Suite, SuiteSet};
+use sealwire_objects::Schema;
 use sealwire_token::TokenKeys;
 
 use sealwire_store::{MapId, StoreError};
@@ -133,26 +134,55 @@ impl fmt::Display for CollectionName {
     }
 }
 
-/// A named token map of an app.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A named collection of an app: a token map, or a collection of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     /// Number that identifies the collection's rows in the store; never reused in its app.
     pub number: u32,
-    /// The rules that the operator chose.
-    pub rules: CollectionRules,
+    /// The kind of its rows, with what the operator chose.
+    pub content: CollectionContent,
     /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
+/// The kind of the rows of a [`Collection`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CollectionContent {
+    /// Tokens.
+    Tokens(CollectionRules),
+    /// Objects.
+    Objects(Arc<Schema>),
+}
+
+impl Collection {
+    /// Returns the rules of a token map. `None`: the collection has objects.
+    #[must_use]
+    pub fn rules(&self) -> Option<&CollectionRules> {
+        match &self.content {
+            CollectionContent::Tokens(rules) => Some(rules),
+            CollectionContent::Objects(_) => None,
+        }
+    }
+
+    /// Returns the schema of a collection of objects. `None`: the collection has tokens.
+    #[must_use]
+    pub fn schema(&self) -> Option<&Arc<Schema>> {
+        match &self.content {
+            CollectionContent::Tokens(_) => None,
+            CollectionContent::Objects(schema) => Some(schema),
+        }
+    }
+}
+
 impl App {
-    /// Returns the id of the token map with the rows of one of the app's collections.
+    /// Returns the id of the map with the rows of one of the app's collections.
     #[must_use]
     pub fn map(&self, collection: &Collection) -> MapId {
         MapId { app: self.number, collection: collection.number }
     }
 }
 
-/// Rules of a collection. Kind, format and scope never change.
+/// Rules of a token map. Kind, format and scope never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectionRules {
     /// Determines if equal values get equal tokens, and if a token can be detokenized.
@@ -170,12 +200,12 @@ pub struct CollectionRules {
     pub retention_s: Option<u64>,
 }
 
-/// A change of a collection's [`CollectionRules`]; a field that is `None` does not change.
+/// A change of the times of a collection; a field that is `None` does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectionRulesChange {
-    /// New value of [`CollectionRules::expires_s`].
+    /// New default lifetime of tokens or objects, as in [`CollectionRules::expires_s`].
     pub expires_s: Option<Option<u64>>,
-    /// New value of [`CollectionRules::retention_s`].
+    /// New retention, as in [`CollectionRules::retention_s`].
     pub retention_s: Option<Option<u64>>,
 }
 

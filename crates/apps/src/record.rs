@@ -1,19 +1,22 @@
 //! Serialization of apps and collections as versioned JSON records. Unknown fields are rejected.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{AppId, EpochLifetime, KeyId, KeyState, Origin, Suite, SuiteSet};
+use sealwire_objects::Schema;
 use sealwire_token::CardEnds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::model::{
-    AppState, AppSummary, Collection, CollectionKind, CollectionName, CollectionRules, DefaultFormat, KeySummary,
-    Scope, Settings, TokenKeySummary,
+    AppState, AppSummary, Collection, CollectionContent, CollectionKind, CollectionName, CollectionRules,
+    DefaultFormat, KeySummary, Scope, Settings, TokenKeySummary,
 };
 use super::root_record::{ROOT_RECORD, RootRecord};
+use super::schema_record::{OBJECTS, SchemaRecord};
 use sealwire_store::{Snapshot, StoreError, copy};
 
 /// Format number of the records.
@@ -177,11 +180,16 @@ pub(super) struct CollectionRecord {
     pub(super) name: String,
     pub(super) number: u32,
     kind: String,
+    #[serde(default, skip_serializing_if = "is_default")]
     format: String,
     /// For the format `card`: digits kept at the start and at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keeps: Option<(u8, u8)>,
+    #[serde(default, skip_serializing_if = "is_default")]
     scope: String,
+    /// Of a collection of objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    schema: Option<SchemaRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -425,7 +433,7 @@ pub(super) fn suite_name(suite: Suite) -> &'static str {
     }
 }
 
-fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
+pub(super) fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
     let found = Suite::ALL.into_iter().find(|suite| suite_name(*suite) == name);
     found.ok_or_else(|| damaged(key, format!("unknown suite {name:?}")))
 }
@@ -461,12 +469,27 @@ impl From<StateName> for KeyState {
 }
 
 impl CollectionRecord {
-    pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: Collection) -> Self {
-        let Collection {
-            number,
-            rules: CollectionRules { kind, format, scope, expires_s, retention_s },
-            created_unix_s,
-        } = of;
+    pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: &Collection) -> Self {
+        let Collection { number, ref content, created_unix_s } = *of;
+        let CollectionRules { kind, format, scope, expires_s, retention_s } = match content {
+            CollectionContent::Tokens(rules) => *rules,
+            CollectionContent::Objects(schema) => {
+                return Self {
+                    app: app.as_str().into(),
+                    app_number,
+                    name: name.as_str().into(),
+                    number,
+                    kind: OBJECTS.into(),
+                    format: String::new(),
+                    keeps: None,
+                    scope: String::new(),
+                    schema: Some(SchemaRecord::from(&**schema)),
+                    expires_s: schema.expires_s,
+                    retention_s: schema.retention_s,
+                    created_unix_s,
+                };
+            }
+        };
         let (format, keeps) = match format {
             sealwire_token::Format::Opaque => ("opaque", None),
             sealwire_token::Format::Uuid => ("uuid", None),
@@ -476,12 +499,40 @@ impl CollectionRecord {
         };
         let (app, name) = (app.as_str().into(), name.as_str().into());
         let (kind, format, scope) = (kind.name().into(), format.into(), scope.name().into());
-        Self { app, app_number, name, number, kind, format, keeps, scope, expires_s, retention_s, created_unix_s }
+        let schema = None;
+        Self {
+            app,
+            app_number,
+            name,
+            number,
+            kind,
+            format,
+            keeps,
+            scope,
+            schema,
+            expires_s,
+            retention_s,
+            created_unix_s,
+        }
+    }
+
+    /// Replaces the schema of a collection of objects.
+    pub(super) fn set_schema(&mut self, schema: &Schema) {
+        self.schema = Some(SchemaRecord::from(schema));
+        (self.expires_s, self.retention_s) = (schema.expires_s, schema.retention_s);
     }
 
     pub(super) fn read(&self) -> Result<Collection, StoreError> {
         let key = || format!("collection/{}/{}", self.app, self.name);
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
+        if let Some(schema) = &self.schema {
+            if self.kind != OBJECTS || !self.format.is_empty() || !self.scope.is_empty() || self.keeps.is_some() {
+                return Err(unknown("kind"));
+            }
+            let schema = schema.read(&key(), self.expires_s, self.retention_s)?;
+            let content = CollectionContent::Objects(Arc::new(schema));
+            return Ok(Collection { number: self.number, content, created_unix_s: self.created_unix_s });
+        }
         let format = match (&*self.format, self.keeps) {
             ("opaque", None) => sealwire_token::Format::Opaque,
             ("uuid", None) => sealwire_token::Format::Uuid,
@@ -499,11 +550,12 @@ impl CollectionRecord {
             expires_s: self.expires_s,
             retention_s: self.retention_s,
         };
-        Ok(Collection { number: self.number, rules, created_unix_s: self.created_unix_s })
+        let content = CollectionContent::Tokens(rules);
+        Ok(Collection { number: self.number, content, created_unix_s: self.created_unix_s })
     }
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

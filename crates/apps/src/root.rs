@@ -352,7 +352,7 @@ impl Control {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
             edit(contents.generation + 1, &mut record)?;
             let record = checked(&record)?;
-            Ok(RecordEdit { key: ROOT_RECORD.into(), record: Some(record), made: () })
+            Ok(RecordEdit { key: ROOT_RECORD.into(), record: Some(record), made: (), reused: None })
         };
         Ok(self.change(edit).await?.0)
     }

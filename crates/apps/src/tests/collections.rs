@@ -43,7 +43,8 @@ async fn a_collection_is_what_was_chosen_for_it() {
         for (kind, scope) in [(CollectionKind::Random, Scope::Collection), (CollectionKind::OneWay, Scope::Context)] {
             let rules = CollectionRules { kind, scope, ..rules(format) };
             let made = control.create_collection(&shop, &name(&format!("c{at}{}", kind.name())), rules).await.unwrap();
-            assert_eq!((made.collection.collection.rules, made.generation), (rules, all.len() as u64 + 2));
+            let found = (made.collection.collection.rules(), made.generation);
+            assert_eq!(found, (Some(&rules), all.len() as u64 + 2));
             all.push(made.collection);
         }
     }
@@ -65,7 +66,7 @@ async fn only_the_times_of_a_collection_change() {
     control.create(&shop, &[]).await.unwrap();
     let made = control.create_collection(&shop, &name("cards"), PLAIN).await.unwrap().collection;
     let max = CollectionRules::EXPIRES_S_MAX;
-    let mut expected = made.collection;
+    let (mut expected, mut rules) = (made.collection, PLAIN);
     // A time that is not given does not change.
     for (expires_s, retention_s) in [
         (Some(Some(1)), None),
@@ -75,8 +76,9 @@ async fn only_the_times_of_a_collection_change() {
         (Some(None), None),
         (None, Some(None)),
     ] {
-        expected.rules.expires_s = expires_s.unwrap_or(expected.rules.expires_s);
-        expected.rules.retention_s = retention_s.unwrap_or(expected.rules.retention_s);
+        rules.expires_s = expires_s.unwrap_or(rules.expires_s);
+        rules.retention_s = retention_s.unwrap_or(rules.retention_s);
+        expected.content = CollectionContent::Tokens(rules);
         let change = CollectionRulesChange { expires_s, retention_s };
         let set = control.change_rules(&shop, &name("cards"), change).await.unwrap().collection.collection;
         assert_eq!(set, expected, "{change:?}");
