@@ -12,8 +12,8 @@ use sha2::Sha256;
 use super::TokenKeys;
 use sealwire_crypto::Datatype;
 
-/// Bytes of every keyed hash here.
-pub(super) const HASH_BYTES: usize = 16;
+/// Bytes of every keyed hash.
+pub const HASH_BYTES: usize = 16;
 
 /// First byte of a fingerprint's input.
 const OF_VALUE: u8 = 1;
@@ -21,20 +21,31 @@ const OF_CALL: u8 = 2;
 
 /// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one more. Boxed, so that
 /// a move leaves no copy behind. The state and its copies for hashing wipe themselves.
-pub(super) struct KeyedHmac(Box<Hmac<Sha256>>);
+pub struct KeyedHmac(Box<Hmac<Sha256>>);
 
 impl KeyedHmac {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
+    /// Absorbs a key.
+    #[must_use]
+    pub fn new(key: &[u8; 32]) -> Self {
         Self(Box::new(Hmac::new_from_slice(key).expect("HMAC takes a key of any length")))
     }
 
+    /// Returns the first [`HASH_BYTES`] bytes of the HMAC of the parts, one after another. The caller separates parts of
+    /// variable length by their lengths.
+    #[must_use]
     #[inline]
-    fn hash(&self, parts: &[&[u8]]) -> [u8; HASH_BYTES] {
+    pub fn hash(&self, parts: &[&[u8]]) -> [u8; HASH_BYTES] {
         let mut mac = Hmac::clone(&self.0);
         parts.iter().for_each(|part| mac.update(part));
         let mut hash = [0; HASH_BYTES];
         hash.copy_from_slice(&mac.finalize().into_bytes()[..HASH_BYTES]);
         hash
+    }
+}
+
+impl fmt::Debug for KeyedHmac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyedHmac")
     }
 }
 

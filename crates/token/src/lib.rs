@@ -17,10 +17,9 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 pub use format::{CardEnds, Format, Unfit};
-pub use hash::TokenContext;
+pub use hash::{HASH_BYTES, KeyedHmac, TokenContext};
 pub use row::{NewToken, OpenedToken, RowBuffer};
 
-use hash::KeyedHmac;
 use sealwire_crypto::aead::AeadKey;
 use sealwire_crypto::{Error, KeyState};
 
@@ -29,6 +28,7 @@ const FINGERPRINT_LABEL: &[u8] = b"sealwire/token/fingerprint/1";
 const CONTEXT_LABEL: &[u8] = b"sealwire/token/context/1";
 const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
 const MASK_LABEL: &[u8] = b"sealwire/mask/1";
+const OBJECT_INDEX_LABEL: &[u8] = b"sealwire/object/index/1";
 /// Label of a sub-key that never leaves the process. The sub-key allows comparing two secrets without storing them.
 const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
 
@@ -90,6 +90,7 @@ pub struct TokenKeys {
     fingerprint: KeyedHmac,
     context: KeyedHmac,
     mask: Zeroizing<[u8; 32]>,
+    object_index: Zeroizing<[u8; 32]>,
     versions: Vec<Version>,
 }
 
@@ -115,8 +116,9 @@ impl TokenKeys {
         let keyed = |label| KeyedHmac::new(&first.secret.sub_key(label));
         let (id, fingerprint, context) = (keyed(ID_LABEL), keyed(FINGERPRINT_LABEL), keyed(CONTEXT_LABEL));
         let mask = first.secret.sub_key(MASK_LABEL);
+        let object_index = first.secret.sub_key(OBJECT_INDEX_LABEL);
         let versions = versions.iter().map(Version::new).collect::<Result<_, _>>()?;
-        Ok(Self { app, id, fingerprint, context, mask, versions })
+        Ok(Self { app, id, fingerprint, context, mask, object_index, versions })
     }
 
     /// Returns the secret that the app's masks are derived from. It comes from version 1 in any state, so that masks
@@ -124,6 +126,13 @@ impl TokenKeys {
     #[must_use]
     pub fn mask_secret(&self) -> Zeroizing<[u8; 32]> {
         self.mask.clone()
+    }
+
+    /// Returns the secret that index terms of the app's objects are derived from. It comes from version 1 in any state, so
+    /// that objects are found after a rotation. It opens nothing.
+    #[must_use]
+    pub fn object_index_secret(&self) -> Zeroizing<[u8; 32]> {
+        self.object_index.clone()
     }
 
     /// Returns the app's number.

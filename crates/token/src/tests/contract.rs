@@ -49,6 +49,19 @@ fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[
 }
 
 #[test]
+fn object_terms_are_of_version_one_whatever_becomes_of_it() {
+    // HKDF-SHA256 without salt of 32 times 01, info "sealwire/object/index/1": by Python's hmac.
+    const OF_ONES: &str = "23dad8409e5a5afdd1d38afdf9aeec309f034f392e5e27ae610ae96547ec92f6";
+    let hex =
+        |keys: &TokenKeys| keys.object_index_secret().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    for versions in [&[(1, ACTIVE, 1)][..], &[(1, DISABLED, 1)], &[(2, ACTIVE, 9), (1, DISABLED, 1)]] {
+        assert_eq!(hex(&keys(7, versions)), OF_ONES);
+    }
+    assert_ne!(hex(&keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)])), OF_ONES);
+    assert!(!format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("object"), "it is not printed");
+}
+
+#[test]
 fn masks_are_of_version_one_whatever_becomes_of_it() {
     // HKDF-SHA256 without salt of 32 times 01, info "sealwire/mask/1": by Python's hmac, as in proto/interop/tokens.py.
     const OF_ONES: &str = "cc2d92c519b446b45b8ea67356a32d38ff44f7d65b274678079e716ce7cee270";
