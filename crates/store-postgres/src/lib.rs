@@ -7,6 +7,7 @@
 //! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
 //! no sequences and no foreign keys. The only explicit lock is that of the migration.
 
+mod batches;
 mod bulk_import;
 mod conflict_plan;
 mod control;

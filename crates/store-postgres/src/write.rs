@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::batches::Batches;
 use super::bulk_import::{INSERT, insert};
 use super::conflict_plan::{ExistingRows, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
@@ -22,9 +23,6 @@ use super::sqlstate::SqlFault;
 use super::transaction_guard::TransactionGuard;
 use super::worker::{DedicatedConnection, Query};
 use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
-
-/// Maximum rows of one statement, unless a single group has more. Groups are never split.
-const ROWS_MAX: usize = 512;
 
 /// `$10`: now. Returns holders by the position of their row. Every result line includes the number of written rows.
 pub(super) static MERGE: &str = concat!(
@@ -72,57 +70,25 @@ pub(super) static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, f
 /// Implements [`sealwire_store::TokenStore::write`]. Cancelling it midway costs a connection.
 pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Result<Written, StoreError>> {
     let deadline = Instant::now() + shared.timeout;
-    let mut answers: Vec<Option<Result<Written, StoreError>>> =
-        groups.iter().map(|group| check(group).err().map(Err)).collect();
-    let fit: Vec<usize> = (0..groups.len()).filter(|at| answers[*at].is_none()).collect();
-    let mut batches = packed(groups, &fit);
-    batches.reverse();
+    let invalid = groups.iter().map(|group| check(group).err());
+    let mut batches = Batches::new(invalid, |at| (groups[at].rows.len(), 0));
     match shared.writers.take(deadline).await {
-        Err(error) => fit.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
+        Err(error) => batches.fail(&error),
         Ok(lane) => {
             let mut lost = false;
-            while let Some(mut batch) = batches.pop() {
+            while let Some(batch) = batches.next() {
                 let chosen: Vec<&Group> = batch.iter().map(|at| &groups[*at]).collect();
-                match write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await {
-                    Ok(written) => {
-                        batch.iter().zip(written).for_each(|(at, written)| answers[*at] = Some(Ok(written)));
-                    }
-                    // One group of the batch cannot be written. Halves the batch until that group is alone.
-                    Err(StoreError::Damaged { .. }) if batch.len() > 1 => {
-                        batches.push(batch.split_off(batch.len() / 2));
-                        batches.push(batch);
-                    }
-                    Err(error) => batch.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
-                }
+                let written = write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await;
+                batches.record(batch, written.map(|written| written.into_iter().map(Ok).collect()));
             }
         }
     }
-    let unanswered = || Err(StoreError::Unavailable("not written".into()));
-    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    batches.into_results()
 }
 
 fn check(group: &Group) -> Result<(), StoreError> {
     rows::numbers(group.map)?;
     group.rows.iter().try_for_each(Row::check_times)
-}
-
-/// Packs groups, in their order, into batches of at most [`ROWS_MAX`] rows.
-fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
-    let (mut batches, mut rows): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
-    for at in fit {
-        let more = groups[*at].rows.len();
-        match batches.last_mut() {
-            Some(batch) if rows + more <= ROWS_MAX => {
-                batch.push(*at);
-                rows += more;
-            }
-            _ => {
-                batches.push(vec![*at]);
-                rows = more;
-            }
-        }
-    }
-    batches
 }
 
 /// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost` is true if an
@@ -404,10 +370,10 @@ async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -
 }
 
 /// Concurrent writers changed the rows after the lookup.
-fn overtaken() -> SqlFault {
+pub(super) fn overtaken() -> SqlFault {
     SqlFault::Clash("other writers were faster".into())
 }
 
-fn refused(error: StoreError) -> SqlFault {
+pub(super) fn refused(error: StoreError) -> SqlFault {
     SqlFault::Refused(error.to_string())
 }
