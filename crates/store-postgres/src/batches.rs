@@ -77,21 +77,20 @@ mod tests {
         StoreError::Damaged { place: String::new(), what: String::new() }
     }
 
+    fn check(sizes: &[(usize, usize)], expected: &[&[usize]]) {
+        let mut batches = Batches::<()>::new(sizes.iter().map(|_| None), |at| sizes[at]);
+        let found: Vec<_> = std::iter::from_fn(|| batches.next()).collect();
+        assert_eq!(found, expected, "{sizes:?}");
+    }
+
     #[test]
     fn batches_are_bounded_in_rows_and_bytes() {
-        let cases: [(&[(usize, usize)], &[&[usize]]); 6] = [
-            (&[], &[]),
-            (&[(512, 0), (0, 9), (1, 0)], &[&[0, 1], &[2]]),
-            (&[(1, BYTES_MAX - 1), (1, 1), (1, 1)], &[&[0, 1], &[2]]),
-            (&[(1, 0), (600, 0), (1, 0)], &[&[0], &[1], &[2]]),
-            (&[(1, 3 * BYTES_MAX), (1, 0)], &[&[0], &[1]]),
-            (&[(300, 0), (300, 0), (200, 0)], &[&[0], &[1, 2]]),
-        ];
-        for (sizes, expected) in cases {
-            let mut batches = Batches::<()>::new(sizes.iter().map(|_| None), |at| sizes[at]);
-            let found: Vec<_> = std::iter::from_fn(|| batches.next()).collect();
-            assert_eq!(found, expected, "{sizes:?}");
-        }
+        check(&[], &[]);
+        check(&[(512, 0), (0, 9), (1, 0)], &[&[0, 1], &[2]]);
+        check(&[(1, BYTES_MAX - 1), (1, 1), (1, 1)], &[&[0, 1], &[2]]);
+        check(&[(1, 0), (600, 0), (1, 0)], &[&[0], &[1], &[2]]);
+        check(&[(1, 3 * BYTES_MAX), (1, 0)], &[&[0], &[1]]);
+        check(&[(300, 0), (300, 0), (200, 0)], &[&[0], &[1, 2]]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Control state and token maps in PostgreSQL: for production, and for several engines that share one state.
+//! Control state, token maps and object collections in PostgreSQL: for production, and for several engines that share one state.
 //!
 //! Every connection is dedicated to one purpose: writing tokens, reading tokens, control state, slow or rare
 //! operations, or notifications. Each connection has a task that reconnects it. Every request ends within one timeout.
@@ -14,6 +14,7 @@ mod control;
 mod inspect;
 mod listen;
 mod migrate;
+mod objects;
 mod options;
 mod rows;
 mod session;
@@ -46,7 +47,7 @@ use sqlstate::SqlFault;
 use worker::{DedicatedConnection, Query};
 use writers::Writers;
 
-/// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
+/// Control state, token maps and object collections in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,

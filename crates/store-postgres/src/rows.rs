@@ -130,7 +130,7 @@ impl<'a> Columns<'a> {
 }
 
 /// Formats tags as a PostgreSQL array literal, because `unnest` cannot take arrays of arrays.
-fn array_literal(tags: &[String]) -> Option<String> {
+pub(super) fn array_literal(tags: &[String]) -> Option<String> {
     if tags.is_empty() {
         return None;
     }
@@ -180,15 +180,15 @@ pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row.try_get(at).map_err(|_| unfit())
 }
 
-fn to_key(bytes: &[u8]) -> Result<[u8; 16], SqlFault> {
+pub(super) fn to_key(bytes: &[u8]) -> Result<[u8; 16], SqlFault> {
     bytes.try_into().map_err(|_| unfit())
 }
 
-fn to_time(seconds: i64) -> Result<u64, SqlFault> {
+pub(super) fn to_time(seconds: i64) -> Result<u64, SqlFault> {
     seconds.try_into().map_err(|_| unfit())
 }
 
-fn unfit() -> SqlFault {
+pub(super) fn unfit() -> SqlFault {
     SqlFault::Refused("a row is not as this program writes rows".into())
 }
 

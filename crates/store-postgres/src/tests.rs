@@ -37,7 +37,7 @@ fn options(server: &Postgres, url: String) -> PostgresOptions {
     PostgresOptions { password, ca, timeout: LONG, ..PostgresOptions::new(url) }
 }
 
-async fn open(tls: bool) -> PostgresStore {
+pub(crate) async fn open(tls: bool) -> PostgresStore {
     let server = shared();
     let database = server.database().unwrap();
     let url = if tls { database.tls_url() } else { database.socket_url() };

@@ -20,7 +20,7 @@ async fn sixteen_make_the_schema_once() {
         tasks.spawn(PostgresStore::connect(options));
     }
     let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
-    assert_eq!(database.sql("SELECT version FROM sealwire.migrations ORDER BY 1").unwrap(), "1\n2\n3\n4");
+    assert_eq!(database.sql("SELECT version FROM sealwire.migrations ORDER BY 1").unwrap(), "1\n2\n3\n4\n5");
     let map = fresh();
     for (n, store) in (1..).zip(&stores) {
         assert_eq!(write(store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));

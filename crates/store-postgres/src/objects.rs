@@ -1,0 +1,131 @@
+//! Object collections in PostgreSQL: a row per object, and rows of terms that find objects.
+//!
+//! Objects and their terms are always changed in one transaction. PostgreSQL does not plan queries of several terms: each
+//! statement reads a bounded number of rows by whole keys.
+
+mod add;
+mod change;
+mod overlay;
+mod read;
+mod rows;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod write;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_postgres::types::ToSql;
+
+use crate::PostgresStore;
+use crate::rows::{column, map, numbers};
+use crate::sqlstate::SqlFault;
+use rows::generation;
+use sealwire_store::{
+    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
+    Sweep,
+};
+
+static RAISE_FENCE: &str = "INSERT INTO sealwire.object_fences AS f (app, collection, generation) VALUES ($1, $2, $3)
+    ON CONFLICT (app, collection) DO UPDATE SET generation = excluded.generation
+    WHERE f.generation < excluded.generation";
+
+static FENCES: &str =
+    "SELECT f.app, f.collection, f.generation FROM sealwire.object_fences f ORDER BY f.app, f.collection";
+
+#[async_trait]
+impl ObjectStore for PostgresStore {
+    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
+        let (shared, count) = (Arc::clone(&self.shared), groups.len());
+        // Runs in its own task, because a write that is cancelled midway costs a connection.
+        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let failed = || Err(StoreError::Unavailable("a write failed".into()));
+        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+    }
+
+    async fn get_objects(
+        &self,
+        now: u64,
+        view: MapView,
+        ids: &[ObjectId],
+    ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
+        self.look_up_objects(now, view, ids).await
+    }
+
+    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+        self.count(view, clauses, cap).await
+    }
+
+    async fn clause_ids(
+        &self,
+        view: MapView,
+        clause: &Clause,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        self.ids_of_clause(view, clause, after, limit).await
+    }
+
+    async fn probe_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        ids: &[ObjectId],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.probe(view, clauses, ids).await
+    }
+
+    async fn list_objects(
+        &self,
+        view: MapView,
+        filter: &Filter,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        self.list_page(view, filter, after, limit).await
+    }
+
+    async fn sweep_objects(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<ObjectId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64, ObjectId>, StoreError> {
+        self.sweep_page(now, (map, sweep), after, limit, None, dry_run).await
+    }
+
+    async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.map_behind(after).await
+    }
+
+    async fn scan_objects(
+        &self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        self.scan_page(after, limit).await
+    }
+
+    async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
+        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
+        let put = tokio::spawn(async move { write::put(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+    }
+
+    async fn raise_fence(&self, map: MapId, fence: u64) -> Result<(), StoreError> {
+        let ((app, collection), fence) = (numbers(map)?, generation(fence));
+        let params: [&(dyn ToSql + Sync); 3] = [&app, &collection, &fence];
+        self.query(&self.shared.control, true, RAISE_FENCE, &params).await.map(|_| ())
+    }
+
+    async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
+        let found = self.query(&self.shared.control, true, FENCES, &[]).await?;
+        let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0))) };
+        found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+    }
+}

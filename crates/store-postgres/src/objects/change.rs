@@ -1,0 +1,220 @@
+//! Writes the difference between two states of objects, with a bounded number of statements.
+//!
+//! Objects are changed first, so that their row locks come before those of terms. Terms are removed before others are
+//! inserted, because a unique term can move from one object to another.
+
+use std::collections::HashSet;
+
+use super::add::insert;
+use super::overlay::ObjectOverlay;
+use super::rows::{HeldTerm, ObjectColumns, TermColumns, encode_terms, version};
+use crate::rows::{Keys, column, joined, numbers, seconds};
+use crate::session::{Params, Session};
+use crate::sqlstate::SqlFault;
+use crate::write::{overtaken, refused};
+use sealwire_store::{MapId, ObjectId, ObjectRow, StoreError, Term};
+
+/// Changes lifetime and terms of objects that are not archived, unless another transaction changed an object since it
+/// was read. `$4`: the known version, `$5`: the known expiry time.
+pub(super) static CHANGE: &str =
+    "UPDATE sealwire.objects t SET expires = i.expires, archived = i.archived, terms = i.terms
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::bytea[])
+        AS i(app, collection, id, version, known, expires, archived, terms)
+    WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id AND t.version = i.version
+        AND t.expires IS NOT DISTINCT FROM i.known AND t.archived IS NULL";
+
+/// Replaces objects, which the transaction must have locked.
+pub(super) static REPLACE: &str = "UPDATE sealwire.objects t SET version = i.version, created = i.created,
+        updated = i.updated, expires = i.expires, archived = i.archived, subject = i.subject, key = i.key,
+        tags = i.tags::text[], terms = i.terms, sealed = i.sealed
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[],
+            $9::bytea[], $10::bytea[], $11::text[], $12::bytea[], $13::bytea[])
+        AS i(app, collection, id, version, created, updated, expires, archived, subject, key, tags, terms, sealed)
+    WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id";
+
+/// Removes objects and terms. Returns the number of objects.
+pub(super) static REMOVE: &str = "WITH objects AS (
+        DELETE FROM sealwire.objects t USING unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
+        WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id RETURNING 1
+    ), unique_terms AS (
+        DELETE FROM sealwire.object_unique t
+        USING unnest($4::int4[], $5::int4[], $6::int8[], $7::bytea[], $8::bytea[])
+            AS i(app, collection, index_number, hash, id)
+        WHERE t.app = i.app AND t.collection = i.collection AND t.index_number = i.index_number AND t.hash = i.hash
+            AND t.id = i.id RETURNING 1
+    ), terms AS (
+        DELETE FROM sealwire.object_terms t
+        USING unnest($9::int4[], $10::int4[], $11::int8[], $12::bytea[], $13::bytea[])
+            AS i(app, collection, index_number, hash, id)
+        WHERE t.app = i.app AND t.collection = i.collection AND t.index_number = i.index_number AND t.hash = i.hash
+            AND t.id = i.id RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM objects), (SELECT count(*) FROM unique_terms), (SELECT count(*) FROM terms)";
+
+/// Objects and terms to remove.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Removal<'a> {
+    /// In the order of keys.
+    pub(super) objects: Vec<(MapId, &'a ObjectId)>,
+    pub(super) unique: Vec<HeldTerm<'a>>,
+    pub(super) terms: Vec<HeldTerm<'a>>,
+}
+
+impl Removal<'_> {
+    fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.unique.is_empty() && self.terms.is_empty()
+    }
+}
+
+/// The difference between two states of objects. Lists of objects are in the order of keys.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct NetChange<'a> {
+    pub(super) add: Vec<(MapId, &'a ObjectRow)>,
+    replace: Vec<(MapId, &'a ObjectRow)>,
+    /// Old and new state of objects of which only lifetime and terms differ.
+    change: Vec<(MapId, &'a ObjectRow, &'a ObjectRow)>,
+    remove: Removal<'a>,
+    pub(super) unique: Vec<HeldTerm<'a>>,
+    pub(super) terms: Vec<HeldTerm<'a>>,
+}
+
+impl<'a> NetChange<'a> {
+    /// Collects the changes of an overlay that remain.
+    pub(super) fn of(overlay: &'a ObjectOverlay<'_>) -> Self {
+        let mut net = Self::default();
+        for (map, old, new) in overlay.changes().filter(|(_, old, new)| old != new) {
+            match (old, new) {
+                (Some(old), Some(new)) if differs_in_lifetime(old, new) => net.change.push((map, old, new)),
+                (Some(_), Some(new)) => net.replace.push((map, new)),
+                (Some(old), None) => net.remove.objects.push((map, &old.id)),
+                (None, Some(new)) => net.add.push((map, new)),
+                (None, None) => {}
+            }
+            let none = &[][..];
+            let terms = |row: Option<&'a ObjectRow>| row.map_or((none, none), |row| (&row.unique[..], &row.terms[..]));
+            let (old_terms, new_terms) = (terms(old), terms(new));
+            let Some(ObjectRow { id, .. }) = new.or(old) else { continue };
+            let only_in = |from: &'a [Term], other: &'a [Term]| {
+                let other: HashSet<&Term> = other.iter().collect();
+                from.iter().filter(move |term| !other.contains(term)).map(move |term| (map, term, id))
+            };
+            net.remove.unique.extend(only_in(old_terms.0, new_terms.0));
+            net.remove.terms.extend(only_in(old_terms.1, new_terms.1));
+            net.unique.extend(only_in(new_terms.0, old_terms.0));
+            net.terms.extend(only_in(new_terms.1, old_terms.1));
+        }
+        net
+    }
+
+    /// Writes the changes within the open transaction.
+    pub(super) async fn write(self, session: &Session) -> Result<(), SqlFault> {
+        change(session, &self.change).await?;
+        if !self.replace.is_empty() {
+            let columns = ObjectColumns::of(self.replace).map_err(refused)?;
+            if session.execute(REPLACE, &columns.params()).await? != columns.len() as u64 {
+                return Err(overtaken());
+            }
+        }
+        remove(session, self.remove).await?;
+        if self.add.is_empty() && self.unique.is_empty() && self.terms.is_empty() {
+            return Ok(());
+        }
+        insert(session, &[], self.add, self.unique, self.terms).await.map(|_| ())
+    }
+}
+
+/// Returns true if two states of an object that was not archived differ at most in lifetime and terms.
+fn differs_in_lifetime(old: &ObjectRow, new: &ObjectRow) -> bool {
+    let ObjectRow { expires, archived, unique, terms, .. } = old.clone();
+    old.archived.is_none() && ObjectRow { expires, archived, unique, terms, ..new.clone() } == *old
+}
+
+async fn change(session: &Session, rows: &[(MapId, &ObjectRow, &ObjectRow)]) -> Result<(), SqlFault> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut keys = Keys::default();
+    rows.iter().try_for_each(|(map, old, _)| keys.push(*map, &old.id.0)).map_err(refused)?;
+    let versions: Result<Vec<i64>, StoreError> = rows.iter().map(|(_, old, _)| version(old.version)).collect();
+    let versions = versions.map_err(refused)?;
+    let known: Vec<Option<i64>> = rows.iter().map(|(_, old, _)| old.expires.map(seconds)).collect();
+    let expires: Vec<Option<i64>> = rows.iter().map(|(_, _, new)| new.expires.map(seconds)).collect();
+    let archived: Vec<Option<i64>> = rows.iter().map(|(_, _, new)| new.archived.map(seconds)).collect();
+    let terms: Vec<Vec<u8>> = rows.iter().map(|(_, _, new)| encode_terms(new)).collect();
+    let states: Params<'_> = &[&versions, &known, &expires, &archived, &terms];
+    let changed = session.execute(CHANGE, &joined(&[&keys.params(), states])).await?;
+    if changed == rows.len() as u64 { Ok(()) } else { Err(overtaken()) }
+}
+
+/// Removes objects, which the transaction must have locked, and terms.
+pub(super) async fn remove(session: &Session, removal: Removal<'_>) -> Result<(), SqlFault> {
+    if removal.is_empty() {
+        return Ok(());
+    }
+    let mut keys = Keys::default();
+    removal.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
+    let unique = TermColumns::sorted(removal.unique).map_err(refused)?;
+    let terms = TermColumns::sorted(removal.terms).map_err(refused)?;
+    let removed = session.query(REMOVE, &joined(&[&keys.params(), &unique.params(), &terms.params()])).await?;
+    match removed.first() {
+        Some(row) if column::<i64>(row, 0)? == keys.len() as i64 => Ok(()),
+        _ => Err(overtaken()),
+    }
+}
+
+/// Checks that the database can represent the numbers of an object.
+pub(super) fn check_numbers(map: MapId, row: Option<&ObjectRow>) -> Result<(), StoreError> {
+    numbers(map)?;
+    row.map_or(Ok(()), |row| version(row.version).map(|_| ()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::overlay::StoredObjects;
+    use sealwire_store::suite::objects::{id, object, shared, unique};
+    use sealwire_store::{MapView, ObjectGroup, ObjectWrite, ObjectsWritten, apply_group};
+
+    const MAP: MapId = MapId { app: 1, collection: 1 };
+
+    /// Numbers of added, replaced, changed and removed objects, of removed and of added terms in each place.
+    fn check(there: &[ObjectRow], writes: Vec<ObjectWrite>, expected: ([usize; 4], [usize; 2], [usize; 2])) {
+        let mut stored = StoredObjects::default();
+        for row in there {
+            stored.holders.extend(row.unique.iter().map(|term| ((MAP, *term), row.id)));
+            stored.objects.insert((MAP, row.id), row.clone());
+        }
+        let mut overlay = ObjectOverlay::new(&stored);
+        // Each write is a group, so that an object can be written twice.
+        for write in writes {
+            let group = ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes: vec![write] };
+            assert_eq!(apply_group(&mut overlay, 10, &group).unwrap(), ObjectsWritten::Done);
+            overlay.keep();
+        }
+        let net = NetChange::of(&overlay);
+        let objects = [net.add.len(), net.replace.len(), net.change.len(), net.remove.objects.len()];
+        let found = (objects, [net.remove.unique.len(), net.remove.terms.len()], [net.unique.len(), net.terms.len()]);
+        assert_eq!(found, expected, "{net:?}");
+    }
+
+    #[test]
+    fn only_differences_are_written() {
+        use ObjectWrite::{Add, Delete, Expire, Replace};
+        let delete = |n| Delete { id: id(n), version: None };
+        let expire = |n, expires| Expire { id: id(n), expires };
+        let next = |row: ObjectRow| ObjectRow { version: 2, sealed: "next".into(), ..row };
+        let expired = ObjectRow { expires: Some(10), ..unique(1, &[(1, 1), (1, 2)]) };
+        check(&[], vec![Add(unique(1, &[(1, 1)])), delete(1)], ([0; 4], [0; 2], [0; 2]));
+        check(&[], vec![Add(shared(1, &[(1, 1), (1, 2)]))], ([1, 0, 0, 0], [0; 2], [0, 2]));
+        check(&[object(1)], vec![expire(1, Some(20)), expire(1, None)], ([0; 4], [0; 2], [0; 2]));
+        check(&[unique(1, &[(1, 1)])], vec![expire(1, Some(20))], ([0, 0, 1, 0], [0; 2], [0; 2]));
+        let moved = Replace(next(shared(1, &[(1, 1), (2, 2)])));
+        check(&[shared(1, &[(1, 1), (2, 1)])], vec![moved], ([0, 1, 0, 0], [0, 1], [0, 1]));
+        let again = vec![delete(1), Add(next(unique(1, &[(1, 1)])))];
+        check(&[unique(1, &[(1, 1)])], again, ([0, 1, 0, 0], [0; 2], [0; 2]));
+        let given = vec![delete(1), Add(unique(2, &[(1, 1)]))];
+        check(&[unique(1, &[(1, 1)])], given, ([1, 0, 0, 1], [1, 0], [1, 0]));
+        // An expired holder is archived and loses all its terms.
+        check(&[expired], vec![Add(unique(2, &[(1, 1)]))], ([1, 0, 1, 0], [2, 0], [1, 0]));
+    }
+}

@@ -1,0 +1,261 @@
+//! Lookups of objects and of clauses. Each is one statement, which also returns the fence of the map.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::rows::{self, generation, object_columns};
+use crate::PostgresStore;
+use crate::rows::{column, joined, key, numbers, seconds};
+use crate::sqlstate::{SqlFault, damaged};
+use sealwire_store::{Clause, MapId, MapView, ObjectId, ObjectRow, StoreError, check_fence};
+
+/// Maximum objects of one lookup statement.
+const IDS_MAX: usize = 1_000;
+
+/// The fence of the map `$1`, `$2`: the first column of each statement here.
+macro_rules! fence {
+    () => {
+        "(SELECT f.generation FROM sealwire.object_fences f WHERE f.app = $1 AND f.collection = $2)"
+    };
+}
+pub(super) use fence;
+
+pub(super) static GET: &str = concat!(
+    "SELECT ",
+    fence!(),
+    ", g.* FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT i.n, ",
+    object_columns!(),
+    " FROM unnest($3::bytea[]) WITH ORDINALITY AS i(id, n)
+        JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = i.id
+        WHERE t.archived IS NULL AND (t.expires IS NULL OR t.expires > $4)
+    ) g ON true"
+);
+
+/// A table of terms, where a row of `i` holds a term.
+macro_rules! holders {
+    ($place:literal, $columns:literal, $table:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM ",
+            $table,
+            " t WHERE ",
+            $place,
+            " AND t.app = $1 AND t.collection = $2 AND t.index_number = i.index_number AND t.hash = i.hash"
+        )
+    };
+}
+
+/// `$3` to `$7`: per term the number of its clause, its places, index number and hash. `$8`: the highest count.
+pub(super) static COUNT: &str = concat!(
+    "SELECT ",
+    fence!(),
+    ", c.* FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT i.clause, least(sum(h.count), $8)::int8
+        FROM unnest($3::int8[], $4::bool[], $5::bool[], $6::int8[], $7::bytea[])
+            AS i(clause, is_unique, is_shared, index_number, hash)
+        CROSS JOIN LATERAL (
+            SELECT count(*) FROM (",
+    holders!("i.is_unique", "1", "sealwire.object_unique"),
+    " LIMIT $8) AS u
+            UNION ALL SELECT count(*) FROM (",
+    holders!("i.is_shared", "1", "sealwire.object_terms"),
+    " LIMIT $8) AS s
+        ) h GROUP BY i.clause
+    ) c ON true"
+);
+
+/// `$3`: the id that the others follow. `$4` to `$7`: places, index numbers and hashes. `$8`: maximum number of ids.
+pub(super) static IDS: &str = concat!(
+    "SELECT ",
+    fence!(),
+    ", m.id FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT DISTINCT h.id FROM unnest($6::int8[], $7::bytea[]) AS i(index_number, hash)
+        CROSS JOIN LATERAL (
+            (",
+    holders!("$4::bool", "t.id", "sealwire.object_unique"),
+    " AND t.id > $3 LIMIT 1)
+            UNION ALL (",
+    holders!("$5::bool", "t.id", "sealwire.object_terms"),
+    " AND t.id > $3 ORDER BY t.id LIMIT $8)
+        ) h ORDER BY h.id LIMIT $8
+    ) m ON true ORDER BY m.id"
+);
+
+/// `$3` to `$7`: as for [`COUNT`]. `$8`: ids. Returns the positions of ids that are in some clauses, and the number of
+/// these clauses.
+pub(super) static PROBE: &str = concat!(
+    "SELECT ",
+    fence!(),
+    ", p.* FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT o.n, count(DISTINCT i.clause) FROM unnest($8::bytea[]) WITH ORDINALITY AS o(id, n)
+        CROSS JOIN unnest($3::int8[], $4::bool[], $5::bool[], $6::int8[], $7::bytea[])
+            AS i(clause, is_unique, is_shared, index_number, hash)
+        CROSS JOIN LATERAL (
+            (",
+    holders!("i.is_unique", "1", "sealwire.object_unique"),
+    " AND t.id = o.id LIMIT 1)
+            UNION ALL (",
+    holders!("i.is_shared", "1", "sealwire.object_terms"),
+    " AND t.id = o.id LIMIT 1)
+        ) h GROUP BY o.n
+    ) p ON true"
+);
+
+/// Terms of several clauses as parameters of `unnest`: clause, places, index number, hash.
+#[derive(Default)]
+struct ClauseColumns<'a> {
+    clauses: Vec<i64>,
+    unique: Vec<bool>,
+    shared: Vec<bool>,
+    indexes: Vec<i64>,
+    hashes: Vec<&'a [u8]>,
+}
+
+impl<'a> ClauseColumns<'a> {
+    fn of(clauses: &'a [Clause]) -> Self {
+        let mut columns = Self::default();
+        for (at, clause) in (0..).zip(clauses) {
+            for term in &clause.terms {
+                columns.clauses.push(at);
+                columns.unique.push(clause.unique);
+                columns.shared.push(clause.shared);
+                columns.indexes.push(term.index.into());
+                columns.hashes.push(&term.hash);
+            }
+        }
+        columns
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.clauses, &self.unique, &self.shared, &self.indexes, &self.hashes]
+    }
+}
+
+impl PostgresStore {
+    pub(super) async fn look_up_objects(
+        &self,
+        now: u64,
+        view: MapView,
+        ids: &[ObjectId],
+    ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
+        let (mut found, now) = (vec![None; ids.len()], seconds(now));
+        let mut from = 0;
+        loop {
+            // Without ids, the statement still returns the fence.
+            let chunk = &ids[from..ids.len().min(from + IDS_MAX)];
+            let chunk: Vec<&[u8]> = chunk.iter().map(|id| id.0.as_slice()).collect();
+            let lines = self.fenced(view, GET, &[&chunk, &now]).await?;
+            let mut read = || {
+                for line in &lines {
+                    let Some(n) = column::<Option<i64>>(line, 1)? else { continue };
+                    *place(&mut found, from, n)? = Some(rows::read(line, 2)?);
+                }
+                Ok(())
+            };
+            read().map_err(SqlFault::into_error)?;
+            from += IDS_MAX;
+            if from >= ids.len() {
+                return Ok(found);
+            }
+        }
+    }
+
+    pub(super) async fn count(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+        let (columns, cap) = (ClauseColumns::of(clauses), i64::from(cap));
+        let lines = self.fenced(view, COUNT, &joined(&[&columns.params(), &[&cap]])).await?;
+        let mut counts = vec![0; clauses.len()];
+        let mut read = || {
+            for line in &lines {
+                let Some(clause) = column::<Option<i64>>(line, 1)? else { continue };
+                *place(&mut counts, 1, clause)? = column::<i64>(line, 2)?.try_into().unwrap_or(u32::MAX);
+            }
+            Ok(())
+        };
+        read().map_err(SqlFault::into_error)?;
+        Ok(counts)
+    }
+
+    pub(super) async fn ids_of_clause(
+        &self,
+        view: MapView,
+        clause: &Clause,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        let columns = ClauseColumns::of(std::slice::from_ref(clause));
+        let (after, limit) = (behind(&after), i64::try_from(limit).unwrap_or(i64::MAX));
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&after, &clause.unique, &clause.shared, &columns.indexes, &columns.hashes, &limit];
+        let lines = self.fenced(view, IDS, &params).await?;
+        let ids = lines.iter().filter_map(|line| match column::<Option<&[u8]>>(line, 1) {
+            Ok(None) => None,
+            _ => Some(key(line, 1).map(ObjectId)),
+        });
+        ids.collect::<Result<_, _>>().map_err(SqlFault::into_error)
+    }
+
+    pub(super) async fn probe(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        ids: &[ObjectId],
+    ) -> Result<Vec<bool>, StoreError> {
+        let columns = ClauseColumns::of(clauses);
+        let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+        let lines = self.fenced(view, PROBE, &joined(&[&columns.params(), &[&keys]])).await?;
+        let mut is_in = vec![clauses.is_empty(); ids.len()];
+        let mut read = || {
+            for line in &lines {
+                let Some(n) = column::<Option<i64>>(line, 1)? else { continue };
+                *place(&mut is_in, 0, n)? = column::<i64>(line, 2)? == clauses.len() as i64;
+            }
+            Ok(())
+        };
+        read().map_err(SqlFault::into_error)?;
+        Ok(is_in)
+    }
+
+    /// Runs a statement whose first parameters are the map and whose first column is the fence of the map.
+    async fn fenced(
+        &self,
+        view: MapView,
+        sql: &'static str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let (app, collection) = numbers(view.map)?;
+        let lines = self.query(self.reader(), true, sql, &joined(&[&[&app, &collection], params])).await?;
+        check_line(view, lines.first())?;
+        Ok(lines)
+    }
+}
+
+/// Checks the fence of a map, which is the first column of a line.
+pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreError> {
+    let line = line.ok_or_else(|| damaged("a statement returned no fence"))?;
+    let fence = column::<Option<i64>>(line, 0).map_err(SqlFault::into_error)?;
+    // The comparison is between numbers as the database keeps them.
+    let view = MapView { generation: generation(view.generation).unsigned_abs(), ..view };
+    check_fence(view, fence.map(i64::unsigned_abs))
+}
+
+/// Returns the element that the database numbers `n`, from 1, behind the first `from` elements.
+fn place<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault> {
+    let at = usize::try_from(n).ok().and_then(|n| (from + n).checked_sub(1));
+    let unfit = || SqlFault::Refused("a lookup returned what was not requested".into());
+    at.and_then(|at| elements.get_mut(at)).ok_or_else(unfit)
+}
+
+/// Returns the id to start after. Every id follows the empty one.
+pub(super) fn behind(after: &Option<ObjectId>) -> &[u8] {
+    after.as_ref().map_or(&[], |id| &id.0)
+}
+
+/// Returns the map and the id to start a scan after.
+pub(super) fn behind_in(after: &Option<(MapId, ObjectId)>) -> Result<((i32, i32), &[u8]), StoreError> {
+    match after {
+        Some((map, id)) => Ok((numbers(*map)?, &id.0)),
+        None => Ok(((-1, -1), &[])),
+    }
+}

@@ -1,0 +1,127 @@
+//! Walks through objects in the order of their keys: lists, scans, and the maps that have objects.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::read::{behind, behind_in, check_line, fence};
+use super::rows::{self, object_columns};
+use crate::PostgresStore;
+use crate::rows::{column, map, numbers, seconds};
+use crate::sqlstate::SqlFault;
+use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError};
+
+/// Objects that a page of a list looks at, unless the page limit is larger.
+const LOOK_MAX: usize = 10_000;
+
+/// `$3`: the id that the objects follow. `$4`: maximum number of objects to look at. `$9`: sealed bytes of preceding
+/// objects from which on an object is not returned. Every line has the fence, the number of objects that were looked at,
+/// the last id of these, and the number of objects that match, at most `$8`.
+pub(super) static LIST: &str = concat!(
+    "WITH looked AS MATERIALIZED (
+        SELECT t.id, octet_length(t.sealed) AS bytes, ((t.archived IS NOT NULL) = $5
+            AND ($6::text IS NULL OR $6 = ANY(t.tags)) AND ($7::int8 IS NULL OR t.expires < $7)) AS fits
+        FROM sealwire.objects t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+    ), chosen AS MATERIALIZED (
+        SELECT l.id, l.bytes, sum(l.bytes) OVER (ORDER BY l.id) AS sum
+        FROM (SELECT id, bytes FROM looked WHERE fits ORDER BY id LIMIT $8) l
+    )
+    SELECT ",
+    fence!(),
+    ", (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM chosen), g.*
+    FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT ",
+    object_columns!(),
+    " FROM chosen c JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = c.id
+        WHERE c.sum - c.bytes < $9
+    ) g ON true ORDER BY g.id"
+);
+
+pub(super) static NEXT_MAP: &str = "SELECT t.app, t.collection FROM sealwire.objects t
+    WHERE (t.app, t.collection) > ($1, $2) ORDER BY t.app, t.collection LIMIT 1";
+
+/// `$5`: maximum sealed bytes of the preceding objects for an object to be returned.
+pub(super) static SCAN: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    object_columns!(),
+    " FROM (
+        SELECT t.app, t.collection, ",
+    object_columns!(),
+    ", sum(octet_length(t.sealed)) OVER (ORDER BY t.app, t.collection, t.id) AS bytes FROM (
+            SELECT t.app, t.collection, ",
+    object_columns!(),
+    " FROM sealwire.objects t WHERE (t.app, t.collection, t.id) > ($1, $2, $3)
+            ORDER BY t.app, t.collection, t.id LIMIT $4
+        ) t
+    ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
+);
+
+impl PostgresStore {
+    pub(super) async fn list_page(
+        &self,
+        view: MapView,
+        filter: &Filter,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        let filter = filter.clone();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(view.map)?;
+            let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+            let limit = limit.clamp(1, LOOK_MAX);
+            let look = if is_plain { limit } else { LOOK_MAX };
+            let (after, before) = (behind(&after), filter.expired_before.map(seconds));
+            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 9] =
+                [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits, &bytes];
+            let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
+            check_line(view, lines.first())?;
+            page(&lines, look, limit).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn map_behind(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = after.map_or(Ok((-1, -1)), numbers)?;
+            let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
+            let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
+            found.first().map(|row| map(row, 0)).transpose().map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn scan_page(
+        &self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let ((app, collection), id) = behind_in(&after)?;
+            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+            let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, rows::read(row, 2)?)) };
+            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+}
+
+/// Builds a page from the lines of [`LIST`].
+fn page(lines: &[Row], look: usize, limit: usize) -> Result<Page<Vec<ObjectRow>, ObjectId>, SqlFault> {
+    let mut page = Page { found: Vec::new(), next: None };
+    for line in lines {
+        let (looked, chosen) = (column::<i64>(line, 1)?, column::<i64>(line, 3)?);
+        if column::<Option<&[u8]>>(line, 4)?.is_some() {
+            page.found.push(rows::read(line, 4)?);
+        }
+        let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
+        page.next = match page.found.last() {
+            // Matching objects can follow, although they were looked at.
+            Some(last) if is_cut => Some(last.id),
+            _ if looked == look as i64 => Some(ObjectId(crate::rows::key(line, 2)?)),
+            _ => None,
+        };
+    }
+    Ok(page)
+}

@@ -1,0 +1,246 @@
+//! Writes of groups: one statement for groups that only add objects, and a transaction otherwise.
+//!
+//! The statement writes everything or nothing. It fails if an id or a unique term is taken, and writes nothing if a fence
+//! keeps out a group. The transaction that then follows locks the named objects, reads the holders of unique terms and
+//! the fences, applies the groups in memory, and writes the net difference. If another transaction was faster, the whole
+//! transaction is repeated.
+//!
+//! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for how a repetition
+//! recognizes its own writes.
+
+use tokio::time::{Instant, sleep};
+
+use super::add::{Fences, NewObjects};
+use super::change::{NetChange, check_numbers};
+use super::overlay::{NeededKeys, ObjectOverlay, StoredObjects};
+use super::rows::{self, TermColumns, object_columns};
+use crate::Shared;
+use crate::batches::Batches;
+use crate::rows::{Keys, column, map};
+use crate::session::Session;
+use crate::sqlstate::SqlFault;
+use crate::transaction_guard::TransactionGuard;
+use crate::worker::{DedicatedConnection, Query, pause};
+use crate::write::{overtaken, refused};
+use sealwire_store::{
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, Term, apply_group, apply_put, check_fence,
+};
+
+/// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
+pub(super) static LOCK: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    object_columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.objects t
+        ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
+    ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
+);
+
+/// Returns holders of unique terms, and their objects without the sealed content, which a transaction never writes.
+pub(super) static HOLDERS: &str = "SELECT u.app, u.collection, u.index_number, u.hash, u.id,
+        t.id, t.version, t.created, t.updated, t.expires, t.archived, t.subject, t.key, t.tags, t.terms, ''::bytea
+    FROM unnest($1::int4[], $2::int4[], $3::int8[], $4::bytea[]) AS i(app, collection, index_number, hash)
+    JOIN sealwire.object_unique u ON u.app = i.app AND u.collection = i.collection
+        AND u.index_number = i.index_number AND u.hash = i.hash
+    LEFT JOIN sealwire.objects t ON t.app = u.app AND t.collection = u.collection AND t.id = u.id";
+
+pub(super) static FENCES_OF: &str = "SELECT f.app, f.collection, f.generation
+    FROM unnest($1::int4[], $2::int4[]) AS i(app, collection)
+    JOIN sealwire.object_fences f ON f.app = i.app AND f.collection = i.collection";
+
+type WriteResult = Result<ObjectsWritten, StoreError>;
+
+/// Implements [`sealwire_store::ObjectStore::write_objects`]. Cancelling it midway costs a connection.
+pub(super) async fn write(shared: &Shared, now: u64, groups: &[ObjectGroup]) -> Vec<WriteResult> {
+    let deadline = Instant::now() + shared.timeout;
+    let invalid = groups.iter().map(|group| check(group).err());
+    let mut batches = Batches::new(invalid, |at| {
+        let writes = &groups[at].writes;
+        (writes.len(), writes.iter().filter_map(|write| write.row()).map(ObjectRow::bytes).sum())
+    });
+    match shared.writers.take(deadline).await {
+        Err(error) => batches.fail(&error),
+        Ok(lane) => {
+            let mut lost = false;
+            while let Some(batch) = batches.next() {
+                let chosen: Vec<&ObjectGroup> = batch.iter().map(|at| &groups[*at]).collect();
+                let written = write_batch(&lane, deadline, now, &chosen, &mut lost).await;
+                batches.record(batch, written);
+            }
+        }
+    }
+    batches.into_results()
+}
+
+/// Implements [`sealwire_store::ObjectStore::put_objects`].
+pub(super) async fn put(shared: &Shared, given: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
+    given.iter().try_for_each(|(map, row)| check_numbers(*map, Some(row)))?;
+    let deadline = Instant::now() + shared.timeout;
+    let lane = shared.writers.take(deadline).await?;
+    let mut call = lane.call_by(deadline, true);
+    let written = transact(&mut call, deadline, &Task::Put(given)).await?;
+    written.into_iter().try_for_each(|written| written.map(|_| ()))
+}
+
+fn check(group: &ObjectGroup) -> Result<(), StoreError> {
+    check_numbers(group.view.map, None)?;
+    group.writes.iter().try_for_each(|write| check_numbers(group.view.map, write.row()))
+}
+
+/// Writes groups by one statement, or by a transaction, with retries. `lost` is true if an attempt had no response, so
+/// that some of the groups may already be written.
+async fn write_batch(
+    lane: &DedicatedConnection,
+    deadline: Instant,
+    now: u64,
+    groups: &[&ObjectGroup],
+    lost: &mut bool,
+) -> Result<Vec<WriteResult>, StoreError> {
+    let mut call = lane.call_by(deadline, true);
+    call.lost = *lost;
+    let written = attempts(&mut call, deadline, now, groups).await;
+    *lost = call.lost;
+    written
+}
+
+async fn attempts(
+    call: &mut Query<'_>,
+    deadline: Instant,
+    now: u64,
+    groups: &[&ObjectGroup],
+) -> Result<Vec<WriteResult>, StoreError> {
+    while !call.lost
+        && let Some(new) = NewObjects::of(groups)
+    {
+        let session = call.session().await?;
+        match call.bound(&session, new.insert(&session)).await {
+            Ok(fences) if fences.is_empty() => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
+            Ok(_) | Err(SqlFault::Unique) => break,
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+        }
+    }
+    transact(call, deadline, &Task::Groups(now, groups)).await
+}
+
+/// The changes of one transaction.
+enum Task<'a> {
+    /// `now`, and groups that are written in sequence.
+    Groups(u64, &'a [&'a ObjectGroup]),
+    /// Objects that are written as they are.
+    Put(&'a [(MapId, ObjectRow)]),
+}
+
+/// Makes changes in a transaction. Returns one result per group, or one result for objects that are put.
+async fn transact(call: &mut Query<'_>, deadline: Instant, task: &Task<'_>) -> Result<Vec<WriteResult>, StoreError> {
+    let mut races = 0;
+    loop {
+        let session = call.session().await?;
+        let open = TransactionGuard::new(&session);
+        let outcome = call.bound(&session, transaction(&session, task, call.lost)).await;
+        open.end(call, &outcome).await;
+        match outcome {
+            Ok(results) => return Ok(results),
+            // Another transaction took an id or a unique term since they were read as free.
+            Err(SqlFault::Unique) => {
+                if Instant::now() >= deadline {
+                    return Err(overtaken().into_error());
+                }
+                sleep(pause(races) / 8).await;
+                races += 1;
+            }
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+        }
+    }
+}
+
+async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<Vec<WriteResult>, SqlFault> {
+    let needed = match task {
+        Task::Groups(_, groups) => NeededKeys::of_groups(groups),
+        Task::Put(rows) => NeededKeys::of_rows(rows),
+    };
+    let stored = lock(session, &needed).await?;
+    let mut overlay = ObjectOverlay::new(&stored);
+    let results = match task {
+        Task::Groups(now, groups) => {
+            let fences = fences(session, groups).await?;
+            apply(&mut overlay, *now, groups, &fences, again)
+        }
+        Task::Put(rows) => {
+            let put = apply_put(&mut overlay, rows);
+            if put.is_ok() {
+                overlay.keep()
+            } else {
+                overlay.discard()
+            }
+            vec![put.map(|()| ObjectsWritten::Done)]
+        }
+    };
+    NetChange::of(&overlay).write(session).await?;
+    session.batch("COMMIT").await?;
+    Ok(results)
+}
+
+/// Applies groups in sequence. `again` is true if an earlier attempt may have written them.
+fn apply(
+    overlay: &mut ObjectOverlay<'_>,
+    now: u64,
+    groups: &[&ObjectGroup],
+    fences: &Fences,
+    again: bool,
+) -> Vec<WriteResult> {
+    let write = |(at, group): (usize, &&ObjectGroup)| {
+        if again && overlay.is_written(group, &groups[at + 1..]) {
+            return Ok(ObjectsWritten::Done);
+        }
+        check_fence(group.view, fences.get(&group.view.map).copied())?;
+        let written = apply_group(overlay, now, group);
+        if matches!(written, Ok(ObjectsWritten::Done)) {
+            overlay.keep()
+        } else {
+            overlay.discard()
+        }
+        written
+    };
+    groups.iter().enumerate().map(write).collect()
+}
+
+/// Begins a transaction, locks objects, and reads the holders of unique terms.
+async fn lock(session: &Session, needed: &NeededKeys) -> Result<StoredObjects, SqlFault> {
+    let (mut keys, mut stored) = (Keys::default(), StoredObjects::default());
+    needed.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
+    let params = keys.params();
+    let ((), locked) = tokio::try_join!(session.batch("BEGIN"), session.query(LOCK, &params))?;
+    for row in &locked {
+        let object = rows::read(row, 2)?;
+        stored.objects.insert((map(row, 0)?, object.id), object);
+    }
+    // Only a statement that starts after the locks were acquired sees the terms of the locked objects.
+    if needed.unique.is_empty() {
+        return Ok(stored);
+    }
+    let nobody = ObjectId([0; 16]);
+    let terms = needed.unique.iter().map(|(map, term)| (*map, term, &nobody)).collect();
+    let terms = TermColumns::sorted(terms).map_err(refused)?;
+    for row in &session.query(HOLDERS, &terms.params()[..4]).await? {
+        let (map, id) = (map(row, 0)?, ObjectId(crate::rows::key(row, 4)?));
+        let term: Term = rows::read_term(row, 2)?;
+        stored.holders.insert((map, term), id);
+        let (is_named, is_there) = (needed.objects.contains(&(map, id)), column::<Option<&[u8]>>(row, 5)?.is_some());
+        if is_named && is_there && !stored.objects.contains_key(&(map, id)) {
+            return Err(overtaken());
+        }
+        if !is_named && is_there {
+            stored.objects.insert((map, id), rows::read(row, 5)?);
+        }
+    }
+    Ok(stored)
+}
+
+async fn fences(session: &Session, groups: &[&ObjectGroup]) -> Result<Fences, SqlFault> {
+    let mut maps: Vec<MapId> = groups.iter().map(|group| group.view.map).collect();
+    maps.sort_unstable();
+    maps.dedup();
+    let maps: Result<Vec<_>, _> = maps.into_iter().map(crate::rows::numbers).collect();
+    let (apps, collections): (Vec<i32>, Vec<i32>) = maps.map_err(refused)?.into_iter().unzip();
+    let found = session.query(FENCES_OF, &[&apps, &collections]).await?;
+    found.iter().map(|row| Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0)))).collect()
+}
