@@ -31,7 +31,7 @@ pub(crate) fn shared() -> &'static Postgres {
 }
 
 /// Returns options, with a long timeout, for a server's database that is reached by `url`.
-fn options(server: &Postgres, url: String) -> PostgresOptions {
+pub(crate) fn options(server: &Postgres, url: String) -> PostgresOptions {
     let ca = Some(server.certificates().ca.clone());
     let password = Some(server.password().to_owned());
     PostgresOptions { password, ca, timeout: LONG, ..PostgresOptions::new(url) }

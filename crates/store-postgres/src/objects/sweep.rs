@@ -83,15 +83,16 @@ macro_rules! walk {
     };
 }
 
-/// Locks the objects `$3` that are still due, in the order of their keys.
+/// Locks the objects `$3`, in the order of their keys. Returns each with its condition, which is no part of the search:
+/// a plan could then read all due objects.
 macro_rules! lock {
     ($condition:expr) => {
         concat!(
-            "SELECT t.id, t.terms FROM unnest($3::bytea[]) AS i(id)
-            JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = i.id
-            WHERE $4::int8 IS NOT NULL AND ",
+            "SELECT t.id, t.terms, coalesce(",
             $condition,
-            " ORDER BY t.id FOR UPDATE OF t"
+            ", false) FROM unnest($3::bytea[]) AS i(id)
+            JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = i.id
+            WHERE $4::int8 IS NOT NULL ORDER BY t.id FOR UPDATE OF t"
         )
     };
 }
@@ -161,7 +162,8 @@ impl SweepPlan {
         let mut due: Vec<DueObject> = Vec::with_capacity(locked.len());
         for row in &locked {
             let (unique, terms) = decode_terms(column(row, 1)?).ok_or_else(unfit)?;
-            due.push(DueObject { id: ObjectId(key(row, 0)?), unique, terms });
+            let object = DueObject { id: ObjectId(key(row, 0)?), unique, terms };
+            due.extend(column::<bool>(row, 2)?.then_some(object));
         }
         let archives = matches!(self.sweep, Sweep::Archive { .. });
         if archives && !due.is_empty() {

@@ -1,5 +1,7 @@
 //! Tests of objects against temporary servers.
 
+mod plans;
+
 use std::sync::Arc;
 
 use crate::tests::open;
