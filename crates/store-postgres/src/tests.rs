@@ -16,7 +16,7 @@ use crate::{PostgresOptions, PostgresStore};
 use sealwire_store::{ControlStore, TokenStore};
 
 /// Timeout that is long enough for any operation on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Options of a server that does not wait for the disk. Acknowledged data still survives killed server processes.
 fn unsynced() -> Options {

@@ -1,0 +1,219 @@
+//! Tests of broken connections, server errors and concurrent writers.
+
+use std::sync::Arc;
+
+use sealwire_testkit::{Database, Proxy};
+use tokio::task::JoinSet;
+
+use super::{AGREE, add, group, next};
+use crate::tests::{LONG, options, shared};
+use crate::{PostgresOptions, PostgresStore, PostgresTls};
+use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, write};
+use sealwire_store::{
+    MapId, ObjectConflict, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, StoreError,
+};
+
+use ObjectsWritten::Done;
+
+/// Connects through a proxy, with one write connection.
+async fn through(proxy: &Proxy, database: &Database<'_>) -> PostgresStore {
+    let options = options(shared(), database.url(&[proxy.port()]));
+    let plain = PostgresOptions { tls: PostgresTls::Off, timeout: LONG, writers: 1, ..options };
+    PostgresStore::connect(plain).await.unwrap()
+}
+
+/// Returns an object with a unique term, another term, and content that no other message contains.
+fn marked(n: u128) -> ObjectRow {
+    ObjectRow { terms: vec![term(2, n)], sealed: format!("marked {n}").into(), ..unique(n, &[(1, n)]) }
+}
+
+/// Writes every statement once, so that the following ones are prepared and a cut hits their execution.
+async fn warm_up(store: &PostgresStore, map: MapId) {
+    assert_eq!(write(store, 1, map, vec![add(&unique(90, &[(1, 90)])), add(&object(91))]).await, Done);
+    let replaced = next(unique(90, &[(1, 91)]));
+    let writes = vec![ObjectWrite::Replace(replaced), ObjectWrite::Delete { id: id(91), version: None }];
+    assert_eq!(write(store, 1, map, writes).await, Done);
+    assert_eq!(write(store, 1, map, vec![ObjectWrite::Expire { id: id(90), expires: Some(5) }]).await, Done);
+    assert_eq!(write(store, 10, map, vec![add(&unique(92, &[(1, 91)]))]).await, Done);
+}
+
+/// Cuts the connection in one statement, within a transaction, and in a commit. The client sees the normal results, and
+/// each change is made once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_response_loses_and_doubles_nothing() {
+    let database = shared().database().unwrap();
+    // If one statement is cut, only new objects are written.
+    for (at, is_alone) in [("marked 1", true), ("marked 1", false), ("COMMIT", false)] {
+        for delivered in [false, true] {
+            let case = format!("{at} {is_alone} {delivered}");
+            let (map, proxy) = (fresh(), Proxy::start(shared().port()).unwrap());
+            let store = through(&proxy, &database).await;
+            warm_up(&store, map).await;
+            let expired = ObjectRow { expires: Some(5), ..unique(22, &[(1, 22)]) };
+            let old = [unique(20, &[(1, 20)]), unique(21, &[(1, 21)]), expired.clone(), unique(23, &[(1, 23)])];
+            store.put_objects(&old.clone().map(|row| (map, row))).await.unwrap();
+            let replaced = next(unique(20, &[(1, 21), (3, 1)]));
+            let taker = unique(30, &[(1, 22)]);
+            let mut groups = vec![group(map, vec![add(&marked(1)), add(&marked(2))])];
+            if !is_alone {
+                groups.extend([
+                    group(map, vec![ObjectWrite::Delete { id: id(21), version: Some(1) }]),
+                    group(map, vec![ObjectWrite::Replace(replaced.clone())]),
+                    group(map, vec![add(&taker)]),
+                    group(map, vec![ObjectWrite::Expire { id: id(23), expires: Some(99) }]),
+                    group(map, vec![add(&old[0])]),
+                ]);
+            }
+            let accepted = proxy.accepted();
+            proxy.cut_at(at.as_bytes(), delivered);
+            let results: Vec<_> = store.write_objects(10, groups).await.into_iter().map(Result::unwrap).collect();
+            assert!(proxy.accepted() > accepted, "{case}: the connection was cut");
+            let rows: Vec<_> = scanned(&store, map).await.into_iter().filter(|row| row.id < id(90)).collect();
+            assert_eq!(database.sql(AGREE).unwrap(), "0", "{case}");
+            if is_alone {
+                assert_eq!(results, [Done], "{case}");
+                assert_eq!(rows, [&[marked(1), marked(2)], &old[..]].concat(), "{case}");
+                continue;
+            }
+            let exists = ObjectsWritten::Conflicts(vec![(0, ObjectConflict::Exists)]);
+            assert_eq!(results, [Done, Done, Done, Done, Done, exists], "{case}");
+            let archived = ObjectRow { archived: Some(10), unique: Vec::new(), ..expired };
+            let kept = ObjectRow { expires: Some(99), ..old[3].clone() };
+            assert_eq!(rows, [marked(1), marked(2), replaced, archived, kept, taker], "{case}");
+        }
+    }
+}
+
+/// Makes the next `times` statements on a table fail with an SQLSTATE.
+fn fail(database: &Database<'_>, table: &str, state: &str, times: u32) {
+    let sql = format!(
+        "DROP SEQUENCE IF EXISTS public.fault CASCADE;
+        CREATE SEQUENCE public.fault;
+        GRANT ALL ON SEQUENCE public.fault TO PUBLIC;
+        CREATE OR REPLACE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('public.fault') <= {times} THEN RAISE EXCEPTION 'on purpose' USING ERRCODE = '{state}'; END IF;
+            RETURN NULL;
+        END $$;
+        DROP TRIGGER IF EXISTS fail ON sealwire.objects;
+        DROP TRIGGER IF EXISTS fail ON sealwire.object_unique;
+        DROP TRIGGER IF EXISTS fail ON sealwire.object_terms;
+        CREATE TRIGGER fail BEFORE INSERT OR DELETE ON sealwire.{table} FOR EACH STATEMENT EXECUTE FUNCTION public.fail()"
+    );
+    database.sql(&sql).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passing_errors_are_retried_and_lasting_ones_are_reported() {
+    let database = shared().database().unwrap();
+    let store = PostgresStore::connect(options(shared(), database.socket_url())).await.unwrap();
+    let map = fresh();
+    type Verdict = fn(&Result<ObjectsWritten, StoreError>) -> bool;
+    let done: Verdict = |result| matches!(result, Ok(Done));
+    let unavailable: Verdict = |result| matches!(result, Err(StoreError::Unavailable(_)));
+    let damaged: Verdict = |result| matches!(result, Err(StoreError::Damaged { .. }));
+    let cases: [(&str, u32, Verdict); 9] = [
+        ("40001", 3, done),
+        ("40P01", 3, done),
+        ("40001", 1_000, unavailable),
+        ("0A000", 1, done),
+        ("57P01", 1, done),
+        ("08006", 1, done),
+        ("53100", 1_000, unavailable),
+        ("22000", 1_000, damaged),
+        ("42501", 1_000, damaged),
+    ];
+    let mut there = 0;
+    for (at, (state, times, verdict)) in (1..).zip(cases) {
+        for (table_at, table) in (0..).zip(["objects", "object_unique", "object_terms"]) {
+            fail(&database, table, state, times);
+            let n = 10 * at + table_at;
+            // The second group needs a transaction.
+            for (n, extra) in [(n, None), (n + 1_000, Some(id(5_000)))] {
+                let deletes = extra.map(|id| ObjectWrite::Expire { id, expires: None });
+                let groups = vec![group(map, vec![add(&marked(n))]), group(map, deletes.into_iter().collect())];
+                let result = store.write_objects(1, groups).await.remove(0);
+                // The first write uses up the faults of the cases that pass.
+                assert!(verdict(&result) || times < 10 && done(&result), "{state} {times} {table}: {result:?}");
+                there += usize::from(result.is_ok());
+                assert!(!format!("{result:?}").contains("marked"), "{result:?}");
+            }
+            assert_eq!(scanned(&store, map).await.len(), there, "{state} {table}");
+            assert_eq!(database.sql(AGREE).unwrap(), "0", "{state} {table}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_group_fails_alone() {
+    let database = shared().database().unwrap();
+    let store = PostgresStore::connect(options(shared(), database.socket_url())).await.unwrap();
+    let map = fresh();
+    // PostgreSQL text cannot contain U+0000.
+    let poison = |n| ObjectRow { tags: vec!["a\0b".into()], ..marked(n) };
+    let groups = |from: u128| {
+        let groups = (from..from + 40).map(move |n| {
+            let second = add(&if n % 13 == 7 { poison(n) } else { marked(n) });
+            group(map, vec![add(&object(1_000 + n)), second])
+        });
+        groups.collect::<Vec<ObjectGroup>>()
+    };
+    // Once by single statements, and once by transactions.
+    for (from, more) in [(0, None), (100, Some(ObjectWrite::Expire { id: id(1), expires: None }))] {
+        let mut all = groups(from);
+        all.push(group(map, more.into_iter().collect()));
+        for (n, result) in (from..).zip(store.write_objects(1, all).await) {
+            match result {
+                Ok(written) => assert!((n % 13 != 7 || n == from + 40) && written == Done, "{n}"),
+                Err(error) => assert!(n % 13 == 7 && matches!(error, StoreError::Damaged { .. }), "{n}: {error}"),
+            }
+        }
+    }
+    assert_eq!(scanned(&store, map).await.len(), 2 * (40 - 3) + 2 * (40 - 3));
+    let far = MapId { app: i32::MAX as u32 + 1, ..map };
+    let too_many = ObjectRow { version: 1 << 63, ..object(7_000) };
+    let groups = vec![group(far, vec![]), group(map, vec![add(&too_many)]), group(map, vec![add(&object(7_001))])];
+    let results = store.write_objects(1, groups).await;
+    assert!(results[0].is_err() && results[1].is_err() && results[2].is_ok(), "{results:?}");
+}
+
+/// Two connections write the same terms in opposite orders: by single statements, by transactions, and by both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reversed_batches_do_not_deadlock() {
+    const ROUNDS: u128 = 40;
+    const OBJECTS: u128 = 20;
+    let database = shared().database().unwrap();
+    let map = fresh();
+    let mut tasks = JoinSet::new();
+    for task in 0..2_u128 {
+        let one = PostgresOptions { writers: 1, readers: 1, ..options(shared(), database.socket_url()) };
+        let store: Arc<PostgresStore> = Arc::new(PostgresStore::connect(one).await.unwrap());
+        tasks.spawn(async move {
+            let mut written = 0;
+            for round in 0..ROUNDS {
+                let row = |n| {
+                    let name = OBJECTS * round + n;
+                    ObjectRow { terms: vec![term(2, n)], ..unique((task << 64) + name, &[(1, name)]) }
+                };
+                let mut groups: Vec<_> = (0..OBJECTS).map(|n| group(map, vec![add(&row(n))])).collect();
+                if (round >> 1) & 1 == 1 && round & 1 == task {
+                    groups.push(group(map, vec![ObjectWrite::Expire { id: id(1), expires: None }]));
+                }
+                if task == 1 {
+                    groups.reverse();
+                }
+                let results = store.write_objects(1, groups).await;
+                written += results.iter().filter(|result| matches!(result, Ok(Done))).count();
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+            }
+            written
+        });
+    }
+    let written: usize = tasks.join_all().await.iter().sum();
+    // Each unique term has one holder. Expiry of an object that the first task has written can succeed, too.
+    assert!(written as u128 >= ROUNDS * OBJECTS, "{written}");
+    let count = "SELECT count(*) FROM sealwire.objects";
+    assert_eq!(database.sql(count).unwrap(), (ROUNDS * OBJECTS).to_string());
+    assert_eq!(database.sql(AGREE).unwrap(), "0");
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    assert_eq!(database.sql(deadlocks).unwrap(), "0");
+}
