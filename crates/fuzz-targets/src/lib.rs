@@ -21,6 +21,7 @@ mod key_import;
 mod mask;
 mod metadata;
 mod number;
+mod object;
 mod pem;
 mod principal;
 mod public_keys;
@@ -77,6 +78,7 @@ targets!(
     mask,
     metadata,
     number,
+    object,
     pem,
     principal,
     public_keys,

@@ -1,0 +1,129 @@
+//! Values, terms and sealed records of objects.
+
+use std::sync::{Arc, LazyLock};
+
+use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
+use sealwire_objects::{
+    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, Values, check, check_indexed, key_of,
+    normalize, open, read_content, seal,
+};
+use zeroize::Zeroizing;
+
+use crate::input::edited;
+use crate::seed::{key, packed, packed_words};
+use crate::{Input, Seed};
+
+const SECRET: &str = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b31f5fcb";
+const COLLECTION: u32 = 3;
+const BINDING: ObjectBinding =
+    ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17, subject: Some([5; 16]) };
+
+/// The app's keys, and an honest record with a clear value.
+struct App {
+    terms: ObjectKeys,
+    keys: Arc<AppKeys>,
+    values: Values,
+    honest: Vec<u8>,
+}
+
+static APP: LazyLock<App> = LazyLock::new(|| {
+    let app = AppId::new("fuzz").expect("a name");
+    let secret = || Zeroizing::new(key(SECRET));
+    let material = KeyMaterial::from_secret(&app, Suite::Xaes, secret()).expect("a key");
+    let keys = AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, material)]).expect("keys");
+    let value = |text: &str| Zeroizing::new(packed(&format!("\"{text}\"")));
+    let values: Values = [(1, value("jane@example.com")), (4, value("gold"))].into_iter().collect();
+    let recipient = keys.newest(Suite::Xaes).expect("a version");
+    let honest = seal(&BINDING, &values, |number| number == 4, Some([8; 16]), &app, recipient).expect("a record");
+    App { terms: ObjectKeys::new(7, &secret()), keys: Arc::new(keys), values, honest }
+});
+
+/// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings: type, changes, and the
+/// length of the clear part.
+pub(crate) fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let property_type = PropertyType::ALL[usize::from(input.byte()) % PropertyType::ALL.len()];
+    let (edits, clear) = (input.edits(), usize::from(input.byte()));
+    let bytes = input.0;
+
+    value(property_type, bytes);
+    let App { keys, values, honest, .. } = &*APP;
+    let record = edited(honest, &edits);
+    let opened = open(&BINDING, &record, Arc::clone(keys), None);
+    assert_eq!(opened.is_ok(), record == *honest, "only the honest record opens");
+    assert!(opened.is_ok_and(|opened| opened.values == *values) || record != *honest);
+    if bytes != honest {
+        assert!(open(&BINDING, bytes, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
+    }
+    let _ = key_of(bytes);
+    let (clear, plaintext) = bytes.split_at(clear.min(bytes.len()));
+    if let Some(content) = read_content(clear, plaintext) {
+        let flag = if content.creation.is_some() { 17 } else { 1 };
+        assert_eq!(flag + content.values.encoded_bytes(), bytes.len(), "each byte belongs to a value");
+    }
+}
+
+/// Checks a value of a type, and makes its terms.
+fn value(property_type: PropertyType, raw: &[u8]) {
+    let _ = normalize(property_type, raw);
+    let Ok(stored) = check(property_type, raw) else { return };
+    assert_eq!(check(property_type, &stored).as_ref(), Ok(&stored), "a stored value is stored again");
+    if !property_type.can_index() || check_indexed(property_type, &stored).is_err() {
+        return;
+    }
+    let index = Index { number: 2, bits: None, prefixes: vec![1, 3], was_unique: false };
+    let exact = APP.terms.exact(COLLECTION, &index, &normalize(property_type, &stored));
+    let property = Property {
+        number: 1,
+        name: PropertyName::new("value").expect("a name"),
+        property_type,
+        nullable: true,
+        unique: false,
+        index: Some(index),
+        encrypted: true,
+        description: String::new(),
+    };
+    let terms = APP.terms.terms_of(COLLECTION, &property, &stored);
+    assert!(terms.first() == Some(&exact) && terms.len() <= 3);
+}
+
+/// Valid values by type, in the order of [`PropertyType::ALL`], as JSON.
+const VALUES: [&str; 16] = [
+    "\"text\"",
+    "-17",
+    "\"-012.50\"",
+    "true",
+    "\"2024-02-29\"",
+    "\"2026-01-31T12:00:00.500+01:00\"",
+    "{\"a\": [1, 2.5, null, {\"b\": \"c\"}]}",
+    "\"AQI=\"",
+    "\"Jörg.Doe+tag@MÜNCHEN.example\"",
+    "\"+49 (151) 234/56.78\"",
+    "\"4242 4242 4242 4242\"",
+    "\"de89 3704 0044 0532 0130 00\"",
+    "\"ab 12-34.56/c\"",
+    "\" Straße \u{200b}ﬁ Ⅷ \"",
+    "\"1 Main Street\\nSpringfield\"",
+    "\"::ffff:192.0.2.1\"",
+];
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let mut seeds: Vec<Seed> = PropertyType::ALL
+        .into_iter()
+        .zip(VALUES)
+        .enumerate()
+        .map(|(at, (of, value))| Seed::new(format!("value-{of}"), &[at as u8, 0, 0], packed(value)))
+        .collect();
+    seeds.push(Seed::new("timestamp-extension", &[5, 0, 0], [0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1]));
+    let (one, two) = ([0, 0, 0, 1, 0, 0, 0, 1, 5], [0, 0, 0, 2, 0, 0, 0, 1, 6]);
+    seeds.push(Seed::new("content", &[0, 0, 9], [&one[..], &[0], &two].concat()));
+    seeds.push(Seed::new("content-created", &[0, 0, 0], [&[1], &[7; 16][..], &one, &two].concat()));
+    for at in 0..4 {
+        seeds.push(Seed::new(format!("changed-{at}"), &[0, 1, 0, at * 20, 1, 0], []));
+    }
+    seeds
+}
+
+pub(crate) fn words() -> Vec<Vec<u8>> {
+    packed_words(["@example.com", "+49", "xn--", "T00:00:00Z", "2000-02-29", "0.00", "::ffff:", "\u{200b}", "ﬁ", "ß"])
+}
