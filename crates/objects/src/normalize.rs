@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::PropertyType;
 use crate::value::{EmailParts, is_zero_width, text_of};
 
-/// Version of the rules of [`normalize`]. Part of the input of every index term.
+/// Version of the rules of [`normalize()`]. Part of the input of every index term.
 pub const NORMALIZATION_VERSION: u8 = 1;
 
 /// Returns the bytes that stand for the meaning of a stored value, which [`check`](crate::check) returned.

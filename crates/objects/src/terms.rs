@@ -22,7 +22,7 @@ pub struct IndexTerm {
 }
 
 impl ObjectKeys {
-    /// Returns the term of a whole value. `normalized` comes from [`normalize`].
+    /// Returns the term of a whole value. `normalized` comes from [`normalize()`].
     #[must_use]
     pub fn exact(&self, collection: u32, index: &Index, normalized: &[u8]) -> IndexTerm {
         self.term(KIND_EXACT, collection, index, normalized)
