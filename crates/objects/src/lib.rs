@@ -17,7 +17,7 @@ mod value;
 mod values;
 
 pub use keys::ObjectKeys;
-pub use normalize::{NORMALIZATION_VERSION, normalize};
+pub use normalize::{NORMALIZATION_VERSION, normalize, normalize_prefix};
 pub use property_type::PropertyType;
 pub use schema::{
     Changed, DROPPED_MAX, DroppedProperty, INDEXES_MAX, Index, PROPERTIES_MAX, Property, PropertyName, PropertySpec,

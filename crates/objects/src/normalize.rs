@@ -6,11 +6,15 @@
 //! Nothing here removes accents, dots or tags: `José` and `Jose`, `a.b@example.com` and `ab@example.com` are different
 //! people.
 
+mod prefix;
+
 use std::net::IpAddr;
 
 use icu_casemap::CaseMapperBorrowed;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use zeroize::Zeroizing;
+
+pub use prefix::normalize_prefix;
 
 use crate::PropertyType;
 use crate::value::{EmailParts, is_zero_width, text_of};
@@ -148,7 +152,7 @@ mod tests {
     use crate::check;
     use crate::value::tests::packed;
 
-    fn of(property_type: PropertyType, text: &str) -> String {
+    pub(super) fn of(property_type: PropertyType, text: &str) -> String {
         let stored = check(property_type, &packed(text)).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         String::from_utf8(normalize(property_type, &stored).to_vec()).unwrap()
     }
@@ -257,6 +261,8 @@ mod tests {
             for property_type in PropertyType::ALL {
                 let _ = normalize(property_type, &bytes);
                 let _ = normalize(property_type, &string);
+                let is_empty = normalize_prefix(property_type, &text).is_ok_and(|prefix| prefix.is_empty());
+                prop_assert!(!is_empty);
             }
         }
     }

@@ -21,6 +21,16 @@ pub struct IndexTerm {
     pub hash: [u8; 16],
 }
 
+impl Index {
+    /// Returns the longest indexed prefix length, in characters, that a normalized search text has. `None`: this index cannot
+    /// find the text. The caller searches the term of that length, and compares the opened values with the whole text.
+    #[must_use]
+    pub fn prefix_length_for(&self, normalized: &[u8]) -> Option<u8> {
+        let chars = std::str::from_utf8(normalized).ok()?.chars().count();
+        self.prefixes.iter().copied().filter(|length| usize::from(*length) <= chars).max()
+    }
+}
+
 impl ObjectKeys {
     /// Returns the term of a whole value. `normalized` comes from [`normalize()`].
     #[must_use]

@@ -94,6 +94,20 @@ fn terms_of_a_value() {
 }
 
 #[test]
+fn a_search_takes_the_longest_prefix_that_it_can() {
+    let place = index(5, None, &[2, 4]);
+    for (searched, expected) in [("", None), ("é", None), ("éé", Some(2)), ("abc", Some(2)), ("abcdef", Some(4))] {
+        assert_eq!(place.prefix_length_for(searched.as_bytes()), expected, "{searched}");
+    }
+    assert_eq!(index(5, None, &[]).prefix_length_for(b"abc"), None);
+    let stored = check(PropertyType::Name, &packed("Janet")).unwrap();
+    let terms = keys(7).terms_of(COLLECTION, &property(PropertyType::Name, Some(place.clone())), &stored);
+    let searched = crate::normalize_prefix(PropertyType::Name, "JANE").unwrap();
+    let length = place.prefix_length_for(&searched).unwrap();
+    assert_eq!(keys(7).prefix(COLLECTION, &place, length, &searched), terms.last().copied());
+}
+
+#[test]
 fn ids_are_uuids_of_version_8_and_differ() {
     let keys = keys(7);
     let id = keys.id_of_request(COLLECTION, b"key", 0);
