@@ -45,6 +45,36 @@ fn jane() -> Values {
     values(&[(1, "jane@example.com"), (3, "Jane"), (100, "gold")])
 }
 
+/// A record that this code sealed once. A round trip alone would miss a changed format.
+const SEALED: &str = "\
+     010000000d0000006400000005a4676f6c64535701038a96ffae029df4e662c4abc05cb3d66e2a66fbacb620e2f61e000100000000587a83\
+     7ca743c75c87fc3994009c3a1e35c3ecc4a90c182b3beb661a473d555207d7f1eddf479ab40b7ecb7a838fb2a5da02aa9251df51e94704b4\
+     1a7d87dce7968e48018cf7d1";
+
+/// Contexts of [`BINDING`], with and without its subject: from Python's struct and hashlib.
+const CONTEXT: &str = "\
+     7365616c776972652f6f626a6563742f310000000700000003090909090909090909090909090909090000000000000004000000006553f1\
+     000105050505050505050505050505050505be415dcb2e73963fb9fce93f0f64fa0349a0e0b57b5e8116bfe0a30a06b12230";
+const CONTEXT_WITHOUT_SUBJECT: &str = "\
+     7365616c776972652f6f626a6563742f310000000700000003090909090909090909090909090909090000000000000004000000006553f1\
+     0000be415dcb2e73963fb9fce93f0f64fa0349a0e0b57b5e8116bfe0a30a06b12230";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_format_is_golden() {
+    let bytes: Vec<u8> =
+        (0..SEALED.len()).step_by(2).map(|at| u8::from_str_radix(&SEALED[at..at + 2], 16).unwrap()).collect();
+    let opened = App::new(&[Suite::Xaes]).open(&BINDING, &bytes).unwrap();
+    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
+    let (clear, _) = split(&bytes).unwrap();
+    assert_eq!(hex(clear), "0000006400000005a4676f6c64");
+    assert_eq!(hex(&BINDING.context(clear)), CONTEXT);
+    assert_eq!(hex(&ObjectBinding { subject: None, ..BINDING }.context(clear)), CONTEXT_WITHOUT_SUBJECT);
+}
+
 #[test]
 fn objects_open_under_every_suite() {
     let app = App::new(&Suite::ALL);
