@@ -11,8 +11,8 @@
 //! Integers are big-endian, flags are 00 or 01, and numbers ascend within both parts and never stand in both. So an object
 //! has one clear part and one plaintext.
 //!
-//! One envelope for all values costs one key agreement, and nobody can move a value to another property or object, or put
-//! back the value of an older version. A store can still put back a whole older object with its version.
+//! One envelope for all values costs one key agreement. Nobody can move a value to another property or object, or put back
+//! the value of an older version. A store can still put back a whole older object with its version.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const CONTEXT_LABEL: &[u8] = b"sealwire/object/1";
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
-/// What the sealed values of an object belong to. They open under the same binding only.
+/// The object and version that sealed values belong to. They open under the same binding only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBinding {
     /// The app's number.

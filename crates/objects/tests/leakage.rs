@@ -104,7 +104,7 @@ fn draw(shares: &[f64], random: &mut Random) -> Vec<usize> {
     counts
 }
 
-/// What the reader sees of one term, or knows of one name.
+/// A term as the reader sees it, or a name as the reader knows it.
 struct Leaf {
     /// The terms of the prefixes, shortest first, or the prefixes.
     path: Vec<u128>,

@@ -93,7 +93,11 @@ fn invalid_properties() {
     for (spec, expected) in cases {
         assert_eq!(Schema::new(Suite::P256, std::slice::from_ref(&spec)).err(), expected, "{spec:?}");
     }
-    let message = SchemaError::PrefixesLeak(a()).to_string();
+}
+
+#[test]
+fn errors_advise() {
+    let message = SchemaError::PrefixesLeak(name("a")).to_string();
     assert!(message.contains("see which values begin alike") && message.contains("`accept_leak`"), "{message}");
     assert!(SchemaError::NotInPlace.to_string().ends_with("add a new property, copy the values, drop the old one"));
 }

@@ -158,6 +158,10 @@ fn timestamps() {
             ("", None),
         ],
     );
+}
+
+#[test]
+fn timestamp_extensions() {
     let extensions: [(&[u8], Option<&str>); 8] = [
         (&[0xd6, 0xff, 0, 0, 0, 1], Some("1970-01-01T00:00:01Z")),
         (&[0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1], Some("1970-01-01T00:00:01.000000001Z")),
@@ -231,13 +235,15 @@ fn check_as_given(property_type: PropertyType, valid: &[&str], invalid: &[&str])
     );
 }
 
+/// Returns the longest email address of 254 bytes.
+fn longest_email() -> String {
+    format!("{}@{}.example.com", "a".repeat(64), ["b".repeat(63), "c".repeat(63), "d".repeat(49)].join("."))
+}
+
 #[test]
 fn emails() {
-    let longest =
-        format!("{}@{}.example.com", "a".repeat(64), ["b".repeat(63), "c".repeat(63), "d".repeat(49)].join("."));
+    let longest = longest_email();
     assert_eq!(longest.len(), 254);
-    let longer = longest.replacen("dd", "ddd", 1);
-    let long_local = format!("{}@example.com", "a".repeat(65));
     let valid = [
         "jane@example.com",
         "Jane.Doe+news@Example.COM",
@@ -249,6 +255,13 @@ fn emails() {
         "o'neil@example.co.uk",
         &longest,
     ];
+    check_as_given(PropertyType::Email, &valid, &[]);
+}
+
+#[test]
+fn invalid_emails() {
+    let longer = longest_email().replacen("dd", "ddd", 1);
+    let long_local = format!("{}@example.com", "a".repeat(65));
     let invalid = [
         "",
         "jane",
@@ -272,7 +285,7 @@ fn emails() {
         &longer,
         &long_local,
     ];
-    check_as_given(PropertyType::Email, &valid, &invalid);
+    check_as_given(PropertyType::Email, &[], &invalid);
 }
 
 #[test]
