@@ -14,6 +14,7 @@ mod endpoints;
 mod error;
 mod health;
 mod jitter;
+mod objects;
 mod pool;
 mod retry;
 mod state;
@@ -28,13 +29,14 @@ mod tests;
 pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
+pub use objects::ObjectListing;
 /// Public keys of apps, and sealing to them without an engine.
 #[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;
 pub use sealwire_wire::{
-    Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt, Envelope,
-    ErrorCode, FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask,
-    MaskList, MaskRule, Masking, OnError, Outside, Reading, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep,
-    Token, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind,
-    Writing, control,
+    AddObjects, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
+    Envelope, ErrorCode, FieldError, Format, Found, Health, Info, Inspect, Inspection, ItemError, KeyScope, Listing,
+    Malformed, Mask, MaskList, MaskRule, Masking, Object, ObjectVersion, Objects, ObjectsChanged, OnError, Outside,
+    PropertyDisclosure, Reading, Rewrap, RpcError, RuleFields, ScanError, Suite, Sweep, Token, TokenLookupScope,
+    TokenMap, Tokenize, TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
 };

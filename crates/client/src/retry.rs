@@ -85,7 +85,7 @@ pub(crate) struct Course {
     attempts: u32,
     /// True if the request must not be repeated once a server may have seen it.
     once: bool,
-    /// True if the request needs the token store.
+    /// True if the request needs the store of tokens and objects.
     tokens: bool,
     /// Endpoints that received the request since the last pause.
     tried: Endpoints,
@@ -101,7 +101,12 @@ impl Course {
         Self { once: true, ..Self::default() }
     }
 
-    /// Returns the history of a token request.
+    /// Returns the history of a request on tokens or objects that must not happen twice.
+    pub(crate) fn once_on_tokens() -> Self {
+        Self { once: true, tokens: true, ..Self::default() }
+    }
+
+    /// Returns the history of a request on tokens or objects.
     pub(crate) fn on_tokens() -> Self {
         Self { tokens: true, ..Self::default() }
     }

@@ -17,13 +17,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{Permit, Role};
-use sealwire_apps::{App, AppState, Control, Scope, State};
+use sealwire_apps::{App, AppState, CollectionContent, Control, Scope, State};
 use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite};
+use sealwire_objects::ObjectKeys;
 use sealwire_public_keys as public_keys;
 use sealwire_store::{ControlStore as _, Instance, StoreError};
 use sealwire_wire::control::PublicKeys;
 use tokio::sync::{Notify, watch};
 
+use crate::objects::ObjectCollection;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::masks::disclosure::{Disclosure, RoleMasks};
 use sealwire_jobs::tokens::Collection;
@@ -80,6 +82,7 @@ pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 pub struct CachedApp {
     app: App,
     collections: HashMap<Box<str>, Arc<Collection>>,
+    objects: HashMap<Box<str>, Arc<ObjectCollection>>,
     masks: RoleMasks,
     /// Signs its public keys.
     signer: Option<Arc<SigningKey>>,
@@ -117,9 +120,19 @@ impl CachedApp {
         self.masks.shown(permit, &self.app.token_keys)
     }
 
-    /// Its collection of that name.
+    /// Its token map of that name.
     pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
         self.collections.get(name)
+    }
+
+    /// Returns its collection of objects of that name.
+    pub(crate) fn objects(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
+        self.objects.get(name)
+    }
+
+    /// Returns the masks of roles with its keys.
+    pub(crate) fn role_masks(&self) -> &RoleMasks {
+        &self.masks
     }
 }
 
@@ -133,18 +146,35 @@ impl Deref for CachedApp {
 
 impl CachedApp {
     fn new(app: App, signer: Option<Arc<SigningKey>>) -> Self {
-        let collection = |found: &sealwire_apps::Collection| Collection {
-            keys: Arc::clone(&app.token_keys),
-            map: app.map(found),
-            kind: found.rules.kind,
-            format: found.rules.format,
-            per_context: found.rules.scope == Scope::Context,
-            expires_s: found.rules.expires_s,
-        };
-        let collections = app.collections.iter();
-        let collections =
-            collections.map(|(name, found)| (name.as_str().into(), Arc::new(collection(found)))).collect();
-        Self { app, collections, masks: RoleMasks::default(), signer, signed: Mutex::default() }
+        let object_keys = Arc::new(ObjectKeys::new(app.number, &app.token_keys.object_index_secret()));
+        let (mut collections, mut objects) = (HashMap::new(), HashMap::new());
+        for (name, found) in &app.collections {
+            let (name, map) = (name.as_str(), app.map(found));
+            match &found.content {
+                CollectionContent::Tokens(rules) => {
+                    let collection = Collection {
+                        keys: Arc::clone(&app.token_keys),
+                        map,
+                        kind: rules.kind,
+                        format: rules.format,
+                        per_context: rules.scope == Scope::Context,
+                        expires_s: rules.expires_s,
+                    };
+                    collections.insert(name.into(), Arc::new(collection));
+                }
+                CollectionContent::Objects(schema) => {
+                    let collection = ObjectCollection {
+                        keys: Arc::clone(&app.keys),
+                        object_keys: Arc::clone(&object_keys),
+                        token_keys: Arc::clone(&app.token_keys),
+                        map,
+                        schema: Arc::clone(schema),
+                    };
+                    objects.insert(name.into(), Arc::new(collection));
+                }
+            }
+        }
+        Self { app, collections, objects, masks: RoleMasks::default(), signer, signed: Mutex::default() }
     }
 }
 

@@ -6,6 +6,7 @@ mod apps;
 mod bootstrap;
 mod refusal;
 mod roles;
+mod schema;
 mod views;
 
 pub use apps::{apps, change_app, change_collection, collections, export};

@@ -11,10 +11,12 @@ use crate::access::Authorizer;
 use crate::apps::{Apps, CachedApp};
 use crate::audit::Audit;
 use crate::io_fairness::IoFairness;
+use crate::objects::LocatedObjects;
 use crate::sweeper::{Ledger, Swept};
 use sealwire_config::Limits;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::failures::Failures;
+use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::Scheduler;
 use sealwire_jobs::tokens::Collection;
 use sealwire_jobs::tokens::store_io::Tokens;
@@ -38,6 +40,8 @@ pub struct Engine {
     pub io_fairness: IoFairness,
     /// The token store, where there is one.
     pub tokens: Option<Tokens>,
+    /// The object store, where there is one.
+    pub objects: Option<Objects>,
     /// Where calls are recorded.
     pub audit: Audit,
     /// Where spans of calls go.
@@ -84,9 +88,42 @@ impl Engine {
     /// No such app or collection, or an older generation than demanded.
     pub fn locate(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<Located, CallFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
-        let collection = permit.collection().and_then(|name| app.collection(name));
-        let collection = Arc::clone(collection.ok_or(CallFailure::NoCollection)?);
+        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let other_kind = || match app.objects(name) {
+            Some(_) => CallFailure::Param { name: "collection", rule: "must be one of tokens: this one has objects" },
+            None => CallFailure::NoCollection,
+        };
+        let collection = Arc::clone(app.collection(name).ok_or_else(other_kind)?);
         Ok(Located { generation, collection, app })
+    }
+
+    /// The collection of objects that is permitted.
+    ///
+    /// # Errors
+    ///
+    /// No such app or collection, or an older generation than demanded.
+    pub(crate) fn locate_objects(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<LocatedObjects, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let name = permit.collection().ok_or(CallFailure::NoCollection)?;
+        let other_kind = || match app.collection(name) {
+            Some(_) => CallFailure::Param { name: "collection", rule: "must be one of objects: this one has tokens" },
+            None => CallFailure::NoCollection,
+        };
+        let collection = Arc::clone(app.objects(name).ok_or_else(other_kind)?);
+        Ok(LocatedObjects { generation, collection, app })
+    }
+
+    /// The object store.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoTokens`] where there is none.
+    pub fn objects(&self) -> Result<&Objects, CallFailure> {
+        self.objects.as_ref().ok_or(CallFailure::NoTokens)
     }
 
     /// The token store.
@@ -133,8 +170,9 @@ impl Engine {
 
     /// The methods it serves. Any other does not exist here.
     pub fn methods(&self) -> Methods {
-        let served = Methods::DATA.without(Methods::OBJECTS);
-        if self.tokens.is_some() { served } else { served.without(Methods::TOKENS) }
+        let without = |methods: Methods, has_store, needed| if has_store { methods } else { methods.without(needed) };
+        let served = without(Methods::DATA, self.tokens.is_some(), Methods::TOKENS);
+        without(served, self.objects.is_some(), Methods::OBJECTS)
     }
 
     /// The time that a caller names, or the default, cut to the limit.

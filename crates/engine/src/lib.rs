@@ -13,6 +13,7 @@ pub mod frame_text;
 pub mod io_fairness;
 pub mod kek;
 pub mod key_warmer;
+pub mod objects;
 pub mod operation;
 pub mod operations;
 pub mod root;

@@ -17,12 +17,14 @@ use crate::access::RequestTarget;
 use crate::apps::{Apps, CachedApp};
 use crate::engine::{Engine, Located};
 use crate::frame_text::FrameText;
+use crate::objects::LocatedObjects;
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::{OperationKind, fields_max};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldErrors;
 use sealwire_jobs::job::StartFields;
+use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
 
@@ -121,6 +123,10 @@ pub type StoreRun<'a> = Pin<Box<dyn Future<Output = Result<(), CallFailure>> + S
 pub struct StoreContext<'a> {
     /// The token store.
     pub tokens: &'a Tokens,
+    /// The object store.
+    pub objects: &'a Objects,
+    /// Most bytes of a response.
+    pub reply_bytes_max: usize,
     /// The admission of the request.
     pub admission: &'a mut AdmissionPermit,
     /// Tells when to stop.
@@ -195,6 +201,10 @@ impl PlanContext<'_> {
 
     pub(crate) fn collection(&self) -> Result<Located, CallFailure> {
         self.engine.locate(self.permit, self.options.min_generation)
+    }
+
+    pub(crate) fn objects(&self) -> Result<LocatedObjects, CallFailure> {
+        self.engine.locate_objects(self.permit, self.options.min_generation)
     }
 
     pub(crate) fn fields_max(&self) -> usize {

@@ -7,6 +7,7 @@ mod detokenize;
 mod encrypt;
 mod immediate;
 mod mask;
+mod objects;
 mod public_keys;
 mod rewrap;
 mod sealing;
@@ -64,15 +65,19 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
         Call::Control(Control::PublicKeys(call)) => {
             (request.options_of_public_keys(&call), Box::new(public_keys::PublicKeys))
         }
-        // The scan knows no other control method on a data listener, and no method that the engine does not serve.
-        Call::Objects(_) | Call::Control(_) => return Err(CallError::Malformed),
+        Call::Objects(call) => {
+            (request.options_of_tokens(&call.map), Box::new(objects::ObjectsRequest::new(frame, &call.ask)))
+        }
+        // The scan knows no other control method on a data listener.
+        Call::Control(_) => return Err(CallError::Malformed),
     };
     Ok(Decoded::Data(options, operation))
 }
 
 /// Returns true if the method needs an in-flight permit and admission. Other methods cost no more than reading them.
 pub fn needs_admission(method: Method) -> bool {
-    method.takes_document() || Methods::TOKENS.contains(method) || method == Method::AppsPublicKeys
+    let stored = Methods::TOKENS.contains(method) || Methods::OBJECTS.contains(method);
+    method.takes_document() || stored || method == Method::AppsPublicKeys
 }
 
 /// The message that a request is decoded from.

@@ -4,12 +4,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_store::{
-    BatchLimits, Coalescer, ControlStore, Observer, StoreError, ThrottleBounds, TokenStore, WriteThrottle,
+    BatchLimits, Coalescer, ControlStore, ObjectStore, ObjectWriter, Observer, StoreError, ThrottleBounds, TokenStore,
+    WriteThrottle,
 };
 use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 
 use sealwire_config::{Config, Mode, Postgres};
+use sealwire_jobs::objects::Objects;
 use sealwire_jobs::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_telemetry::metrics::Metrics;
 
@@ -22,6 +24,8 @@ pub struct Stores {
     pub control: Arc<dyn ControlStore>,
     /// The rows of token maps; `None`: this engine keeps no tokens.
     pub tokens: Option<Arc<dyn TokenStore>>,
+    /// Objects of collections; `None`: this engine keeps none.
+    pub objects: Option<Arc<dyn ObjectStore>>,
     /// How many writes and look-ups of tokens it does at once.
     lanes: BatchLimits,
     embedded: Option<Arc<EmbeddedStore>>,
@@ -60,31 +64,42 @@ impl Stores {
                     Access::Change => FileStore::open(&state.file),
                 };
                 let control = Arc::new(blocking(open).await?);
-                Ok(Self { control, tokens: None, lanes: EMBEDDED_LANES, embedded: None, postgres: None })
+                let lanes = EMBEDDED_LANES;
+                Ok(Self { control, tokens: None, objects: None, lanes, embedded: None, postgres: None })
             }
             Mode::Embedded => {
                 let store = Arc::new(blocking(move || EmbeddedStore::open(&state.folder, &Options::default())).await?);
-                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
-                Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store), postgres: None })
+                let (control, lanes) = (Arc::clone(&store), EMBEDDED_LANES);
+                let (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>) = (store.clone(), store.clone());
+                let (tokens, objects) = (Some(tokens), Some(objects));
+                Ok(Self { control, tokens, objects, lanes, embedded: Some(store), postgres: None })
             }
             Mode::Postgres => {
                 let store = Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
+                let objects = Arc::clone(&store);
                 let lanes = BatchLimits { writers: config.postgres.writers, readers: config.postgres.readers };
-                Ok(Self { control, tokens: Some(tokens), lanes, embedded: None, postgres: Some(store) })
+                let (tokens, objects) = (Some(tokens as Arc<dyn TokenStore>), Some(objects as Arc<dyn ObjectStore>));
+                Ok(Self { control, tokens, objects, lanes, embedded: None, postgres: Some(store) })
             }
         }
     }
 
-    /// The token store as calls use it: what they ask goes together, and they write as fast as it keeps up.
-    /// No value is longer than that.
-    pub fn joined(&self, value_bytes_max: usize, metrics: &Arc<Metrics>) -> Option<Tokens> {
-        let store = Arc::clone(self.tokens.as_ref()?);
-        let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(metrics);
+    /// Returns the stores as requests use them: lookups and writes go in batches, and writes as fast as the store keeps up.
+    /// Rows of tokens and objects share one throttle. No token value is longer than `value_bytes_max`.
+    pub fn batched(&self, value_bytes_max: usize, metrics: &Arc<Metrics>) -> (Option<Tokens>, Option<Objects>) {
+        let observer = || -> Arc<dyn Observer> { Arc::<Metrics>::clone(metrics) };
         let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
         let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
-        let store = Coalescer::for_rows(store, self.lanes, row_bytes_max, observer);
-        Some(Tokens::new(store, throttle, row_bytes_max, Arc::clone(metrics)))
+        let tokens = self.tokens.as_ref().map(|store| {
+            let store = Coalescer::for_rows(Arc::clone(store), self.lanes, row_bytes_max, observer());
+            Tokens::new(store, throttle.clone(), row_bytes_max, Arc::clone(metrics))
+        });
+        let objects = self.objects.as_ref().map(|store| {
+            let writer = ObjectWriter::new(Arc::clone(store), self.lanes, observer());
+            Objects::new(writer, throttle.clone(), Arc::clone(metrics))
+        });
+        (tokens, objects)
     }
 
     /// Counts connections to a database: those that are there, and those that are not.

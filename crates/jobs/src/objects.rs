@@ -51,6 +51,11 @@ impl Objects {
         Self { writer, throttle, reads, sweeps, metrics }
     }
 
+    /// Returns the store, for control operations.
+    pub fn store(&self) -> &Arc<dyn ObjectStore> {
+        self.writer.store()
+    }
+
     /// Accepts nothing more. Returns when everything accepted is answered.
     pub async fn close(&self) {
         self.writer.close().await;

@@ -13,6 +13,7 @@ use crate::Values;
 /// First byte of the input: what is hashed. Bytes below are the lengths of prefixes.
 const KIND_CREATION: u8 = 0x80;
 const KIND_REQUEST: u8 = 0x81;
+const KIND_CURSOR: u8 = 0x82;
 
 /// The keyed hashes of one app's objects, derived once. Wiped on drop; `Debug` shows the app's number only.
 pub struct ObjectKeys {
@@ -54,6 +55,13 @@ impl ObjectKeys {
         encoded.extend_from_slice(&(values.encoded_bytes() as u64).to_be_bytes());
         values.encode(|_| true, &mut encoded);
         self.hash(KIND_CREATION, collection, [id, &encoded, &length(details), details])
+    }
+
+    /// Returns the hash that binds the cursor of a walk to the walk: `query` encodes what selects its objects, `id` is the
+    /// object before the next page.
+    #[must_use]
+    pub fn cursor_hash(&self, collection: u32, query: &[u8], id: &[u8; 16]) -> [u8; 16] {
+        self.hash(KIND_CURSOR, collection, [&length(query), query, id, &[]])
     }
 }
 

@@ -275,7 +275,8 @@ impl ControlService {
                 Ok(Applied { generation: changed.generation, key: changed.key })
             }
             Control::Collection(call) => {
-                let changed = control::change_collection(state, call).await?;
+                let objects = self.engine.objects.as_ref().map(|objects| &**objects.store());
+                let changed = control::change_collection(state, objects, call).await?;
                 changed.encode(out);
                 tracing::info!(
                     %principal, %method, app = call.app, collection = call.collection,

@@ -193,11 +193,13 @@ impl Server {
             Arc::new(move || spare.make_ready()),
         );
         metrics.watch_scheduler(scheduler.probe());
+        let (tokens, objects) = stores.batched(config.limits.token_value_bytes_max, &metrics);
         let engine = Arc::new(Engine {
             decider: Authorizer::new(&config.access, &apps, &metrics),
             apps: Arc::clone(&apps),
             scheduler,
-            tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
+            tokens,
+            objects,
             io_fairness: sealwire_engine::io_fairness::IoFairness::new(
                 tokio::runtime::Handle::current().metrics().num_workers(),
             ),
@@ -351,6 +353,9 @@ impl Server {
         }
         if let Some(tokens) = &self.engine.tokens {
             tokens.close().await;
+        }
+        if let Some(objects) = &self.engine.objects {
+            objects.close().await;
         }
         self.stores.close().await;
         let (admin, engine) = (self.admin, self.engine);

@@ -120,7 +120,7 @@ impl ControlTarget {
     pub(super) async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_collection(call).await?,
-            Self::File(control) => control::change_collection(control, &call).await?,
+            Self::File(control) => control::change_collection(control, None, &call).await?,
         })
     }
 }

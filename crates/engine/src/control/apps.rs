@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, CollectionRulesChange, Control, KeyKind, Target};
 use sealwire_crypto::{AppId, EpochLifetime, KeyPair, Suite, SuiteSet};
+use sealwire_objects::Schema;
+use sealwire_store::ObjectStore;
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::control::{
     AppCall, AppChanged, AppOperation, Apps, CollectionCall, CollectionChanged, CollectionOperation, Collections, Kind,
@@ -12,7 +14,7 @@ use sealwire_wire::control::{
 use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
 
 use super::refusal::{bad, of};
-use super::views;
+use super::{schema, views};
 use crate::suite;
 
 /// Entries on a page that names no limit.
@@ -117,8 +119,12 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
     changed.map(views::changed).map_err(of)
 }
 
-/// Every method that changes a collection.
-pub async fn change_collection(control: &Control, call: &CollectionCall<'_>) -> Result<CollectionChanged, RpcError> {
+/// Every method that changes a collection. `objects`: the store of objects; `None` if there are none.
+pub async fn change_collection(
+    control: &Control,
+    objects: Option<&dyn ObjectStore>,
+    call: &CollectionCall<'_>,
+) -> Result<CollectionChanged, RpcError> {
     let app = &app_id(call.app)?;
     let name = &CollectionName::new(call.collection).map_err(of)?;
     let gone = call.ask == CollectionOperation::Delete;
@@ -140,8 +146,15 @@ pub async fn change_collection(control: &Control, call: &CollectionCall<'_>) -> 
         &CollectionOperation::Set { expires_s, retention_s } => {
             control.change_rules(app, name, CollectionRulesChange { expires_s, retention_s }).await
         }
-        CollectionOperation::CreateObjects { .. } | CollectionOperation::Alter(_) => {
-            return Err(bad("this engine keeps no objects"));
+        CollectionOperation::CreateObjects { suite, properties, expires_s, retention_s } => {
+            let specs = properties.iter().map(schema::spec).collect::<Result<Vec<_>, _>>()?;
+            let suite = suite.map_or(Suite::Xaes, suite::from_wire);
+            let schema = Schema::new(suite, &specs).map_err(bad)?;
+            let schema = Schema { expires_s: *expires_s, retention_s: *retention_s, ..schema };
+            control.create_objects(app, name, schema).await
+        }
+        CollectionOperation::Alter(alter) => {
+            return schema::alter(control, objects, (app, name), schema::change(alter)?).await;
         }
         CollectionOperation::Delete => control.delete_collection(app, name).await,
     }

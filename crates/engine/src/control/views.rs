@@ -1,7 +1,10 @@
 //! Converts the store's types to those of control responses.
 
-use sealwire_apps::{AppChange, AppState, AppSummary, CollectionSummary, KeySummary, Target, TokenKeySummary};
+use sealwire_apps::{
+    AppChange, AppState, AppSummary, CollectionContent, CollectionSummary, KeySummary, Target, TokenKeySummary,
+};
 use sealwire_crypto::{EpochLifetime, KeyState, Origin, Suite};
+use sealwire_objects::Property;
 use sealwire_store::Instance;
 use sealwire_token::Format;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
@@ -40,7 +43,23 @@ pub(super) fn token_key_number(id: &str) -> Option<u32> {
 }
 
 pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
-    let rules = found.collection.rules;
+    let created_unix_s = found.collection.created_unix_s;
+    let rules = match &found.collection.content {
+        CollectionContent::Tokens(rules) => *rules,
+        CollectionContent::Objects(schema) => {
+            return wire::Collection {
+                app: found.app.as_str().into(),
+                collection: found.name.as_str().into(),
+                kind: "objects".into(),
+                suite: schema.suite.name().into(),
+                properties: schema.properties.iter().map(property).collect(),
+                expires_s: schema.expires_s,
+                retention_s: schema.retention_s,
+                created_unix_s,
+                ..wire::Collection::default()
+            };
+        }
+    };
     let (format, ends) = match rules.format {
         Format::Opaque => (TokenFormat::Opaque, None),
         Format::Uuid => (TokenFormat::Uuid, None),
@@ -60,7 +79,22 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
         properties: Vec::new(),
         expires_s: rules.expires_s,
         retention_s: rules.retention_s,
-        created_unix_s: found.collection.created_unix_s,
+        created_unix_s,
+    }
+}
+
+fn property(property: &Property) -> wire::Property {
+    let index = property.index.as_ref();
+    wire::Property {
+        name: property.name.as_str().into(),
+        property_type: property.property_type.name().into(),
+        nullable: property.nullable,
+        unique: property.unique,
+        index: index.is_some(),
+        bits: index.and_then(|index| index.bits),
+        prefixes: index.map_or_else(Vec::new, |index| index.prefixes.clone()),
+        encrypted: property.encrypted,
+        description: property.description.clone(),
     }
 }
 

@@ -141,7 +141,7 @@ impl StorePlan for TokensPlan {
 
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
         let Self { located: Located { generation, collection, .. }, request, .. } = *self;
-        let StoreContext { tokens, admission, cancel, deadline, out } = context;
+        let StoreContext { tokens, admission, cancel, deadline, out, .. } = context;
         let task = TokensTask { tokens, admission, cancel, collection, generation, deadline };
         Box::pin(task.answer(request, out))
     }

@@ -90,7 +90,16 @@ impl RoleMasks {
     ///
     /// [`CallFailure::RoleMask`] where the role's mask is none that this program knows.
     pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
-        match permit.sight() {
+        self.disclosure(permit.sight(), keys)
+    }
+
+    /// How values of that visibility are given.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RoleMasks::shown`].
+    pub fn disclosure(&self, shown: ValueVisibility<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
+        match shown {
             ValueVisibility::Clear => Ok(Disclosure::clear()),
             ValueVisibility::Masked(text) => Ok(Disclosure { mask: Some(self.mask(text, keys)?), masked: 0 }),
         }

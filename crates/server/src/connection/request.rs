@@ -300,8 +300,12 @@ async fn run(
             Task::Store(plan) => {
                 let mut out = Vec::new();
                 reply::begin(&mut out, request.msgid);
-                let (tokens, admission) = (engine.tokens()?, &mut admission);
-                let done = plan.run(StoreContext { tokens, admission, cancel, deadline, out: &mut out }).await;
+                let (tokens, objects, admission) = (engine.tokens()?, engine.objects()?, &mut admission);
+                let reply_bytes_max = engine.limits.reply_bytes_max;
+                let out_of = &mut out;
+                let context =
+                    StoreContext { tokens, objects, admission, cancel, deadline, reply_bytes_max, out: out_of };
+                let done = plan.run(context).await;
                 done.map(|()| out)
             }
         };

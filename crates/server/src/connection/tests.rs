@@ -65,6 +65,7 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
             Arc::new(|| false),
         ),
         tokens: None,
+        objects: None,
         io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
         audit,
         traces: Traces::default(),

@@ -102,7 +102,7 @@ pub struct PublicKeys {
 }
 
 /// The description of a collection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collection {
     /// Its app.
     pub app: String,

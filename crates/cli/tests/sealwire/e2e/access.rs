@@ -9,17 +9,19 @@ use sealwire_access::{
     Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key, role_key,
 };
 use sealwire_client::control::{
-    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
+    AlterCollection, AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page,
+    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
+    Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
-    Masking, Pem, Rewrap, RpcError, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
+    AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask,
+    MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap,
+    Tokenize, TokenizeOptions,
 };
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_store::{Commit, ControlStore};
-use sealwire_wire::{Call, TokensCall, TokensOperation, request};
+use sealwire_wire::{Call, ObjectsCall, ObjectsOperation, TokensCall, TokensOperation, request};
 use tokio::time::Instant;
 
 use crate::e2e::audit::records;
@@ -46,11 +48,7 @@ async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
 
 /// Gives a principal a role that grants every operation on those apps.
 pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
-    let grant = Grant {
-        operations: Operations::DATA.and(Operations::CONTROL),
-        apps: Names::of([apps]).unwrap(),
-        ..Grant::on_all(Operations::NONE)
-    };
+    let grant = Grant { apps: Names::of([apps]).unwrap(), ..Grant::on_all(Operations::DATA.and(Operations::CONTROL)) };
     let role = Role::new(caller, vec![grant]).unwrap();
     put(store, &role_key(role.name()), role.to_record()).await;
     let principal = Principal::from_text(caller).unwrap();
@@ -87,6 +85,8 @@ fn message(operation: Operation) -> Vec<u8> {
     let role = |ask| Control::Role(RoleCall { role: "spare", ask });
     let principal = |ask| Control::Principal(PrincipalCall { principal: "spare.internal", ask });
     let tokens = |ask| Call::Tokens(TokensCall { map: TokenMap::new(APP, "people"), ask });
+    let objects = |ask| Call::Objects(ObjectsCall { map: TokenMap::new(APP, "people"), ask });
+    let disclosure = PropertyDisclosure::default;
     // There is no such provider, and so the store stays without a root key, and is not sealed.
     let root = |ask| Call::Control(Control::Root(ask));
     let key = None;
@@ -126,6 +126,24 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::TokensExpire => tokens(TokensOperation::Expire { tokens: vec!["tok"], expires_s: None }),
         Operation::TokensArchive => tokens(TokensOperation::Archive(Sweep::default())),
         Operation::TokensPrune => tokens(TokensOperation::Prune(Sweep::default())),
+        Operation::ObjectsAdd => {
+            objects(ObjectsOperation::Add(AddObjects { objects: b"\x91\x80", ..AddObjects::default() }))
+        }
+        Operation::ObjectsGet => objects(ObjectsOperation::Get { ids: vec!["id"], disclosure: disclosure() }),
+        Operation::ObjectsUpdate => objects(ObjectsOperation::Update { changes: b"\x91\x80" }),
+        Operation::ObjectsDelete => objects(ObjectsOperation::Delete { ids: vec!["id"], versions: None }),
+        Operation::ObjectsQuery => {
+            let (disclosure, after, limit) = (disclosure(), None, None);
+            objects(ObjectsOperation::Query { clauses: b"\x91\x80", disclosure, after, limit })
+        }
+        Operation::ObjectsList => {
+            let (tag, expired_before, archived, after, limit) = (None, None, false, None, None);
+            let disclosure = disclosure();
+            objects(ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit })
+        }
+        Operation::ObjectsExpire => objects(ObjectsOperation::Expire { ids: vec!["id"], expires_s: None }),
+        Operation::ObjectsArchive => objects(ObjectsOperation::Archive(Sweep::default())),
+        Operation::ObjectsPrune => objects(ObjectsOperation::Prune(Sweep::default())),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
         Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
         Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::P256 })),
@@ -156,6 +174,10 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::CollectionsSet => {
             Call::Control(collection(CollectionOperation::Set { expires_s: Some(None), retention_s: None }))
         }
+        Operation::CollectionsAlter => {
+            let alter = AlterCollection { drop: vec!["name"], ..AlterCollection::default() };
+            Call::Control(collection(CollectionOperation::Alter(alter)))
+        }
         Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
         Operation::InstancesList => Call::Control(Control::Instances),
         Operation::RootStatus => root(RootOperation::Status),
@@ -183,6 +205,7 @@ fn message(operation: Operation) -> Vec<u8> {
     match call {
         Call::Control(call) => request::control(&mut out, 1, &call),
         Call::Tokens(call) => request::tokens(&mut out, 1, &call),
+        Call::Objects(call) => request::objects(&mut out, 1, &call),
         other => panic!("{other:?}"),
     }
     out
@@ -193,6 +216,8 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
     match operation {
         Operation::AppsCreate => Some(ErrorCode::Conflict),
         Operation::AppsImport => Some(ErrorCode::BadRequest),
+        // The collection has tokens, and so no schema.
+        Operation::CollectionsAlter => Some(ErrorCode::BadRequest),
         // The app publishes no key.
         Operation::AppsPublicKeys => Some(ErrorCode::NotFound),
         // The store has no root key, and no provider has the name that `root.init` gives.
@@ -240,7 +265,7 @@ fn missing(error: &RpcError) -> Option<String> {
 fn text(error: &RpcError, key: &str) -> Option<String> {
     error.details.iter().find(|detail| detail.key == key).map(|detail| match &detail.value {
         DetailValue::Text(text) => text.to_string(),
-        DetailValue::Number(_) => panic!("{error}"),
+        DetailValue::Number(_) | DetailValue::Errors(_) => panic!("{error}"),
     })
 }
 

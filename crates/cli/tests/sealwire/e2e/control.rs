@@ -47,11 +47,11 @@ fn app<'a>(app: &'a str, ask: AppOperation<'a>) -> AppCall<'a> {
     AppCall { app, ask }
 }
 
-fn collection(collection: &str, ask: CollectionOperation) -> CollectionCall<'_> {
+fn collection<'a>(collection: &'a str, ask: CollectionOperation<'a>) -> CollectionCall<'a> {
     CollectionCall { app: APP, collection, ask }
 }
 
-fn create(kind: Kind) -> CollectionOperation {
+fn create(kind: Kind) -> CollectionOperation<'static> {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
     CollectionOperation::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
 }
@@ -175,7 +175,7 @@ fn collections_are_made_set_and_removed() {
         let listed = operator.collections(APP, Page::default()).await.unwrap();
         assert_eq!(listed.collections.iter().map(|it| &*it.collection).collect::<Vec<_>>(), ["cards", "people"]);
         let never = CollectionOperation::Set { expires_s: Some(None), retention_s: None };
-        let set = operator.change_collection(collection("cards", never)).await.unwrap().collection.unwrap();
+        let set = operator.change_collection(collection("cards", never.clone())).await.unwrap().collection.unwrap();
         assert_eq!((set.expires_s, set.retention_s, set.last), (None, Some(0), Some(2)));
         let gone = operator.change_collection(collection("cards", CollectionOperation::Delete)).await.unwrap();
         assert_eq!((gone.collection, gone.generation), (None, listed.generation + 2));
@@ -198,7 +198,7 @@ fn collections_are_made_set_and_removed() {
             (collection("digits", digits), ErrorCode::BadRequest),
             (CollectionCall { app: "nobody", ..collection("c", create(Kind::Random)) }, ErrorCode::NotFound),
         ] {
-            assert_eq!(code(operator.change_collection(call).await), says, "{call:?}");
+            assert_eq!(code(operator.change_collection(call.clone()).await), says, "{call:?}");
         }
     });
 }

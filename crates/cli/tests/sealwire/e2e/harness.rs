@@ -17,7 +17,7 @@ use sealwire_jobs::inline_budget;
 use sealwire_msgpack::write;
 use sealwire_schedule::Cost;
 use sealwire_server::server::{Server, open_control};
-use sealwire_store::TokenStore;
+use sealwire_store::{ObjectStore, TokenStore};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -189,6 +189,19 @@ impl Harness {
     /// Starts another server on the state of the last one.
     pub(crate) async fn restart(&mut self) {
         let server = Server::start(&self.config).await.unwrap();
+        (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
+        self.server = Some(server);
+    }
+
+    /// Stops the server and starts another one with these stores of tokens and objects.
+    pub(crate) async fn restart_on<S: TokenStore + ObjectStore + 'static>(&mut self, store: Arc<S>) {
+        if let Some(server) = self.server.take() {
+            server.shutdown().await;
+        }
+        let mut opened = Stores::open(&self.config, stores::Access::Serve).await.unwrap();
+        opened.tokens = Some(store.clone());
+        opened.objects = Some(store);
+        let server = Server::start_with(&self.config, opened).await.unwrap();
         (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
         self.server = Some(server);
     }

@@ -22,6 +22,7 @@ mod instances;
 mod large;
 mod limits;
 mod masks;
+mod objects;
 mod outside;
 mod overload;
 mod pipelining;

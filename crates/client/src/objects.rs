@@ -1,0 +1,154 @@
+//! The requests on objects.
+//!
+//! A write whose response was lost may have been made. It is sent again only if that is safe: an addition with an
+//! idempotency key, and a change of the expiry.
+
+use bytes::Bytes;
+use sealwire_wire::{
+    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation, PropertyDisclosure, Sweep, TokenMap,
+    request,
+};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry::Course;
+
+/// Selects the objects that [`Client::objects_list`] returns, as `objects.list` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectListing<'a> {
+    /// Only those with this tag.
+    pub tag: Option<&'a str>,
+    /// Only those that expired before this, in seconds since 1970-01-01 UTC.
+    pub expired_before: Option<u64>,
+    /// Only archived ones; otherwise only others.
+    pub archived: bool,
+    /// The `next` of the page before.
+    pub after: Option<&'a str>,
+    /// Objects on the page at most, 1 to 500; `None` is 100.
+    pub limit: Option<u32>,
+}
+
+impl Client {
+    /// Adds objects: all of them or none. `add.objects` is a MessagePack array of maps of property names to values.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`; so for every method here.
+    pub async fn objects_add(&self, map: TokenMap<'_>, add: AddObjects<'_>) -> Result<ObjectsChanged, Error> {
+        request::check_payload(add.objects).map_err(Error::Payload)?;
+        let course = if add.idempotency_key.is_some() { Course::on_tokens() } else { Course::once_on_tokens() };
+        let result = self.objects(map, ObjectsOperation::Add(add), course).await?;
+        ObjectsChanged::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Returns objects by id.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_get(
+        &self,
+        map: TokenMap<'_>,
+        ids: &[&str],
+        disclosure: PropertyDisclosure<'_>,
+    ) -> Result<Objects, Error> {
+        let ask = ObjectsOperation::Get { ids: ids.to_vec(), disclosure };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+    }
+
+    /// Changes objects: all of them or none. `changes` is a MessagePack array of maps `{id, set, if_version?}`.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_update(&self, map: TokenMap<'_>, changes: &[u8]) -> Result<ObjectsChanged, Error> {
+        request::check_payload(changes).map_err(Error::Payload)?;
+        let result = self.objects(map, ObjectsOperation::Update { changes }, Course::once_on_tokens()).await?;
+        ObjectsChanged::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Removes objects permanently: all of them or none. `versions`: the version that each object must have.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_delete(
+        &self,
+        map: TokenMap<'_>,
+        ids: &[&str],
+        versions: Option<Vec<u64>>,
+    ) -> Result<Counted, Error> {
+        let ask = ObjectsOperation::Delete { ids: ids.to_vec(), versions };
+        Counted::decode(&self.objects(map, ask, Course::once_on_tokens()).await?).map_err(Error::Protocol)
+    }
+
+    /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array of maps `{property, eq |
+    /// in | prefix}`.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_query(
+        &self,
+        map: TokenMap<'_>,
+        clauses: &[u8],
+        disclosure: PropertyDisclosure<'_>,
+        after: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Objects, Error> {
+        request::check_payload(clauses).map_err(Error::Payload)?;
+        let ask = ObjectsOperation::Query { clauses, disclosure, after, limit };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+    }
+
+    /// Returns a page of a collection's objects.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_list(
+        &self,
+        map: TokenMap<'_>,
+        listing: ObjectListing<'_>,
+        disclosure: PropertyDisclosure<'_>,
+    ) -> Result<Objects, Error> {
+        let ObjectListing { tag, expired_before, archived, after, limit } = listing;
+        let ask = ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+    }
+
+    /// Sets when objects expire, in seconds from now; `None` removes the expiry.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_expire(
+        &self,
+        map: TokenMap<'_>,
+        ids: &[&str],
+        expires_s: Option<u64>,
+    ) -> Result<Counted, Error> {
+        let ask = ObjectsOperation::Expire { ids: ids.to_vec(), expires_s };
+        Counted::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+    }
+
+    /// Runs one step of archiving expired objects.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_archive(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+        let result = self.objects(map, ObjectsOperation::Archive(sweep), Course::on_tokens()).await?;
+        Counted::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Runs one step of removing archived objects permanently.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn objects_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+        let result = self.objects(map, ObjectsOperation::Prune(sweep), Course::on_tokens()).await?;
+        Counted::decode(&result).map_err(Error::Protocol)
+    }
+
+    async fn objects(&self, map: TokenMap<'_>, ask: ObjectsOperation<'_>, course: Course) -> Result<Bytes, Error> {
+        let deadline = self.deadline_of(map.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let map = TokenMap { deadline_ms: Some(left_ms), ..map };
+            request::objects(out, msgid, &ObjectsCall { map, ask: ask.clone() });
+        };
+        self.call(deadline, course, encode).await
+    }
+}

@@ -1,0 +1,196 @@
+//! `objects.get`, `objects.list`, and the objects that `objects.query` returns.
+
+use std::sync::Arc;
+
+use sealwire_crypto::OpenedSchedules;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::field_errors::FieldProblem;
+use sealwire_jobs::tokens::batch::each;
+use sealwire_jobs::tokens::{now, value_of};
+use sealwire_msgpack::TokenReader;
+use sealwire_objects::OpenedObject;
+use sealwire_store::{Filter, ObjectId, ObjectRow, ObjectStore, matching};
+use sealwire_wire::{Object, Objects};
+
+use super::query::Query;
+use super::{ListRequest, ObjectsRun};
+use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
+
+/// Requests to the store in one `objects.list` that brought fewer objects than were asked for.
+const PAGES_MAX: usize = 16;
+/// Bytes of an object's entry in a response besides its values.
+const ENTRY_BYTES: usize = 512;
+
+/// The properties that a response has.
+#[derive(Clone)]
+pub(super) struct ReadSpec {
+    pub(super) properties: Vec<DisclosedProperty>,
+    /// Schedules that are kept between requests.
+    pub(super) opened: Option<Arc<OpenedSchedules>>,
+}
+
+/// Selects the objects of a list.
+pub(super) struct ListSpec {
+    filter: Filter,
+    after: Option<ObjectId>,
+    limit: usize,
+}
+
+impl ListSpec {
+    pub(super) fn new(list: &ListRequest) -> Result<Self, CallFailure> {
+        let tag = list.tag.as_ref().map(|tag| tag.as_str().to_owned());
+        let filter = Filter { tag, expired_before: list.expired_before, archived: list.archived };
+        let after = list.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
+        Ok(Self { filter, after, limit: list.limit })
+    }
+}
+
+/// Parses the cursor of a walk in the order of ids, which is an id.
+pub(super) fn cursor(text: &str) -> Result<ObjectId, CallFailure> {
+    let rule = "must be the next of the page before";
+    parse_id(text).ok_or(CallFailure::Param { name: "after", rule })
+}
+
+impl ObjectsRun<'_> {
+    /// Returns live rows by id. The caller has reserved memory for them.
+    pub(super) async fn rows(&self, ids: Vec<ObjectId>) -> Result<Vec<Option<ObjectRow>>, CallFailure> {
+        let (view, now) = (self.located.view(), now());
+        let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
+        self.objects.read(view.map, ask).await
+    }
+
+    pub(super) async fn get(
+        &mut self,
+        ids: &[Option<ObjectId>],
+        reads: ReadSpec,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CallFailure> {
+        let mut objects = vec![None; ids.len()];
+        let known: Vec<(usize, ObjectId)> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
+        let most = self.objects.reserve(self.admission, known.len())?;
+        for some in known.chunks(most) {
+            let rows = self.rows(some.iter().map(|(_, id)| *id).collect()).await?;
+            let places: Vec<usize> =
+                some.iter().zip(&rows).filter(|(_, row)| row.is_some()).map(|((at, _), _)| *at).collect();
+            let opened = self.opened(rows.into_iter().flatten().collect(), &reads, None).await?;
+            places.into_iter().zip(opened).for_each(|(at, object)| objects[at] = object);
+        }
+        let missing = objects.iter().filter(|object| object.is_none()).count();
+        self.count(ids.len(), missing);
+        self.respond(objects, None, out)
+    }
+
+    pub(super) async fn list(
+        &mut self,
+        list: &ListSpec,
+        reads: ReadSpec,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CallFailure> {
+        let (view, mut after, mut objects, mut short) = (self.located.view(), list.after, Vec::new(), 0);
+        let room = self.objects.reserve(self.admission, list.limit)?;
+        while short < PAGES_MAX {
+            let (filter, most) = (list.filter.clone(), (list.limit - objects.len()).min(room));
+            let ask =
+                move |store: Arc<dyn ObjectStore>| async move { store.list_objects(view, &filter, after, most).await };
+            let page = self.objects.sweep(view.map, ask).await?;
+            short += usize::from(page.found.len() < most);
+            objects.extend(self.opened(page.found, &reads, None).await?);
+            after = page.next;
+            if after.is_none() || objects.len() >= list.limit {
+                break;
+            }
+        }
+        self.count(objects.len(), 0);
+        self.respond(objects, after.map(id_text), out)
+    }
+
+    pub(super) async fn query(&mut self, query: Query, reads: ReadSpec, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let view = self.located.view();
+        let (clauses, after, limit) = (query.clauses(), query.after, query.limit);
+        let ask =
+            move |store: Arc<dyn ObjectStore>| async move { matching(&*store, view, &clauses, after, limit).await };
+        let matches = self.objects.read(view.map, ask).await?;
+        let next = matches.page.next.map(|id| query.cursor(&self.located.collection, id));
+        let query = Arc::new(query);
+        let mut objects = Vec::new();
+        let room = self.objects.reserve(self.admission, matches.page.found.len())?;
+        for ids in matches.page.found.chunks(room) {
+            let rows = self.rows(ids.to_vec()).await?;
+            let rows = rows.into_iter().flatten().collect();
+            objects.extend(self.opened(rows, &reads, Some(&query)).await?.into_iter().filter(Option::is_some));
+        }
+        self.count(objects.len(), 0);
+        self.respond(objects, next, out)
+    }
+
+    /// Opens rows and writes the values that the response has. With a query, an object that does not match it is `None`.
+    async fn opened(
+        &mut self,
+        rows: Vec<ObjectRow>,
+        reads: &ReadSpec,
+        query: Option<&Arc<Query>>,
+    ) -> Result<Vec<Option<Object>>, CallFailure> {
+        let bytes: usize = rows.iter().map(|row| row.sealed.len() + ENTRY_BYTES).sum();
+        let growth: usize = reads.properties.iter().map(|of| of.disclosure.growth(rows.len(), bytes)).sum();
+        // Twice: as objects, and in the response.
+        let more = bytes.saturating_add(growth).saturating_mul(2);
+        self.objects.resize(self.admission, self.admission.bytes().saturating_add(more))?;
+        let (collection, mut reads, query) = (self.located.collection.clone(), reads.clone(), query.cloned());
+        let time = now();
+        let step = move |row: ObjectRow| {
+            if reads.properties.is_empty() && query.is_none() || !row.is_live(time) {
+                return Ok(Some(object(&row, Vec::new())));
+            }
+            let opened = collection.open(&row, reads.opened.clone()).map_err(|_| id_text(row.id))?;
+            if query.as_ref().is_some_and(|query| !query.is_met(&opened.values)) {
+                return Ok(None);
+            }
+            let shown = disclosed(&collection, &opened, &mut reads.properties);
+            Ok(Some(object(&row, shown)))
+        };
+        let opened: Vec<Result<Option<Object>, String>> =
+            each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, step).await?;
+        let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
+        opened.into_iter().map(|object| object.map_err(failed)).collect()
+    }
+
+    fn respond(
+        &self,
+        objects: Vec<Option<Object>>,
+        next: Option<String>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CallFailure> {
+        let generation = self.located.generation;
+        Objects { objects, next, generation }.encode(out);
+        let reply_bytes_max = self.reply_bytes_max;
+        if out.len() > reply_bytes_max { Err(CallFailure::ReplyTooLarge { reply_bytes_max }) } else { Ok(()) }
+    }
+}
+
+/// Writes the values that a response has. A property without a value is nil.
+fn disclosed(
+    collection: &ObjectCollection,
+    opened: &OpenedObject,
+    properties: &mut [DisclosedProperty],
+) -> Vec<(String, Vec<u8>)> {
+    debug_assert!(properties.len() <= collection.schema.properties.len());
+    let write = |property: &mut DisclosedProperty| {
+        let mut out = Vec::new();
+        match opened.values.get(property.number).and_then(|value| Some((value, TokenReader::new(value).token().ok()?)))
+        {
+            Some((value, token)) => {
+                let (datatype, plaintext) = value_of(token, value);
+                property.disclosure.write(datatype, plaintext, &mut out);
+            }
+            None => sealwire_msgpack::write::nil(&mut out),
+        }
+        (property.name.clone(), out)
+    };
+    properties.iter_mut().map(write).collect()
+}
+
+fn object(row: &ObjectRow, properties: Vec<(String, Vec<u8>)>) -> Object {
+    let ObjectRow { id, version, created, updated, expires, archived, .. } = *row;
+    Object { id: id_text(id), version, created, updated, expires, archived, tags: row.tags.clone(), properties }
+}

@@ -1,0 +1,190 @@
+//! An object between its values and its row: sealed with its index terms, and opened.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto::{CannotOpen, KeyVersion, OpenedSchedules};
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::objects::OBJECT_BYTES_MAX;
+use sealwire_objects::{ObjectBinding, OpenedObject, Property, Values, key_of, open, seal};
+use sealwire_store::{ObjectId, ObjectRow, Term};
+use sealwire_wire::{ErrorCode, ItemError};
+
+use super::payload::{Assignments, bad, place};
+use crate::objects::ObjectCollection;
+
+/// What a row has besides its values.
+pub(super) struct RowHead {
+    pub(super) id: ObjectId,
+    pub(super) version: u64,
+    pub(super) created: u64,
+    pub(super) updated: u64,
+    pub(super) expires: Option<u64>,
+    pub(super) tags: Vec<String>,
+    /// Hash of the request that added the object, if it had an idempotency key.
+    pub(super) creation: Option<[u8; 16]>,
+}
+
+/// Seals objects of a collection.
+#[derive(Clone)]
+pub(super) struct ObjectSealer {
+    pub(super) collection: Arc<ObjectCollection>,
+    recipient: Arc<KeyVersion>,
+}
+
+impl ObjectSealer {
+    /// Seals under the newest key of the collection's suite.
+    ///
+    /// # Errors
+    /// [`CallFailure::NoKey`].
+    pub(super) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
+        let recipient = collection.keys.newest(collection.schema.suite).cloned().ok_or(CallFailure::NoKey)?;
+        Ok(Self { collection, recipient })
+    }
+
+    /// Seals the values of an object. `kept`: terms of a schema that is not known here.
+    ///
+    /// # Errors
+    /// The errors of the object at `path`; [`SealError::Library`].
+    pub(super) fn row(
+        &self,
+        path: &str,
+        head: RowHead,
+        values: &Values,
+        kept: KeptTerms,
+    ) -> Result<ObjectRow, SealError> {
+        self.check(path, values)?;
+        let RowHead { id, version, created, updated, expires, tags, creation } = head;
+        let binding = self.binding(id, version, created);
+        let is_clear =
+            |number| self.collection.schema.properties.iter().any(|one| one.number == number && !one.encrypted);
+        let app = self.collection.keys.app();
+        let sealed =
+            seal(&binding, values, is_clear, creation, app, &self.recipient).map_err(|_| SealError::Library)?;
+        let key = key_of(&sealed).map(|(_, id)| *id.as_bytes()).ok_or(SealError::Library)?;
+        let KeptTerms { mut unique, terms: mut shared } = kept;
+        for property in &self.collection.schema.properties {
+            if let Some(value) = values.get(property.number) {
+                self.collection.terms(property, value, &mut unique, &mut shared);
+            }
+        }
+        for terms in [&mut unique, &mut shared] {
+            terms.sort_unstable();
+            terms.dedup();
+        }
+        let sealed = Bytes::from(sealed);
+        let (archived, subject) = (None, None);
+        Ok(ObjectRow {
+            id,
+            version,
+            created,
+            updated,
+            expires,
+            archived,
+            subject,
+            key,
+            tags,
+            unique,
+            terms: shared,
+            sealed,
+        })
+    }
+
+    fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
+        self.collection.binding(id, version, created)
+    }
+
+    /// Checks that no required value is missing, and the size.
+    fn check(&self, path: &str, values: &Values) -> Result<(), SealError> {
+        let required = self.collection.schema.properties.iter().filter(|property| !property.nullable);
+        let missing = required.filter(|property| values.get(property.number).is_none());
+        let missing = missing.map(|property| bad(place(path, property.name.as_str()), "must have a value"));
+        let mut errors: Vec<ItemError> = missing.collect();
+        if values.encoded_bytes() > OBJECT_BYTES_MAX {
+            let message = format!("the values of an object must have at most {OBJECT_BYTES_MAX} bytes").into();
+            errors.push(ItemError { path: path.to_owned(), code: ErrorCode::TooLarge, message });
+        }
+        if errors.is_empty() { Ok(()) } else { Err(SealError::Invalid(errors)) }
+    }
+}
+
+/// Why an object is not sealed.
+pub(super) enum SealError {
+    /// Parts of the request are to blame.
+    Invalid(Vec<ItemError>),
+    /// The object does not open: another key, or changed in the store.
+    CannotOpen,
+    /// The crypto library failed.
+    Library,
+}
+
+/// Terms of indexes that the schema in use does not know, because it is older than the row.
+#[derive(Default)]
+pub(super) struct KeptTerms {
+    unique: Vec<Term>,
+    terms: Vec<Term>,
+}
+
+impl KeptTerms {
+    /// Returns the terms of a row that an older schema must keep.
+    pub(super) fn of(collection: &ObjectCollection, row: &ObjectRow) -> Self {
+        let unknown =
+            |terms: &[Term]| terms.iter().filter(|term| term.index >= collection.schema.next_number).copied().collect();
+        Self { unique: unknown(&row.unique), terms: unknown(&row.terms) }
+    }
+}
+
+impl ObjectCollection {
+    fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
+        let (app, collection) = (self.map.app, self.map.collection);
+        ObjectBinding { app, collection, id: id.0, version, created, subject: None }
+    }
+
+    /// Appends the index terms of a value.
+    fn terms(&self, property: &Property, value: &[u8], unique: &mut Vec<Term>, shared: &mut Vec<Term>) {
+        let terms = self.object_keys.terms_of(self.map.collection, property, value);
+        let mut terms = terms.into_iter().map(|term| Term { index: term.index, hash: term.hash });
+        // Only the term of the whole value is unique.
+        if property.unique {
+            unique.extend(terms.next());
+        }
+        shared.extend(terms);
+    }
+
+    /// Opens a row.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub(super) fn open(
+        &self,
+        row: &ObjectRow,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<OpenedObject, CannotOpen> {
+        let binding = self.binding(row.id, row.version, row.created);
+        open(&binding, &row.sealed, Arc::clone(&self.keys), opened)
+    }
+}
+
+/// Applies assignments to the values of an object. Values of dropped properties are removed.
+pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignments: Assignments) {
+    for (number, value) in assignments {
+        match value {
+            Some(value) => drop(values.insert(number, value)),
+            None => drop(values.remove(number)),
+        }
+    }
+    for dropped in &collection.schema.dropped {
+        values.remove(dropped.number);
+    }
+}
+
+/// Creates the values of a new object.
+pub(super) fn values_of(assignments: Assignments) -> Values {
+    let mut values = Values::new();
+    for (number, value) in assignments {
+        if let Some(value) = value {
+            values.insert(number, value);
+        }
+    }
+    values
+}

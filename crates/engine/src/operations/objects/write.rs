@@ -1,0 +1,335 @@
+//! `objects.add`, `update`, `delete` and `expire`: all writes of a request, or none.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use sealwire_access::PropertyAccess;
+use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::tokens::batch::each;
+use sealwire_jobs::tokens::now;
+use sealwire_objects::Values;
+use sealwire_store::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten};
+use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
+
+use super::payload::{ObjectChange, ValueReader, bad, change, items, place};
+use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of};
+use super::{ObjectsRun, no_object};
+use crate::objects::{id_text, new_id};
+
+/// Attempts to update objects that other requests change at the same time.
+const TRIES_MAX: u32 = 8;
+
+/// The writes of a request.
+pub(super) enum WriteSpec {
+    Add {
+        objects: Bytes,
+        tags: Vec<String>,
+        expires_s: Option<u64>,
+        idempotency_key: Option<Bytes>,
+        access: PropertyAccess,
+    },
+    Update {
+        changes: Bytes,
+        access: PropertyAccess,
+    },
+    Delete {
+        ids: Vec<ObjectId>,
+        versions: Option<Vec<u64>>,
+    },
+    Expire {
+        ids: Vec<ObjectId>,
+        expires_s: Option<u64>,
+    },
+}
+
+impl ObjectsRun<'_> {
+    pub(super) async fn write(&mut self, spec: WriteSpec, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        match spec {
+            WriteSpec::Add { objects, tags, expires_s, idempotency_key, access } => {
+                let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let (created, created_ms) = (time.as_secs(), u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+                let expires_s = expires_s.or(self.located.collection.schema.expires_s);
+                let expires = expires_s.map(|seconds| created.saturating_add(seconds));
+                let add = AddSpec { tags, created, created_ms, expires, idempotency_key, access };
+                self.add(&objects, add, out).await
+            }
+            WriteSpec::Update { changes, access } => self.update(&changes, access, out).await,
+            WriteSpec::Delete { ids, versions } => {
+                let version = |at: usize| versions.as_ref().map(|versions| versions[at]);
+                let delete = |(at, id): (usize, &ObjectId)| ObjectWrite::Delete { id: *id, version: version(at) };
+                let writes = ids.iter().enumerate().map(delete).collect();
+                self.write_counted(writes, out).await
+            }
+            WriteSpec::Expire { ids, expires_s } => {
+                let expires = expires_s.map(|seconds| now().saturating_add(seconds));
+                let writes = ids.iter().map(|id| ObjectWrite::Expire { id: *id, expires }).collect();
+                self.write_counted(writes, out).await
+            }
+        }
+    }
+
+    /// Makes writes without values, and responds with their number.
+    async fn write_counted(&mut self, writes: Vec<ObjectWrite>, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        // Also a request without values takes its turn on the crypto threads.
+        each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, Vec::<()>::new(), |()| ()).await?;
+        let count = writes.len();
+        match self.write_group(writes).await? {
+            ObjectsWritten::Done => {
+                self.count(count, 0);
+                let generation = self.located.generation;
+                Counted { count: count as u64, missing: Vec::new(), next: None, generation }.encode(out);
+                Ok(())
+            }
+            ObjectsWritten::Conflicts(conflicts) => Err(self.conflicts(&conflicts)),
+        }
+    }
+
+    async fn write_group(&mut self, writes: Vec<ObjectWrite>) -> Result<ObjectsWritten, CallFailure> {
+        let bytes = writes.iter().filter_map(ObjectWrite::row).map(ObjectRow::bytes).sum::<usize>();
+        self.objects.resize(self.admission, self.admission.bytes().saturating_add(bytes))?;
+        let group = ObjectGroup { view: self.located.view(), writes };
+        self.objects.write(group, self.deadline).await
+    }
+
+    async fn add(&mut self, objects: &Bytes, spec: AddSpec, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let sealer = ObjectSealer::new(self.located.collection.clone())?;
+        let objects: Vec<(usize, Bytes)> = items(objects)?.into_iter().enumerate().collect();
+        let count = objects.len();
+        self.count(count, 0);
+        let is_idempotent = spec.idempotency_key.is_some();
+        let step = move |(position, object): (usize, Bytes)| spec.row(&sealer, position, &object);
+        let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, step).await?;
+        let rows = sealed(rows)?;
+        let added: Vec<(ObjectId, [u8; 16])> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
+        let writes = rows.into_iter().map(|(row, _)| ObjectWrite::Add(row)).collect();
+        let changed = match self.write_group(writes).await? {
+            ObjectsWritten::Done => added.iter().map(|(id, _)| version_of(*id, 1)).collect(),
+            ObjectsWritten::Conflicts(conflicts) => {
+                let exists = |(_, conflict): &(usize, ObjectConflict)| *conflict == ObjectConflict::Exists;
+                if !is_idempotent || !conflicts.iter().any(exists) {
+                    return Err(self.conflicts(&conflicts));
+                }
+                self.added_before(&added).await?
+            }
+        };
+        ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
+        Ok(())
+    }
+
+    /// Returns the objects that an earlier request with the idempotency key added.
+    async fn added_before(&mut self, added: &[(ObjectId, [u8; 16])]) -> Result<Vec<ObjectVersion>, CallFailure> {
+        let ids: Vec<ObjectId> = added.iter().map(|(id, _)| *id).collect();
+        let mut found = Vec::with_capacity(ids.len());
+        let before = self.admission.bytes();
+        let most = self.objects.reserve(self.admission, ids.len())?;
+        for ids in ids.chunks(most) {
+            let rows = self.rows(ids.to_vec()).await?;
+            let collection = self.located.collection.clone();
+            let step = move |row: Option<ObjectRow>| {
+                let row = row?;
+                Some((row.version, collection.open(&row, None).ok()?.creation))
+            };
+            found.extend(each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, step).await?);
+        }
+        self.objects.resize(self.admission, before)?;
+        let other = |position: usize| ItemError {
+            path: format!("$[{position}]"),
+            code: ErrorCode::Conflict,
+            message: "the idempotency key belongs to other objects, or some of its objects are gone".into(),
+        };
+        let pairs = added.iter().zip(&found).enumerate();
+        let is_same = |found: &Option<(u64, Option<[u8; 16]>)>, creation: &[u8; 16]| {
+            found.as_ref().is_some_and(|(_, found)| found.as_ref() == Some(creation))
+        };
+        let wrong = pairs.filter(|(_, ((_, creation), found))| !is_same(found, creation));
+        let errors: Vec<ItemError> = wrong.map(|(position, _)| other(position)).collect();
+        if !errors.is_empty() {
+            return Err(CallFailure::Items { errors });
+        }
+        let versions = added.iter().zip(found).filter_map(|((id, _), found)| Some(version_of(*id, found?.0)));
+        Ok(versions.collect())
+    }
+
+    async fn update(&mut self, changes: &Bytes, access: PropertyAccess, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let sealer = ObjectSealer::new(self.located.collection.clone())?;
+        let changes = items(changes)?;
+        self.count(changes.len(), 0);
+        let read = |(position, item): (usize, &Bytes)| {
+            let ObjectChange { id, if_version, set } = change(&format!("$[{position}]"), item)?;
+            Ok(UpdateSpec { position, id, if_version, set: item.slice_ref(set) })
+        };
+        let specs: Vec<Result<UpdateSpec, ItemError>> = changes.iter().enumerate().map(read).collect();
+        let errors: Vec<ItemError> = specs.iter().filter_map(|spec| spec.as_ref().err().cloned()).collect();
+        if !errors.is_empty() {
+            return Err(CallFailure::Items { errors });
+        }
+        let specs: Vec<UpdateSpec> = specs.into_iter().flatten().collect();
+        check_distinct(&specs)?;
+        let before = self.admission.bytes();
+        for tries in 1.. {
+            let rows = self.updated_rows(&sealer, &specs, &access).await?;
+            let changed = rows.iter().map(|row| version_of(row.id, row.version)).collect();
+            match self.write_group(rows.into_iter().map(ObjectWrite::Replace).collect()).await? {
+                ObjectsWritten::Done => {
+                    ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
+                    return Ok(());
+                }
+                ObjectsWritten::Conflicts(conflicts) => {
+                    let is_race = |(at, conflict): &(usize, ObjectConflict)| {
+                        matches!(conflict, ObjectConflict::Version { .. }) && specs[*at].if_version.is_none()
+                    };
+                    if tries >= TRIES_MAX || !conflicts.iter().all(is_race) {
+                        return Err(self.conflicts(&conflicts));
+                    }
+                    self.objects.resize(self.admission, before)?;
+                }
+            }
+        }
+        Err(CallFailure::Internal("the last attempt returns"))
+    }
+
+    /// Returns the rows of objects with their changes.
+    async fn updated_rows(
+        &mut self,
+        sealer: &ObjectSealer,
+        specs: &[UpdateSpec],
+        access: &PropertyAccess,
+    ) -> Result<Vec<ObjectRow>, CallFailure> {
+        let (mut updated, most) = (Vec::with_capacity(specs.len()), self.objects.reserve(self.admission, specs.len())?);
+        let time = now();
+        for specs in specs.chunks(most) {
+            let rows = self.rows(specs.iter().map(|spec| spec.id).collect()).await?;
+            let jobs: Vec<(UpdateSpec, Option<ObjectRow>)> = specs.iter().cloned().zip(rows).collect();
+            let (sealer, access) = (sealer.clone(), access.clone());
+            let step = move |(spec, row): (UpdateSpec, Option<ObjectRow>)| spec.row(&sealer, &access, row, time);
+            updated.extend(each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, step).await?);
+        }
+        sealed(updated)
+    }
+
+    fn conflicts(&self, conflicts: &[(usize, ObjectConflict)]) -> CallFailure {
+        let schema = &self.located.collection.schema;
+        let error = |(position, conflict): &(usize, ObjectConflict)| {
+            let path = format!("$[{position}]");
+            let conflict_at =
+                |path, message: &str| ItemError { path, code: ErrorCode::Conflict, message: message.to_owned().into() };
+            match conflict {
+                ObjectConflict::Absent => no_object(*position),
+                ObjectConflict::Exists => conflict_at(path, "an object of this id exists"),
+                ObjectConflict::Version { found } => conflict_at(path, &format!("the object has version {found}")),
+                ObjectConflict::Unique { index } => {
+                    let has_index = |property: &&sealwire_objects::Property| {
+                        property.index.as_ref().is_some_and(|of| of.number == *index)
+                    };
+                    let property = schema.properties.iter().find(has_index);
+                    let path = property.map_or(path.clone(), |property| place(&path, property.name.as_str()));
+                    conflict_at(path, "another object has this value")
+                }
+            }
+        };
+        CallFailure::Items { errors: conflicts.iter().map(error).collect() }
+    }
+}
+
+/// What objects of an `objects.add` have in common.
+struct AddSpec {
+    tags: Vec<String>,
+    created: u64,
+    created_ms: u64,
+    expires: Option<u64>,
+    idempotency_key: Option<Bytes>,
+    access: PropertyAccess,
+}
+
+impl AddSpec {
+    /// Returns the row of an object, and the hash of its values.
+    fn row(&self, sealer: &ObjectSealer, position: usize, object: &[u8]) -> Result<(ObjectRow, [u8; 16]), SealError> {
+        let path = format!("$[{position}]");
+        let reader = ValueReader { collection: &sealer.collection, access: &self.access };
+        let values = values_of(reader.read(&path, object).map_err(SealError::Invalid)?);
+        let (collection, keys) = (sealer.collection.map.collection, &sealer.collection.object_keys);
+        let id = match &self.idempotency_key {
+            Some(key) => ObjectId(keys.id_of_request(collection, key, position as u32)),
+            None => new_id(self.created_ms, position),
+        };
+        let creation = keys.creation_hash(collection, &id.0, &values, self.tags.join("\0").as_bytes());
+        let head = RowHead {
+            id,
+            version: 1,
+            created: self.created,
+            updated: self.created,
+            expires: self.expires,
+            tags: self.tags.clone(),
+            creation: self.idempotency_key.is_some().then_some(creation),
+        };
+        Ok((sealer.row(&path, head, &values, KeptTerms::default())?, creation))
+    }
+}
+
+/// A change of one object. Cheap to copy: its values are a part of the message.
+#[derive(Clone)]
+struct UpdateSpec {
+    position: usize,
+    id: ObjectId,
+    if_version: Option<u64>,
+    set: Bytes,
+}
+
+impl UpdateSpec {
+    fn row(
+        &self,
+        sealer: &ObjectSealer,
+        access: &PropertyAccess,
+        row: Option<ObjectRow>,
+        time: u64,
+    ) -> Result<ObjectRow, SealError> {
+        let (path, collection) = (format!("$[{}]", self.position), &sealer.collection);
+        let row = row.ok_or_else(|| SealError::Invalid(vec![no_object(self.position)]))?;
+        if self.if_version.is_some_and(|version| version != row.version) {
+            let message = format!("the object has version {}", row.version).into();
+            return Err(SealError::Invalid(vec![ItemError { path, code: ErrorCode::Conflict, message }]));
+        }
+        let opened = collection.open(&row, None).map_err(|_| SealError::CannotOpen)?;
+        let reader = ValueReader { collection, access };
+        let assignments = reader.read(&format!("{path}.set"), &self.set).map_err(SealError::Invalid)?;
+        let mut values: Values = opened.values;
+        assign(collection, &mut values, assignments);
+        let kept = KeptTerms::of(collection, &row);
+        let ObjectRow { id, version, created, expires, tags, .. } = row;
+        let (version, updated) = (version + 1, time.max(created));
+        let head = RowHead { id, version, created, updated, expires, tags, creation: opened.creation };
+        sealer.row(&path, head, &values, kept)
+    }
+}
+
+fn check_distinct(specs: &[UpdateSpec]) -> Result<(), CallFailure> {
+    let mut ids: Vec<(ObjectId, usize)> = specs.iter().map(|spec| (spec.id, spec.position)).collect();
+    ids.sort_unstable();
+    let twice = ids.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    let errors: Vec<ItemError> =
+        twice.map(|pair| bad(format!("$[{}]", pair[1].1), "the request names this object twice")).collect();
+    if errors.is_empty() { Ok(()) } else { Err(CallFailure::Items { errors }) }
+}
+
+/// Returns the sealed rows, or the errors of all objects.
+fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, CallFailure> {
+    let (mut sealed, mut errors) = (Vec::with_capacity(rows.len()), Vec::new());
+    for (position, row) in rows.into_iter().enumerate() {
+        match row {
+            Ok(row) => sealed.push(row),
+            Err(SealError::Invalid(more)) => errors.extend(more),
+            Err(SealError::CannotOpen) => errors.push(ItemError {
+                path: format!("$[{position}]"),
+                code: ErrorCode::CannotOpen,
+                message: "cannot open".into(),
+            }),
+            Err(SealError::Library) => return Err(CallFailure::Internal("the crypto library failed")),
+        }
+    }
+    if errors.is_empty() { Ok(sealed) } else { Err(CallFailure::Items { errors }) }
+}
+
+fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
+    ObjectVersion { id: id_text(id), version }
+}
