@@ -10,7 +10,7 @@ use super::model::{
     CollectionSummary,
 };
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
-use super::{Control, RecordEdit, unix_s};
+use super::{Control, RecordEdit, dropped_property, unix_s};
 use sealwire_store::{MapId, StoreError};
 
 impl Control {
@@ -103,7 +103,7 @@ impl Control {
             Ok(changed.reused.map(|generation| (map, generation)))
         });
         let Some((map, generation)) = reused.await? else { return Ok(None) };
-        self.check_reuse(Some(generation), &key).await?;
+        self.check_reuse(Some(generation), &dropped_property(&key)).await?;
         Ok(Some((map, generation)))
     }
 

@@ -478,8 +478,9 @@ impl Control {
 
     /// Commits an edit. Returns `None`, after a pause, if another change was committed first.
     async fn commit<T>(&self, edit: PreparedEdit<T>, tries: u32) -> Result<Option<(u64, T)>, StoreError> {
-        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made, .. } } = edit;
-        self.check_reuse(tombstone, &key).await?;
+        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made, reused } } = edit;
+        let property = reused.map(|_| dropped_property(&key));
+        self.check_reuse(tombstone, property.as_deref().unwrap_or(&key)).await?;
         match self.store.commit(base, &key, record.as_deref()).await? {
             Commit::Done(generation) => Ok(Some((generation, made))),
             Commit::Moved => {
@@ -504,6 +505,11 @@ impl Control {
         let live = self.instances().await?.into_iter();
         Ok(live.filter(|instance| instance.generation < generation).map(|instance| instance.id).collect())
     }
+}
+
+/// Names a property that was dropped, for errors.
+fn dropped_property(collection_key: &str) -> String {
+    format!("a property of {collection_key} with this name")
 }
 
 /// Rejects settings under which requests that name no suite could not be encrypted, or not be decrypted again.

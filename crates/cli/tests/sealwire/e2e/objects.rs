@@ -97,6 +97,17 @@ impl Vault {
         Ok(changed.generation)
     }
 
+    /// Alters the schema as soon as every live engine has caught up.
+    async fn alter_waiting(&self, alter: AlterCollection<'_>) {
+        let end = tokio::time::Instant::now() + std::time::Duration::from_secs(120);
+        while let Err(error) = self.alter(alter.clone()).await {
+            let error = rpc_error::<()>(Err(error));
+            assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some(), "{error}");
+            assert!(tokio::time::Instant::now() < end, "{error}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
     async fn add(&self, objects: &str) -> Result<Vec<ObjectVersion>, sealwire_client::Error> {
         self.add_as(objects, AddObjects::default()).await
     }

@@ -37,10 +37,8 @@ fn properties_come_and_go_under_objects() {
             assert_eq!(code(vault.client.objects_get(map(), &[&id], named).await), ErrorCode::BadRequest);
             assert_eq!(code(vault.add(r#"[{"email": "b@example.com", "age": 1}]"#).await), ErrorCode::BadRequest);
             // The name with another type: nothing of the dropped values appears.
-            vault
-                .alter(add_property(PropertySpec { index: true, ..PropertySpec::new("age", "string") }))
-                .await
-                .unwrap();
+            let age = PropertySpec { index: true, ..PropertySpec::new("age", "string") };
+            vault.alter_waiting(add_property(age)).await;
             assert_eq!(
                 (vault.value(&id, "age").await, vault.value(&id, "nick").await),
                 ("null".into(), "\"Annie\"".into())
