@@ -377,4 +377,6 @@ impl EmbeddedStore {
 }
 
 #[cfg(test)]
+mod object_tests;
+#[cfg(test)]
 mod tests;

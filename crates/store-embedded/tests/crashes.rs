@@ -1,9 +1,13 @@
 //! The embedded store under load in a child process that is killed at random moments, and on a disk that is full.
 //!
-//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
+//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows. The
+//! same holds for objects and their terms (see `objects`).
 //! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 #![allow(clippy::print_stdout, reason = "helpers of tests, which the lint only recognizes in unit tests")]
+
+#[path = "crashes/objects.rs"]
+mod objects;
 
 use std::collections::HashMap;
 use std::env;
@@ -64,12 +68,17 @@ struct Acknowledged {
     rows: HashMap<TokenId, Option<Fingerprint>>,
     by_fingerprint: HashMap<Fingerprint, TokenId>,
     generation: u64,
+    objects: objects::Acknowledged,
 }
 
 impl Acknowledged {
     fn add(&mut self, line: &str) {
         let number = |text: &str| u128::from_str_radix(text, 16).expect("hexadecimal").to_be_bytes();
-        match line.split(' ').collect::<Vec<_>>()[..] {
+        let line = line.split(' ').collect::<Vec<_>>();
+        if self.objects.add(&line) {
+            return;
+        }
+        match line[..] {
             ["row", id] => drop(self.rows.insert(TokenId(number(id)), None)),
             ["row", id, fingerprint] => {
                 let (id, fingerprint) = (TokenId(number(id)), Fingerprint(number(fingerprint)));
@@ -103,6 +112,7 @@ fn acknowledged_writes_survive_kills() {
         let rows = runtime().block_on(verify(folder.path(), &acknowledged));
         println!("round {round}: {} rows acknowledged, {rows} found", acknowledged.rows.len());
     }
+    assert!(acknowledged.objects.count() > 0);
 }
 
 fn start(mut command: Command, role: &str, folder: &Path, round: u64) -> (std::process::Child, child::Reports) {
@@ -143,6 +153,8 @@ async fn verify(folder: &Path, acknowledged: &Acknowledged) -> usize {
     let record =
         control.records.get("app/a").map(|record| u64::from_be_bytes(record[..].try_into().expect("a number")));
     assert_eq!(record.unwrap_or(0), control.generation, "record and generation differ");
+    let objects = objects::verify(&store, &acknowledged.objects).await;
+    println!("{} groups of objects acknowledged, {objects} objects found", acknowledged.objects.count());
     store.close().await;
     rows.len()
 }
@@ -169,6 +181,12 @@ async fn load(folder: &Path) {
             for call in 0.. {
                 write(&store, round, task, call).await.unwrap_or_else(|error| panic!("{error}"));
             }
+        });
+    }
+    for task in 0..objects::TASKS {
+        let store = store.clone();
+        tokio::spawn(async move {
+            objects::load(&store, round, task).await.unwrap_or_else(|error| panic!("{error}"));
         });
     }
     loop {
