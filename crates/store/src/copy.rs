@@ -1,16 +1,21 @@
-//! Copies a whole store to another, empty store: control records unchanged, and every row in any state.
+//! Copies a whole store to another, empty store: control records unchanged, every token row and every object in any
+//! state, and the fences of maps.
 //!
 //! During the copy, the target holds no control records except a mark, so that no engine uses it as a store. Then both
-//! sides are read in order and every row is compared. Only after that do the records replace the mark, under a
-//! generation not below the source's. An interrupted copy can be resumed. At most two pages of rows are in memory.
+//! sides are read in order and every row, object and fence is compared. Only after that do the records replace the mark,
+//! under a generation not below the source's. An interrupted copy can be resumed. At most two pages of rows or objects
+//! are in memory.
 
 use std::collections::BTreeMap;
 
 use crate::control::{Commit, ControlStore, Snapshot, everything};
-use crate::tokens::{MapId, Row, TokenId, TokenStore};
-use crate::{LIVE_AGE_MAX, StoreError};
+use crate::{LIVE_AGE_MAX, MapId, ObjectRow, ObjectStore, Row, StoreError, TokenStore};
 
 mod compare;
+mod kinds;
+
+use compare::Compared;
+use kinds::{CopiedRow, Position, end_of};
 
 pub use compare::{Differences, How};
 
@@ -18,33 +23,35 @@ pub use compare::{Differences, How};
 /// valid in the same generation.
 pub const HEAD: &str = "head";
 
-/// Rows per read and write.
+/// Rows or objects per read and write.
 const PAGE_ROWS: usize = 1_000;
 /// Key of the record that marks an unfinished copy. It stands in for all other records.
 pub const MARK: &str = "copy";
 
-/// Control state and token maps of one store.
+/// Control state, token maps and object collections of one store.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
     /// Control state of the store.
     pub control: &'a dyn ControlStore,
     /// Token maps of the store.
     pub tokens: &'a dyn TokenStore,
+    /// Object collections of the store.
+    pub objects: &'a dyn ObjectStore,
 }
 
 impl<'a> Side<'a> {
-    /// Wraps a store that implements both traits.
-    pub fn of(store: &'a (impl ControlStore + TokenStore)) -> Self {
-        Self { control: store, tokens: store }
+    /// Wraps a store that implements all traits.
+    pub fn of(store: &'a (impl ControlStore + TokenStore + ObjectStore)) -> Self {
+        Self { control: store, tokens: store, objects: store }
     }
 }
 
-/// Progress of a copy, in rows from the beginning.
+/// Progress of a copy: the sum of token rows and objects from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Number of rows in the target.
+    /// Number of rows and objects in the target.
     Copied(u64),
-    /// Number of rows that were read back and compared.
+    /// Number of rows and objects that were read back and compared.
     Compared(u64),
 }
 
@@ -53,8 +60,10 @@ pub enum Progress {
 pub struct Copied {
     /// Number of control records.
     pub records: u64,
-    /// Number of rows in any state.
+    /// Number of token rows in any state.
     pub rows: u64,
+    /// Number of objects in any state.
+    pub objects: u64,
     /// Generation of the target after the copy.
     pub generation: u64,
     /// True if the copy resumed an interrupted one.
@@ -152,9 +161,11 @@ pub async fn copy(
         return Err(CopyError::SourceUnfinished);
     }
     let (base, resumed) = mark(&state, to).await?;
-    copy_rows(from, to, resumed, progress).await?;
-    let rows = compare::rows(from.tokens, to.tokens, progress).await?;
-    // An engine that started during the copy can have created tokens behind the compared rows.
+    copy_fences(from, to).await?;
+    let rows = copy_rows::<Row>(from, to, resumed, 0, progress).await?;
+    copy_rows::<ObjectRow>(from, to, resumed, rows, progress).await?;
+    let Compared { rows, objects } = compare::contents(from, to, progress).await?;
+    // An engine that started during the copy can have created tokens or objects behind the compared ones.
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
     if everything(from.control).await.map_err(at(End::Source))? != state {
@@ -165,7 +176,7 @@ pub async fn copy(
     };
     let there = everything(to.control).await.map_err(at(End::Target))?;
     compare::states(&state, &there)?;
-    Ok(Copied { records: state.records.len() as u64, rows, generation, resumed })
+    Ok(Copied { records: state.records.len() as u64, rows, objects, generation, resumed })
 }
 
 async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
@@ -187,9 +198,7 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
         let what = format!("it has {} control records, such as {key:?}", there.records.len());
         return Err(CopyError::NotEmpty { what });
     }
-    if !to.tokens.scan(None, 1).await.map_err(at(End::Target))?.is_empty() {
-        return Err(CopyError::NotEmpty { what: "it has rows of token maps".to_owned() });
-    }
+    check_empty(to).await?;
     if there.generation + 1 >= state.generation && state.records.contains_key(HEAD) {
         return Err(CopyError::Generation { from: state.generation, target: there.generation });
     }
@@ -211,33 +220,65 @@ fn fingerprint(state: &Snapshot) -> Vec<u8> {
     format!("{{\"format\":1,\"of\":\"{:032x}\"}}", hash.digest128()).into_bytes()
 }
 
-/// Position of a row in the order of maps and ids.
-type RowPlace = (MapId, TokenId);
-
-fn end_of(page: &[(MapId, Row)]) -> Option<RowPlace> {
-    page.last().map(|(map, row)| (*map, row.id))
+/// Rejects a target that has rows, objects or fences.
+async fn check_empty(to: Side<'_>) -> Result<(), CopyError> {
+    let found = if !to.tokens.scan(None, 1).await.map_err(at(End::Target))?.is_empty() {
+        "rows of token maps"
+    } else if !to.objects.scan_objects(None, 1).await.map_err(at(End::Target))?.is_empty() {
+        "objects of collections"
+    } else if !to.objects.fences().await.map_err(at(End::Target))?.is_empty() {
+        "fences of collections"
+    } else {
+        return Ok(());
+    };
+    Err(CopyError::NotEmpty { what: format!("it has {found}") })
 }
 
-/// Writes every page to the target. When resuming, equal rows that exist in the target are not written again.
-async fn copy_rows(
+/// Raises the fences of the target to those of the source.
+async fn copy_fences(from: Side<'_>, to: Side<'_>) -> Result<(), CopyError> {
+    for (map, generation) in from.objects.fences().await.map_err(at(End::Source))? {
+        to.objects.raise_fence(map, generation).await.map_err(at(End::Target))?;
+    }
+    Ok(())
+}
+
+/// Writes every page to the target. When resuming, equal rows that exist in the target are not written again. `count` is
+/// the number of rows of other kinds that were copied before. Returns the sum.
+async fn copy_rows<R: CopiedRow>(
     from: Side<'_>,
     to: Side<'_>,
     resumed: bool,
+    mut count: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<(), CopyError> {
-    let (mut after, mut count, mut may_be_there) = (None, 0, resumed);
+) -> Result<u64, CopyError> {
+    let (mut after, mut may_be_there) = (None, resumed);
     loop {
-        let page = from.tokens.scan(after, PAGE_ROWS).await.map_err(at(End::Source))?;
-        let Some(last) = end_of(&page) else { return Ok(()) };
-        if may_be_there {
-            let there = to.tokens.scan(after, page.len()).await.map_err(at(End::Target))?;
-            may_be_there = there == page;
-        }
+        let page = R::scan(from, after, PAGE_ROWS).await.map_err(at(End::Source))?;
+        let Some(last) = end_of(&page) else { return Ok(count) };
+        may_be_there = may_be_there && holds(to, after, &page).await.map_err(at(End::Target))?;
         if !may_be_there {
-            to.tokens.put(&page).await.map_err(at(End::Target))?;
+            R::put(to, &page).await.map_err(at(End::Target))?;
         }
         after = Some(last);
         count += page.len() as u64;
         progress(Progress::Copied(count));
     }
+}
+
+/// Returns true if a side has exactly the rows of `page` behind `after`, up to the last one of `page`. The pages of two
+/// stores can end at different sizes.
+async fn holds<R: CopiedRow>(
+    side: Side<'_>,
+    mut after: Option<Position<R>>,
+    mut page: &[(MapId, R)],
+) -> Result<bool, StoreError> {
+    while !page.is_empty() {
+        let there = R::scan(side, after, page.len()).await?;
+        if there.is_empty() || !page.starts_with(&there) {
+            return Ok(false);
+        }
+        after = end_of(&there);
+        page = &page[there.len()..];
+    }
+    Ok(true)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_store::copy::{Progress, Side, copy};
+use sealwire_store::copy::{Copied, Progress, Side, copy};
 use serde_json::json;
 
 use super::Failure;
@@ -22,7 +22,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Copy apps, keys, collections and tokens from one store to another, which must be empty, and compare every row
+    /// Copy apps, keys, collections, tokens and objects from one store to another, which must be empty, and compare them
     ///
     /// Stop the engines of both first. An interrupted copy continues when the command is started again. The keys stay
     /// sealed under their key-encryption key: give engines on the copy the same one.
@@ -56,40 +56,66 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Failure> {
-    let (Some(from), Some(to)) = (&source.tokens, &target.tokens) else {
+    let (Some(from), Some(to)) = (side(source), side(target)) else {
         return Err("a stateless configuration keeps no tokens: `sealwire apps export` writes its file".into());
     };
-    let from = Side { control: &*source.control, tokens: &**from };
-    let to = Side { control: &*target.control, tokens: &**to };
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     bar.enable_steady_tick(Duration::from_millis(100));
     let mut copied = 0;
     let done = copy(from, to, &mut |progress| match progress {
-        Progress::Copied(rows) => {
-            copied = rows;
-            bar.set_message(format!("{rows} rows copied"));
+        Progress::Copied(sum) => {
+            copied = sum;
+            bar.set_message(format!("{sum} rows and objects copied"));
         }
-        Progress::Compared(rows) => {
+        Progress::Compared(sum) => {
             // The total is known only after the copy.
             if bar.length().is_none() {
                 bar.set_length(copied);
-                if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} rows compared ({eta})") {
+                if let Ok(style) =
+                    ProgressStyle::with_template("{bar:40} {pos}/{len} rows and objects compared ({eta})")
+                {
                     bar.set_style(style);
                 }
             }
-            bar.set_position(rows);
+            bar.set_position(sum);
         }
     })
     .await;
     bar.finish_and_clear();
     let done = done?;
     if json {
-        let said = json!({
-            "records": done.records, "rows": done.rows, "generation": done.generation, "resumed": done.resumed,
-        });
-        println!("{said}");
+        println!("{}", as_json(&done));
     } else {
-        println!("copied and compared: {} records, {} rows, generation {}", done.records, done.rows, done.generation);
+        println!("copied and compared: {}", as_text(&done));
     }
     Ok(())
+}
+
+/// Returns the stores to copy; `None` for a stateless configuration.
+fn side(stores: &Stores) -> Option<Side<'_>> {
+    let (tokens, objects) = (stores.tokens.as_deref()?, stores.objects.as_deref()?);
+    Some(Side { control: &*stores.control, tokens, objects })
+}
+
+fn as_json(done: &Copied) -> serde_json::Value {
+    let Copied { records, rows, objects, generation, resumed } = done;
+    json!({ "records": records, "rows": rows, "objects": objects, "generation": generation, "resumed": resumed })
+}
+
+fn as_text(done: &Copied) -> String {
+    let Copied { records, rows, objects, generation, .. } = done;
+    format!("{records} records, {rows} rows, {objects} objects, generation {generation}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_printed_whole() {
+        let done = Copied { records: 1, rows: 2, objects: 3, generation: 4, resumed: true };
+        let json = r#"{"generation":4,"objects":3,"records":1,"resumed":true,"rows":2}"#;
+        assert_eq!(as_json(&done).to_string(), json);
+        assert_eq!(as_text(&done), "1 records, 2 rows, 3 objects, generation 4");
+    }
 }

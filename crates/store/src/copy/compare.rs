@@ -1,29 +1,33 @@
 //! Reads both sides in order and reports the differences.
 
-use super::{CopyError, End, PAGE_ROWS, Progress, RowPlace, at, end_of};
+use std::collections::BTreeMap;
+
+use super::kinds::{CopiedRow, Position, end_of};
+use super::{CopyError, End, PAGE_ROWS, Progress, Side, at};
 use crate::control::Snapshot;
-use crate::tokens::{MapId, Row, TokenStore};
+use crate::{MapId, ObjectRow, Row};
 
 /// Maximum number of differences that are named. Further differences are only counted.
 const NAMED_MAX: usize = 10;
 
-/// Kind of a difference.
+/// Kind of a difference of a row, object, fence or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Only the source has the row or record.
+    /// Only the source has it.
     Missing,
-    /// Only the target has the row or record.
+    /// Only the target has it.
     Extra,
-    /// Both sides have the row or record, with different content.
+    /// Both sides have it, with different content.
     Other,
 }
 
 /// Differences between a source and its copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Number of differing rows or records.
+    /// Number of differing rows, objects, fences or records.
     pub count: u64,
-    /// The first differences: a row is named by app, collection and id, a record by its key.
+    /// The first differences: a row or an object is named by app, collection and id, a fence by app and collection, a
+    /// record by its key.
     pub first: Vec<(How, String)>,
 }
 
@@ -57,21 +61,21 @@ impl std::fmt::Display for Differences {
 }
 
 /// Iterates over one side's rows in order, a page at a time.
-struct Rows<'a> {
-    store: &'a dyn TokenStore,
+struct Rows<'a, R: CopiedRow> {
+    side: Side<'a>,
     end: End,
-    page: std::vec::IntoIter<(MapId, Row)>,
-    after: Option<RowPlace>,
+    page: std::vec::IntoIter<(MapId, R)>,
+    after: Option<Position<R>>,
 }
 
-impl<'a> Rows<'a> {
-    fn new(store: &'a dyn TokenStore, end: End) -> Self {
-        Self { store, end, page: Vec::new().into_iter(), after: None }
+impl<'a, R: CopiedRow> Rows<'a, R> {
+    fn new(side: Side<'a>, end: End) -> Self {
+        Self { side, end, page: Vec::new().into_iter(), after: None }
     }
 
-    async fn next(&mut self) -> Result<Option<(MapId, Row)>, CopyError> {
+    async fn next(&mut self) -> Result<Option<(MapId, R)>, CopyError> {
         if self.page.len() == 0 {
-            let page = self.store.scan(self.after, PAGE_ROWS).await.map_err(at(self.end))?;
+            let page = R::scan(self.side, self.after, PAGE_ROWS).await.map_err(at(self.end))?;
             self.after = end_of(&page).or(self.after);
             self.page = page.into_iter();
         }
@@ -79,18 +83,38 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Compares all rows of both sides. Returns the number of rows.
-pub(super) async fn rows(
-    source: &dyn TokenStore,
-    target: &dyn TokenStore,
+/// Numbers of compared rows and objects.
+pub(super) struct Compared {
+    pub(super) rows: u64,
+    pub(super) objects: u64,
+}
+
+/// Compares all rows, objects and fences of both sides.
+pub(super) async fn contents(
+    source: Side<'_>,
+    target: Side<'_>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Compared, CopyError> {
+    let mut differences = Differences::default();
+    let rows = self::rows::<Row>(source, target, &mut differences, 0, progress).await?;
+    let sum = self::rows::<ObjectRow>(source, target, &mut differences, rows, progress).await?;
+    fences(source, target, &mut differences).await?;
+    differences.none().map(|()| Compared { rows, objects: sum - rows })
+}
+
+/// Compares all rows of a kind. `count` is the number of rows of other kinds that were compared before. Returns the sum.
+async fn rows<R: CopiedRow>(
+    source: Side<'_>,
+    target: Side<'_>,
+    differences: &mut Differences,
+    mut count: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<u64, CopyError> {
-    let (mut source, mut target) = (Rows::new(source, End::Source), Rows::new(target, End::Target));
+    let (mut source, mut target) = (Rows::<R>::new(source, End::Source), Rows::<R>::new(target, End::Target));
     let (mut one, mut other) = (source.next().await?, target.next().await?);
-    let (mut differences, mut count) = (Differences::default(), 0);
     loop {
-        let place = |row: &Option<(MapId, Row)>| row.as_ref().map(|(map, row)| (*map, row.id));
-        let how = match (place(&one), place(&other)) {
+        let position = |row: &Option<(MapId, R)>| row.as_ref().map(|(map, row)| (*map, row.id()));
+        let how = match (position(&one), position(&other)) {
             (None, None) => break,
             (Some(one), Some(other)) if one == other => How::Other,
             (Some(one), other) if other.is_none_or(|other| one < other) => How::Missing,
@@ -98,12 +122,12 @@ pub(super) async fn rows(
         };
         match how {
             How::Other if one == other => {}
-            How::Extra => differences.note(how, || named(place(&other))),
-            _ => differences.note(how, || named(place(&one))),
+            How::Extra => differences.note(how, || named::<R>(position(&other))),
+            _ => differences.note(how, || named::<R>(position(&one))),
         }
         if how != How::Extra {
             count += 1;
-            if count % PAGE_ROWS as u64 == 0 {
+            if count.is_multiple_of(PAGE_ROWS as u64) {
                 progress(Progress::Compared(count));
             }
             one = source.next().await?;
@@ -113,27 +137,46 @@ pub(super) async fn rows(
         }
     }
     progress(Progress::Compared(count));
-    differences.none().map(|()| count)
+    Ok(count)
 }
 
-fn named(place: Option<RowPlace>) -> String {
-    place.map_or_else(String::new, |(map, id)| {
-        format!("row {:032x} of collection {} of app {}", u128::from_be_bytes(id.0), map.collection, map.app)
+fn named<R: CopiedRow>(position: Option<Position<R>>) -> String {
+    position.map_or_else(String::new, |(map, id)| {
+        let id = u128::from_be_bytes(R::bytes(id));
+        format!("{} {id:032x} of collection {} of app {}", R::NAME, map.collection, map.app)
     })
+}
+
+async fn fences(source: Side<'_>, target: Side<'_>, differences: &mut Differences) -> Result<(), CopyError> {
+    let source = source.objects.fences().await.map_err(at(End::Source))?.into_iter().collect();
+    let target = target.objects.fences().await.map_err(at(End::Target))?.into_iter().collect();
+    let named = |map: &MapId| format!("fence of collection {} of app {}", map.collection, map.app);
+    entries(&source, &target, differences, named);
+    Ok(())
+}
+
+/// Compares the entries of two maps.
+fn entries<K: Ord, V: PartialEq>(
+    source: &BTreeMap<K, V>,
+    target: &BTreeMap<K, V>,
+    differences: &mut Differences,
+    named: impl Fn(&K) -> String,
+) {
+    for (key, value) in source {
+        match target.get(key) {
+            Some(there) if there == value => {}
+            Some(_) => differences.note(How::Other, || named(key)),
+            None => differences.note(How::Missing, || named(key)),
+        }
+    }
+    for key in target.keys().filter(|key| !source.contains_key(*key)) {
+        differences.note(How::Extra, || named(key));
+    }
 }
 
 /// Compares all records.
 pub(super) fn states(source: &Snapshot, target: &Snapshot) -> Result<(), CopyError> {
     let mut differences = Differences::default();
-    for (key, record) in &source.records {
-        match target.records.get(key) {
-            Some(there) if there == record => {}
-            Some(_) => differences.note(How::Other, || format!("record {key:?}")),
-            None => differences.note(How::Missing, || format!("record {key:?}")),
-        }
-    }
-    for key in target.records.keys().filter(|key| !source.records.contains_key(*key)) {
-        differences.note(How::Extra, || format!("record {key:?}"));
-    }
+    entries(&source.records, &target.records, &mut differences, |key| format!("record {key:?}"));
     differences.none()
 }
