@@ -92,8 +92,8 @@ async fn a_list_ends_however_little_it_finds(store: &dyn ObjectStore) {
     assert_eq!(listed(store, map, &absent, None, 100).await, []);
 }
 
-/// Sweeps to the end in pages of `limit`.
-async fn swept(
+/// Sweeps to the end in pages of `limit`. Returns the number of objects.
+pub(super) async fn swept(
     store: &dyn ObjectStore,
     now: u64,
     map: MapId,

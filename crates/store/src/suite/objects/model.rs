@@ -103,62 +103,64 @@ async fn agree(store: &dyn ObjectStore, steps: Vec<ModelOperation>) -> Result<()
     let maps = [one, MapId { collection: 2, ..one }];
     let mut state = Objects::new();
     for (at, step) in steps.iter().enumerate() {
-        match step {
-            ModelOperation::Write(now, groups) => {
-                let groups: Vec<_> =
-                    groups.iter().map(|(map, writes)| made(&state, maps[*map], *now, writes, at)).collect();
-                let results = store.write_objects(*now, groups.clone()).await;
-                for (group, result) in groups.iter().zip(results) {
-                    let expected = written(&mut state, *now, group);
-                    prop_assert_eq!(result.unwrap(), expected, "{:?} at {}", group, now);
-                }
-            }
-            ModelOperation::Get(now, map, ids) => {
-                let live = |n: &u128| state.get(&(maps[*map], *n)).filter(|row| row.is_live(*now)).cloned();
-                prop_assert_eq!(get(store, *now, maps[*map], ids).await, ids.iter().map(live).collect::<Vec<_>>());
-            }
-            ModelOperation::Clause(map, terms, places, after, limit) => {
-                let mut terms = all_terms(terms);
-                terms.dedup();
-                let clause = Clause { unique: places.0, shared: places.1, terms };
-                check_clause(store, &state, maps[*map], &clause, *after, *limit).await?;
-            }
-            ModelOperation::List(map, before, archived, after, limit) => {
-                let filter = Filter { tag: None, expired_before: *before, archived: *archived };
-                check_list(store, &state, maps[*map], &filter, *after, *limit).await?;
-            }
-            ModelOperation::RunSweep(now, map, sweep, dry_run, limit) => {
-                let count = swept(&mut state, *now, maps[*map], *sweep, *dry_run);
-                let (mut after, mut sum) = (None, 0);
-                loop {
-                    let map = maps[*map];
-                    let page = store.sweep_objects(*now, map, *sweep, after, *limit, *dry_run).await.unwrap();
-                    sum += page.found;
-                    after = page.next;
-                    if after.is_none() {
-                        break;
-                    }
-                }
-                prop_assert_eq!(sum, count, "{:?}", step);
-            }
-            ModelOperation::Put(map, rows) => {
-                let row = |(n, facts, at): &(u128, Facts, Option<u64>)| {
-                    let row = filled(*n, facts, 0);
-                    (maps[*map], at.map_or(row.clone(), |at| archived(row, at)))
-                };
-                let mut rows: Vec<_> = rows.iter().map(row).collect();
-                rows.sort_by_key(|(_, row)| row.id);
-                rows.dedup_by_key(|(_, row)| row.id);
-                let is_possible = put_all(&mut state, &rows);
-                let result = store.put_objects(&rows).await;
-                let agrees =
-                    if is_possible { result.is_ok() } else { matches!(result, Err(StoreError::Damaged { .. })) };
-                prop_assert!(agrees, "{rows:?}: {result:?}");
-            }
-        }
+        take_step(store, &mut state, &maps, at, step).await?;
         for map in maps {
             let rows: Vec<_> = state.iter().filter(|((at, _), _)| *at == map).map(|(_, row)| row.clone()).collect();
             check(store, map, &rows, &[&UNIQUE[..], &SHARED].concat()).await;
+        }
+    }
+    Ok(())
+}
+
+/// Runs one operation on the store and on the model, and compares the results.
+async fn take_step(
+    store: &dyn ObjectStore,
+    state: &mut Objects,
+    maps: &[MapId; 2],
+    at: usize,
+    step: &ModelOperation,
+) -> Result<(), TestCaseError> {
+    match step {
+        ModelOperation::Write(now, groups) => {
+            let made = |(map, writes): &(usize, Vec<ModelWrite>)| made(state, maps[*map], *now, writes, at);
+            let groups: Vec<_> = groups.iter().map(made).collect();
+            let results = store.write_objects(*now, groups.clone()).await;
+            for (group, result) in groups.iter().zip(results) {
+                prop_assert_eq!(result.unwrap(), written(state, *now, group), "{:?} at {}", group, now);
+            }
+        }
+        ModelOperation::Get(now, map, ids) => {
+            let live = |n: &u128| state.get(&(maps[*map], *n)).filter(|row| row.is_live(*now)).cloned();
+            prop_assert_eq!(get(store, *now, maps[*map], ids).await, ids.iter().map(live).collect::<Vec<_>>());
+        }
+        ModelOperation::Clause(map, terms, places, after, limit) => {
+            let mut terms = all_terms(terms);
+            terms.sort_unstable();
+            terms.dedup();
+            let clause = Clause { unique: places.0, shared: places.1, terms };
+            check_clause(store, state, maps[*map], &clause, *after, *limit).await?;
+        }
+        ModelOperation::List(map, before, archived, after, limit) => {
+            let filter = Filter { tag: None, expired_before: *before, archived: *archived };
+            check_list(store, state, maps[*map], &filter, *after, *limit).await?;
+        }
+        ModelOperation::RunSweep(now, map, sweep, dry_run, limit) => {
+            let expected = swept(state, *now, maps[*map], *sweep, *dry_run);
+            let count = keep::swept(store, *now, maps[*map], *sweep, None, (*limit, *dry_run)).await;
+            prop_assert_eq!(count, expected, "{:?}", step);
+        }
+        ModelOperation::Put(map, rows) => {
+            let row = |(n, facts, at): &(u128, Facts, Option<u64>)| {
+                let row = filled(*n, facts, 0);
+                (maps[*map], at.map_or(row.clone(), |at| archived(row, at)))
+            };
+            let mut rows: Vec<_> = rows.iter().map(row).collect();
+            rows.sort_by_key(|(_, row)| row.id);
+            rows.dedup_by_key(|(_, row)| row.id);
+            let is_possible = put_all(state, &rows);
+            let result = store.put_objects(&rows).await;
+            let agrees = if is_possible { result.is_ok() } else { matches!(result, Err(StoreError::Damaged { .. })) };
+            prop_assert!(agrees, "{rows:?}: {result:?}");
         }
     }
     Ok(())
@@ -193,51 +195,12 @@ fn made(state: &Objects, map: MapId, now: u64, writes: &[ModelWrite], step: usiz
 
 /// Applies a group to the model, and returns the expected result.
 fn written(state: &mut Objects, now: u64, group: &ObjectGroup) -> ObjectsWritten {
-    let map = group.view.map;
     let mut next = state.clone();
     let mut conflicts = Vec::new();
     for (at, write) in group.writes.iter().enumerate() {
-        let key = (map, u128::from_be_bytes(write.id().0));
-        let old = next.get(&key).cloned();
-        let live = old.clone().filter(|row| row.is_live(now));
-        let conflict = match (write, &live) {
-            (ObjectWrite::Add(_), _) => old.as_ref().map(|_| ObjectConflict::Exists),
-            (_, None) => Some(ObjectConflict::Absent),
-            (ObjectWrite::Replace(row), Some(live)) if row.version != live.version + 1 => {
-                Some(ObjectConflict::Version { found: live.version })
-            }
-            (ObjectWrite::Delete { version: Some(version), .. }, Some(live)) if *version != live.version => {
-                Some(ObjectConflict::Version { found: live.version })
-            }
-            _ => None,
-        };
-        let conflict = conflict.or_else(|| {
-            let holder = |term: &&Term| {
-                next.iter().any(|((at, n), row)| {
-                    (*at, *n) != key && *at == map && row.is_live(now) && row.unique.contains(term)
-                })
-            };
-            let taken = write.row()?.unique.iter().find(holder)?;
-            Some(ObjectConflict::Unique { index: taken.index })
-        });
-        if let Some(conflict) = conflict {
-            conflicts.push((at, conflict));
-            continue;
-        }
-        match (write, live) {
-            (ObjectWrite::Delete { .. }, _) => drop(next.remove(&key)),
-            (ObjectWrite::Expire { expires, .. }, Some(live)) => {
-                next.insert(key, ObjectRow { expires: *expires, ..live });
-            }
-            (ObjectWrite::Add(row) | ObjectWrite::Replace(row), _) => {
-                for ((_, n), other) in next.iter_mut().filter(|((at, _), _)| *at == map) {
-                    if *n != key.1 && row.unique.iter().any(|term| other.unique.contains(term)) {
-                        *other = archived(other.clone(), now);
-                    }
-                }
-                next.insert(key, row.clone());
-            }
-            (ObjectWrite::Expire { .. }, None) => unreachable!("an absent object conflicts"),
+        match conflict(&next, now, group.view.map, write) {
+            Some(conflict) => conflicts.push((at, conflict)),
+            None => make(&mut next, now, group.view.map, write),
         }
     }
     if !conflicts.is_empty() {
@@ -245,6 +208,46 @@ fn written(state: &mut Objects, now: u64, group: &ObjectGroup) -> ObjectsWritten
     }
     *state = next;
     ObjectsWritten::Done
+}
+
+fn conflict(state: &Objects, now: u64, map: MapId, write: &ObjectWrite) -> Option<ObjectConflict> {
+    let key = (map, u128::from_be_bytes(write.id().0));
+    let old = state.get(&key);
+    match (write, old.filter(|row| row.is_live(now))) {
+        (ObjectWrite::Add(_), _) if old.is_some() => return Some(ObjectConflict::Exists),
+        (ObjectWrite::Add(_), _) => {}
+        (_, None) => return Some(ObjectConflict::Absent),
+        (ObjectWrite::Replace(row), Some(live)) if row.version != live.version + 1 => {
+            return Some(ObjectConflict::Version { found: live.version });
+        }
+        (ObjectWrite::Delete { version: Some(version), .. }, Some(live)) if *version != live.version => {
+            return Some(ObjectConflict::Version { found: live.version });
+        }
+        _ => {}
+    }
+    let is_taken = |term: &&Term| {
+        let mut others = state.iter().filter(|(other, row)| other.0 == map && **other != key && row.is_live(now));
+        others.any(|(_, row)| row.unique.contains(term))
+    };
+    let taken = write.row()?.unique.iter().find(is_taken)?;
+    Some(ObjectConflict::Unique { index: taken.index })
+}
+
+/// Makes a write that does not conflict.
+fn make(state: &mut Objects, now: u64, map: MapId, write: &ObjectWrite) {
+    let key = (map, u128::from_be_bytes(write.id().0));
+    match write {
+        ObjectWrite::Delete { .. } => drop(state.remove(&key)),
+        ObjectWrite::Expire { expires, .. } => state.get_mut(&key).expect("no conflict").expires = *expires,
+        ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
+            for (_, other) in state.iter_mut().filter(|(other, _)| other.0 == map && **other != key) {
+                if row.unique.iter().any(|term| other.unique.contains(term)) {
+                    *other = archived(other.clone(), now);
+                }
+            }
+            state.insert(key, row.clone());
+        }
+    }
 }
 
 fn swept(state: &mut Objects, now: u64, map: MapId, sweep: Sweep, dry_run: bool) -> u64 {
