@@ -1,7 +1,7 @@
 //! The embedded store under load in a child process that is killed at random moments, and on a disk that is full.
 //!
-//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows. The
-//! same holds for objects and their terms (see `objects`).
+//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
+//! Objects and their terms are checked likewise (see `objects`).
 //! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 #![allow(clippy::print_stdout, reason = "helpers of tests, which the lint only recognizes in unit tests")]

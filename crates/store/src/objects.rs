@@ -297,11 +297,11 @@ pub trait ObjectStore: Send + Sync {
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
 
     /// Writes objects as they are, including archived ones, and replaces objects with the same ids. Used to copy stores.
-    /// Writes all objects or none.
+    /// Writes all objects or none, as [`apply_put`] specifies. Of several objects with one id, the last one stays.
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another object
-    /// already holds a unique term of these objects.
+    /// already holds a unique term of these objects, or if an archived object has terms.
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError>;
 
     /// Raises the fence of a map to `generation`, unless it is higher. Operations that are in progress can still complete

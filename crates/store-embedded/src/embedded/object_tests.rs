@@ -218,7 +218,7 @@ fn a_batch_is_full_of_objects_as_of_rows() {
         put_into(&mut batch, None, object);
         assert!(!batch.is_empty());
         assert_eq!(batch.has_room(), has_room);
-        // What an edit forgets, or a failed edit, leaves no trace.
+        // Forgotten changes and failed edits leave no trace.
         let mut batch = WriteBatch::new(&database, 0);
         batch.edit(|edit| edit.raise_fence(MAP, 1).map(|()| edit.forget())).expect("reads");
         let failed: Result<(), _> = batch.edit(|edit| {
@@ -227,6 +227,23 @@ fn a_batch_is_full_of_objects_as_of_rows() {
         });
         assert!(failed.is_err() && batch.is_empty() && batch.has_room());
     }
+}
+
+#[test]
+fn an_edit_sees_the_fences_of_earlier_edits() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let database = Database::open(folder.path(), &Options::default()).expect("opens");
+    let other = MapId { collection: 3, ..MAP };
+    for (before, raised, after) in [(None, 5, 5), (Some(5), 4, 5), (Some(5), 7, 7)] {
+        let mut batch = WriteBatch::new(&database, 0);
+        assert_eq!(batch.edit(|edit| edit.fence(MAP)).expect("reads"), before);
+        batch.edit(|edit| edit.raise_fence(MAP, raised)).expect("reads");
+        batch.edit(|edit| edit.raise_fence(MAP, raised - 1)).expect("reads");
+        let fences = batch.edit(|edit| Ok((edit.fence(MAP)?, edit.fence(other)?))).expect("reads");
+        assert_eq!(fences, (Some(after), None), "{raised}");
+        batch.commit().expect("writes");
+    }
+    assert_eq!(database.fences(&database.snapshot()).expect("reads"), [(MAP, 7)]);
 }
 
 /// A replacement that keeps its terms writes no terms.

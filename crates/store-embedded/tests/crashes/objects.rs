@@ -1,5 +1,5 @@
 //! Objects under load and kills. Each task makes groups of changes in a fixed sequence. After a kill its objects must be
-//! those after some number of whole groups, and every term must lead to the objects that hold the term.
+//! those after some number of whole groups. Every term must lead to the objects that hold the term.
 
 use std::collections::HashMap;
 

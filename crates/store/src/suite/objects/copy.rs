@@ -4,6 +4,7 @@ use super::*;
 
 pub async fn all(store: &dyn ObjectStore) {
     objects_are_put_over_others(store).await;
+    the_last_of_several_objects_with_one_id_stays(store).await;
     objects_are_put_all_or_none(store).await;
     scans_cross_maps_in_order(store).await;
     a_page_of_large_objects_is_short(store).await;
@@ -47,12 +48,23 @@ async fn objects_are_put_over_others(store: &dyn ObjectStore) {
     assert_eq!(scanned(store, map).await, [&old[..3], &new[3..], &old[3..]].concat());
 }
 
+async fn the_last_of_several_objects_with_one_id_stays(store: &dyn ObjectStore) {
+    let map = fresh();
+    put(store, map, &[unique(1, &[(1, 1)]), unique(2, &[(1, 2)])]).await;
+    let last = ObjectRow { version: 9, terms: all_terms(&[(2, 9)]), ..unique(1, &[(1, 4)]) };
+    put(store, map, &[shared(1, &[(2, 1)]), unique(3, &[(1, 1)]), last.clone()]).await;
+    check(store, map, &[last, unique(2, &[(1, 2)]), unique(3, &[(1, 1)])], &[(2, 1)]).await;
+}
+
 async fn objects_are_put_all_or_none(store: &dyn ObjectStore) {
     let (map, other) = (fresh(), fresh());
     let rows = [unique(1, &[(1, 1)]), expiring(unique(2, &[(1, 2)]), 1)];
     put(store, map, &rows).await;
     let new = shared(8, &[(2, 8)]);
-    let cases: [&[ObjectRow]; 5] = [
+    let cases: [&[ObjectRow]; 7] = [
+        // An archived object has no terms.
+        &[ObjectRow { archived: Some(5), ..unique(3, &[(1, 3)]) }],
+        &[ObjectRow { archived: Some(5), ..shared(3, &[(2, 8)]) }],
         &[unique(3, &[(1, 1)])],
         // An expired object holds its terms, too.
         &[unique(3, &[(1, 2)])],

@@ -42,7 +42,7 @@ fn varied() -> [ObjectRow; 7] {
         },
         ObjectRow { created: SECONDS_MAX, updated: SECONDS_MAX, ..expiring(object(u128::MAX), SECONDS_MAX) },
         ObjectRow { created: 0, updated: 0, subject: Some(SubjectId([0; 16])), ..expiring(object(0), 2) },
-        // The same term in both places of an index.
+        // One term in both places of an index.
         ObjectRow { unique: extreme.to_vec(), terms: extreme.to_vec(), tags: tags(&["one"]), ..object(7) },
     ]
 }
