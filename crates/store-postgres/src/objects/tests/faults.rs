@@ -1,8 +1,10 @@
 //! Tests of broken connections, server errors and concurrent writers.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sealwire_testkit::{Database, Proxy};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::{AGREE, add, group, next};
@@ -179,20 +181,32 @@ async fn a_damaged_group_fails_alone() {
 /// Two connections write the same terms in opposite orders: by single statements, by transactions, and by both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reversed_batches_do_not_deadlock() {
-    const ROUNDS: u128 = 40;
+    const ROUNDS: u128 = 12;
     const OBJECTS: u128 = 20;
     let database = shared().database().unwrap();
     let map = fresh();
+    drop(PostgresStore::connect(options(shared(), database.socket_url())).await.unwrap());
+    // Each term takes long enough that the statements of both connections overlap.
+    let slow = "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM pg_sleep(0.001);
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER slow BEFORE INSERT ON sealwire.object_unique FOR EACH ROW EXECUTE FUNCTION public.slow()";
+    database.sql(slow).unwrap();
+    let start = Arc::new(Barrier::new(2));
     let mut tasks = JoinSet::new();
     for task in 0..2_u128 {
+        let start = Arc::clone(&start);
         let one = PostgresOptions { writers: 1, readers: 1, ..options(shared(), database.socket_url()) };
         let store: Arc<PostgresStore> = Arc::new(PostgresStore::connect(one).await.unwrap());
         tasks.spawn(async move {
             let mut written = 0;
             for round in 0..ROUNDS {
                 let row = |n| {
-                    let name = OBJECTS * round + n;
-                    ObjectRow { terms: vec![term(2, n)], ..unique((task << 64) + name, &[(1, name)]) }
+                    // The ids of one task ascend with the terms, those of the other descend.
+                    let (name, at) = (OBJECTS * round + n, if task == 0 { n } else { OBJECTS - n });
+                    let object = unique(((2 * round + task) << 64) + at, &[(1, name)]);
+                    ObjectRow { terms: vec![term(2, n)], ..object }
                 };
                 let mut groups: Vec<_> = (0..OBJECTS).map(|n| group(map, vec![add(&row(n))])).collect();
                 if (round >> 1) & 1 == 1 && round & 1 == task {
@@ -201,6 +215,7 @@ async fn reversed_batches_do_not_deadlock() {
                 if task == 1 {
                     groups.reverse();
                 }
+                start.wait().await;
                 let results = store.write_objects(1, groups).await;
                 written += results.iter().filter(|result| matches!(result, Ok(Done))).count();
                 assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -214,6 +229,13 @@ async fn reversed_batches_do_not_deadlock() {
     let count = "SELECT count(*) FROM sealwire.objects";
     assert_eq!(database.sql(count).unwrap(), (ROUNDS * OBJECTS).to_string());
     assert_eq!(database.sql(AGREE).unwrap(), "0");
+    // A server process publishes its statistics when it ends.
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
+    let started = Instant::now();
+    while database.sql(open).unwrap() != "0" {
+        assert!(started.elapsed() < LONG, "the connections stay open");
+    }
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     assert_eq!(database.sql(deadlocks).unwrap(), "0");
 }
