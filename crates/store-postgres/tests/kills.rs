@@ -1,10 +1,14 @@
 //! The PostgreSQL store under load in a child process, which is killed at random moments, as is its database server.
 //!
 //! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
+//! `kills/objects.rs` tests the same for objects and their terms.
 //! While only the server is killed and started again, no request fails. `SEALWIRE_KILL_ROUNDS` sets how often the child
 //! is killed, 8 unless it is set.
 
 #![allow(clippy::print_stdout, reason = "helpers of tests, which the lint only recognizes in unit tests")]
+
+#[path = "kills/objects.rs"]
+mod objects;
 
 use std::collections::HashMap;
 use std::env;
@@ -103,7 +107,7 @@ fn acknowledged_writes_survive_kills_of_either_end() {
     let database = server.database().expect("a database");
     let mut all = Acknowledged::new();
     for round in 0..child::rounds(8) {
-        let acknowledged = kill(&server, &database, round);
+        let acknowledged = kill(&server, &database, round, "child_process", collect);
         runtime.block_on(verify(&server, &database, &acknowledged));
         let incomplete = format!(
             "SELECT count(*) FROM (SELECT 1 FROM sealwire.tokens WHERE created = {round} GROUP BY sealed HAVING count(*) <> 3) AS h"
@@ -116,10 +120,16 @@ fn acknowledged_writes_survive_kills_of_either_end() {
     runtime.block_on(verify(&server, &database, &all));
 }
 
-/// Runs a child under load. Kills the database server in every second round, then the child, and returns what the child
-/// reported.
-fn kill(server: &Postgres, database: &Database<'_>, round: u64) -> Acknowledged {
-    let mut command = child::command("child_process");
+/// Runs a test as a child under load. Kills the database server in every second round, then the child, and returns what
+/// the child reported.
+fn kill<T: Send + 'static>(
+    server: &Postgres,
+    database: &Database<'_>,
+    round: u64,
+    test: &str,
+    collect: fn(Reports, &mpsc::Sender<()>) -> T,
+) -> T {
+    let mut command = child::command(test);
     command.env(URL, database.socket_url()).env(PASSWORD, server.password()).env(ROUND, round.to_string());
     let (mut child, reports) = child::start(command);
     let (first, started) = mpsc::channel();
@@ -136,7 +146,7 @@ fn kill(server: &Postgres, database: &Database<'_>, round: u64) -> Acknowledged 
     child.kill().expect("it can be killed");
     let status = child.wait().expect("it ends");
     assert!(child::was_killed(status), "round {round}: {status}");
-    collector.join().expect("one fingerprint, one token")
+    collector.join().expect("the reports fit together")
 }
 
 fn collect(reports: Reports, first: &mpsc::Sender<()>) -> Acknowledged {
