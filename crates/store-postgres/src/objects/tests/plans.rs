@@ -5,8 +5,11 @@ use crate::objects::{FENCES, RAISE_FENCE, add, change, read, sweep, walk, write}
 use crate::session::PLANNER;
 use crate::tests::{options, shared};
 
-/// Statements, and the parts that the conditions of their index scans must have, by index.
-const STATEMENTS: [(&str, &str, &[(&str, &str)]); 25] = [
+/// An index, and a part that the conditions of its scans must have.
+type IndexCondition = (&'static str, &'static str);
+
+/// Statements and the conditions of their index scans.
+const STATEMENTS: [(&str, &str, &[IndexCondition]); 25] = [
     ("get", read::GET, &[("objects_pkey", "(id = ")]),
     ("count", read::COUNT, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(hash = ")]),
     ("ids", read::IDS, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id > ")]),
