@@ -158,7 +158,7 @@ impl SweepPlan {
         let ids: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
         let (count, [before, now]) = (ids.len() as i64, &self.times);
         let params: [&(dyn ToSql + Sync); 6] = [&self.app, &self.collection, &ids, &count, before, now];
-        let ((), locked) = tokio::try_join!(session.batch("BEGIN"), session.query(lock, &params))?;
+        let ((), locked) = tokio::try_join!(biased; session.batch("BEGIN"), session.query(lock, &params))?;
         let mut due: Vec<DueObject> = Vec::with_capacity(locked.len());
         for row in &locked {
             let (unique, terms) = decode_terms(column(row, 1)?).ok_or_else(unfit)?;

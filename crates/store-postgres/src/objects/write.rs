@@ -8,6 +8,8 @@
 //! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for how a repetition
 //! recognizes its own writes.
 
+use std::collections::BTreeSet;
+
 use tokio::time::{Instant, sleep};
 
 use super::add::{Fences, NewObjects};
@@ -16,14 +18,14 @@ use super::overlay::{NeededKeys, ObjectOverlay, StoredObjects};
 use super::rows::{self, TermColumns, object_columns};
 use crate::Shared;
 use crate::batches::Batches;
-use crate::rows::{Keys, column, map};
+use crate::rows::{Keys, column, key, map, numbers};
 use crate::session::Session;
 use crate::sqlstate::SqlFault;
 use crate::transaction_guard::TransactionGuard;
 use crate::worker::{DedicatedConnection, Query, pause};
 use crate::write::{overtaken, refused};
 use sealwire_store::{
-    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, Term, apply_group, apply_put, check_fence,
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put, check_fence,
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
@@ -157,13 +159,13 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
         Task::Groups(_, groups) => NeededKeys::of_groups(groups),
         Task::Put(rows) => NeededKeys::of_rows(rows),
     };
-    let stored = lock(session, &needed).await?;
+    let (stored, fences) = match task {
+        Task::Groups(_, groups) => lock(session, &needed, groups).await?,
+        Task::Put(_) => lock(session, &needed, &[]).await?,
+    };
     let mut overlay = ObjectOverlay::new(&stored);
     let results = match task {
-        Task::Groups(now, groups) => {
-            let fences = fences(session, groups).await?;
-            apply(&mut overlay, *now, groups, &fences, again)
-        }
+        Task::Groups(now, groups) => apply(&mut overlay, *now, groups, &fences, again),
         Task::Put(rows) => {
             let put = apply_put(&mut overlay, rows);
             if put.is_ok() {
@@ -203,43 +205,59 @@ fn apply(
     groups.iter().enumerate().map(write).collect()
 }
 
-/// Begins a transaction, locks objects, and reads the holders of unique terms.
-async fn lock(session: &Session, needed: &NeededKeys) -> Result<StoredObjects, SqlFault> {
+/// Begins a transaction, reads fences, locks objects, and reads the holders of unique terms.
+async fn lock(
+    session: &Session,
+    needed: &NeededKeys,
+    groups: &[&ObjectGroup],
+) -> Result<(StoredObjects, Fences), SqlFault> {
     let (mut keys, mut stored) = (Keys::default(), StoredObjects::default());
     needed.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
     let params = keys.params();
-    let ((), locked) = tokio::try_join!(session.batch("BEGIN"), session.query(LOCK, &params))?;
+    let ((), fences, locked) =
+        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(LOCK, &params))?;
     for row in &locked {
-        let object = rows::read(row, 2)?;
-        stored.objects.insert((map(row, 0)?, object.id), object);
+        let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
+        // Whoever changes the terms of an object locks the object first.
+        stored.holders.extend(object.unique.iter().map(|term| ((map, *term), object.id)));
+        stored.objects.insert((map, object.id), object);
     }
-    // Only a statement that starts after the locks were acquired sees the terms of the locked objects.
-    if needed.unique.is_empty() {
-        return Ok(stored);
-    }
+    // Only a statement that starts after the locks were acquired sees the terms that others wrote before.
+    find_holders(session, needed, &mut stored).await?;
+    Ok((stored, fences))
+}
+
+/// Reads the holders of needed unique terms that no locked object holds.
+async fn find_holders(session: &Session, needed: &NeededKeys, stored: &mut StoredObjects) -> Result<(), SqlFault> {
     let nobody = ObjectId([0; 16]);
-    let terms = needed.unique.iter().map(|(map, term)| (*map, term, &nobody)).collect();
-    let terms = TermColumns::sorted(terms).map_err(refused)?;
+    let unknown = needed.unique.iter().filter(|key| !stored.holders.contains_key(*key));
+    let unknown: Vec<_> = unknown.map(|(map, term)| (*map, term, &nobody)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let terms = TermColumns::sorted(unknown).map_err(refused)?;
     for row in &session.query(HOLDERS, &terms.params()[..4]).await? {
-        let (map, id) = (map(row, 0)?, ObjectId(crate::rows::key(row, 4)?));
-        let term: Term = rows::read_term(row, 2)?;
-        stored.holders.insert((map, term), id);
+        let (map, id) = (map(row, 0)?, ObjectId(key(row, 4)?));
         let (is_named, is_there) = (needed.objects.contains(&(map, id)), column::<Option<&[u8]>>(row, 5)?.is_some());
+        // Another transaction added the object after this one looked for objects to lock.
         if is_named && is_there && !stored.objects.contains_key(&(map, id)) {
             return Err(overtaken());
         }
+        stored.holders.insert((map, rows::read_term(row, 2)?), id);
         if !is_named && is_there {
             stored.objects.insert((map, id), rows::read(row, 5)?);
         }
     }
-    Ok(stored)
+    Ok(())
 }
 
+/// Returns the fences of the maps of groups.
 async fn fences(session: &Session, groups: &[&ObjectGroup]) -> Result<Fences, SqlFault> {
-    let mut maps: Vec<MapId> = groups.iter().map(|group| group.view.map).collect();
-    maps.sort_unstable();
-    maps.dedup();
-    let maps: Result<Vec<_>, _> = maps.into_iter().map(crate::rows::numbers).collect();
+    let maps: BTreeSet<MapId> = groups.iter().map(|group| group.view.map).collect();
+    if maps.is_empty() {
+        return Ok(Fences::new());
+    }
+    let maps: Result<Vec<_>, _> = maps.into_iter().map(numbers).collect();
     let (apps, collections): (Vec<i32>, Vec<i32>) = maps.map_err(refused)?.into_iter().unzip();
     let found = session.query(FENCES_OF, &[&apps, &collections]).await?;
     found.iter().map(|row| Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0)))).collect()
