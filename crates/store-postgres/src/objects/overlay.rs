@@ -43,8 +43,8 @@ impl NeededKeys {
 /// Objects and holders of unique terms as they are stored.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
-    /// Objects that a transaction names, which it has locked. Also holders of unique terms, without their sealed content:
-    /// a transaction only archives them.
+    /// Objects that a transaction names, which it has locked, and holders of unique terms. The sealed content can be
+    /// missing. Changes of such objects either replace the whole object or keep the content.
     pub(super) objects: HashMap<ObjectKey, ObjectRow>,
     pub(super) holders: HashMap<(MapId, Term), ObjectId>,
 }

@@ -12,10 +12,17 @@ const TERM_BYTES: usize = 21;
 const SHARED: u8 = 0;
 const UNIQUE: u8 = 1;
 
-/// Columns of the table alias `t`, in the order that [`read`] expects.
+/// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty sealed content, which
+/// can be large.
 macro_rules! object_columns {
     () => {
-        "t.id, t.version, t.created, t.updated, t.expires, t.archived, t.subject, t.key, t.tags, t.terms, t.sealed"
+        concat!(object_columns!(head), ", t.sealed")
+    };
+    (bare) => {
+        concat!(object_columns!(head), ", ''::bytea")
+    };
+    (head) => {
+        "t.id, t.version, t.created, t.updated, t.expires, t.archived, t.subject, t.key, t.tags, t.terms"
     };
 }
 pub(super) use object_columns;

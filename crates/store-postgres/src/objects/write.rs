@@ -29,21 +29,32 @@ use sealwire_store::{
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
-pub(super) static LOCK: &str = concat!(
-    "SELECT t.app, t.collection, ",
-    object_columns!(),
-    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.objects t
-        ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
-    ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
-);
+macro_rules! lock {
+    ($columns:expr) => {
+        concat!(
+            "SELECT t.app, t.collection, ",
+            $columns,
+            " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.objects t
+                ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
+            ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
+        )
+    };
+}
 
-/// Returns holders of unique terms, and their objects without the sealed content, which a transaction never writes.
-pub(super) static HOLDERS: &str = "SELECT u.app, u.collection, u.index_number, u.hash, u.id,
-        t.id, t.version, t.created, t.updated, t.expires, t.archived, t.subject, t.key, t.tags, t.terms, ''::bytea
-    FROM unnest($1::int4[], $2::int4[], $3::int8[], $4::bytea[]) AS i(app, collection, index_number, hash)
+/// Returns objects without their sealed content, which [`apply_group`] does not need.
+pub(super) static LOCK: &str = lock!(object_columns!(bare));
+/// Returns objects with their sealed content, for comparisons.
+pub(super) static LOCK_WHOLE: &str = lock!(object_columns!());
+
+/// Returns holders of unique terms, and their objects without the sealed content. A transaction only archives them.
+pub(super) static HOLDERS: &str = concat!(
+    "SELECT u.app, u.collection, u.index_number, u.hash, u.id, ",
+    object_columns!(bare),
+    " FROM unnest($1::int4[], $2::int4[], $3::int8[], $4::bytea[]) AS i(app, collection, index_number, hash)
     JOIN sealwire.object_unique u ON u.app = i.app AND u.collection = i.collection
         AND u.index_number = i.index_number AND u.hash = i.hash
-    LEFT JOIN sealwire.objects t ON t.app = u.app AND t.collection = u.collection AND t.id = u.id";
+    LEFT JOIN sealwire.objects t ON t.app = u.app AND t.collection = u.collection AND t.id = u.id"
+);
 
 pub(super) static FENCES_OF: &str = "SELECT f.app, f.collection, f.generation
     FROM unnest($1::int4[], $2::int4[]) AS i(app, collection)
@@ -160,8 +171,8 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
         Task::Put(rows) => NeededKeys::of_rows(rows),
     };
     let (stored, fences) = match task {
-        Task::Groups(_, groups) => lock(session, &needed, groups).await?,
-        Task::Put(_) => lock(session, &needed, &[]).await?,
+        Task::Groups(_, groups) => lock(session, &needed, groups, again).await?,
+        Task::Put(_) => lock(session, &needed, &[], true).await?,
     };
     let mut overlay = ObjectOverlay::new(&stored);
     let results = match task {
@@ -205,17 +216,19 @@ fn apply(
     groups.iter().enumerate().map(write).collect()
 }
 
-/// Begins a transaction, reads fences, locks objects, and reads the holders of unique terms.
+/// Begins a transaction, reads fences, locks objects, and reads the holders of unique terms. `is_compared` is true if the
+/// sealed content of locked objects is needed.
 async fn lock(
     session: &Session,
     needed: &NeededKeys,
     groups: &[&ObjectGroup],
+    is_compared: bool,
 ) -> Result<(StoredObjects, Fences), SqlFault> {
     let (mut keys, mut stored) = (Keys::default(), StoredObjects::default());
     needed.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
-    let params = keys.params();
+    let (lock, params) = (if is_compared { LOCK_WHOLE } else { LOCK }, keys.params());
     let ((), fences, locked) =
-        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(LOCK, &params))?;
+        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(lock, &params))?;
     for row in &locked {
         let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
         // Whoever changes the terms of an object locks the object first.
