@@ -15,7 +15,7 @@ const LOOK_MAX: usize = 10_000;
 
 /// `$3`: the id that the objects follow. `$4`: maximum number of objects to look at. `$9`: sealed bytes of preceding
 /// objects from which on an object is not returned. Every line has the fence, the number of objects that were looked at,
-/// the last id of these, and the number of objects that match, at most `$8`.
+/// and the last id of these. The fourth column is the number of matching objects, at most `$8`.
 pub(super) static LIST: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT t.id, octet_length(t.sealed) AS bytes, ((t.archived IS NOT NULL) = $5

@@ -1,9 +1,9 @@
 //! Writes of groups: one statement for groups that only add objects, and a transaction otherwise.
 //!
 //! The statement writes everything or nothing. It fails if an id or a unique term is taken, and writes nothing if a fence
-//! keeps out a group. The transaction that then follows locks the named objects, reads the holders of unique terms and
-//! the fences, applies the groups in memory, and writes the net difference. If another transaction was faster, the whole
-//! transaction is repeated.
+//! keeps out a group. A transaction then follows, which reads the fences, locks the named objects, and reads the holders
+//! of unique terms. It applies the groups in memory and writes the net difference. If another transaction was faster,
+//! the whole transaction is repeated.
 //!
 //! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for how a repetition
 //! recognizes its own writes.

@@ -1,4 +1,4 @@
--- Counts the terms that an object has and that do not lead to it, and those that lead to an object that does not have them.
+-- Counts terms of objects that do not lead to their object, and terms that lead to an object without them.
 WITH own AS (
     SELECT t.app, t.collection, t.id, get_byte(t.terms, 21 * n) AS place, substr(t.terms, 21 * n + 2, 4) AS number,
         substr(t.terms, 21 * n + 6, 16) AS hash
