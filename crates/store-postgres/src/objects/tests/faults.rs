@@ -242,3 +242,46 @@ async fn write_in_rounds(store: PostgresStore, map: MapId, task: u128, start: Ar
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }
 }
+
+/// A transaction reads the expired holder of a unique term without a lock. Another transaction changes the holder before
+/// it is archived.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_changes_meanwhile_is_not_overwritten() {
+    let database = shared().database().unwrap();
+    let store = PostgresStore::connect(options(shared(), database.socket_url())).await.unwrap();
+    let other = PostgresStore::connect(options(shared(), database.socket_url())).await.unwrap();
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let conflict = ObjectsWritten::Conflicts(vec![(0, ObjectConflict::Unique { index: 1 })]);
+    let term_row = "INSERT INTO sealwire.object_terms (app, collection, index_number, hash, id)
+        SELECT t.app, t.collection, 2, int8send(0) || int8send(8), t.id FROM sealwire.objects t WHERE t.archived IS NULL;";
+    let replace = "UPDATE sealwire.objects SET version = 2, terms = terms || decode('0000000002', 'hex') || int8send(0)
+        || int8send(8) WHERE archived IS NULL;";
+    // The change, the result of the write, and version and state of the holder afterwards.
+    let cases = [
+        (format!("{term_row} {replace}"), Done, Some((2, Some(20)))),
+        ("UPDATE sealwire.objects SET expires = 30".to_owned(), conflict.clone(), Some((1, None))),
+        ("UPDATE sealwire.objects SET expires = NULL".to_owned(), conflict, Some((1, None))),
+        ("DELETE FROM sealwire.objects; DELETE FROM sealwire.object_unique".to_owned(), Done, None),
+    ];
+    for (change, expected, holder) in cases {
+        database.sql("TRUNCATE sealwire.objects, sealwire.object_unique, sealwire.object_terms").unwrap();
+        let map = fresh();
+        let held = ObjectRow { expires: Some(10), ..unique(1, &[(1, 1), (1, 2)]) };
+        assert_eq!(write(&store, 1, map, vec![add(&held)]).await, Done);
+        let session = other.shared.slow.call(true).session().await.unwrap();
+        session.batch("BEGIN; SELECT 1 FROM sealwire.objects FOR UPDATE").await.unwrap();
+        let taker = store.clone();
+        let taking = tokio::spawn(async move { write(&taker, 20, map, vec![add(&unique(2, &[(1, 1)]))]).await });
+        let started = Instant::now();
+        while database.sql(waiting).unwrap() == "0" {
+            assert!(started.elapsed() < LONG, "the transaction does not come to the holder");
+        }
+        session.batch(&change).await.unwrap();
+        session.batch("COMMIT").await.unwrap();
+        assert_eq!(taking.await.unwrap(), expected, "{change}");
+        let found = scanned(&store, map).await.into_iter().find(|row| row.id == id(1));
+        assert_eq!(found.map(|row| (row.version, row.archived)), holder, "{change}");
+        assert_eq!(database.sql(AGREE).unwrap(), "0", "{change}");
+    }
+}
