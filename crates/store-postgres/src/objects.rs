@@ -2,6 +2,9 @@
 //!
 //! Objects and their terms are always changed in one transaction. PostgreSQL does not plan queries of several terms: each
 //! statement reads a bounded number of rows by whole keys.
+//!
+//! A write whose connection broke is repeated, because the attempt may have taken effect or not. In a repetition, a stored
+//! object that is equal to the byte counts as written, and the deletion of an absent object counts as made.
 
 mod add;
 mod change;
