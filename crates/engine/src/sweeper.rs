@@ -1,5 +1,5 @@
-//! The background sweep of token maps: archives expired rows, prunes archived ones after their collection's retention
-//! time, and erases the rows of deleted collections and apps.
+//! The background sweep of token maps and objects: archives expired rows, prunes archived ones after their collection's
+//! retention time, and erases the rows of deleted collections and apps.
 //!
 //! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
 //! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{Control, MapState, MapStates};
-use sealwire_store::{ControlStore as _, MapId, StoreError, Sweep, TokenStore};
+use sealwire_store::{ControlStore as _, MapId, ObjectId, ObjectStore, Page, StoreError, Sweep, TokenId, TokenStore};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -60,10 +60,10 @@ pub trait Ledger: Send + Sync {
     fn ended(&self, outcome: SweepOutcome);
 }
 
-/// Sweeps the token maps of one store.
+/// Sweeps the token maps and objects of one store.
 pub struct Sweeper<L> {
     control: Control,
-    tokens: Arc<dyn TokenStore>,
+    rows: [SweptRows; 2],
     /// Names this run of this engine; holds the lease.
     instance: String,
     options: sealwire_config::SweepSettings,
@@ -72,6 +72,47 @@ pub struct Sweeper<L> {
     clock: fn() -> u64,
     /// True once the engine drains.
     stop: watch::Receiver<bool>,
+}
+
+/// Rows of one kind.
+#[derive(Clone)]
+enum SweptRows {
+    Tokens(Arc<dyn TokenStore>),
+    Objects(Arc<dyn ObjectStore>),
+}
+
+/// The id of a row of either kind.
+type RowId = [u8; 16];
+
+impl SweptRows {
+    /// Returns the first map behind `after` that has rows of this kind.
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        match self {
+            Self::Tokens(store) => store.next_map(after).await,
+            Self::Objects(store) => store.next_object_map(after).await,
+        }
+    }
+
+    /// Changes the due rows of a page.
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<RowId>,
+        limit: usize,
+    ) -> Result<Page<u64, RowId>, StoreError> {
+        match self {
+            Self::Tokens(store) => {
+                let page = store.sweep(now, map, sweep, after.map(TokenId), limit).await?;
+                Ok(Page { found: page.found, next: page.next.map(|id| id.0) })
+            }
+            Self::Objects(store) => {
+                let page = store.sweep_objects(now, map, sweep, after.map(ObjectId), limit, false).await?;
+                Ok(Page { found: page.found, next: page.next.map(|id| id.0) })
+            }
+        }
+    }
 }
 
 /// Why a sweep ended early.
@@ -90,14 +131,15 @@ impl<L: Ledger> Sweeper<L> {
     /// Creates a sweeper; [`Sweeper::run`] sweeps.
     pub fn new(
         control: Control,
-        tokens: Arc<dyn TokenStore>,
+        (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>),
         instance: String,
         options: sealwire_config::SweepSettings,
         ledger: L,
         clock: fn() -> u64,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { control, tokens, instance, options, ledger, clock, stop }
+        let rows = [SweptRows::Tokens(tokens), SweptRows::Objects(objects)];
+        Self { control, rows, instance, options, ledger, clock, stop }
     }
 
     /// Sweeps once per interval until the engine drains.
@@ -111,7 +153,7 @@ impl<L: Ledger> Sweeper<L> {
                 Ok(()) => SweepOutcome::Done,
                 Err(End::Outcome(outcome)) => outcome,
                 Err(End::Store(error)) => {
-                    tracing::warn!(%error, "a sweep of token maps ended early; the next one goes on");
+                    tracing::warn!(%error, "a sweep of tokens and objects ended early; the next one goes on");
                     SweepOutcome::Failed
                 }
             };
@@ -132,12 +174,15 @@ impl<L: Ledger> Sweeper<L> {
     async fn sweep(&mut self) -> Result<(), End> {
         let mut states = MapStates::default();
         self.check(&mut states).await?;
-        let (mut checked, mut map) = (Instant::now(), None);
-        while let Some(next) = self.tokens.next_map(map).await? {
-            for action in SweepAction::ALL {
-                self.sweep_map(next, action, &mut states, &mut checked).await?;
+        let mut checked = Instant::now();
+        for rows in self.rows.clone() {
+            let mut map = None;
+            while let Some(next) = rows.next_map(map).await? {
+                for action in SweepAction::ALL {
+                    self.sweep_map(&rows, next, action, &mut states, &mut checked).await?;
+                }
+                map = Some(next);
             }
-            map = Some(next);
         }
         Ok(())
     }
@@ -162,6 +207,7 @@ impl<L: Ledger> Sweeper<L> {
 
     async fn sweep_map(
         &mut self,
+        of: &SweptRows,
         map: MapId,
         action: SweepAction,
         states: &mut MapStates,
@@ -182,7 +228,7 @@ impl<L: Ledger> Sweeper<L> {
             let Some(sweep) = due(&state, action, now) else { break Ok(()) };
             names = names_of(&state);
             let begun = Instant::now();
-            let page = match self.tokens.sweep(now, map, sweep, after, limit).await {
+            let page = match of.sweep(now, map, sweep, after, limit).await {
                 Ok(page) => page,
                 Err(error) => break Err(error.into()),
             };
@@ -211,7 +257,7 @@ impl<L: Ledger> Sweeper<L> {
         let rows = std::mem::take(rows);
         if rows > 0 {
             let (app, collection) = (app.clone(), collection.clone());
-            tracing::info!(action = action.name(), app, collection, rows, "token rows swept");
+            tracing::info!(action = action.name(), app, collection, rows, "rows swept");
             self.ledger.record(&Swept { action, map, app, collection, rows });
         }
     }

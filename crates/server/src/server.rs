@@ -247,11 +247,9 @@ impl Server {
                 draining.subscribe(),
             )
         });
-        let sweeping = stores.tokens.as_ref().map(|tokens| {
-            let (tokens, ledger) = (Arc::clone(tokens), Arc::clone(&engine));
-            let control = apps.control().clone();
-            let sweeper =
-                Sweeper::new(control, tokens, apps.instance(), config.sweep, ledger, now, draining.subscribe());
+        let sweeping = stores.tokens.clone().zip(stores.objects.clone()).map(|rows| {
+            let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
+            let sweeper = Sweeper::new(control, rows, apps.instance(), config.sweep, ledger, now, draining.subscribe());
             tokio::spawn(sweeper.run())
         });
         apps.listens(shown(data.as_ref().map(|data| data.address)));

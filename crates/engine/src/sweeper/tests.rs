@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Scope, Target};
 use sealwire_crypto::{AppId, Kek};
-use sealwire_store::{ControlStore as _, MemoryStore, Row, TokenId};
+use sealwire_store::{ControlStore as _, MemoryStore, ObjectRow, Row, TokenId};
 use sealwire_token::Format;
 
 use super::*;
@@ -67,9 +67,10 @@ impl SweepWorld {
 
     fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
         let (control, tokens) = (self.control.clone(), Arc::clone(&self.store) as Arc<dyn TokenStore>);
+        let objects = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let options = sealwire_config::SweepSettings { interval_s: 60, rows_per_s };
         let ledger = Arc::clone(&self.book);
-        Sweeper::new(control, tokens, instance.into(), options, ledger, || NOW, self.drain.subscribe())
+        Sweeper::new(control, (tokens, objects), instance.into(), options, ledger, || NOW, self.drain.subscribe())
     }
 
     /// Puts rows without any time from id `from` on.
@@ -134,6 +135,45 @@ async fn rows_go_when_their_time_has_come() {
         [(SweepAction::Archived, kept, 1), (SweepAction::Archived, short.clone(), 1), (SweepAction::Pruned, short, 2)];
     assert_eq!(world.records(), expected);
     assert_eq!(*world.book.counted.lock().unwrap(), 4);
+}
+
+fn object(id: u128, expires: Option<u64>, archived: Option<u64>) -> ObjectRow {
+    ObjectRow {
+        id: ObjectId(id.to_be_bytes()),
+        version: 1,
+        created: 1,
+        updated: 1,
+        expires,
+        archived,
+        subject: None,
+        key: [0; 5],
+        tags: Vec::new(),
+        unique: Vec::new(),
+        terms: Vec::new(),
+        sealed: "sealed".into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_go_as_token_rows_do() {
+    let world = SweepWorld::new().await;
+    let rows = [object(1, None, None), object(2, Some(NOW - 61), None), object(3, None, Some(NOW - 101))];
+    for map in [KEPT, SHORT] {
+        world.store.put_objects(&rows.clone().map(|row| (map, row))).await.unwrap();
+    }
+    let left = async |map: MapId| {
+        let rows = world.store.scan_objects(None, 100).await.unwrap();
+        let rows = rows.into_iter().filter(|(of, _)| *of == map);
+        rows.map(|(_, row)| (row.id.0[15], row.archived.is_some())).collect::<Vec<_>>()
+    };
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(left(KEPT).await, [(1, false), (2, true), (3, true)]);
+    assert_eq!(left(SHORT).await, [(1, false), (2, true)]);
+    let short = CollectionName::new("short").unwrap();
+    world.control.delete_collection(&app(), &short).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!((left(KEPT).await.len(), left(SHORT).await.len()), (3, 0));
+    assert_eq!(*world.book.counted.lock().unwrap(), 5);
 }
 
 #[tokio::test(start_paused = true)]
