@@ -10,6 +10,7 @@ mod kills;
 mod ledger;
 mod loss;
 mod moving;
+mod objects;
 mod outages;
 mod planes;
 mod root_kills;
