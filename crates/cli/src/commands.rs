@@ -25,6 +25,7 @@ mod kek;
 mod mask;
 mod operator;
 mod principals;
+mod properties;
 mod public_keys;
 mod roles;
 mod serve;
@@ -87,7 +88,7 @@ enum Command {
     Certs(certs::Args),
     /// Create, list, configure, disable and delete apps; rotate, import, disable and delete their keys
     Apps(apps::Args),
-    /// Create, list, configure and delete collections of tokens
+    /// Create, list, alter, configure and delete collections of tokens or objects
     Collections(collections::Args),
     /// List, find, expire and delete tokens
     Tokens(tokens::Args),

@@ -1,11 +1,15 @@
-//! `collections`: creates and lists collections of tokens, over an engine's control listener or in a file.
+//! `collections`: creates, changes and lists collections of tokens or objects, over an engine's control listener or in a
+//! file.
+
+mod schema;
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
-use super::Failure;
 use super::operator::TargetArgs;
+use super::{Failure, properties};
+use schema::{ObjectRules, SchemaChanges};
 
 /// Arguments of `collections`.
 #[derive(Debug, clap::Args)]
@@ -16,7 +20,8 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CollectionsCommand {
-    /// Create a collection, which stores tokens and the values that they stand for
+    /// Create a collection, which stores tokens and the values that they stand for, or with --objects typed objects
+    #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// The app
         app: String,
@@ -25,16 +30,33 @@ enum CollectionsCommand {
         #[command(flatten)]
         rules: Rules,
         #[command(flatten)]
+        objects: ObjectRules,
+        #[command(flatten)]
         target: TargetArgs,
     },
-    /// List an app's collections
+    /// List an app's collections. The properties of objects are below their collection
     List {
         /// The app
         app: String,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Change when new tokens expire, or how long archived tokens are kept
+    /// Change the schema of a collection of objects at once, in one step
+    #[command(after_help = ALTER_EXAMPLE)]
+    Alter {
+        /// The app
+        app: String,
+        /// The collection
+        name: String,
+        #[command(flatten)]
+        changes: SchemaChanges,
+        /// Repeat while live engines do not serve an earlier change yet, which frees the name of a dropped property
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Change when new tokens or objects expire, or how long archived ones are kept
     Set {
         /// The app
         app: String,
@@ -45,7 +67,7 @@ enum CollectionsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Delete a collection at once, with all of its tokens. This cannot be undone
+    /// Delete a collection at once, with all of its tokens or objects. This cannot be undone
     Delete {
         /// The app
         app: String,
@@ -56,13 +78,23 @@ enum CollectionsCommand {
     },
 }
 
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  sealwire collections create shop cards --kind deterministic --format card
+  sealwire collections create shop people --objects --property 'email:email unique required' \\
+    --property 'name:name index' --property 'note:string description=\"From the form\"'";
+
+const ALTER_EXAMPLE: &str = "\
+Example:
+  sealwire collections alter shop people --add 'phone:phone index' --drop note";
+
 /// Settings of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]
 struct Rules {
     /// random: every request makes new tokens. deterministic: equal values have equal tokens, so tokens reveal which
     /// values are equal. one-way: like deterministic, and no token can be detokenized
-    #[arg(long, value_enum)]
-    kind: KindName,
+    #[arg(long, value_enum, required_unless_present = "objects")]
+    kind: Option<KindName>,
     /// Format of tokens: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
     /// value's ends, an address that gets no mail
     #[arg(long, value_enum, default_value = "opaque")]
@@ -76,10 +108,10 @@ struct Rules {
     /// Scope in which equal values have equal tokens: the whole collection, or one context
     #[arg(long, value_enum, default_value = "collection")]
     scope: ScopeName,
-    /// Seconds after which tokens expire, unless the request names a time [default: never]
+    /// Seconds after which tokens or objects expire, unless the request names a time [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Seconds for which an archived token is kept before the engine deletes it for good [default: for ever]
+    /// Seconds for which an archived token or object is kept before the engine deletes it for good [default: for ever]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     retention_s: Option<u64>,
 }
@@ -88,16 +120,16 @@ struct Rules {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct Times {
-    /// Seconds after which tokens expire, unless the request names a time
+    /// Seconds after which new tokens or objects expire, unless the request names a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Tokens do not expire, unless the request names a time
+    /// New tokens or objects do not expire, unless the request names a time
     #[arg(long, conflicts_with = "expires_s")]
     never: bool,
-    /// Seconds for which an archived token is kept before the engine deletes it for good
+    /// Seconds for which an archived token or object is kept before the engine deletes it for good
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     retention_s: Option<u64>,
-    /// Archived tokens are kept until an operator prunes them
+    /// Archived tokens or objects are kept until an operator prunes them
     #[arg(long, conflicts_with = "retention_s")]
     keep_archived: bool,
 }
@@ -134,9 +166,9 @@ enum ScopeName {
 }
 
 impl Rules {
-    fn ask(&self) -> CollectionOperation<'_> {
+    fn ask(&self, kind: KindName) -> CollectionOperation<'_> {
         CollectionOperation::Create {
-            kind: match self.kind {
+            kind: match kind {
                 KindName::Random => Kind::Random,
                 KindName::Deterministic => Kind::Deterministic,
                 KindName::OneWay => Kind::OneWay,
@@ -163,7 +195,18 @@ impl Rules {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        CollectionsCommand::Create { app, name, rules, target } => change(app, name, rules.ask(), target),
+        CollectionsCommand::Create { app, name, rules, objects, target } => match rules.kind {
+            Some(kind) => change(app, name, rules.ask(kind), target),
+            None => {
+                let properties = objects.properties()?;
+                change(app, name, objects.ask(&properties, rules.expires_s, rules.retention_s), target)
+            }
+        },
+        CollectionsCommand::Alter { app, name, changes, wait, target } => {
+            let call = CollectionCall { app, collection: name, ask: changes.ask() };
+            let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
+            print(target.engine.json, changed.collection.as_slice())
+        }
         CollectionsCommand::List { app, target } => {
             print(target.engine.json, &target.run(async |control| control.collections(app).await)?)
         }
@@ -192,13 +235,21 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
     );
     for found in collections {
         let Collection { app, collection, kind, scope, .. } = found;
+        let given = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
         let format = match (found.first, found.last) {
             (Some(first), Some(last)) => format!("{} {first}/{last}", found.format),
-            _ => found.format.clone(),
+            _ => given(&found.format),
         };
+        let scope = given(scope);
         let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
         let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
         println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
+        if !found.suite.is_empty() {
+            println!("  suite {}", found.suite);
+        }
+        for property in &found.properties {
+            println!("  {}", properties::text_of(property));
+        }
     }
     Ok(())
 }

@@ -136,8 +136,9 @@ pub(super) struct SealArgs {
     public_keys: PublicKeysArgs,
 }
 
+/// A cipher suite, as arguments name it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum SuiteName {
+pub(super) enum SuiteName {
     P256,
     Secp256k1,
     Xaes,

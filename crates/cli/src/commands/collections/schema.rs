@@ -1,0 +1,159 @@
+//! The schemas of collections of objects: arguments of `create` and `alter`, and the wait for other engines.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sealwire_client::{Error, ErrorCode, RpcError};
+use sealwire_wire::control::{AlterCollection, CollectionCall, CollectionChanged, CollectionOperation};
+use tokio::time::Instant;
+
+use crate::commands::Failure;
+use crate::commands::documents::SuiteName;
+use crate::commands::operator::ControlTarget;
+use crate::commands::properties::{self, PropertyInput};
+
+/// Pause between lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// Settings of a new collection of objects.
+///
+/// The parser does not demand `objects` where it conflicts with a given argument, so each option also names `kind`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ObjectRules {
+    /// Create a collection of objects with these properties, instead of one of tokens
+    #[arg(long, requires = "source", conflicts_with_all = ["kind", "format", "first", "last", "scope"])]
+    objects: bool,
+    #[command(flatten)]
+    source: SchemaSource,
+    /// Cipher suite that seals the objects [default: xaes]
+    #[arg(long, value_enum, requires = "objects", conflicts_with = "kind")]
+    suite: Option<SuiteName>,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(id = "source", multiple = false)]
+struct SchemaSource {
+    /// A property: NAME:TYPE and any of the words required (every object has a value), unique, index (objects are found
+    /// by it), bits=N, prefixes=N,N, accept-leak, clear (not encrypted) and description="TEXT"; repeat for more. Types:
+    /// string, integer, decimal, boolean, date, timestamp, json, blob, email, phone, card, iban, national_id, name,
+    /// address, ip
+    #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text, requires = "objects", conflicts_with = "kind")]
+    property: Vec<PropertyInput>,
+    /// Read the properties from this JSON file: an array, with fields as `collections list --json` shows them
+    #[arg(long, value_name = "FILE", requires = "objects", conflicts_with = "kind")]
+    schema: Option<PathBuf>,
+}
+
+impl ObjectRules {
+    /// Returns the properties of the arguments or of the file.
+    pub(super) fn properties(&self) -> Result<Vec<PropertyInput>, Failure> {
+        self.source.schema.as_deref().map_or_else(|| Ok(self.source.property.clone()), properties::from_file)
+    }
+
+    /// Returns the creation of a collection with these properties and times.
+    pub(super) fn ask<'a>(
+        &self,
+        properties: &'a [PropertyInput],
+        expires_s: Option<u64>,
+        retention_s: Option<u64>,
+    ) -> CollectionOperation<'a> {
+        let properties = properties.iter().map(PropertyInput::spec).collect();
+        CollectionOperation::CreateObjects { suite: self.suite.map(Into::into), properties, expires_s, retention_s }
+    }
+}
+
+/// A change of a schema.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(super) struct SchemaChanges {
+    /// Add a property, as in `collections create --property`, but not required; repeat for more, as with all options here
+    #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text)]
+    add: Vec<PropertyInput>,
+    /// Drop a property. Its values are hidden at once, and this cannot be undone
+    #[arg(long, value_name = "NAME")]
+    drop: Vec<String>,
+    /// Let several objects have equal values of a unique property
+    #[arg(long, value_name = "NAME")]
+    allow_duplicates: Vec<String>,
+    /// Let objects be without a value of a required property
+    #[arg(long, value_name = "NAME")]
+    allow_null: Vec<String>,
+    /// Drop the index of a property. Objects are not found by it any more
+    #[arg(long, value_name = "NAME")]
+    drop_index: Vec<String>,
+    /// Cipher suite that seals what is written from now on
+    #[arg(long, value_enum)]
+    suite: Option<SuiteName>,
+}
+
+impl SchemaChanges {
+    /// Returns the change as requests carry it.
+    pub(super) fn ask(&self) -> CollectionOperation<'_> {
+        CollectionOperation::Alter(AlterCollection {
+            add: self.add.iter().map(PropertyInput::spec).collect(),
+            drop: texts(&self.drop),
+            allow_duplicates: texts(&self.allow_duplicates),
+            allow_null: texts(&self.allow_null),
+            drop_index: texts(&self.drop_index),
+            suite: self.suite.map(Into::into),
+        })
+    }
+}
+
+fn texts(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// Changes a schema. With `wait`, repeats the change for as long as the response is a conflict that passes.
+pub(super) async fn alter(
+    control: &ControlTarget,
+    call: CollectionCall<'_>,
+    wait: bool,
+) -> Result<CollectionChanged, Failure> {
+    let mut told: Option<Instant> = None;
+    loop {
+        let failure = match control.change_collection(call.clone()).await {
+            Ok(changed) => return Ok(changed),
+            Err(failure) => failure,
+        };
+        let Some((pause, message)) = passing_conflict(&failure) else { return Err(failure) };
+        if !wait {
+            return Err(format!("{failure}; --wait repeats the change until it can be made").into());
+        }
+        if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
+            eprintln!("waiting: {message}");
+            told = Some(Instant::now());
+        }
+        tokio::time::sleep(pause.min(PROGRESS_EVERY)).await;
+    }
+}
+
+/// Returns the pause and the message of a conflict that passes by itself.
+fn passing_conflict(failure: &Failure) -> Option<(Duration, &str)> {
+    match failure.downcast_ref::<Error>() {
+        Some(Error::Rpc(RpcError { code: ErrorCode::Conflict, message, retry_after_ms: Some(pause), .. })) => {
+            Some((Duration::from_millis((*pause).into()), message))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_conflict_with_a_retry_time_is_waited_for() {
+        let rpc = |code, pause: Option<u32>| {
+            Error::Rpc(RpcError { retry_after_ms: pause, ..RpcError::new(code, "engine 7 is behind") })
+        };
+        for (error, expected) in [
+            (rpc(ErrorCode::Conflict, Some(250)), Some((Duration::from_millis(250), "engine 7 is behind"))),
+            (rpc(ErrorCode::Conflict, None), None),
+            (rpc(ErrorCode::Unavailable, Some(250)), None),
+            (Error::Deadline, None),
+        ] {
+            assert_eq!(passing_conflict(&error.into()), expected);
+        }
+    }
+}
