@@ -23,6 +23,7 @@ mod encapsulations;
 mod instances;
 mod kek;
 mod mask;
+mod objects;
 mod operator;
 mod principals;
 mod properties;
@@ -92,6 +93,9 @@ enum Command {
     Collections(collections::Args),
     /// List, find, expire and delete tokens
     Tokens(tokens::Args),
+    /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted properties. --json prints one
+    /// object a line
+    Objects(objects::Args),
     /// List the engines that share one state
     Instances(instances::Args),
     /// Create, list and delete roles: sets of permissions on apps and collections
@@ -134,6 +138,7 @@ pub fn run() -> ExitCode {
         Command::Apps(args) => apps::run(&args),
         Command::Collections(args) => collections::run(&args),
         Command::Tokens(args) => tokens::run(&args),
+        Command::Objects(args) => objects::run(&args),
         Command::Instances(args) => instances::run(&args),
         Command::Roles(args) => roles::run(&args),
         Command::Principals(args) => principals::run(&args),

@@ -438,7 +438,8 @@ fn list(errors: &[FieldError], omitted: u64) {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+/// Reads a file; `-` is standard input.
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let read = if file == Path::new("-") {
         std::io::stdin().lock().read_to_end(&mut text)

@@ -100,30 +100,32 @@ struct Named {
     tokens: Vec<String>,
 }
 
-/// The time at which tokens expire.
+/// The time at which tokens or objects expire.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct When {
+pub(super) struct When {
     /// Expire in this many seconds; 0 expires now
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
-    in_s: Option<u64>,
+    pub(super) in_s: Option<u64>,
     /// Never expire
     #[arg(long)]
     never: bool,
 }
 
+/// Options of a request on the whole collection.
 #[derive(Debug, clap::Args)]
-struct Sweeping {
-    /// Count the tokens without changing them
+pub(super) struct Sweeping {
+    /// Count without changing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     common: Common,
 }
 
+/// A collection, and options of every request on its tokens or objects.
 #[derive(Debug, clap::Args)]
-struct Common {
-    /// App of the tokens
+pub(super) struct Common {
+    /// The app
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
     /// Collection; `sealwire collections list APP` shows all
@@ -134,9 +136,9 @@ struct Common {
     reason: Option<String>,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(super) connect: ConnectArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -171,7 +173,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Common {
-    fn map(&self) -> TokenMap<'_> {
+    pub(super) fn map(&self) -> TokenMap<'_> {
         TokenMap { reason: self.reason.as_deref(), ..TokenMap::new(&self.app, &self.collection) }
     }
 
@@ -180,19 +182,18 @@ impl Common {
     }
 }
 
-impl Named {
-    fn read(&self) -> Result<Vec<String>, Failure> {
-        if self.tokens != ["-"] {
-            return Ok(self.tokens.clone());
-        }
-        let lines = std::io::stdin().lock().lines();
-        let tokens = lines.filter(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
-        Ok(tokens.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<_, _>>()?)
+/// Returns the names that arguments give. A single `-` reads them from standard input, one per line.
+pub(super) fn read_names(given: &[String]) -> Result<Vec<String>, Failure> {
+    if given != ["-"] {
+        return Ok(given.to_vec());
     }
+    let lines = std::io::stdin().lock().lines();
+    let names = lines.filter(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
+    Ok(names.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<_, _>>()?)
 }
 
 fn get(named: &Named, common: &Common) -> Result<(), Failure> {
-    let tokens = named.read()?;
+    let tokens = read_names(&named.tokens)?;
     let found = common.run(async |client| {
         let mut found = Vec::new();
         for part in tokens.chunks(TOKENS_MAX) {
@@ -266,7 +267,7 @@ fn each(
     done: &str,
     change: impl AsyncFn(&Client, TokenMap<'_>, &[&str]) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
-    let tokens = named.read()?;
+    let tokens = read_names(&named.tokens)?;
     let progress = DocumentProgress::new();
     let (count, missing) = common.run(async |client| {
         let (mut count, mut missing) = (0, Vec::new());
@@ -287,7 +288,7 @@ fn each(
 }
 
 /// Processes the whole collection in bounded steps.
-fn sweep(
+pub(super) fn sweep(
     args: &Sweeping,
     done: &str,
     older_s: u64,
@@ -313,7 +314,8 @@ fn sweep(
     tell(common, done, count, args.dry_run)
 }
 
-fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
+/// Prints how many tokens or objects were changed, or with `dry_run` would have been.
+pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
     if common.json {
         println!("{}", serde_json::json!({ "count": count, "dry_run": dry_run }));
     } else if dry_run {

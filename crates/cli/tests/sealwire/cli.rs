@@ -1,6 +1,7 @@
 //! Tests of the program as a user runs it: the built binary, real files, a real engine on loopback.
 
 mod masks;
+mod objects;
 mod recovery;
 mod root;
 

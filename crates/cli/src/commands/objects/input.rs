@@ -1,0 +1,277 @@
+//! Objects and changes in files: one JSON object, an array of objects, or JSON lines.
+//!
+//! JSON lines are read as they are sent, so that a file can be larger than memory. Each item keeps its place, because
+//! errors name the line.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::Path;
+
+use sealwire_msgpack::{TokenReader, write};
+use sealwire_payload::json::JsonError;
+use sealwire_payload::{WalkLimits, json};
+use sealwire_wire::OBJECTS_MAX;
+
+use crate::commands::Failure;
+
+/// Bytes of items after which a request is sent. A request of one item can be longer.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// The place of an item in its source. Numbers of lines begin with 1, those of elements with 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The whole file.
+    Whole,
+    /// An element of the file's array.
+    Element(usize),
+    /// A line.
+    Line(usize),
+    /// A name that an argument gives: an id, or a property of a clause.
+    Name(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("$"),
+            Self::Element(at) => write!(f, "$[{at}]"),
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Place {
+    /// Returns the place of a part of the item. `path` is the part's path in the item, such as `.email`, or empty.
+    pub(super) fn part(&self, path: &str) -> String {
+        match self {
+            Self::Line(_) if !path.is_empty() => format!("{self}: ${path}"),
+            _ => format!("{self}{path}"),
+        }
+    }
+}
+
+/// Items of one request, and their places.
+pub(super) struct Batch {
+    /// One MessagePack array.
+    pub(super) payload: Vec<u8>,
+    /// A place for each item.
+    pub(super) places: Vec<Place>,
+}
+
+/// One MessagePack value and its place.
+type Item = (Place, Vec<u8>);
+
+/// Cuts a source of items into requests.
+pub(super) struct Batches {
+    items: Box<dyn Iterator<Item = Result<Item, Failure>>>,
+    next: Option<Item>,
+}
+
+impl Batches {
+    /// Opens a file; `-` is standard input.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is neither JSON nor JSON lines.
+    pub(super) fn open(file: &Path) -> Result<Self, Failure> {
+        let named = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+        let reader: Box<dyn BufRead> = if file == Path::new("-") {
+            Box::new(BufReader::new(std::io::stdin()))
+        } else {
+            Box::new(BufReader::new(File::open(file).map_err(|error| named(&error))?))
+        };
+        Self::read(reader).map_err(|error| named(&error).into())
+    }
+
+    fn read(mut reader: Box<dyn BufRead>) -> Result<Self, Failure> {
+        let (mut skipped, mut first) = (0, Vec::new());
+        while reader.read_until(b'\n', &mut first)? > 0 && first.trim_ascii().is_empty() {
+            first.clear();
+            skipped += 1;
+        }
+        let is_array = first.trim_ascii_start().starts_with(b"[");
+        // A syntax error in the first line can mean that the object goes on in the next.
+        let error = match json::to_msgpack(first.trim_ascii_end(), limits()) {
+            Err(error @ JsonError::Syntax(_)) if !first.is_empty() => Some(error),
+            _ => None,
+        };
+        if is_array || error.is_some() {
+            let (mut text, start) = (vec![b'\n'; skipped], first.len() + skipped);
+            text.append(&mut first);
+            reader.read_to_end(&mut text)?;
+            let items = document(&text).map_err(|failure| match error {
+                // Only JSON lines have a second line that begins so.
+                Some(error) if text[start..].trim_ascii_start().starts_with(b"{") => in_line(skipped + 1, &error),
+                _ => failure,
+            })?;
+            return Ok(Self { items: Box::new(items.into_iter().map(Ok)), next: None });
+        }
+        Ok(Self { items: Box::new(Lines { first: Some(first), reader, line: skipped }), next: None })
+    }
+
+    fn item(&mut self) -> Option<Result<Item, Failure>> {
+        self.next.take().map(Ok).or_else(|| self.items.next())
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch, Failure>;
+
+    /// Returns the items of the next request. An invalid item fails its whole request.
+    fn next(&mut self) -> Option<Self::Item> {
+        let (mut body, mut places) = (Vec::new(), Vec::new());
+        while places.len() < OBJECTS_MAX {
+            let (place, item) = match self.item() {
+                None => break,
+                Some(Ok(item)) => item,
+                Some(Err(error)) => return Some(Err(error)),
+            };
+            if !places.is_empty() && body.len() + item.len() > BATCH_BYTES_MAX {
+                self.next = Some((place, item));
+                break;
+            }
+            body.extend_from_slice(&item);
+            places.push(place);
+        }
+        let mut payload = Vec::with_capacity(body.len() + 5);
+        write::array_len(&mut payload, u32::try_from(places.len()).unwrap_or(u32::MAX));
+        payload.append(&mut body);
+        (!places.is_empty()).then_some(Ok(Batch { payload, places }))
+    }
+}
+
+fn limits() -> WalkLimits {
+    WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() }
+}
+
+/// Reads a document: the elements of an array, or one value.
+fn document(text: &[u8]) -> Result<Vec<Item>, Failure> {
+    let value = json::to_msgpack(text, limits())?;
+    let mut reader = TokenReader::new(&value);
+    let Ok(count) = reader.array_len() else { return Ok(vec![(Place::Whole, value)]) };
+    let element = |at| Ok((Place::Element(at), reader.value()?.to_vec()));
+    (0..count as usize).map(element).collect()
+}
+
+/// JSON lines. Empty lines are skipped.
+struct Lines {
+    first: Option<Vec<u8>>,
+    reader: Box<dyn BufRead>,
+    /// Lines read before.
+    line: usize,
+}
+
+impl Iterator for Lines {
+    type Item = Result<Item, Failure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let text = match self.first.take() {
+                Some(first) => first,
+                None => {
+                    let mut text = Vec::new();
+                    match self.reader.read_until(b'\n', &mut text) {
+                        Ok(_) => text,
+                        Err(error) => return Some(Err(error.into())),
+                    }
+                }
+            };
+            if text.is_empty() {
+                return None;
+            }
+            self.line += 1;
+            if !text.trim_ascii().is_empty() {
+                let place = Place::Line(self.line);
+                let item = json::to_msgpack(text.trim_ascii_end(), limits());
+                return Some(item.map_err(|error| in_line(self.line, &error)).map(|item| (place, item)));
+            }
+        }
+    }
+}
+
+/// Returns the error of an invalid line. The parser counts lines from the beginning of its text, so they are left out.
+fn in_line(line: usize, error: &JsonError) -> Failure {
+    let text = error.to_string();
+    let text = text.strip_prefix("Parser error at line 1 ").map_or(text.clone(), |rest| format!("at {rest}"));
+    format!("line {line}: {text}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the places of all items and the number of batches, or the first error.
+    fn read(text: &str) -> Result<(Vec<Place>, usize), String> {
+        let batches =
+            Batches::read(Box::new(std::io::Cursor::new(text.to_owned()))).map_err(|error| error.to_string())?;
+        let batches: Result<Vec<Batch>, Failure> = batches.collect();
+        let batches = batches.map_err(|error| error.to_string())?;
+        for batch in &batches {
+            assert_eq!(TokenReader::new(&batch.payload).array_len().unwrap() as usize, batch.places.len());
+            assert_eq!(TokenReader::new(&batch.payload).value().unwrap().len(), batch.payload.len());
+        }
+        let count = batches.len();
+        Ok((batches.into_iter().flat_map(|batch| batch.places).collect(), count))
+    }
+
+    #[test]
+    fn every_form_of_input_is_read() {
+        let lines = |lines: &[usize]| lines.iter().map(|line| Place::Line(*line)).collect::<Vec<_>>();
+        for (text, expected) in [
+            ("", vec![]),
+            ("\n\n", vec![]),
+            ("[]", vec![]),
+            ("{\n \"a\": 1\n}\n", vec![Place::Whole]),
+            ("[{\"a\": 1},\n{}]", vec![Place::Element(0), Place::Element(1)]),
+            ("{\"a\": 1}", lines(&[1])),
+            ("\n{\"a\": 1}\n\n  \n{}\r\n", lines(&[2, 5])),
+            ("7\n8\n", lines(&[1, 2])),
+        ] {
+            let count = usize::from(!expected.is_empty());
+            assert_eq!(read(text), Ok((expected, count)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn requests_are_bounded_by_count_and_bytes() {
+        let many = "{\"a\":1}\n".repeat(1_200);
+        let (places, batches) = read(&many).unwrap();
+        assert_eq!((places.len(), places[1_199].clone(), batches), (1_200, Place::Line(1_200), 3));
+        let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(5 << 20)).repeat(3);
+        assert_eq!(read(&long).unwrap().1, 3);
+        let array = format!("[{}]", ["{}"; 501].join(","));
+        assert_eq!(read(&array).unwrap().1, 2);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, says) in [
+            ("{}\n{\"a\":}\n", "line 2: at column"),
+            ("{}\n\n{\"a\":1,\"a\":2}\n", "line 3: key at $.a occurs twice"),
+            ("{\"a\":1,\"a\":2}\n{}\n", "line 1: key at $.a occurs twice"),
+            ("{\"a\":\n{}\n", "line 1: at column"),
+            ("\n{\"a\":\n", "line 3"),
+            ("[{}", "line 1"),
+            ("{}\n{} {}\n", "line 2"),
+            ("nothing", "line 1"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_named_by_its_place() {
+        for (place, path, expected) in [
+            (Place::Whole, ".email", "$.email"),
+            (Place::Element(2), "", "$[2]"),
+            (Place::Element(2), ".set.age", "$[2].set.age"),
+            (Place::Line(7), ".email", "line 7: $.email"),
+            (Place::Line(7), "", "line 7"),
+            (Place::Name("x".to_owned()), "", "x"),
+        ] {
+            assert_eq!(place.part(path), expected);
+        }
+    }
+}
