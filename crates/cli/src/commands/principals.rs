@@ -43,13 +43,14 @@ enum PrincipalsCommand {
     Check {
         /// The name in its certificate
         principal: String,
-        /// Operation, such as encrypt or tokens.list
+        /// Operation, such as encrypt, tokens.list or objects.get. Grants that ended at their `until=` do not count
         operation: String,
         /// The app [default: all]
         app: Option<String>,
         /// The collection [default: all]
         collection: Option<String>,
-        /// The property of objects
+        /// Also check that a grant has this property of objects in its `properties=`, and name the mask that it is read
+        /// through
         #[arg(long, value_name = "NAME")]
         property: Option<String>,
         /// The reason, as a request would give it
