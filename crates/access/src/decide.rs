@@ -249,11 +249,14 @@ impl Grants {
     }
 
     /// Returns the access to properties that the grants give to a permitted request, and the smallest hourly limit of
-    /// these grants.
+    /// these grants. `objects.query` and `objects.list` read values by the grants of `objects.get`, so the limits of
+    /// these grants apply too.
     fn property_access(&self, ask: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
         let grants = self.roles.iter().flat_map(|role| role.grants());
         let covers = |grant: &Grant, operation| ask.is_covered(grant, operation);
-        let hourly = grants.clone().filter(|grant| covers(grant, ask.operation)).filter_map(|grant| grant.hourly);
+        let is_read = |grant: &Grant| ask.operation.reads_properties() && covers(grant, Operation::ObjectsGet);
+        let used = grants.clone().filter(|grant| covers(grant, ask.operation) || is_read(grant));
+        let hourly = used.filter_map(|grant| grant.hourly);
         (PropertyAccess::of(ask.operation, grants.clone(), covers), hourly.min())
     }
 

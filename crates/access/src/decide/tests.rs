@@ -261,6 +261,28 @@ fn each_property_is_covered_for_itself() {
 }
 
 #[test]
+fn hourly_limits_of_reading_hold_for_every_method_that_reads() {
+    let grants = parsed(&[
+        "objects.get apps=shop collections=people properties=* hourly=10",
+        "objects.query apps=shop collections=people properties=email",
+        "objects.list,objects.delete apps=shop collections=people",
+        "objects.update apps=shop collections=people properties=* hourly=20",
+        "objects.get apps=shop collections=other properties=* hourly=5",
+    ]);
+    let cases = [
+        ("objects.get", Some(10)),
+        ("objects.query", Some(10)),
+        ("objects.list", Some(10)),
+        ("objects.update", Some(20)),
+        ("objects.delete", None),
+    ];
+    for (operation, expected) in cases {
+        let permit = grants.decide(ask(operation, Some("shop"), Some("people"))).unwrap();
+        assert_eq!(permit.hourly(), expected, "{operation}");
+    }
+}
+
+#[test]
 fn a_grant_permits_nothing_from_its_end_on() {
     let grants = parsed(&[
         "encrypt apps=shop until=2027-01-31T00:00:00Z",
