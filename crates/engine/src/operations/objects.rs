@@ -315,3 +315,6 @@ impl ObjectsRun<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,10 @@ use crate::objects::{ObjectCollection, parse_id};
 pub(super) type Assignments = Vec<Assignment>;
 type Assignment = (u32, Option<Zeroizing<Vec<u8>>>);
 
+/// Errors of one request that are collected; a response lists no more.
+///
+/// Note: a map can have millions of names. Without a bound, the errors of one request would take gigabytes.
+pub(super) const ERRORS_MAX: usize = 64;
 /// Longest key of a map that an error repeats, in characters.
 const KEY_CHARS_MAX: usize = 64;
 
@@ -37,7 +41,7 @@ impl ValueReader<'_> {
     /// Reads a map of property names to values. `path` is its place in the payload.
     ///
     /// # Errors
-    /// Every part of the map that is invalid or not permitted.
+    /// The first [`ERRORS_MAX`] parts of the map that are invalid or not permitted.
     pub(super) fn read(&self, path: &str, map: &[u8]) -> Result<Assignments, Vec<ItemError>> {
         let invalid = |message: &'static str| vec![bad(path.to_owned(), message)];
         let mut reader = TokenReader::new(map);
@@ -53,6 +57,9 @@ impl ValueReader<'_> {
                 }
                 Ok(assignment) => assignments.push(assignment),
                 Err(error) => errors.push(error),
+            }
+            if errors.len() == ERRORS_MAX {
+                break;
             }
         }
         if errors.is_empty() { Ok(assignments) } else { Err(errors) }

@@ -12,7 +12,7 @@ use sealwire_objects::Values;
 use sealwire_store::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten};
 use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
 
-use super::payload::{ObjectChange, ValueReader, bad, change, items, place};
+use super::payload::{ERRORS_MAX, ObjectChange, ValueReader, bad, change, items, place};
 use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of};
 use super::{ObjectsRun, no_object};
 use crate::objects::{id_text, new_id};
@@ -98,7 +98,8 @@ impl ObjectsRun<'_> {
         let count = objects.len();
         self.count(count, 0);
         let is_idempotent = spec.idempotency_key.is_some();
-        let step = move |(position, object): (usize, Bytes)| spec.row(&sealer, position, &object);
+        let mut bound = ErrorBound::default();
+        let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, position, &object));
         let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, step).await?;
         let rows = sealed(rows)?;
         let added: Vec<(ObjectId, [u8; 16])> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
@@ -202,7 +203,9 @@ impl ObjectsRun<'_> {
             let rows = self.rows(specs.iter().map(|spec| spec.id).collect()).await?;
             let jobs: Vec<(UpdateSpec, Option<ObjectRow>)> = specs.iter().cloned().zip(rows).collect();
             let (sealer, access) = (sealer.clone(), access.clone());
-            let step = move |(spec, row): (UpdateSpec, Option<ObjectRow>)| spec.row(&sealer, &access, row, time);
+            let mut bound = ErrorBound::default();
+            let step =
+                move |(spec, row): (UpdateSpec, Option<ObjectRow>)| bound.run(|| spec.row(&sealer, &access, row, time));
             updated.extend(each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, step).await?);
         }
         sealed(updated)
@@ -310,6 +313,26 @@ fn check_distinct(specs: &[UpdateSpec]) -> Result<(), CallFailure> {
     let errors: Vec<ItemError> =
         twice.map(|pair| bad(format!("$[{}]", pair[1].1), "the request names this object twice")).collect();
     if errors.is_empty() { Ok(()) } else { Err(CallFailure::Items { errors }) }
+}
+
+/// Bounds the errors that the objects of a request have together.
+#[derive(Default)]
+struct ErrorBound {
+    found: usize,
+}
+
+impl ErrorBound {
+    /// Seals an object, unless the objects before it have as many errors as a response lists.
+    fn run<T>(&mut self, seal: impl FnOnce() -> Result<T, SealError>) -> Result<T, SealError> {
+        if self.found >= ERRORS_MAX {
+            return Err(SealError::Invalid(Vec::new()));
+        }
+        let sealed = seal();
+        if let Err(SealError::Invalid(errors)) = &sealed {
+            self.found += errors.len();
+        }
+        sealed
+    }
 }
 
 /// Returns the sealed rows, or the errors of all objects.

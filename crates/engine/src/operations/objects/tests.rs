@@ -1,0 +1,115 @@
+//! Payloads of any form against the parsers of objects, changes and clauses.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sealwire_access::{AuthorizationRequest, Grant, Grants, Operation, PropertyAccess, Role};
+use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
+use sealwire_jobs::error::CallFailure;
+use sealwire_msgpack::write;
+use sealwire_objects::{ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema};
+use sealwire_store::MapId;
+use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_wire::ErrorCode;
+
+use super::payload::{ERRORS_MAX, ValueReader, change, items};
+use super::query::Query;
+use crate::objects::ObjectCollection;
+
+fn collection() -> ObjectCollection {
+    let app = AppId::new("shop").unwrap();
+    let key = KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, Suite::Xaes).unwrap());
+    let secret = TokenSecret::generate().unwrap();
+    let token_keys = TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).unwrap();
+    let spec = |name: &str, property_type| PropertySpec {
+        index: property_type != PropertyType::Json,
+        ..PropertySpec::new(PropertyName::new(name).unwrap(), property_type)
+    };
+    let specs = [
+        PropertySpec { prefixes: vec![1, 3], accept_leak: true, ..spec("name", PropertyType::Name) },
+        spec("age", PropertyType::Integer),
+        spec("notes", PropertyType::Json),
+    ];
+    ObjectCollection {
+        keys: Arc::new(AppKeys::new(app, vec![key]).unwrap()),
+        object_keys: Arc::new(ObjectKeys::new(1, &token_keys.object_index_secret())),
+        token_keys: Arc::new(token_keys),
+        map: MapId { app: 1, collection: 2 },
+        schema: Arc::new(Schema::new(Suite::Xaes, &specs).unwrap()),
+    }
+}
+
+/// Returns the access of a role with these grants to properties.
+fn access(operation: Operation, grants: &[&str]) -> PropertyAccess {
+    let grants = grants.iter().map(|grant| Grant::from_text(grant).unwrap()).collect();
+    let grants = Grants::of([Arc::new(Role::new("tests", grants).unwrap())]);
+    let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people"));
+    grants.decide(ask).unwrap().properties().clone()
+}
+
+fn all(operation: Operation) -> PropertyAccess {
+    access(operation, &["objects.add,objects.query apps=shop collections=people properties=*"])
+}
+
+/// Returns a map of `count` names without a value.
+fn map_of(count: u32, name: impl Fn(u32) -> String) -> Vec<u8> {
+    let mut map = Vec::new();
+    write::map_len(&mut map, count);
+    for at in 0..count {
+        write::str(&mut map, &name(at));
+        write::nil(&mut map);
+    }
+    map
+}
+
+#[test]
+fn errors_of_a_map_are_bounded() {
+    let collection = collection();
+    let all = all(Operation::ObjectsAdd);
+    let age = access(Operation::ObjectsAdd, &["objects.add apps=shop collections=people properties=age"]);
+    let cases = [
+        ("unknown names", &all, map_of(100_000, |at| format!("p{at}")), ErrorCode::BadRequest),
+        ("the empty name", &all, map_of(100_000, |_| String::new()), ErrorCode::BadRequest),
+        ("names that are not granted", &age, map_of(100_000, |at| format!("p{at}")), ErrorCode::Forbidden),
+        ("one name again and again", &age, map_of(100_000, |_| "age".to_owned()), ErrorCode::BadRequest),
+    ];
+    for (case, access, map, code) in cases {
+        let errors = ValueReader { collection: &collection, access }.read("$[0]", &map).unwrap_err();
+        assert_eq!(errors.len(), ERRORS_MAX, "{case}");
+        assert!(errors.iter().all(|error| error.code == code), "{case}");
+    }
+}
+
+/// Makes bytes that are often parts of payloads.
+fn payloads() -> impl Strategy<Value = Vec<u8>> {
+    const KEYS: [&str; 10] = ["id", "set", "if_version", "property", "eq", "in", "prefix", "name", "age", "notes"];
+    let text = |text: &str| {
+        let mut out = Vec::new();
+        write::str(&mut out, text);
+        out
+    };
+    let part = prop_oneof![
+        4 => proptest::sample::select(KEYS.to_vec()).prop_map(text),
+        3 => (0x80u8..0x84).prop_map(|map| vec![map]),
+        3 => (0x90u8..0x94).prop_map(|array| vec![array]),
+        1 => any::<String>().prop_map(move |any| text(&any)),
+        1 => any::<u8>().prop_map(|byte| vec![byte]),
+        1 => Just(text("00000000-0000-0000-0000-000000000000")),
+    ];
+    vec(part, 0..24).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in prop_oneof![payloads(), vec(any::<u8>(), 0..200)]) {
+        let (collection, add, query) = (collection(), all(Operation::ObjectsAdd), all(Operation::ObjectsQuery));
+        let _ = ValueReader { collection: &collection, access: &add }.read("$[0]", &bytes);
+        let _ = change("$[0]", &bytes);
+        let bytes = Bytes::from(bytes);
+        let _ = items(&bytes);
+        let denied = |_: &str| CallFailure::Internal("denied");
+        let _ = Query::new(&collection, &bytes, None, 1, &query, denied);
+    }
+}
