@@ -44,7 +44,7 @@ fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
 const DEV: [&str; 7] = ["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
 
 /// `sealwire dev` in a folder and on ports of its own.
-struct Dev {
+pub(crate) struct Dev {
     folder: TempDir,
     child: Child,
     connect: String,
@@ -79,7 +79,7 @@ impl Dev {
         Self { folder, child, connect, control }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
@@ -119,7 +119,7 @@ impl Dev {
     }
 
     /// Starts an engine for a later [`Dev::again`], on ports that no other test gets meanwhile.
-    fn start_to_come_again() -> Self {
+    pub(crate) fn start_to_come_again() -> Self {
         let [listen, control] = sealwire_testkit::free_ports::<2>().map(|port| format!("127.0.0.1:{port}"));
         let arguments = ["dev", "--listen", &listen, "--admin", "127.0.0.1:0", "--control", &control];
         Self::start_with(tempfile::tempdir().unwrap(), &arguments)
@@ -134,7 +134,7 @@ impl Dev {
     }
 
     /// Stops the process with SIGTERM, which must drain and exit with status 0.
-    fn stop(self) {
+    pub(crate) fn stop(self) {
         self.end();
     }
 

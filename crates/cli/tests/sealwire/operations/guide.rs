@@ -18,13 +18,14 @@ use crate::operations::{read, repository};
 const GUIDE: &str = "docs/operations.md";
 
 /// A block of commands, and its output if the guide shows it.
-struct Block {
-    line: usize,
-    commands: String,
-    shown: Option<String>,
+pub(crate) struct Block {
+    pub(crate) line: usize,
+    pub(crate) commands: String,
+    pub(crate) shown: Option<String>,
 }
 
-fn blocks(text: &str) -> Vec<Block> {
+/// Returns the blocks of a guide. `guide` names it in messages.
+pub(crate) fn blocks(guide: &str, text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = text.lines().enumerate();
     // Shown output belongs to the block directly before.
@@ -39,7 +40,7 @@ fn blocks(text: &str) -> Vec<Block> {
         match kind {
             "sh" => blocks.push(Block { line: at + 1, commands: body, shown: None }),
             "text" if follows => blocks.last_mut().unwrap().shown = Some(body),
-            _ => panic!("{GUIDE}:{}: a block that is neither tried nor the output of the one before", at + 1),
+            _ => panic!("{guide}:{}: a block that is neither tried nor the output of the one before", at + 1),
         }
         follows = kind == "sh";
     }
@@ -47,7 +48,7 @@ fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// Compares output with the guide: `...` stands for any text in a line, and alone for any lines.
-fn fits(shown: &[&str], output: &[&str]) -> bool {
+pub(crate) fn fits(shown: &[&str], output: &[&str]) -> bool {
     match shown.split_first() {
         None => output.is_empty(),
         Some((&"...", rest)) => (0..=output.len()).any(|skipped| fits(rest, &output[skipped..])),
@@ -141,7 +142,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     for (name, text) in [("systemctl", stands_in.as_str()), ("useradd", USERADD), ("chown", CHOWN)] {
         program(&root.join("bin").join(name), text);
     }
-    let blocks = blocks(&read(GUIDE));
+    let blocks = blocks(GUIDE, &read(GUIDE));
     assert!(blocks.len() >= 10, "{} blocks were found", blocks.len());
     let ca = postgres.certificates().ca.display().to_string();
     let mut script = String::from("set -euo pipefail\n");

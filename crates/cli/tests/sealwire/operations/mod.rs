@@ -5,6 +5,7 @@ mod container;
 mod dashboard;
 mod doctor;
 mod guide;
+mod objects_guide;
 mod promql;
 mod unit;
 
