@@ -110,18 +110,28 @@ pub(super) async fn alter(
     call: CollectionCall<'_>,
     wait: bool,
 ) -> Result<CollectionChanged, Failure> {
+    let change = async || control.change_collection(call.clone()).await;
+    if wait {
+        return repeated(change, |message| eprintln!("waiting: {message}")).await;
+    }
+    change().await.map_err(|failure| match passing_conflict(&failure) {
+        Some(_) => format!("{failure}; --wait repeats the change until it can be made").into(),
+        None => failure,
+    })
+}
+
+/// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at once, and then about
+/// every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made whole or not at all.
+async fn repeated<T>(change: impl AsyncFn() -> Result<T, Failure>, mut tell: impl FnMut(&str)) -> Result<T, Failure> {
     let mut told: Option<Instant> = None;
     loop {
-        let failure = match control.change_collection(call.clone()).await {
+        let failure = match change().await {
             Ok(changed) => return Ok(changed),
             Err(failure) => failure,
         };
         let Some((pause, message)) = passing_conflict(&failure) else { return Err(failure) };
-        if !wait {
-            return Err(format!("{failure}; --wait repeats the change until it can be made").into());
-        }
         if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
-            eprintln!("waiting: {message}");
+            tell(message);
             told = Some(Instant::now());
         }
         tokio::time::sleep(pause.min(PROGRESS_EVERY)).await;
@@ -142,11 +152,37 @@ fn passing_conflict(failure: &Failure) -> Option<(Duration, &str)> {
 mod tests {
     use super::*;
 
+    fn rpc(code: ErrorCode, pause: Option<u32>) -> Error {
+        Error::Rpc(RpcError { retry_after_ms: pause, ..RpcError::new(code, "engine 7 is behind") })
+    }
+
+    /// Repeats a change that fails `conflicts` times with a pause of 500 ms, and then ends with `last`. Returns the outcome
+    /// and the lines of progress.
+    fn repeat(conflicts: u32, last: Result<u32, Error>) -> (Result<u32, String>, Vec<String>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let (tries, mut told) = (std::cell::Cell::new(0), Vec::new());
+        let change = async || {
+            tries.set(tries.get() + 1);
+            if tries.get() > conflicts { Ok(last.clone()?) } else { Err(rpc(ErrorCode::Conflict, Some(500)).into()) }
+        };
+        let outcome = runtime.block_on(repeated(change, |message| told.push(message.to_owned())));
+        (outcome.map_err(|failure| failure.to_string()), told)
+    }
+
+    #[test]
+    fn a_change_is_repeated_while_engines_are_behind() {
+        for (conflicts, lines) in [(0, 0), (1, 1), (4, 1), (5, 2), (9, 3)] {
+            let (outcome, told) = repeat(conflicts, Ok(7));
+            assert_eq!((outcome, told), (Ok(7), vec!["engine 7 is behind".to_owned(); lines]), "{conflicts}");
+        }
+        for last in [rpc(ErrorCode::BadRequest, None), rpc(ErrorCode::Conflict, None), Error::Deadline] {
+            let (outcome, told) = repeat(2, Err(last.clone()));
+            assert_eq!((outcome, told.len()), (Err(last.to_string()), 1));
+        }
+    }
+
     #[test]
     fn only_a_conflict_with_a_retry_time_is_waited_for() {
-        let rpc = |code, pause: Option<u32>| {
-            Error::Rpc(RpcError { retry_after_ms: pause, ..RpcError::new(code, "engine 7 is behind") })
-        };
         for (error, expected) in [
             (rpc(ErrorCode::Conflict, Some(250)), Some((Duration::from_millis(250), "engine 7 is behind"))),
             (rpc(ErrorCode::Conflict, None), None),
