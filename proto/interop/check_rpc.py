@@ -72,6 +72,45 @@ def check_errors(engine):
     assert [error["path"] for error in reported["errors"]] == ["$.a", "$.b"], reported["errors"]
 
 
+PROPERTIES = ["email:email unique required", "name:name index", "born:date", "photo:blob", "notes:json"]
+
+
+def set_up_objects(program, folder):
+    options = [option for text in PROPERTIES for option in ("--property", text)]
+    for command in (
+        ["collections", "create", "demo", "customers", "--objects", *options],
+        ["roles", "set", "customers", "objects.* apps=demo collections=customers properties=*"],
+        ["principals", "grant", "dev-client", "customers"],
+    ):
+        subprocess.run([program, *command, "--folder", folder], check=True, stdout=subprocess.DEVNULL)
+
+
+def check_objects(engine):
+    place = {"app": "demo", "collection": "customers"}
+    anna = {"email": "anna@example.com", "name": "Anna Strauß", "born": "1985-02-28", "photo": b"\x00\xff",
+            "notes": {"likes": ["tea", None, 1.5]}}
+    added = call(engine, "objects.add", {**place, "payload": [anna, {"email": "bo@example.com"}]})["objects"]
+    assert [entry["version"] for entry in added] == [1, 1]
+    ids = [entry["id"] for entry in added]
+    found = call(engine, "objects.get", {**place, "ids": [ids[0], "00000000-0000-0000-0000-000000000000"]})["objects"]
+    assert found[0]["properties"] == anna and found[1] is None, found
+    where = [{"property": "name", "eq": "ANNA  strauss"}]
+    page = call(engine, "objects.query", {**place, "payload": where, "properties": ["email"]})
+    assert [entry["properties"] for entry in page["objects"]] == [{"email": "anna@example.com"}], page
+    changes = [{"id": ids[1], "set": {"name": "Bo"}, "if_version": 1}]
+    assert call(engine, "objects.update", {**place, "payload": changes})["objects"] == [{"id": ids[1], "version": 2}]
+    try:
+        call(engine, "objects.add", {**place, "payload": [{"email": "c@example.com"}, {"email": "ANNA@example.com"}]})
+    except RuntimeError as refused:
+        error = refused.args[0]
+        assert error["code"] == "conflict" and error["details"]["path"] == "$[1].email", error
+        assert [part["path"] for part in error["details"]["errors"]] == ["$[1].email"], error
+    else:
+        raise AssertionError("a unique value was added twice")
+    assert call(engine, "objects.delete", {**place, "ids": ids})["count"] == 2
+    assert call(engine, "objects.list", place)["objects"] == []
+
+
 def check_identity(folder, port):
     tls = ssl.create_default_context(cafile=f"{folder}/ca.pem")
     import socket
@@ -96,13 +135,15 @@ def main():
                     assert call(connection, "health", {}) == {"status": "ok"}
                     check_documents(connection)
                     check_errors(connection)
+                    set_up_objects(program, folder)
+                    check_objects(connection)
                     assert call(connection, "info", {})["protocol"] == 1
                 check_identity(folder, port)
             finally:
                 engine.terminate()
                 engine.stdout.read()
         assert engine.returncode == 0, engine.returncode
-    print("rpc interop: documents, errors and identity as the contract says, from Python")
+    print("rpc interop: documents, objects, errors and identity as the contract says, from Python")
 
 
 if __name__ == "__main__":
