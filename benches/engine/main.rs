@@ -11,6 +11,7 @@ mod cpu;
 mod fair;
 mod founding;
 mod growth;
+mod objects;
 mod state;
 mod stores;
 mod suites;
@@ -35,6 +36,7 @@ Benches of the engine that Criterion does not fit.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
                crypto threads of their own or shared with the network, cancellation.
     growth     How costs grow with fields per request, open connections, apps and tokens, as curves with slopes.
+    objects    Objects in an engine on PostgreSQL beside a plain table of the same server.
     state      Loading and changing the control state of many apps, with and without a root key.
     stores     Tokens written and read through an engine, embedded and in PostgreSQL.
     suites     What each cipher suite costs, in alternating rounds.
@@ -46,11 +48,12 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
-const BENCHES: [(&str, Run); 10] = [
+const BENCHES: [(&str, Run); 11] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
     ("growth", growth::run),
+    ("objects", objects::run),
     ("state", state::run),
     ("stores", stores::run),
     ("suites", suites::run),
