@@ -1,6 +1,7 @@
 //! Tests of objects on several engines with one database: schemas that change under load, a paused engine, and kills.
 
 mod churn;
+mod compare;
 mod kills;
 mod model;
 mod paused;

@@ -2,7 +2,7 @@
 //!
 //! `SEALWIRE_SCHEMA_ROUNDS` sets the number of rounds of about five seconds. The default is 1, and 720 is the long form.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,9 +11,10 @@ use sealwire_client::control::PropertySpec;
 use sealwire_client::{AddObjects, Client, ErrorCode, ObjectListing, Objects, PropertyDisclosure, TokenMap};
 use sealwire_testkit::Postgres;
 
+use super::compare::compare;
 use super::model::{History, Known, Level, Seen, TYPES, Written, check};
 use super::{
-    AGREE, add_property, alter, client, create, create_app, doc, drop_property, in_time, is_fenced, list, paths, query,
+    AGREE, add_property, alter, client, create, create_app, doc, drop_property, in_time, is_fenced, paths, query,
     rpc_error, text,
 };
 use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
@@ -27,11 +28,11 @@ const REQUESTS: u64 = 24;
 /// Writers, and as many readers. Each uses all engines in turn.
 const WRITERS: u64 = 6;
 /// Values of the indexed property `name`.
-const GROUPS: u64 = 7;
+pub(super) const GROUPS: u64 = 7;
 /// Values of the unique property that writers race for.
 const RACES: u64 = 40;
 
-/// What writers and readers of a round share.
+/// State that writers and readers of a round share.
 struct Load {
     collection: String,
     clients: Vec<Client>,
@@ -70,7 +71,6 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
         level(0),
     ];
     let created = create(&operators[0], &load.collection, properties).await;
-    let mut history = History(vec![(created, Some(0))]);
     cluster.agree(&engines.each_ref()).await;
     let mut writers = tokio::task::JoinSet::new();
     let mut readers = tokio::task::JoinSet::new();
@@ -78,19 +78,7 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
         writers.spawn(Arc::clone(&load).writer(task));
         readers.spawn(Arc::clone(&load).reader(task));
     }
-    for incarnation in 1..=CHANGES {
-        let operator = &operators[incarnation % 3];
-        let dropped = alter(operator, &load.collection, drop_property("level")).await.unwrap();
-        history.0.push((dropped, None));
-        load.goes_on().await;
-        let added = until("all engines serve the drop", async || {
-            let added = alter(operator, &load.collection, add_property(level(incarnation))).await;
-            added.map_err(|error| assert!(is_fenced(&rpc_error(error)), "only engines that lag")).ok()
-        });
-        history.0.push((added.await, Some(incarnation)));
-        load.kind.store((incarnation % TYPES.len()) as u64, Ordering::Relaxed);
-        load.goes_on().await;
-    }
+    let history = load.change_schema(&operators, created).await;
     load.stop.store(true, Ordering::Relaxed);
     let known: Vec<Known> = writers.join_all().await.concat();
     readers.join_all().await;
@@ -106,7 +94,7 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
         assert_eq!(check(seen, &history, &written), Ok(()), "{seen:?}");
     }
     for client in &load.clients[..3] {
-        verify(client, &load.collection, &known, &history, &written).await;
+        compare(client, load.map(), &known, &history, &written).await;
     }
     assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
 }
@@ -115,57 +103,6 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
 fn level(incarnation: usize) -> PropertySpec<'static> {
     let kind = incarnation % TYPES.len();
     PropertySpec { index: true, unique: kind == 1, ..PropertySpec::new("level", TYPES[kind]) }
-}
-
-/// Compares a collection that nobody changes any more with the model, through one engine.
-async fn verify(client: &Client, collection: &str, known: &[Known], history: &History, written: &Written) {
-    let map = TokenMap::new(APP, collection);
-    let last = history.0.last().unwrap().1;
-    let level_of = |known: &Known| known.level.filter(|(_, at)| history.at(*at) == last).map(|(level, _)| level);
-    let quoted = |name: u64| format!("\"group {name}\"");
-    let expected: BTreeMap<&str, _> = known
-        .iter()
-        .map(|of| (&*of.id, (of.version, format!("\"{}\"", of.email), quoted(of.group), level_of(of))))
-        .collect();
-    assert_eq!(expected.len(), known.len());
-    let listed = list(client, map).await;
-    let found: BTreeMap<&str, _> = listed
-        .iter()
-        .map(|object| {
-            let value = |name: &str| object.properties.iter().find(|(of, _)| of == name).map(|(_, value)| text(value));
-            let level = Level::parse(&value("level").expect("every engine has caught up"));
-            (&*object.id, (object.version, value("email").unwrap(), value("name").unwrap(), level))
-        })
-        .collect();
-    assert_eq!(found, expected, "an acknowledged write was lost, or another was made");
-    let emails: BTreeSet<&String> = known.iter().map(|of| &of.email).collect();
-    assert_eq!(emails.len(), known.len(), "two objects have one unique value");
-    for group in 0..GROUPS {
-        let expected: BTreeSet<&str> = known.iter().filter(|of| of.group == group).map(|of| &*of.id).collect();
-        assert_eq!(query_all(client, map, &quoted(group)).await, expected.into_iter().map(str::to_owned).collect());
-    }
-    let kind = last.unwrap() % TYPES.len();
-    for (level, ..) in written.values().filter(|(level, ..)| level.kind == kind).take(200) {
-        let holder = known.iter().find(|of| level_of(of) == Some(*level)).map(|of| of.id.clone());
-        let found = query(client, map, "level", &level.json()).await.unwrap().objects;
-        let found: Vec<String> = found.into_iter().flatten().map(|object| object.id).collect();
-        assert_eq!(found, Vec::from_iter(holder), "{level:?}");
-    }
-}
-
-/// Returns the ids of all objects with a name.
-async fn query_all(client: &Client, map: TokenMap<'_>, name: &str) -> BTreeSet<String> {
-    let clauses = doc(&format!(r#"[{{"property": "name", "eq": {name}}}]"#));
-    let (mut ids, mut after) = (BTreeSet::new(), None::<String>);
-    loop {
-        let disclosure = PropertyDisclosure::default();
-        let page = in_time(client.objects_query(map, &clauses, disclosure, after.as_deref(), None)).await.unwrap();
-        ids.extend(page.objects.into_iter().flatten().map(|object| object.id));
-        after = page.next;
-        if after.is_none() {
-            return ids;
-        }
-    }
 }
 
 impl Load {
@@ -189,6 +126,25 @@ impl Load {
 
     fn map(&self) -> TokenMap<'_> {
         TokenMap::new(APP, &self.collection)
+    }
+
+    /// Drops `level` and adds it with another type, again and again. Returns the schemas since generation `created`.
+    async fn change_schema(&self, operators: &[Client; 3], created: u64) -> History {
+        let mut history = History(vec![(created, Some(0))]);
+        for incarnation in 1..=CHANGES {
+            let operator = &operators[incarnation % 3];
+            let dropped = alter(operator, &self.collection, drop_property("level")).await.unwrap();
+            history.0.push((dropped, None));
+            self.goes_on().await;
+            let added = until("all engines serve the drop", async || {
+                let added = alter(operator, &self.collection, add_property(level(incarnation))).await;
+                added.map_err(|error| assert!(is_fenced(&rpc_error(error)), "not an engine that lags")).ok()
+            });
+            history.0.push((added.await, Some(incarnation)));
+            self.kind.store((incarnation % TYPES.len()) as u64, Ordering::Relaxed);
+            self.goes_on().await;
+        }
+        history
     }
 
     /// Waits for the pause, and until requests were acknowledged meanwhile.

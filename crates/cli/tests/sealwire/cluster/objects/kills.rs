@@ -21,7 +21,7 @@ const RACERS: u64 = 4;
 /// Objects of a bulk request.
 const BULK: usize = 5;
 
-/// What was acknowledged.
+/// Acknowledged requests.
 #[derive(Default)]
 struct Acknowledged {
     /// The last acknowledged version of the objects of a bulk request.

@@ -67,7 +67,7 @@ pub(super) struct Known {
     pub(super) level: Option<(Level, u64)>,
 }
 
-/// What a response showed of an object. `level`: `None` without the property.
+/// An object as a response showed it. `level`: `None` without the property.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) generation: u64,
@@ -78,7 +78,7 @@ pub(super) struct Seen {
 /// Acknowledged writes of `level` by the number of the value: the value, the object and the generation.
 pub(super) type Written = HashMap<u64, (Level, String, u64)>;
 
-/// Checks what a response showed against the schema of its generation and the write of the value.
+/// Checks an object of a response against the schema of its generation and the write of the value.
 ///
 /// # Errors
 /// The rule that is broken.
