@@ -85,9 +85,14 @@ impl ObjectsRun<'_> {
         }
     }
 
+    /// Reserves memory for rows that the request keeps until they are written.
+    fn reserve_rows<'r>(&mut self, rows: impl Iterator<Item = &'r ObjectRow>) -> Result<(), CallFailure> {
+        let bytes = rows.map(ObjectRow::bytes).sum::<usize>();
+        self.objects.resize(self.admission, self.admission.bytes().saturating_add(bytes))
+    }
+
+    /// Writes a group. The caller has reserved memory for its rows.
     async fn write_group(&mut self, writes: Vec<ObjectWrite>) -> Result<ObjectsWritten, CallFailure> {
-        let bytes = writes.iter().filter_map(ObjectWrite::row).map(ObjectRow::bytes).sum::<usize>();
-        self.objects.resize(self.admission, self.admission.bytes().saturating_add(bytes))?;
         let group = ObjectGroup { view: self.located.view(), writes };
         self.objects.write(group, self.deadline).await
     }
@@ -102,6 +107,7 @@ impl ObjectsRun<'_> {
         let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, position, &object));
         let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, step).await?;
         let rows = sealed(rows)?;
+        self.reserve_rows(rows.iter().map(|(row, _)| row))?;
         let added: Vec<(ObjectId, [u8; 16])> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
         let writes = rows.into_iter().map(|(row, _)| ObjectWrite::Add(row)).collect();
         let changed = match self.write_group(writes).await? {
@@ -206,7 +212,10 @@ impl ObjectsRun<'_> {
             let mut bound = ErrorBound::default();
             let step =
                 move |(spec, row): (UpdateSpec, Option<ObjectRow>)| bound.run(|| spec.row(&sealer, &access, row, time));
-            updated.extend(each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, step).await?);
+            let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, step).await?;
+            // Small changes can make many large rows, so each part is reserved before the next one is read.
+            self.reserve_rows(rows.iter().filter_map(|row| row.as_ref().ok()))?;
+            updated.extend(rows);
         }
         sealed(updated)
     }
