@@ -166,6 +166,9 @@ impl ObjectCollection {
 }
 
 /// Applies assignments to the values of an object. Values of dropped properties are removed.
+///
+/// Note: a schema forgets its oldest dropped properties. So every number counts as dropped that the schema has given out and
+/// that no property has. Numbers of a newer schema stay.
 pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignments: Assignments) {
     for (number, value) in assignments {
         match value {
@@ -173,8 +176,11 @@ pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignm
             None => drop(values.remove(number)),
         }
     }
-    for dropped in &collection.schema.dropped {
-        values.remove(dropped.number);
+    let schema = &collection.schema;
+    let is_dropped = |number: &u32| *number < schema.next_number && schema.property_of_number(*number).is_none();
+    let dropped: Vec<u32> = values.iter().map(|(number, _)| number).filter(is_dropped).collect();
+    for number in dropped {
+        values.remove(number);
     }
 }
 

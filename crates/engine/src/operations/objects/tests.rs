@@ -9,13 +9,15 @@ use sealwire_access::{AuthorizationRequest, Grant, Grants, Operation, PropertyAc
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_jobs::error::CallFailure;
 use sealwire_msgpack::write;
-use sealwire_objects::{ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema};
+use sealwire_objects::{ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange, Values};
 use sealwire_store::MapId;
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_wire::ErrorCode;
+use zeroize::Zeroizing;
 
 use super::payload::{ERRORS_MAX, ValueReader, change, items};
 use super::query::Query;
+use super::seal::assign;
 use crate::objects::ObjectCollection;
 
 fn collection() -> ObjectCollection {
@@ -79,6 +81,24 @@ fn errors_of_a_map_are_bounded() {
         let errors = ValueReader { collection: &collection, access }.read("$[0]", &map).unwrap_err();
         assert_eq!(errors.len(), ERRORS_MAX, "{case}");
         assert!(errors.iter().all(|error| error.code == code), "{case}");
+    }
+}
+
+#[test]
+fn a_change_removes_values_of_dropped_properties() {
+    let mut collection = collection();
+    let next_number = collection.schema.next_number;
+    let drop = SchemaChange { drop: vec![PropertyName::new("age").unwrap()], ..SchemaChange::default() };
+    let dropped = collection.property("age").unwrap().number;
+    let kept = collection.property("name").unwrap().number;
+    let schema = collection.schema.change(&drop, 2).unwrap().schema;
+    // A schema remembers a bounded number of dropped properties.
+    for schema in [schema.clone(), Schema { dropped: Vec::new(), ..schema }] {
+        collection.schema = Arc::new(schema);
+        let numbers = [kept, dropped, next_number];
+        let mut values: Values = numbers.map(|number| (number, Zeroizing::new(vec![7]))).into_iter().collect();
+        assign(&collection, &mut values, Vec::new());
+        assert_eq!(values.iter().map(|(number, _)| number).collect::<Vec<_>>(), [kept, next_number]);
     }
 }
 
