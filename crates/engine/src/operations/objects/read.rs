@@ -138,17 +138,7 @@ impl ObjectsRun<'_> {
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(more))?;
         let (collection, mut reads, query) = (self.located.collection.clone(), reads.clone(), query.cloned());
         let time = now();
-        let step = move |row: ObjectRow| {
-            if reads.properties.is_empty() && query.is_none() || !row.is_live(time) {
-                return Ok(Some(object(&row, Vec::new())));
-            }
-            let opened = collection.open(&row, reads.opened.clone()).map_err(|_| id_text(row.id))?;
-            if query.as_ref().is_some_and(|query| !query.is_met(&opened.values)) {
-                return Ok(None);
-            }
-            let shown = disclosed(&collection, &opened, &mut reads.properties);
-            Ok(Some(object(&row, shown)))
-        };
+        let step = move |row: ObjectRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
         let opened: Vec<Result<Option<Object>, String>> =
             each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, step).await?;
         let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
@@ -166,6 +156,29 @@ impl ObjectsRun<'_> {
         let reply_bytes_max = self.reply_bytes_max;
         if out.len() > reply_bytes_max { Err(CallFailure::ReplyTooLarge { reply_bytes_max }) } else { Ok(()) }
     }
+}
+
+/// Opens a row and returns the object that a response has, or the id of an object that does not open. `None`: the object
+/// does not match the query.
+pub(super) fn shown(
+    collection: &ObjectCollection,
+    row: &ObjectRow,
+    reads: &mut ReadSpec,
+    query: Option<&Query>,
+    time: u64,
+) -> Result<Option<Object>, String> {
+    if !row.is_live(time) {
+        // An object can expire after the read. Its values are not compared, so it counts as one that does not match.
+        return Ok(query.is_none().then(|| object(row, Vec::new())));
+    }
+    if reads.properties.is_empty() && query.is_none() {
+        return Ok(Some(object(row, Vec::new())));
+    }
+    let opened = collection.open(row, reads.opened.clone()).map_err(|_| id_text(row.id))?;
+    if query.is_some_and(|query| !query.is_met(&opened.values)) {
+        return Ok(None);
+    }
+    Ok(Some(object(row, disclosed(collection, &opened, &mut reads.properties))))
 }
 
 /// Writes the values that a response has. A property without a value is nil.

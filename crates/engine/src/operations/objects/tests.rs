@@ -10,15 +10,18 @@ use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_jobs::error::CallFailure;
 use sealwire_msgpack::write;
 use sealwire_objects::{ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange, Values};
-use sealwire_store::MapId;
+use sealwire_store::{MapId, ObjectId, ObjectRow};
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
-use sealwire_wire::ErrorCode;
+use sealwire_wire::{ErrorCode, ObjectsOperation, PropertyDisclosure};
 use zeroize::Zeroizing;
 
+use super::ObjectsRequest;
 use super::payload::{ERRORS_MAX, ValueReader, change, items};
 use super::query::Query;
+use super::read::{ReadSpec, shown};
 use super::seal::assign;
 use crate::objects::ObjectCollection;
+use crate::operation::{MessageSize, Operation as _};
 
 fn collection() -> ObjectCollection {
     let app = AppId::new("shop").unwrap();
@@ -100,6 +103,52 @@ fn a_change_removes_values_of_dropped_properties() {
         assign(&collection, &mut values, Vec::new());
         assert_eq!(values.iter().map(|(number, _)| number).collect::<Vec<_>>(), [kept, next_number]);
     }
+}
+
+/// Returns a query for people of an age in `ages`.
+fn ages(ages: &[u8]) -> Vec<u8> {
+    let mut clauses = vec![0x91, 0x82];
+    write::str(&mut clauses, "property");
+    write::str(&mut clauses, "age");
+    write::str(&mut clauses, "in");
+    write::array_len(&mut clauses, ages.len() as u32);
+    clauses.extend_from_slice(ages);
+    clauses
+}
+
+#[test]
+fn an_object_that_expires_during_a_query_is_not_found() {
+    let (collection, denied) = (collection(), |_: &str| CallFailure::Internal("denied"));
+    let query = Query::new(&collection, &ages(&[7]).into(), None, 1, &all(Operation::ObjectsQuery), denied).unwrap();
+    let row = |expires| ObjectRow {
+        id: ObjectId([1; 16]),
+        version: 1,
+        created: 1,
+        updated: 1,
+        expires,
+        archived: None,
+        subject: None,
+        key: [0; 5],
+        tags: Vec::new(),
+        unique: Vec::new(),
+        terms: Vec::new(),
+        sealed: Bytes::from_static(b"does not open"),
+    };
+    let mut reads = ReadSpec { properties: Vec::new(), opened: None };
+    let mut found = |expires, query| shown(&collection, &row(expires), &mut reads, query, 10).map(|one| one.is_some());
+    assert_eq!(found(Some(10), Some(&query)), Ok(false));
+    assert_eq!(found(Some(10), None), Ok(true), "a list has the object without values");
+    assert!(found(Some(11), Some(&query)).is_err() && found(None, Some(&query)).is_err());
+}
+
+#[test]
+fn a_query_is_charged_for_the_values_that_it_guesses() {
+    let guesses: Vec<u8> = (0..64).collect();
+    let frame = Bytes::from(ages(&guesses));
+    let disclosure = PropertyDisclosure { properties: Some(vec![]), masked: false };
+    let ask = ObjectsOperation::Query { clauses: &frame, disclosure, after: None, limit: Some(1) };
+    let size = MessageSize { bytes: frame.len(), leaves: 4 + 64 };
+    assert!(ObjectsRequest::new(&frame, &ask).fields_max(size) >= 64);
 }
 
 /// Makes bytes that are often parts of payloads.
