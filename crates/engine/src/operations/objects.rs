@@ -152,13 +152,14 @@ impl Operation for ObjectsRequest {
         }
     }
 
+    /// Values that a query compares count as well as those that it returns, because searching is guessing.
     fn fields_max(&self, size: MessageSize) -> u64 {
         let properties =
             |named: &NamedProperties| named.names.as_ref().map_or(UNNAMED_PROPERTIES, |names| names.len() as u64);
         match &self.0 {
             Request::Add { .. } | Request::Update { .. } => size.fields_max(),
             Request::Get { ids, disclosure } => ids.len() as u64 * properties(disclosure),
-            Request::Query { disclosure, limit, .. } => *limit as u64 * properties(disclosure),
+            Request::Query { disclosure, limit, .. } => size.fields_max() + *limit as u64 * properties(disclosure),
             Request::List { list, disclosure } => list.limit as u64 * properties(disclosure),
             Request::Delete { ids, .. } | Request::Expire { ids, .. } => ids.len() as u64,
             Request::Sweep(_) => 1,
