@@ -203,7 +203,7 @@ struct Wanted {
     /// shell's history see arguments; --clauses - keeps values from them
     #[arg(long = "where", value_name = "CLAUSE", value_parser = Clause::equal)]
     equal: Vec<Clause>,
-    /// PROPERTY=TEXT,TEXT or PROPERTY:=[JSON,JSON]: the property has one of these values
+    /// PROPERTY=TEXT,TEXT, or PROPERTY:= and a JSON array: the property has one of these values
     #[arg(long, value_name = "CLAUSE", value_parser = Clause::one_of)]
     where_in: Vec<Clause>,
     /// PROPERTY=TEXT: the value begins so. The property needs an index of prefixes
