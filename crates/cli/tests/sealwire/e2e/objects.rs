@@ -341,7 +341,14 @@ fn an_idempotency_key_adds_once() {
             assert_eq!(code(vault.add_as(other, key()).await), ErrorCode::Conflict);
             let tagged = AddObjects { tags: vec!["t"], ..key() };
             assert_eq!(code(vault.add_as(two, tagged).await), ErrorCode::Conflict);
+            let shorter = AddObjects { expires_s: Some(60), ..key() };
+            assert_eq!(code(vault.add_as(two, shorter).await), ErrorCode::Conflict);
             assert_eq!(vault.rows().await.len(), 2);
+            let kept = |expires_s| AddObjects { expires_s, idempotency_key: Some(b"order 8"), ..AddObjects::default() };
+            let third = r#"[{"email": "c@example.com"}]"#;
+            let added = vault.add_as(third, kept(Some(60))).await.unwrap();
+            assert_eq!(vault.add_as(third, kept(Some(60))).await.unwrap(), added);
+            assert_eq!(code(vault.add_as(third, kept(None)).await), ErrorCode::Conflict);
         }
     });
 }

@@ -49,9 +49,10 @@ impl ObjectsRun<'_> {
             WriteSpec::Add { objects, tags, expires_s, idempotency_key, access } => {
                 let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let (created, created_ms) = (time.as_secs(), u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+                let details = details(&tags, expires_s);
                 let expires_s = expires_s.or(self.located.collection.schema.expires_s);
                 let expires = expires_s.map(|seconds| created.saturating_add(seconds));
-                let add = AddSpec { tags, created, created_ms, expires, idempotency_key, access };
+                let add = AddSpec { tags, details, created, created_ms, expires, idempotency_key, access };
                 self.add(&objects, add, out).await
             }
             WriteSpec::Update { changes, access } => self.update(&changes, access, out).await,
@@ -247,11 +248,25 @@ impl ObjectsRun<'_> {
 /// What objects of an `objects.add` have in common.
 struct AddSpec {
     tags: Vec<String>,
+    /// Encodes tags and expiry for the creation hash.
+    details: Vec<u8>,
     created: u64,
     created_ms: u64,
     expires: Option<u64>,
     idempotency_key: Option<Bytes>,
     access: PropertyAccess,
+}
+
+/// Encodes what a request sets besides values. `expires_s` is that of the request, because the collection's can change
+/// before the request is repeated.
+fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
+    let mut details = tags.join("\0").into_bytes();
+    if let Some(expires_s) = expires_s {
+        // No tag has this byte.
+        details.push(0xff);
+        details.extend_from_slice(&expires_s.to_be_bytes());
+    }
+    details
 }
 
 impl AddSpec {
@@ -265,7 +280,7 @@ impl AddSpec {
             Some(key) => ObjectId(keys.id_of_request(collection, key, position as u32)),
             None => new_id(self.created_ms, position),
         };
-        let creation = keys.creation_hash(collection, &id.0, &values, self.tags.join("\0").as_bytes());
+        let creation = keys.creation_hash(collection, &id.0, &values, &self.details);
         let head = RowHead {
             id,
             version: 1,
