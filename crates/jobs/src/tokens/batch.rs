@@ -20,6 +20,7 @@ struct Each<I, O> {
     done: Vec<O>,
     begun: bool,
     cancel: Arc<CancelToken>,
+    size: fn(&I) -> usize,
     step: Step<I, O>,
     finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
 }
@@ -37,10 +38,26 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
+    each_sized(admission, kind, cancel, items, |_| 0, step).await
+}
+
+/// Applies `step` to every item, as [`each`] does. `size`: bytes of an item, which bound a slice as well.
+///
+/// # Errors
+///
+/// As for [`each`].
+pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
+    admission: &mut AdmissionPermit,
+    kind: OperationKind,
+    cancel: &Arc<CancelToken>,
+    items: Vec<I>,
+    size: fn(&I) -> usize,
+    step: impl FnMut(I) -> O + Send + 'static,
+) -> Result<Vec<O>, CallFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
     let (left, cancel, step) = (items.into_iter(), Arc::clone(cancel), Box::new(step));
-    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, step, finished }));
+    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, size, step, finished }));
     ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
 }
 
@@ -53,8 +70,9 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         self.kind.done(true, self.left.len() as u64, 0, 0)
     }
 
+    /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the slice.
     fn field_bytes(&self) -> u64 {
-        0
+        self.left.as_slice().first().map_or(0, |item| (self.size)(item) as u64)
     }
 
     fn has_begun(&self) -> bool {
@@ -65,10 +83,13 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
         let first = !std::mem::replace(&mut self.begun, true);
         let before = self.done.len();
         let stopped = self.cancel.stop_reason();
-        if stopped.is_none() {
-            self.done.extend(self.left.by_ref().take(allowance.fields).map(&mut self.step));
+        let mut bytes = 0;
+        while stopped.is_none() && self.done.len() - before < allowance.fields.max(1) && bytes <= allowance.bytes {
+            let Some(item) = self.left.next() else { break };
+            bytes += (self.size)(&item);
+            self.done.push((self.step)(item));
         }
-        let done = self.kind.done(first, (self.done.len() - before) as u64, 0, 0);
+        let done = self.kind.done(first, (self.done.len() - before) as u64, 0, bytes as u64);
         let more = stopped.is_none() && self.left.len() > 0;
         Slice { done, more }
     }
@@ -134,6 +155,28 @@ mod tests {
         }
         drop(admission);
         assert_eq!(scheduler.gauges().calls, 0);
+    }
+
+    #[test]
+    fn a_slice_ends_at_its_bytes_and_does_one_item_at_least() {
+        for (fields, bytes, expected) in
+            [(10, 1_000, 3), (2, 1_000, 2), (10, 0, 1), (10, 399, 1), (10, 400, 2), (0, 0, 1)]
+        {
+            let (finished, _ends) = oneshot::channel();
+            let mut each = Each {
+                kind: OperationKind::OPEN_OBJECTS,
+                left: vec![400_usize; 20].into_iter(),
+                done: Vec::new(),
+                begun: false,
+                cancel: Arc::default(),
+                size: |bytes| *bytes,
+                step: Box::new(|bytes| bytes),
+                finished,
+            };
+            let slice = each.slice(&SliceBudget { fields, bytes, agreements: 1 });
+            assert_eq!((each.done.len(), slice.done.bytes), (expected, 400 * expected as u64), "{fields} {bytes}");
+            assert!(slice.more);
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use sealwire_crypto::OpenedSchedules;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldProblem;
-use sealwire_jobs::tokens::batch::each;
+use sealwire_jobs::tokens::batch::each_sized;
 use sealwire_jobs::tokens::{now, value_of};
 use sealwire_msgpack::TokenReader;
 use sealwire_objects::OpenedObject;
@@ -140,7 +140,7 @@ impl ObjectsRun<'_> {
         let time = now();
         let step = move |row: ObjectRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
         let opened: Vec<Result<Option<Object>, String>> =
-            each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, step).await?;
+            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ObjectRow::bytes, step).await?;
         let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
         opened.into_iter().map(|object| object.map_err(failed)).collect()
     }

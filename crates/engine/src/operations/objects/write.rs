@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sealwire_access::PropertyAccess;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::tokens::batch::each;
+use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
 use sealwire_objects::Values;
 use sealwire_store::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten};
@@ -106,7 +106,8 @@ impl ObjectsRun<'_> {
         let is_idempotent = spec.idempotency_key.is_some();
         let mut bound = ErrorBound::default();
         let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, position, &object));
-        let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, step).await?;
+        let size = |(_, object): &(usize, Bytes)| object.len();
+        let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, size, step).await?;
         let rows = sealed(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
         let added: Vec<(ObjectId, [u8; 16])> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
@@ -138,7 +139,9 @@ impl ObjectsRun<'_> {
                 let row = row?;
                 Some((row.version, collection.open(&row, None).ok()?.creation))
             };
-            found.extend(each(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, step).await?);
+            let size = |row: &Option<ObjectRow>| row.as_ref().map_or(0, ObjectRow::bytes);
+            let opened = each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, size, step).await?;
+            found.extend(opened);
         }
         self.objects.resize(self.admission, before)?;
         let other = |position: usize| ItemError {
@@ -187,7 +190,7 @@ impl ObjectsRun<'_> {
                     let is_race = |(at, conflict): &(usize, ObjectConflict)| {
                         matches!(conflict, ObjectConflict::Version { .. }) && specs[*at].if_version.is_none()
                     };
-                    if tries >= TRIES_MAX || !conflicts.iter().all(is_race) {
+                    if tries >= TRIES_MAX || !conflicts.iter().any(is_race) {
                         return Err(self.conflicts(&conflicts));
                     }
                     self.objects.resize(self.admission, before)?;
@@ -213,7 +216,10 @@ impl ObjectsRun<'_> {
             let mut bound = ErrorBound::default();
             let step =
                 move |(spec, row): (UpdateSpec, Option<ObjectRow>)| bound.run(|| spec.row(&sealer, &access, row, time));
-            let rows = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, step).await?;
+            let size = |(spec, row): &(UpdateSpec, Option<ObjectRow>)| {
+                spec.set.len() + row.as_ref().map_or(0, ObjectRow::bytes)
+            };
+            let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, size, step).await?;
             // Small changes can make many large rows, so each part is reserved before the next one is read.
             self.reserve_rows(rows.iter().filter_map(|row| row.as_ref().ok()))?;
             updated.extend(rows);
