@@ -166,6 +166,18 @@ mod tests {
     }
 
     #[test]
+    fn the_contract_lists_every_type_with_its_mask_and_index() {
+        let page = include_str!("../../../proto/README.md");
+        let table = page.split("### Property types\n").nth(1).unwrap().split("\n### ").next().unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `")).map(|line| {
+            let cells: Vec<String> = line.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            (cells[1].clone(), cells[4].clone(), !cells[3].starts_with("never"))
+        });
+        let types = PropertyType::ALL.map(|of| (of.name().to_owned(), of.default_mask().to_owned(), of.can_index()));
+        assert!(rows.eq(types), "{table}");
+    }
+
+    #[test]
     fn every_default_mask_fits_its_type() {
         let cases: [(PropertyType, Vec<u8>, Option<&str>); 16] = [
             (PropertyType::String, packed("internal note"), Some("[redacted]")),
