@@ -585,7 +585,7 @@ fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it
             (vec!["decrypt apps=shop mask=keep"], ["grant 1", "masks nothing"]),
             (vec!["decrypt apps=shop mask=date_shift(within=30, subject=id)"], ["grant 1", "one by one"]),
             (vec!["decrypt apps=shop mask=pseudonym(list=mine)"], ["grant 1", "mine"]),
-            (vec!["encrypt apps=shop mask=redact"], ["decrypt and detokenize", "encrypt"]),
+            (vec!["encrypt apps=shop mask=redact"], ["decrypt, detokenize and objects.get", "encrypt"]),
             (vec!["decrypt apps=shop mask=partial(last=4"], ["mask", "function"]),
         ] {
             let ask = RoleOperation::Set { grants: grants.clone() };
