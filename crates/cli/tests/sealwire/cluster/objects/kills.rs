@@ -1,6 +1,6 @@
 //! Kills of engine processes while clients add and change objects.
 //!
-//! `SEALWIRE_OBJECT_KILL_ROUNDS` sets the number of kills. The default is 10, and 1,000 is the long form.
+//! `SEALWIRE_KILL_ROUNDS` sets the number of kills. The default is 10, and 1,000 is the long form.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ fn map() -> TokenMap<'static> {
 
 #[test]
 fn no_acknowledged_object_is_lost_or_incomplete_when_engines_are_killed() {
-    let rounds = std::env::var("SEALWIRE_OBJECT_KILL_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
     run(async {
         let cluster = Cluster::new(Postgres::shared());
         let mut engines = [cluster.engine("one"), cluster.engine("two")];
