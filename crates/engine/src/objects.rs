@@ -38,7 +38,7 @@ pub(crate) struct LocatedObjects {
 }
 
 impl LocatedObjects {
-    /// Returns the map as the store is asked for it.
+    /// Returns the map and the generation of its schema, as requests to the store name them.
     pub(crate) fn view(&self) -> MapView {
         MapView { map: self.collection.map, generation: self.generation }
     }
@@ -112,7 +112,7 @@ pub(crate) struct DisclosedProperty {
 
 /// Creates the id of an object that a request adds, a UUID of version 7 (RFC 9562, sections 5.7 and 6.2, method 1). The
 /// objects of a request are in its order, and those of later requests behind them. `ms`: time of the request, in
-/// milliseconds since 1970-01-01 UTC. `position`: place of the object in the request, below 4,096.
+/// milliseconds since 1970-01-01 UTC. `position`: index of the object in the request, below 4,096.
 pub(crate) fn new_id(ms: u64, position: usize) -> ObjectId {
     let mut id: [u8; 16] = rand::random();
     id[..6].copy_from_slice(&ms.to_be_bytes()[2..]);

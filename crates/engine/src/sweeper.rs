@@ -1,5 +1,5 @@
-//! The background sweep of token maps and objects: archives expired rows, prunes archived ones after their collection's
-//! retention time, and erases the rows of deleted collections and apps.
+//! The background sweep of token maps and objects. A sweep archives expired rows and prunes archived rows after their
+//! collection's retention time. It also erases the rows of deleted collections and apps.
 //!
 //! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
 //! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time

@@ -105,7 +105,7 @@ impl Objects {
     }
 
     /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
-    /// ends. Otherwise clients that ask and leave could load the store with any number of operations.
+    /// ends. Otherwise clients that send requests and disconnect could load the store with any number of operations.
     async fn ask<T: Send + 'static>(
         &self,
         permits: &FairSemaphore,

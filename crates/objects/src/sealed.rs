@@ -126,7 +126,7 @@ pub fn seal(
     Ok(out)
 }
 
-/// Opens the values of an object with the app's keys. `kept`: schedules that other requests opened.
+/// Opens the values of an object with the app's keys. `kept`: key schedules that other requests opened.
 ///
 /// # Errors
 /// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered bytes.

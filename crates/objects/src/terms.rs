@@ -3,8 +3,9 @@
 //! ```text
 //! term: HMAC( kind 1 | app 4 | collection 4 | index 4 | normalization version 1 | length 8 | normalized )
 //! ```
-//! Kind 0 is of a whole value, kind n of its first n characters. An index with `bits` keeps that many bits and zeros
-//! behind them, so that other values share its terms; whoever finds an object by a term must compare the opened value.
+//! Kind 0 is of a whole value, kind n of its first n characters. An index with `bits` keeps the first `bits` bits of a term
+//! and sets the others to zero, so several values share a term. A reader that finds an object by a term must compare the
+//! opened value.
 
 use crate::keys::length;
 use crate::{Index, NORMALIZATION_VERSION, ObjectKeys, Property, normalize};

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 const NAMES: usize = 5_000;
 const ROWS: usize = 100_000;
-/// Flattens the head of the distribution, so that the commonest name has 2.4 % of the rows, as first names have.
+/// Flattens the start of the distribution, so that the commonest name has 2.4 % of the rows, as first names have.
 const RANK_OFFSET: f64 = 5.0;
 /// Deviation of the logarithm of published frequencies from the true ones.
 const NOISE: f64 = 0.3;
@@ -108,7 +108,7 @@ fn draw(shares: &[f64], random: &mut Random) -> Vec<usize> {
 struct Leaf {
     /// The terms of the prefixes, shortest first, or the prefixes.
     path: Vec<u128>,
-    /// The term of the value, or the place of the name.
+    /// The term of the value, or the rank of the name.
     id: u128,
     /// Its share of all rows.
     weight: f64,

@@ -14,7 +14,7 @@ use crate::suite;
 /// Attempts to change a schema when other changes of it come first.
 const TRIES_MAX: u32 = 8;
 
-/// Converts a property as an operator asks for it.
+/// Converts a property of a request.
 pub(super) fn spec(spec: &wire::PropertySpec<'_>) -> Result<PropertySpec, RpcError> {
     let types = || {
         let names: Vec<&str> = PropertyType::ALL.iter().map(|one| one.name()).collect();
@@ -56,8 +56,8 @@ pub(super) fn change(alter: &AlterCollection<'_>) -> Result<SchemaChange, RpcErr
     Ok(change)
 }
 
-/// Changes a schema. Before the name of a dropped property is used again, the fence of the map is raised, so that an engine
-/// that was paused and still knows the dropped property cannot read or write objects.
+/// Changes a schema. Raises the fence of the map before the name of a dropped property is used again. A paused engine that
+/// still knows the dropped property then cannot read or write objects.
 pub(super) async fn alter(
     control: &Control,
     objects: Option<&dyn ObjectStore>,

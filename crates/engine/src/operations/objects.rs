@@ -8,8 +8,8 @@
 //! | `read.rs` | `get`, `list`, and the objects of `query` |
 //! | `query.rs` | the clauses of `query`, and its cursor |
 //!
-//! Values are validated, hashed, sealed and opened on the crypto threads, under the request's admission. In between the
-//! store is asked.
+//! Values are validated, hashed, sealed and opened on the crypto threads, under the request's admission. Requests to
+//! the store are between these steps.
 
 mod payload;
 mod query;

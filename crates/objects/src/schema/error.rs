@@ -81,7 +81,7 @@ pub enum SchemaError {
     /// The index of a unique property holds its uniqueness.
     #[error("`{0}` is unique, so it needs its index: relax `unique` first")]
     IndexOfUnique(PropertyName),
-    /// A change that is not possible in place.
+    /// A change that an existing property does not permit.
     #[error(
         "the type, index settings and encryption of a property cannot change, nor can it become unique or not nullable: \
          add a new property, copy the values, drop the old one"

@@ -3,7 +3,7 @@
 use super::{PropertyName, SchemaError};
 use crate::PropertyType;
 
-/// A property that an operator asks for.
+/// A property of a request to create or change a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertySpec {
     /// The name.

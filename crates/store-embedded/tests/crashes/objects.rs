@@ -81,8 +81,8 @@ async fn write(store: &EmbeddedStore, map: MapId, writes: Vec<ObjectWrite>) -> R
     store.write_objects(1, vec![group]).await.pop().expect("one result")
 }
 
-/// Returns the changes of a group: two new objects, of which the first takes the unique term of an object that is
-/// replaced, and a removed object.
+/// Returns the changes of a group: two new objects, a replaced object and a removed object. The first new object takes the
+/// unique term of the replaced object.
 fn changes(round: u64, task: u64, count: u64) -> Vec<ObjectWrite> {
     let mut writes = Vec::new();
     if let Some(old) = count.checked_sub(1) {

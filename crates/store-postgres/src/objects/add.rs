@@ -85,8 +85,8 @@ pub(super) struct NewObjects<'a> {
 }
 
 impl<'a> NewObjects<'a> {
-    /// Returns `None` if one statement cannot write the groups: they have other writes or invalid rows, or two rows share
-    /// an id or a unique term.
+    /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, or two rows
+    /// with the same id or unique term.
     pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
         let (mut rows, mut maps) = (Vec::new(), BTreeMap::new());
         let (mut ids, mut terms) = (HashSet::new(), HashSet::new());

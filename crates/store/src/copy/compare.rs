@@ -26,8 +26,8 @@ pub enum How {
 pub struct Differences {
     /// Number of differing rows, objects, fences or records.
     pub count: u64,
-    /// The first differences: a row or an object is named by app, collection and id, a fence by app and collection, a
-    /// record by its key.
+    /// The first differences. A row or an object is named by app, collection and id. A fence is named by app and
+    /// collection, a record by its key.
     pub first: Vec<(How, String)>,
 }
 

@@ -1,7 +1,7 @@
 //! Finds the objects that are in every clause of a query, with a bounded number of statements.
 //!
-//! The database does not plan the query: with two clauses its plan can read all objects of the more common term, which
-//! takes seconds for a million objects. Here the clause with the fewest objects supplies ids, in ascending order, and the
+//! The database does not plan the query. With two clauses, its plan can read all objects of the more common term. Such a
+//! plan takes seconds for a million objects. Here the clause with the fewest objects supplies ids, in ascending order, and the
 //! other clauses are only probed for these ids.
 
 use super::{Clause, MapView, ObjectId, ObjectStore};

@@ -135,7 +135,7 @@ impl CollectionKind {
     }
 }
 
-/// The collection to make. What only the other kind has must be absent.
+/// The collection to create. Parameters of the other kind must be absent.
 fn create(said: ControlParams<'_>) -> Result<CollectionOperation<'_>, CallError> {
     let only_objects = |key| Err(CallError::BreaksRule { key, rule: "absent: only kind \"objects\" has it" });
     let (expires_s, retention_s) = (said.expires_s.flatten(), said.retention_s.flatten());

@@ -424,7 +424,7 @@ pub struct CheckCall<'a> {
     pub app: Option<&'a str>,
     /// On which collection, for operations that are about one; `None`: on all of them.
     pub collection: Option<&'a str>,
-    /// The property of objects; `None`: not asked.
+    /// The property of objects; `None`: absent from the request.
     pub property: Option<&'a str>,
     /// With this reason.
     pub reason: Option<&'a str>,

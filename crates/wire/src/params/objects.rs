@@ -114,7 +114,7 @@ pub struct PropertyDisclosure<'a> {
     pub masked: bool,
 }
 
-/// A property as an operator asks for it.
+/// A property of a request to create or change a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertySpec<'a> {
     /// Its name.

@@ -33,7 +33,7 @@ pub struct Object {
 /// The result of `objects.get`, `objects.query` and `objects.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// In the order asked, or by id; `None` where there is no such object.
+    /// In the order of the request, or by id; `None` where there is no such object.
     pub objects: Vec<Option<Object>>,
     /// Cursor of the next page; `None` at the end.
     pub next: Option<String>,

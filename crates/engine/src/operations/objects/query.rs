@@ -28,7 +28,7 @@ struct Condition {
     clause: Clause,
 }
 
-/// What the normalized value must be.
+/// A condition on the normalized value.
 enum Test {
     /// One of these.
     In(Vec<Zeroizing<Vec<u8>>>),

@@ -13,7 +13,7 @@ use sealwire_wire::{ErrorCode, ItemError};
 use super::payload::{Assignments, bad, place};
 use crate::objects::ObjectCollection;
 
-/// What a row has besides its values.
+/// The fields of a row besides its values.
 pub(super) struct RowHead {
     pub(super) id: ObjectId,
     pub(super) version: u64,

@@ -251,7 +251,7 @@ impl ObjectsRun<'_> {
     }
 }
 
-/// What objects of an `objects.add` have in common.
+/// The fields that all objects of an `objects.add` have in common.
 struct AddSpec {
     tags: Vec<String>,
     /// Encodes tags and expiry for the creation hash.
