@@ -20,7 +20,7 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// The place of an item in its source. Numbers of lines begin with 1, those of elements with 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ItemLocation {
     /// The whole file.
     Whole,
     /// An element of the file's array.
@@ -31,7 +31,7 @@ pub(super) enum Place {
     Name(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ItemLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("$"),
@@ -42,7 +42,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl ItemLocation {
     /// Returns the place of a part of the item. `path` is the part's path in the item, such as `.email`, or empty.
     pub(super) fn part(&self, path: &str) -> String {
         match self {
@@ -53,23 +53,23 @@ impl Place {
 }
 
 /// Items of one request, and their places.
-pub(super) struct Batch {
+pub(super) struct ItemBatch {
     /// One MessagePack array.
     pub(super) payload: Vec<u8>,
     /// A place for each item.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ItemLocation>,
 }
 
 /// One MessagePack value and its place.
-type Item = (Place, Vec<u8>);
+type Item = (ItemLocation, Vec<u8>);
 
 /// Cuts a source of items into requests.
-pub(super) struct Batches {
+pub(super) struct ItemBatches {
     items: Box<dyn Iterator<Item = Result<Item, Failure>>>,
     next: Option<Item>,
 }
 
-impl Batches {
+impl ItemBatches {
     /// Opens a file; `-` is standard input.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Batches {
     }
 }
 
-impl Iterator for Batches {
-    type Item = Result<Batch, Failure>;
+impl Iterator for ItemBatches {
+    type Item = Result<ItemBatch, Failure>;
 
     /// Returns the items of the next request. An invalid item fails its whole request.
     fn next(&mut self) -> Option<Self::Item> {
@@ -137,7 +137,7 @@ impl Iterator for Batches {
         let mut payload = Vec::with_capacity(body.len() + 5);
         write::array_len(&mut payload, u32::try_from(places.len()).unwrap_or(u32::MAX));
         payload.append(&mut body);
-        (!places.is_empty()).then_some(Ok(Batch { payload, places }))
+        (!places.is_empty()).then_some(Ok(ItemBatch { payload, places }))
     }
 }
 
@@ -149,8 +149,8 @@ fn limits() -> WalkLimits {
 fn document(text: &[u8]) -> Result<Vec<Item>, Failure> {
     let value = json::to_msgpack(text, limits())?;
     let mut reader = TokenReader::new(&value);
-    let Ok(count) = reader.array_len() else { return Ok(vec![(Place::Whole, value)]) };
-    let element = |at| Ok((Place::Element(at), reader.value()?.to_vec()));
+    let Ok(count) = reader.array_len() else { return Ok(vec![(ItemLocation::Whole, value)]) };
+    let element = |at| Ok((ItemLocation::Element(at), reader.value()?.to_vec()));
     (0..count as usize).map(element).collect()
 }
 
@@ -182,7 +182,7 @@ impl Iterator for Lines {
             }
             self.line += 1;
             if !text.trim_ascii().is_empty() {
-                let place = Place::Line(self.line);
+                let place = ItemLocation::Line(self.line);
                 let item = json::to_msgpack(text.trim_ascii_end(), limits());
                 return Some(item.map_err(|error| in_line(self.line, &error)).map(|item| (place, item)));
             }
@@ -202,10 +202,10 @@ mod tests {
     use super::*;
 
     /// Returns the places of all items and the number of batches, or the first error.
-    fn read(text: &str) -> Result<(Vec<Place>, usize), String> {
+    fn read(text: &str) -> Result<(Vec<ItemLocation>, usize), String> {
         let batches =
-            Batches::read(Box::new(std::io::Cursor::new(text.to_owned()))).map_err(|error| error.to_string())?;
-        let batches: Result<Vec<Batch>, Failure> = batches.collect();
+            ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).map_err(|error| error.to_string())?;
+        let batches: Result<Vec<ItemBatch>, Failure> = batches.collect();
         let batches = batches.map_err(|error| error.to_string())?;
         for batch in &batches {
             assert_eq!(TokenReader::new(&batch.payload).array_len().unwrap() as usize, batch.places.len());
@@ -217,13 +217,13 @@ mod tests {
 
     #[test]
     fn every_form_of_input_is_read() {
-        let lines = |lines: &[usize]| lines.iter().map(|line| Place::Line(*line)).collect::<Vec<_>>();
+        let lines = |lines: &[usize]| lines.iter().map(|line| ItemLocation::Line(*line)).collect::<Vec<_>>();
         for (text, expected) in [
             ("", vec![]),
             ("\n\n", vec![]),
             ("[]", vec![]),
-            ("{\n \"a\": 1\n}\n", vec![Place::Whole]),
-            ("[{\"a\": 1},\n{}]", vec![Place::Element(0), Place::Element(1)]),
+            ("{\n \"a\": 1\n}\n", vec![ItemLocation::Whole]),
+            ("[{\"a\": 1},\n{}]", vec![ItemLocation::Element(0), ItemLocation::Element(1)]),
             ("{\"a\": 1}", lines(&[1])),
             ("\n{\"a\": 1}\n\n  \n{}\r\n", lines(&[2, 5])),
             ("7\n8\n", lines(&[1, 2])),
@@ -237,7 +237,7 @@ mod tests {
     fn requests_are_bounded_by_count_and_bytes() {
         let many = "{\"a\":1}\n".repeat(1_200);
         let (places, batches) = read(&many).unwrap();
-        assert_eq!((places.len(), places[1_199].clone(), batches), (1_200, Place::Line(1_200), 3));
+        assert_eq!((places.len(), places[1_199].clone(), batches), (1_200, ItemLocation::Line(1_200), 3));
         let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(5 << 20)).repeat(3);
         assert_eq!(read(&long).unwrap().1, 3);
         let array = format!("[{}]", ["{}"; 501].join(","));
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn a_part_is_named_by_its_place() {
         for (place, path, expected) in [
-            (Place::Whole, ".email", "$.email"),
-            (Place::Element(2), "", "$[2]"),
-            (Place::Element(2), ".set.age", "$[2].set.age"),
-            (Place::Line(7), ".email", "line 7: $.email"),
-            (Place::Line(7), "", "line 7"),
-            (Place::Name("x".to_owned()), "", "x"),
+            (ItemLocation::Whole, ".email", "$.email"),
+            (ItemLocation::Element(2), "", "$[2]"),
+            (ItemLocation::Element(2), ".set.age", "$[2].set.age"),
+            (ItemLocation::Line(7), ".email", "line 7: $.email"),
+            (ItemLocation::Line(7), "", "line 7"),
+            (ItemLocation::Name("x".to_owned()), "", "x"),
         ] {
             assert_eq!(place.part(path), expected);
         }

@@ -7,7 +7,7 @@ use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::OBJECTS_MAX;
 
 use super::clauses::{self, Clause};
-use super::input::Place;
+use super::input::ItemLocation;
 use super::output::ObjectPrinter;
 use super::write::{self, explained_read};
 use super::{Disclosure, Named, PageArgs, Wanted};
@@ -29,7 +29,7 @@ pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Re
         let mut printer = ObjectPrinter::new(common.json);
         for part in ids.chunks(OBJECTS_MAX) {
             let names: Vec<&str> = part.iter().map(String::as_str).collect();
-            let places: Vec<Place> = part.iter().cloned().map(Place::Name).collect();
+            let places: Vec<ItemLocation> = part.iter().cloned().map(ItemLocation::Name).collect();
             let found = client.objects_get(common.map(), &names, disclosure.ask()).await;
             let found = found.map_err(|error| explained_read(error, &places))?.objects;
             printer.objects(found.iter().flatten())?;
@@ -54,13 +54,13 @@ pub(super) fn query(wanted: &Wanted, page: &PageArgs, disclosure: &Disclosure, c
 
 impl Wanted {
     /// Returns the clauses as one MessagePack array, and the names of their properties.
-    fn payload(&self) -> Result<(Vec<u8>, Vec<Place>), Failure> {
+    fn payload(&self) -> Result<(Vec<u8>, Vec<ItemLocation>), Failure> {
         if let Some(file) = &self.clauses {
             let named = |error| format!("{}: {error}", file.display());
             return Ok((json::to_msgpack(&read(file)?, WalkLimits::default()).map_err(named)?, Vec::new()));
         }
         let all: Vec<&Clause> = [&self.equal, &self.where_in, &self.where_prefix].into_iter().flatten().collect();
-        let places = all.iter().map(|clause| Place::Name(clause.property().to_owned())).collect();
+        let places = all.iter().map(|clause| ItemLocation::Name(clause.property().to_owned())).collect();
         Ok((clauses::array(&all), places))
     }
 }

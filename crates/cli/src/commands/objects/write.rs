@@ -5,7 +5,7 @@ use sealwire_client::{
 };
 use sealwire_wire::{IDEMPOTENCY_KEY_BYTES_MAX, OBJECTS_MAX};
 
-use super::input::{Batch, Batches, Place};
+use super::input::{ItemBatch, ItemBatches, ItemLocation};
 use super::output::ObjectPrinter;
 use super::{AddArgs, InputArgs, Named};
 use crate::commands::Failure;
@@ -57,9 +57,9 @@ fn write(
     input: &InputArgs,
     common: &Common,
     done: &str,
-    send: impl AsyncFn(&Client, &Batch, usize) -> Result<ObjectsChanged, Error>,
+    send: impl AsyncFn(&Client, &ItemBatch, usize) -> Result<ObjectsChanged, Error>,
 ) -> Result<(), Failure> {
-    let batches = Batches::open(&input.file)?;
+    let batches = ItemBatches::open(&input.file)?;
     let progress = DocumentProgress::new();
     let mut count = 0;
     let outcome = run(common, async |client| {
@@ -110,7 +110,7 @@ fn each(
     let outcome = run(common, async |client| {
         for (part, ids) in ids.chunks(OBJECTS_MAX).enumerate() {
             let names: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let places: Vec<Place> = ids.iter().cloned().map(Place::Name).collect();
+            let places: Vec<ItemLocation> = ids.iter().cloned().map(ItemLocation::Name).collect();
             let counted = change(&client, &names, part * OBJECTS_MAX).await;
             count += counted.map_err(|error| explained(error, &places))?.count;
             progress.say(&format!("{count} {done}"));
@@ -127,7 +127,7 @@ fn each(
 
 /// Prints the error of each part of a request on a line of its own, and returns the error of the request. `places` are
 /// those of the items of the request.
-fn explained(error: Error, places: &[Place]) -> Failure {
+fn explained(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
         Error::Rpc(rpc) if tell_parts(rpc, places) => {
             let from_to = match places {
@@ -145,7 +145,7 @@ fn explained(error: Error, places: &[Place]) -> Failure {
 }
 
 /// Explains the error of a request that changes nothing. Prints parts as [`explained`] does.
-pub(super) fn explained_read(error: Error, places: &[Place]) -> Failure {
+pub(super) fn explained_read(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
         Error::Rpc(rpc) if tell_parts(rpc, places) => format!("{}: the request is not possible", rpc.code).into(),
         _ => of_request(error),
@@ -153,7 +153,7 @@ pub(super) fn explained_read(error: Error, places: &[Place]) -> Failure {
 }
 
 /// Prints the errors of the parts of a request. Returns false if there are none.
-fn tell_parts(error: &RpcError, places: &[Place]) -> bool {
+fn tell_parts(error: &RpcError, places: &[ItemLocation]) -> bool {
     let parts = error.details.iter().find_map(|detail| match &detail.value {
         DetailValue::Errors(errors) => Some(&**errors),
         _ => None,
@@ -176,7 +176,7 @@ fn of_request(error: Error) -> Failure {
 }
 
 /// Returns the place of a part for people. A path in a request begins with the position of an item: `$[2].email`.
-fn located(path: &str, places: &[Place]) -> String {
+fn located(path: &str, places: &[ItemLocation]) -> String {
     let item = path.strip_prefix("$[").and_then(|rest| rest.split_once(']'));
     let place = item.and_then(|(at, rest)| Some((places.get(at.parse::<usize>().ok()?)?, rest)));
     place.map_or_else(|| path.to_owned(), |(place, rest)| place.part(rest))
@@ -188,14 +188,14 @@ mod tests {
 
     #[test]
     fn paths_become_places_of_the_input() {
-        let lines: Vec<Place> = (501..=503).map(Place::Line).collect();
+        let lines: Vec<ItemLocation> = (501..=503).map(ItemLocation::Line).collect();
         for (path, places, expected) in [
             ("$[2].email", &lines[..], "line 503: $.email"),
             ("$[0]", &lines, "line 501"),
             ("$[3].email", &lines, "$[3].email"),
             ("$", &lines, "$"),
             ("$[x]", &lines, "$[x]"),
-            ("$[0].set.age", &[Place::Element(500)], "$[500].set.age"),
+            ("$[0].set.age", &[ItemLocation::Element(500)], "$[500].set.age"),
             ("$[0].eq", &[], "$[0].eq"),
         ] {
             assert_eq!(located(path, places), expected, "{path}");
