@@ -109,10 +109,12 @@ fn read(message: &[u8], head: MessageHeader) -> std::result::Result<Option<Reply
 }
 
 fn failed(error: RpcError) -> Reply {
-    let reason = error.details.into_iter().find(|detail| detail.key == "reason").map(|detail| match detail.value {
-        DetailValue::Text(text) => text.into_owned(),
-        DetailValue::Number(number) => number.to_string(),
-    });
+    let reason =
+        error.details.into_iter().find(|detail| detail.key == "reason").and_then(|detail| match detail.value {
+            DetailValue::Text(text) => Some(text.into_owned()),
+            DetailValue::Number(number) => Some(number.to_string()),
+            DetailValue::Errors(_) => None,
+        });
     Reply {
         code: Some(error.code.name().into()),
         message: Some(error.message.into_owned()),
