@@ -1,4 +1,4 @@
-//! Values, terms and sealed records of objects.
+//! Values, terms and sealed records of objects, and the embedded store's rows of them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,6 +7,8 @@ use sealwire_objects::{
     Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, Values, check, check_indexed, key_of,
     normalize, open, read_content, seal,
 };
+use sealwire_store::ObjectId;
+use sealwire_store_embedded::embedded::object_row::{decode, encode};
 use zeroize::Zeroizing;
 
 use crate::input::edited;
@@ -56,6 +58,9 @@ pub(crate) fn run(input: &[u8]) {
         assert!(open(&BINDING, bytes, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
     }
     let _ = key_of(bytes);
+    if let Ok(row) = decode(ObjectId(BINDING.id), bytes) {
+        assert_eq!(encode(&row), bytes, "a row has one form");
+    }
     let (clear, plaintext) = bytes.split_at(clear.min(bytes.len()));
     if let Some(content) = read_content(clear, plaintext) {
         let flag = if content.creation.is_some() { 17 } else { 1 };
@@ -118,6 +123,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let (one, two) = ([0, 0, 0, 1, 0, 0, 0, 1, 5], [0, 0, 0, 2, 0, 0, 0, 1, 6]);
     seeds.push(Seed::new("content", &[0, 0, 9], [&one[..], &[0], &two].concat()));
     seeds.push(Seed::new("content-created", &[0, 0, 0], [&[1], &[7; 16][..], &one, &two].concat()));
+    let fixed = [&[0; 24][..], b"keyid"].concat();
+    let term = [&[0, 0, 0, 1, 0, 0, 0, 2][..], &[8; 16]].concat();
+    let all = [&[1, 63], &*fixed, &[0; 16], &[5; 16], &[0, 0, 0, 1, 0, 0, 0, 1, b'a'], &term, &term, &[1]].concat();
+    seeds.push(Seed::new("row", &[0, 0, 0], [&[1, 0], &*fixed, &[1]].concat()));
+    seeds.push(Seed::new("row-of-all-parts", &[0, 0, 0], all));
     for at in 0..4 {
         seeds.push(Seed::new(format!("changed-{at}"), &[0, 1, 0, at * 20, 1, 0], []));
     }
