@@ -11,6 +11,7 @@ pub mod control;
 mod model;
 pub mod objects;
 mod records;
+mod sweeps;
 pub mod tokens;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Tests of existing objects: lists, sweeps and the maps that have objects.
 
 use super::*;
+use crate::suite::sweeps;
 
 pub async fn all(store: &dyn ObjectStore) {
     lists_are_filtered_and_in_pages(store).await;
@@ -122,23 +123,7 @@ async fn due_objects_are_swept(store: &dyn ObjectStore) {
         archived(expiring(object(5), 9), 20),
         archived(object(6), 21),
     ];
-    let archive = |expired_before| Sweep::Archive { expired_before };
-    let prune = |archived_before| Sweep::Prune { archived_before };
-    // The sweep, `now`, and the indexes of the objects that are archived and removed.
-    let cases: [(Sweep, u64, &[usize], &[usize]); 10] = [
-        (archive(10), 20, &[], &[]),
-        (archive(11), 20, &[1], &[]),
-        (archive(u64::MAX), 20, &[1, 2], &[]),
-        // Objects that are live at `now` are never archived.
-        (archive(u64::MAX), 10, &[1], &[]),
-        (archive(u64::MAX), 9, &[], &[]),
-        (prune(20), 100, &[], &[]),
-        (prune(21), 0, &[], &[4]),
-        (prune(u64::MAX), 0, &[], &[4, 5]),
-        (archive(31), 30, &[1, 2, 3], &[]),
-        (Sweep::Erase, 0, &[], &[0, 1, 2, 3, 4, 5]),
-    ];
-    for (sweep, now, archives, removes) in cases {
+    for (sweep, now, archives, removes) in sweeps::CASES {
         let map = fresh();
         let other = MapId { collection: 2, ..map };
         put(store, map, &rows).await;
