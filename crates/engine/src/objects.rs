@@ -45,11 +45,6 @@ impl LocatedObjects {
 }
 
 impl ObjectCollection {
-    /// Returns the property of that name.
-    pub(crate) fn property(&self, name: &str) -> Option<&Property> {
-        self.schema.properties.iter().find(|property| property.name.as_str() == name)
-    }
-
     /// Returns the properties that a request reads, each with the form of its values. `named`: the properties that the
     /// request names. `masked`: values must pass through a mask.
     ///
@@ -67,10 +62,13 @@ impl ObjectCollection {
     ) -> Result<Vec<DisclosedProperty>, CallFailure> {
         let mut disclosed = Vec::new();
         let mut add = |property: &Property, shown: ValueVisibility<'_>| {
-            let default = MaskText::new(property.property_type.default_mask());
-            let default = default.map_err(|error| CallFailure::RoleMask(error.to_string()))?;
+            let default;
             let shown = match shown {
-                ValueVisibility::Clear if masked => ValueVisibility::Masked(&default),
+                ValueVisibility::Clear if masked => {
+                    let mask = MaskText::new(property.property_type.default_mask());
+                    default = mask.map_err(|error| CallFailure::RoleMask(error.to_string()))?;
+                    ValueVisibility::Masked(&default)
+                }
                 shown => shown,
             };
             let disclosure = masks.disclosure(shown, &self.token_keys)?;
@@ -96,7 +94,7 @@ impl ObjectCollection {
             if names[..at].contains(name) {
                 return Err(unknown);
             }
-            add(self.property(name).ok_or(unknown)?, shown)?;
+            add(self.schema.property(name).ok_or(unknown)?, shown)?;
         }
         Ok(disclosed)
     }

@@ -52,7 +52,6 @@ const UNNAMED_PROPERTIES: u64 = 64;
 pub(super) struct ObjectsRequest(Request);
 
 /// A decoded request. Its texts and payload are parts of the message.
-#[derive(Debug)]
 enum Request {
     Add { objects: Bytes, tags: Vec<FrameText>, expires_s: Option<u64>, idempotency_key: Option<Bytes> },
     Get { ids: Vec<FrameText>, disclosure: NamedProperties },
@@ -64,7 +63,6 @@ enum Request {
     Sweep(SweepRequest),
 }
 
-#[derive(Debug)]
 struct ListRequest {
     tag: Option<FrameText>,
     expired_before: Option<u64>,
@@ -73,7 +71,6 @@ struct ListRequest {
     limit: usize,
 }
 
-#[derive(Debug)]
 struct SweepRequest {
     archives: bool,
     older_s: Option<u64>,
@@ -83,7 +80,6 @@ struct SweepRequest {
 }
 
 /// The properties that a request names, and whether it wants them masked.
-#[derive(Debug)]
 struct NamedProperties {
     names: Option<Vec<FrameText>>,
     masked: bool,

@@ -70,7 +70,7 @@ impl ValueReader<'_> {
             let message = "no role of this principal grants this property".into();
             return Err(ItemError { path: place(path, name), code: ErrorCode::Forbidden, message });
         }
-        let property = self.collection.property(name).ok_or_else(|| bad(place(path, name), "is no property"))?;
+        let property = self.collection.schema.property(name).ok_or_else(|| bad(place(path, name), "is no property"))?;
         if TokenReader::new(value).take_nil() {
             return Ok((property.number, None));
         }

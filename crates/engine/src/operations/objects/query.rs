@@ -134,7 +134,7 @@ impl<'a> RawClause<'a> {
     fn condition(&self, collection: &ObjectCollection, path: &str) -> Result<Condition, ItemError> {
         let wrong = |message: &'static str| bad(path.to_owned(), message);
         let property =
-            collection.property(self.property).ok_or_else(|| wrong("names no property of the collection"))?;
+            collection.schema.property(self.property).ok_or_else(|| wrong("names no property of the collection"))?;
         let index = property.index.as_ref().ok_or_else(|| wrong("names a property without an index"))?;
         let property_type = property.property_type;
         let normalized = |value: &[u8]| {

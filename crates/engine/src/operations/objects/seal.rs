@@ -55,9 +55,9 @@ impl ObjectSealer {
     ) -> Result<ObjectRow, SealError> {
         self.check(path, values)?;
         let RowHead { id, version, created, updated, expires, tags, creation } = head;
-        let binding = self.binding(id, version, created);
+        let binding = self.collection.binding(id, version, created);
         let is_clear =
-            |number| self.collection.schema.properties.iter().any(|one| one.number == number && !one.encrypted);
+            |number| self.collection.schema.property_of_number(number).is_some_and(|property| !property.encrypted);
         let app = self.collection.keys.app();
         let sealed =
             seal(&binding, values, is_clear, creation, app, &self.recipient).map_err(|_| SealError::Library)?;
@@ -88,10 +88,6 @@ impl ObjectSealer {
             terms: shared,
             sealed,
         })
-    }
-
-    fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
-        self.collection.binding(id, version, created)
     }
 
     /// Checks that no required value is missing, and the size.

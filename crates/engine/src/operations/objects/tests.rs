@@ -92,8 +92,8 @@ fn a_change_removes_values_of_dropped_properties() {
     let mut collection = collection();
     let next_number = collection.schema.next_number;
     let drop = SchemaChange { drop: vec![PropertyName::new("age").unwrap()], ..SchemaChange::default() };
-    let dropped = collection.property("age").unwrap().number;
-    let kept = collection.property("name").unwrap().number;
+    let dropped = collection.schema.property("age").unwrap().number;
+    let kept = collection.schema.property("name").unwrap().number;
     let schema = collection.schema.change(&drop, 2).unwrap().schema;
     // A schema remembers a bounded number of dropped properties.
     for schema in [schema.clone(), Schema { dropped: Vec::new(), ..schema }] {

@@ -110,7 +110,7 @@ impl ObjectsRun<'_> {
         let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, size, step).await?;
         let rows = sealed(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
-        let added: Vec<(ObjectId, [u8; 16])> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
+        let added: Vec<AddedObject> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
         let writes = rows.into_iter().map(|(row, _)| ObjectWrite::Add(row)).collect();
         let changed = match self.write_group(writes).await? {
             ObjectsWritten::Done => added.iter().map(|(id, _)| version_of(*id, 1)).collect(),
@@ -127,7 +127,7 @@ impl ObjectsRun<'_> {
     }
 
     /// Returns the objects that an earlier request with the idempotency key added.
-    async fn added_before(&mut self, added: &[(ObjectId, [u8; 16])]) -> Result<Vec<ObjectVersion>, CallFailure> {
+    async fn added_before(&mut self, added: &[AddedObject]) -> Result<Vec<ObjectVersion>, CallFailure> {
         let ids: Vec<ObjectId> = added.iter().map(|(id, _)| *id).collect();
         let mut found = Vec::with_capacity(ids.len());
         let before = self.admission.bytes();
@@ -150,10 +150,10 @@ impl ObjectsRun<'_> {
             message: "the idempotency key belongs to other objects, or some of its objects are gone".into(),
         };
         let pairs = added.iter().zip(&found).enumerate();
-        let is_same = |found: &Option<(u64, Option<[u8; 16]>)>, creation: &[u8; 16]| {
-            found.as_ref().is_some_and(|(_, found)| found.as_ref() == Some(creation))
+        let is_same = |found: &Option<(u64, Option<[u8; 16]>)>, creation: Option<[u8; 16]>| {
+            found.is_some_and(|(_, found)| found.is_some() && found == creation)
         };
-        let wrong = pairs.filter(|(_, ((_, creation), found))| !is_same(found, creation));
+        let wrong = pairs.filter(|(_, ((_, creation), found))| !is_same(found, *creation));
         let errors: Vec<ItemError> = wrong.map(|(position, _)| other(position)).collect();
         if !errors.is_empty() {
             return Err(CallFailure::Items { errors });
@@ -251,6 +251,9 @@ impl ObjectsRun<'_> {
     }
 }
 
+/// An object that a request adds: its id, and with an idempotency key the hash of its values.
+type AddedObject = (ObjectId, Option<[u8; 16]>);
+
 /// The fields that all objects of an `objects.add` have in common.
 struct AddSpec {
     tags: Vec<String>,
@@ -276,17 +279,24 @@ fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
 }
 
 impl AddSpec {
-    /// Returns the row of an object, and the hash of its values.
-    fn row(&self, sealer: &ObjectSealer, position: usize, object: &[u8]) -> Result<(ObjectRow, [u8; 16]), SealError> {
+    /// Returns the row of an object, and with an idempotency key the hash of its values.
+    fn row(
+        &self,
+        sealer: &ObjectSealer,
+        position: usize,
+        object: &[u8],
+    ) -> Result<(ObjectRow, Option<[u8; 16]>), SealError> {
         let path = format!("$[{position}]");
         let reader = ValueReader { collection: &sealer.collection, access: &self.access };
         let values = values_of(reader.read(&path, object).map_err(SealError::Invalid)?);
         let (collection, keys) = (sealer.collection.map.collection, &sealer.collection.object_keys);
-        let id = match &self.idempotency_key {
-            Some(key) => ObjectId(keys.id_of_request(collection, key, position as u32)),
-            None => new_id(self.created_ms, position),
+        let (id, creation) = match &self.idempotency_key {
+            Some(key) => {
+                let id = keys.id_of_request(collection, key, position as u32);
+                (ObjectId(id), Some(keys.creation_hash(collection, &id, &values, &self.details)))
+            }
+            None => (new_id(self.created_ms, position), None),
         };
-        let creation = keys.creation_hash(collection, &id.0, &values, &self.details);
         let head = RowHead {
             id,
             version: 1,
@@ -294,7 +304,7 @@ impl AddSpec {
             updated: self.created,
             expires: self.expires,
             tags: self.tags.clone(),
-            creation: self.idempotency_key.is_some().then_some(creation),
+            creation,
         };
         Ok((sealer.row(&path, head, &values, KeptTerms::default())?, creation))
     }
