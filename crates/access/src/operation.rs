@@ -99,6 +99,12 @@ operations! {
     ObjectsArchive = "objects.archive" Data Collection,
     /// Removes archived objects.
     ObjectsPrune = "objects.prune" Data Collection,
+    /// Finds a data subject.
+    SubjectsFind = "subjects.find" Data App,
+    /// Returns all objects of a data subject, with all their values.
+    SubjectsExport = "subjects.export" Data App,
+    /// Removes the key and the objects of a data subject.
+    SubjectsErase = "subjects.erase" Data App,
     /// Lists all apps.
     AppsList = "apps.list" Control All,
     /// Creates an app.

@@ -17,6 +17,8 @@ const REASON_BYTES_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 128;
 /// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the grants of a role.
 const CHANGE_BYTES_MAX: usize = 4_096;
+/// Maximum number of data subjects: one for each object of a request. They take 35 bytes each.
+const SUBJECTS_MAX: usize = 500;
 /// Maximum number of facts about a change.
 const CHANGES_MAX: usize = 8;
 
@@ -38,6 +40,8 @@ pub struct Record<'a> {
     pub reason: Option<&'a str>,
     /// The masking function that the principal's role applies to values.
     pub mask: Option<&'a str>,
+    /// The data subjects whose objects the request read or wrote: keyed hashes of their names.
+    pub subjects: &'a [[u8; 16]],
     /// The requested change of a control request.
     pub change: &'a [(&'static str, Change<'a>)],
     /// Number of fields that the response covers; for token methods, the number of tokens.
@@ -85,6 +89,17 @@ impl Record<'_> {
             if let Some(text) = text {
                 json::text(out, name, cut(text, bytes_max));
             }
+        }
+        if !self.subjects.is_empty() {
+            json::key(out, "subjects");
+            out.push(b'[');
+            for (index, id) in self.subjects.iter().take(SUBJECTS_MAX).enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                json::string(out, &format!("{:032x}", u128::from_be_bytes(*id)));
+            }
+            out.push(b']');
         }
         if !self.change.is_empty() {
             json::key(out, "change");
@@ -320,7 +335,9 @@ mod tests {
             numbers in any::<[u64; 5]>(),
             optional in any::<[bool; 3]>(),
             changes in 0..6_usize,
+            subjects in 0..600_usize,
         ) {
+            let subjects = vec![[0xab; 16]; subjects];
             let some = |index: usize| optional[index].then(|| &*texts[index]);
             let grants = [&*texts[6], &texts[0], &texts[1]];
             let change = [
@@ -329,7 +346,7 @@ mod tests {
             ];
             let record = Record {
                 principal: &texts[3], kind: "dns", method: "encrypt", app: some(0), collection: some(1), reason: some(2),
-                mask: some(2),
+                mask: some(2), subjects: &subjects,
                 change: &change[..changes], fields: numbers[0], errors: numbers[1], bytes_in: numbers[2],
                 outcome: "ok", generation: numbers[3], took: Duration::from_micros(numbers[4] >> 1),
             };

@@ -23,6 +23,8 @@ pub struct Filter {
     pub method: Option<String>,
     /// Only records with this outcome. `failed` matches every outcome except `ok`.
     pub outcome: Option<String>,
+    /// Only records that name this data subject, by its id.
+    pub subject: Option<String>,
     /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `provider` or
     /// `reload`.
     pub event: Option<String>,
@@ -58,6 +60,9 @@ pub struct RecordView {
     pub reason: Option<String>,
     /// The masking function applied to values for the principal.
     pub mask: Option<String>,
+    /// Ids of the data subjects whose objects the request read or wrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
     /// The requested change of a control request.
     pub change: Option<serde_json::Map<String, serde_json::Value>>,
     /// Number of fields.
@@ -118,6 +123,7 @@ impl Filter {
             && is(&self.collection, shown.collection.as_deref())
             && is(&self.method, shown.method.as_deref())
             && is(&self.event, Some(&shown.event))
+            && self.subject.as_ref().is_none_or(|subject| shown.subjects.contains(subject))
             && outcome
             && timely;
         wanted.then_some(shown)

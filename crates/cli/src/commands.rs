@@ -31,6 +31,7 @@ mod public_keys;
 mod roles;
 mod serve;
 mod store;
+mod subjects;
 mod tokenize;
 mod tokens;
 
@@ -96,6 +97,8 @@ enum Command {
     /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted properties. --json prints one
     /// object a line
     Objects(objects::Args),
+    /// Show, export and erase what is stored about a person, and show who has read it
+    Subjects(subjects::Args),
     /// List the engines that share one state
     Instances(instances::Args),
     /// Create, list and delete roles: sets of permissions on apps and collections
@@ -139,6 +142,7 @@ pub fn run() -> ExitCode {
         Command::Collections(args) => collections::run(&args),
         Command::Tokens(args) => tokens::run(&args),
         Command::Objects(args) => objects::run(&args),
+        Command::Subjects(args) => subjects::run(&args),
         Command::Instances(args) => instances::run(&args),
         Command::Roles(args) => roles::run(&args),
         Command::Principals(args) => principals::run(&args),

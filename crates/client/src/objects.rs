@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 use sealwire_wire::{
-    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation, PropertyDisclosure, Sweep, TokenMap,
-    request,
+    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation, PropertyDisclosure, SubjectErased,
+    SubjectFound, SubjectObjects, SubjectTarget, SubjectsCall, SubjectsOperation, Sweep, TokenMap, request,
 };
 
 use crate::client::Client;
@@ -141,6 +141,48 @@ impl Client {
     pub async fn objects_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
         let result = self.objects(map, ObjectsOperation::Prune(sweep), Course::on_tokens()).await?;
         Counted::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Returns how a data subject is known, and whether it was erased.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn subjects_find(&self, target: SubjectTarget<'_>) -> Result<SubjectFound, Error> {
+        SubjectFound::decode(&self.subjects(target, SubjectsOperation::Find).await?).map_err(Error::Protocol)
+    }
+
+    /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next` of the page before.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn subjects_export(
+        &self,
+        target: SubjectTarget<'_>,
+        after: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<SubjectObjects, Error> {
+        let result = self.subjects(target, SubjectsOperation::Export { after, limit }).await?;
+        SubjectObjects::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Removes the key of a data subject, and then its objects, permanently. Repeat the request while it is not `done`.
+    /// `before`: only a key that was made at or before this time, in seconds since 1970-01-01 UTC.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn subjects_erase(&self, target: SubjectTarget<'_>, before: Option<u64>) -> Result<SubjectErased, Error> {
+        let result = self.subjects(target, SubjectsOperation::Erase { before }).await?;
+        SubjectErased::decode(&result).map_err(Error::Protocol)
+    }
+
+    async fn subjects(&self, target: SubjectTarget<'_>, ask: SubjectsOperation<'_>) -> Result<Bytes, Error> {
+        let deadline = self.deadline_of(target.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let target = SubjectTarget { deadline_ms: Some(left_ms), ..target };
+            request::subjects(out, msgid, &SubjectsCall { target, ask });
+        };
+        // An erasure that is repeated finds no key, and removes what is left.
+        self.call(deadline, Course::on_tokens(), encode).await
     }
 
     async fn objects(&self, map: TokenMap<'_>, ask: ObjectsOperation<'_>, course: Course) -> Result<Bytes, Error> {

@@ -83,6 +83,7 @@ pub struct CachedApp {
     app: App,
     collections: HashMap<Box<str>, Arc<Collection>>,
     objects: HashMap<Box<str>, Arc<ObjectCollection>>,
+    object_keys: Arc<ObjectKeys>,
     masks: RoleMasks,
     /// Signs its public keys.
     signer: Option<Arc<SigningKey>>,
@@ -130,6 +131,17 @@ impl CachedApp {
         self.objects.get(name)
     }
 
+    /// Returns its collection of objects of that number, with its name.
+    pub(crate) fn objects_of_number(&self, number: u32) -> Option<(&str, &Arc<ObjectCollection>)> {
+        let found = self.objects.iter().find(|(_, collection)| collection.map.collection == number);
+        found.map(|(name, collection)| (&**name, collection))
+    }
+
+    /// Returns the keyed hashes of its objects.
+    pub(crate) fn object_keys(&self) -> &ObjectKeys {
+        &self.object_keys
+    }
+
     /// Returns the masks of roles with its keys.
     pub(crate) fn role_masks(&self) -> &RoleMasks {
         &self.masks
@@ -174,7 +186,8 @@ impl CachedApp {
                 }
             }
         }
-        Self { app, collections, objects, masks: RoleMasks::default(), signer, signed: Mutex::default() }
+        let (masks, signed) = (RoleMasks::default(), Mutex::default());
+        Self { app, collections, objects, object_keys, masks, signer, signed }
     }
 }
 

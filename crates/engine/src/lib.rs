@@ -18,5 +18,6 @@ pub mod operation;
 pub mod operations;
 pub mod root;
 pub mod stores;
+mod subjects;
 mod suite;
 pub mod sweeper;

@@ -11,13 +11,16 @@ mod objects;
 mod public_keys;
 mod rewrap;
 mod sealing;
+mod subjects;
 mod tokenize;
 mod tokens;
 
 use bytes::Bytes;
 use sealwire_schedule::WorkSize;
 use sealwire_wire::control::{Control, PublicKeysCall};
-use sealwire_wire::{Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, Suite, TokenMap};
+use sealwire_wire::{
+    Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, SubjectTarget, Suite, TokenMap,
+};
 
 use crate::frame_text::FrameText;
 use crate::operation::{Operation, RequestOptions};
@@ -68,6 +71,10 @@ pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallErro
         Call::Objects(call) => {
             (request.options_of_tokens(&call.map), Box::new(objects::ObjectsRequest::new(frame, &call.ask)))
         }
+        Call::Subjects(call) => (
+            request.options_of_subjects(&call.target),
+            Box::new(subjects::SubjectsRequest::new(frame, call.target.subject, call.ask)),
+        ),
         // The scan knows no other control method on a data listener.
         Call::Control(_) => return Err(CallError::Malformed),
     };
@@ -110,6 +117,19 @@ impl Source<'_> {
             traceparent: map.traceparent.map(text),
             deadline_ms: map.deadline_ms,
             min_generation: map.min_generation,
+        }
+    }
+
+    fn options_of_subjects(&self, target: &SubjectTarget<'_>) -> RequestOptions {
+        let text = |text| FrameText::new(self.frame, text);
+        RequestOptions {
+            method: self.method,
+            app: text(target.app),
+            collection: None,
+            reason: target.reason.map(text),
+            traceparent: target.traceparent.map(text),
+            deadline_ms: target.deadline_ms,
+            min_generation: target.min_generation,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The background sweep of token maps and objects. A sweep archives expired rows and prunes archived rows after their
-//! collection's retention time. It also erases the rows of deleted collections and apps.
+//! collection's retention time. It also erases the rows of deleted collections and apps, and the objects of data subjects
+//! whose erasure was interrupted.
 //!
 //! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
 //! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time
@@ -9,11 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_apps::{Control, MapState, MapStates};
-use sealwire_store::{ControlStore as _, MapId, ObjectId, ObjectStore, Page, StoreError, Sweep, TokenId, TokenStore};
+use sealwire_store::{
+    ControlStore as _, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, Page, SECONDS_MAX,
+    StoreError, SubjectId, Sweep, TokenId, TokenStore,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apps::jittered;
+use crate::subjects::{Removal, finished, removal};
 use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
 
 /// Name of the lease.
@@ -28,6 +33,8 @@ const RECORD_PERIOD: Duration = Duration::from_secs(60);
 const CLOCK_MARGIN_S: u64 = 60;
 /// Most rows of one statement.
 const BATCH_ROWS_MAX: usize = 1_000;
+/// Erased subjects of one page.
+const PENDING_TOGETHER: usize = 100;
 /// Time that the sweep leaves to others, as a multiple of the time it took.
 const REST: u32 = 9;
 /// Longest rest after a batch: the lease must not run out.
@@ -184,6 +191,50 @@ impl<L: Ledger> Sweeper<L> {
                 map = Some(next);
             }
         }
+        self.sweep_subjects(&mut states, &mut checked).await
+    }
+
+    /// Removes the objects of erased subjects that the request left.
+    async fn sweep_subjects(&mut self, states: &mut MapStates, checked: &mut Instant) -> Result<(), End> {
+        let [_, SweptRows::Objects(store)] = self.rows.clone() else { return Ok(()) };
+        let mut map = None;
+        while let Some(next) = store.next_object_map(map).await? {
+            map = Some(next);
+            if next == MapId::of_subjects(next.app) {
+                self.sweep_pending(&*store, next, states, checked).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn sweep_pending(
+        &mut self,
+        store: &dyn ObjectStore,
+        map: MapId,
+        states: &mut MapStates,
+        checked: &mut Instant,
+    ) -> Result<(), End> {
+        let filter = Filter { expired_before: Some(SECONDS_MAX), ..Filter::default() };
+        let (mut after, mut rows) = (None, 0);
+        loop {
+            let begun = Instant::now();
+            let view = MapView { map, generation: states.generation() };
+            let page = store.list_objects(view, &filter, after, PENDING_TOGETHER).await?;
+            for row in page.found {
+                rows += erase_subject(store, view, &row, (self.clock)()).await?;
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+            self.rest((begun.elapsed() * REST).min(REST_MAX)).await?;
+            if checked.elapsed() >= CHECK_PERIOD {
+                self.check(states).await?;
+                *checked = Instant::now();
+            }
+        }
+        self.ledger.count(SweepAction::Erased, rows);
+        self.record(SweepAction::Erased, map, &(None, None), &mut rows);
         Ok(())
     }
 
@@ -261,6 +312,28 @@ impl<L: Ledger> Sweeper<L> {
             self.ledger.record(&Swept { action, map, app, collection, rows });
         }
     }
+}
+
+/// Removes the objects of an erased subject, whose row is `key`. Returns their number.
+async fn erase_subject(store: &dyn ObjectStore, view: MapView, key: &ObjectRow, now: u64) -> Result<u64, StoreError> {
+    let (subject, mut after, mut count) = ((view.map.app, SubjectId(key.id.0)), None, 0);
+    loop {
+        let Removal { groups, next } =
+            removal(store, view.generation, subject, key.version, after, BATCH_ROWS_MAX / 2).await?;
+        count += groups.iter().map(|group| group.writes.len() as u64).sum::<u64>();
+        for result in store.write_objects(now, groups).await {
+            result?;
+        }
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let done = ObjectGroup { view, writes: vec![finished(subject.1)], subjects: Vec::new() };
+    for result in store.write_objects(now, vec![done]).await {
+        result?;
+    }
+    Ok(count)
 }
 
 /// Names of an app and a collection, if they are known.

@@ -17,8 +17,7 @@ use crate::{Input, Seed};
 
 const SECRET: &str = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b31f5fcb";
 const COLLECTION: u32 = 3;
-const BINDING: ObjectBinding =
-    ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17, subject: Some([5; 16]) };
+const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17 };
 
 /// The app's keys, and an honest record with a clear value.
 struct App {
@@ -36,7 +35,7 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     let value = |text: &str| Zeroizing::new(packed(&format!("\"{text}\"")));
     let values: Values = [(1, value("jane@example.com")), (4, value("gold"))].into_iter().collect();
     let recipient = keys.newest(Suite::Xaes).expect("a version");
-    let honest = seal(&BINDING, &values, |number| number == 4, Some([8; 16]), &app, recipient).expect("a record");
+    let honest = seal(&BINDING, &values, |number| number == 4, Some([8; 16]), None, &app, recipient).expect("a record");
     App { terms: ObjectKeys::new(7, &secret()), keys: Arc::new(keys), values, honest }
 });
 
@@ -51,11 +50,11 @@ pub(crate) fn run(input: &[u8]) {
     value(property_type, bytes);
     let App { keys, values, honest, .. } = &*APP;
     let record = edited(honest, &edits);
-    let opened = open(&BINDING, &record, Arc::clone(keys), None);
+    let opened = open(&BINDING, &record, None, Arc::clone(keys), None);
     assert_eq!(opened.is_ok(), record == *honest, "only the honest record opens");
     assert!(opened.is_ok_and(|opened| opened.values == *values) || record != *honest);
     if bytes != honest {
-        assert!(open(&BINDING, bytes, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
+        assert!(open(&BINDING, bytes, None, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
     }
     let _ = key_of(bytes);
     if let Ok(row) = decode(ObjectId(BINDING.id), bytes) {

@@ -3,8 +3,8 @@
 //! The connection holds one [`CancelToken`] per request in flight, by msgid, and the job holds a clone. The response to
 //! a stopped request does not wait for the job, which ends at its next field.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -50,6 +50,8 @@ pub struct CancelToken {
     planned: AtomicU64,
     /// The mask through which the principal sees values, if its role has one.
     mask: OnceLock<Box<str>>,
+    /// The data subjects whose objects the request concerns.
+    subjects: Mutex<BTreeSet<[u8; 16]>>,
 }
 
 impl CancelToken {
@@ -103,6 +105,16 @@ impl CancelToken {
     /// Returns the function of that mask.
     pub fn shown_through(&self) -> Option<&str> {
         self.mask.get().map(|mask| &**mask)
+    }
+
+    /// Notes data subjects whose objects the request reads or writes.
+    pub fn concerns(&self, subjects: impl IntoIterator<Item = [u8; 16]>) {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner).extend(subjects);
+    }
+
+    /// Returns the noted data subjects, sorted.
+    pub fn subjects(&self) -> Vec<[u8; 16]> {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
     /// Waits until the request is stopped. One waiter at a time. Cancel-safe.

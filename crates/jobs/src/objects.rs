@@ -67,8 +67,8 @@ impl Objects {
     ///
     /// The store's error; [`CallFailure::StoreBehind`]; [`CallFailure::Stopped`] at the deadline.
     pub async fn write(&self, group: ObjectGroup, deadline: Instant) -> Result<ObjectsWritten, CallFailure> {
-        let rows = group.writes.len();
-        let bytes = group.writes.iter().filter_map(|write| write.row()).map(ObjectRow::bytes).sum();
+        let rows = group.writes.len() + group.subjects.len();
+        let bytes = group.rows().map(ObjectRow::bytes).sum();
         let came = Instant::now();
         let permit = self.throttle.reserve(rows, bytes, Some(deadline)).await.map_err(|refusal| {
             self.metrics.refused(RefusalReason::Storage);

@@ -14,6 +14,7 @@ use crate::Values;
 const KIND_CREATION: u8 = 0x80;
 const KIND_REQUEST: u8 = 0x81;
 const KIND_CURSOR: u8 = 0x82;
+const KIND_SUBJECT: u8 = 0x83;
 
 /// The keyed hashes of one app's objects, derived once. Wiped on drop; `Debug` shows the app's number only.
 pub struct ObjectKeys {
@@ -55,6 +56,12 @@ impl ObjectKeys {
         encoded.extend_from_slice(&(values.encoded_bytes() as u64).to_be_bytes());
         values.encode(|_| true, &mut encoded);
         self.hash(KIND_CREATION, collection, [id, &encoded, &length(details), details])
+    }
+
+    /// Returns the id of a data subject by the name that clients give. It is the same in all collections of the app.
+    #[must_use]
+    pub fn subject_id(&self, name: &[u8]) -> [u8; 16] {
+        self.hash(KIND_SUBJECT, 0, [&length(name), name, &[], &[]])
     }
 
     /// Returns the hash that binds the cursor of a walk to the walk: `query` encodes what selects its objects, `id` is the

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! sealed:     01 | clear length 4 | clear | envelope, binary
+//!          or 02 | subject key version 8 | clear length 4 | clear | envelope, binary
 //! clear:      values that are not encrypted
-//! plaintext:  creation flag 1 | [creation hash 16] | values
+//! plaintext:  content, or with a subject: the content sealed under the subject's key
+//! content:    creation flag 1 | [creation hash 16] | values
 //! values:     ( number 4 | length 4 | value )*
 //! context:    "sealwire/object/1" | app 4 | collection 4 | id 16 | version 8 | created 8
 //!             | subject flag 1 | [subject hash 16] | SHA-256( clear ) 32
@@ -13,6 +15,9 @@
 //!
 //! One envelope for all values costs one key agreement. Nobody can move a value to another property or object, or put back
 //! the value of an older version. A store can still put back a whole older object with its version.
+//!
+//! The content of an object that names a data subject is sealed twice: under the subject's key, then in the envelope. It is
+//! lost with either key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +29,13 @@ use sealwire_crypto::{
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::{VALUES_BYTES_MAX, Values};
+use crate::subject::SUBJECT_SEAL_BYTES;
+use crate::{SubjectKey, VALUES_BYTES_MAX, Values};
 
-/// First byte: the format.
+/// First byte: the format of an object without a subject.
 const FORMAT: u8 = 1;
-/// Bytes before the clear part.
-const HEADER_BYTES: usize = 5;
+/// First byte: the format of an object with a subject.
+const FORMAT_OF_SUBJECT: u8 = 2;
 const CONTEXT_LABEL: &[u8] = b"sealwire/object/1";
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
@@ -47,13 +53,11 @@ pub struct ObjectBinding {
     pub version: u64,
     /// The time of creation, in the unit of the caller.
     pub created: u64,
-    /// The keyed hash of the data subject, if the object has one.
-    pub subject: Option<[u8; 16]>,
 }
 
 impl ObjectBinding {
-    /// Returns the context of the envelope.
-    fn context(&self, clear: &[u8]) -> Vec<u8> {
+    /// Returns the context of the envelope. `subject`: keyed hash of the data subject.
+    fn context(&self, subject: Option<&[u8; 16]>, clear: &[u8]) -> Vec<u8> {
         let mut context = Vec::with_capacity(CONTEXT_LABEL.len() + 4 + 4 + 16 + 8 + 8 + 17 + 32);
         context.extend_from_slice(CONTEXT_LABEL);
         context.extend_from_slice(&self.app.to_be_bytes());
@@ -61,7 +65,7 @@ impl ObjectBinding {
         context.extend_from_slice(&self.id);
         context.extend_from_slice(&self.version.to_be_bytes());
         context.extend_from_slice(&self.created.to_be_bytes());
-        write_optional(self.subject.as_ref(), &mut context);
+        write_optional(subject, &mut context);
         context.extend_from_slice(&Sha256::digest(clear));
         context
     }
@@ -93,7 +97,7 @@ impl fmt::Debug for OpenedObject {
     }
 }
 
-/// Seals the values of an object for its binding. Values of numbers for which `is_clear` returns true stay readable, but
+/// Seals the values of an object for its binding, and for a data subject if it names one. Values of numbers for which `is_clear` returns true stay readable, but
 /// cannot be changed without a trace.
 ///
 /// # Errors
@@ -103,6 +107,7 @@ pub fn seal(
     values: &Values,
     is_clear: impl Fn(u32) -> bool,
     creation: Option<[u8; 16]>,
+    subject: Option<&SubjectKey>,
     app: &AppId,
     recipient: &Arc<KeyVersion>,
 ) -> Result<Vec<u8>, SealError> {
@@ -111,53 +116,96 @@ pub fn seal(
     }
     let mut clear = Vec::new();
     values.encode(&is_clear, &mut clear);
-    let mut plaintext = Zeroizing::new(Vec::with_capacity(17 + values.encoded_bytes()));
-    write_optional(creation.as_ref(), &mut plaintext);
-    values.encode(|number| !is_clear(number), &mut plaintext);
+    let mut content = Zeroizing::new(Vec::with_capacity(17 + SUBJECT_SEAL_BYTES + values.encoded_bytes()));
+    write_optional(creation.as_ref(), &mut content);
+    values.encode(|number| !is_clear(number), &mut content);
 
-    let context = binding.context(&clear);
+    let context = binding.context(subject.map(SubjectKey::id), &clear);
+    if let Some(subject) = subject {
+        subject.seal(&context, &mut content)?;
+    }
     let mut sealer = Sealer::new(app, Arc::clone(recipient), KeyScope::Request, Encoding::Binary, &context)?
         .placing(EncapsulationPlace::Inline);
-    let mut out = Vec::with_capacity(HEADER_BYTES + clear.len() + sealer.sealed_bytes(plaintext.len()));
-    out.push(FORMAT);
+    let mut out = Vec::with_capacity(1 + 8 + 4 + clear.len() + sealer.sealed_bytes(content.len()));
+    match subject {
+        None => out.push(FORMAT),
+        Some(subject) => {
+            out.push(FORMAT_OF_SUBJECT);
+            out.extend_from_slice(&subject.version().to_be_bytes());
+        }
+    }
     out.extend_from_slice(&u32::try_from(clear.len()).map_err(|_| SealError::TooLong)?.to_be_bytes());
     out.extend_from_slice(&clear);
-    sealer.seal(Datatype::Binary, &plaintext, &mut out)?;
+    sealer.seal(Datatype::Binary, &content, &mut out)?;
     Ok(out)
 }
 
-/// Opens the values of an object with the app's keys. `kept`: key schedules that other requests opened.
+/// Opens the values of an object with the app's keys, and with the key of its data subject if it names one. `kept`: key
+/// schedules that other requests opened.
 ///
 /// # Errors
 /// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered bytes.
 pub fn open(
     binding: &ObjectBinding,
     sealed: &[u8],
+    subject: Option<&SubjectKey>,
     keys: Arc<AppKeys>,
     kept: Option<Arc<OpenedSchedules>>,
 ) -> Result<OpenedObject, CannotOpen> {
-    let (clear, envelope) = split(sealed).ok_or(CannotOpen)?;
+    let Parts { subject_version, clear, envelope } = Parts::of(sealed).ok_or(CannotOpen)?;
+    if subject.map(SubjectKey::version) != subject_version {
+        return Err(CannotOpen);
+    }
+    let context = binding.context(subject.map(SubjectKey::id), clear);
     // Nobody outside has a reason to seal an object, so what a published key sealed does not open.
-    let mut opener = Opener::new(keys, &binding.context(clear)).inside_only(true).keeping(kept);
+    let mut opener = Opener::new(keys, &context).inside_only(true).keeping(kept);
     let opened = opener.open_binary(envelope)?;
     if opened.datatype != Datatype::Binary {
         return Err(CannotOpen);
     }
-    read_content(clear, opened.plaintext).ok_or(CannotOpen)
+    match subject {
+        None => read_content(clear, opened.plaintext).ok_or(CannotOpen),
+        Some(subject) => {
+            let mut content = Zeroizing::new(opened.plaintext.to_vec());
+            read_content(clear, subject.open_content(&context, &mut content)?).ok_or(CannotOpen)
+        }
+    }
 }
 
 /// Returns the key version that opens an object, without opening it. Returns `None` if the bytes are no sealed object.
 #[must_use]
 pub fn key_of(sealed: &[u8]) -> Option<(Suite, KeyId)> {
-    let (_, envelope) = split(sealed)?;
-    Envelope::from_binary(envelope).map(|envelope| (envelope.suite, envelope.key_id))
+    Envelope::from_binary(Parts::of(sealed)?.envelope).map(|envelope| (envelope.suite, envelope.key_id))
 }
 
-/// Splits sealed bytes into the clear part and the envelope.
-fn split(sealed: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (&[format, ref length @ ..], rest) = sealed.split_first_chunk::<HEADER_BYTES>()?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    rest.split_at_checked(length).filter(|_| format == FORMAT)
+/// Returns the version of the subject key that an object is sealed under. Returns `None` for an object without a subject, and
+/// for bytes that are no sealed object.
+#[must_use]
+pub fn subject_version(sealed: &[u8]) -> Option<u64> {
+    Parts::of(sealed)?.subject_version
+}
+
+/// The parts of a sealed object.
+struct Parts<'a> {
+    subject_version: Option<u64>,
+    clear: &'a [u8],
+    envelope: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(sealed: &'a [u8]) -> Option<Self> {
+        let (subject_version, rest) = match sealed.split_first()? {
+            (&FORMAT, rest) => (None, rest),
+            (&FORMAT_OF_SUBJECT, rest) => {
+                let (version, rest) = rest.split_first_chunk()?;
+                (Some(u64::from_be_bytes(*version)), rest)
+            }
+            _ => return None,
+        };
+        let (length, rest) = rest.split_first_chunk()?;
+        let (clear, envelope) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        Some(Self { subject_version, clear, envelope })
+    }
 }
 
 /// Reads the clear part and the opened plaintext of an object. Returns `None` unless both are canonical.

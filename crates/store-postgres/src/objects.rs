@@ -28,7 +28,7 @@ use crate::sqlstate::SqlFault;
 use rows::generation;
 use sealwire_store::{
     Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
-    Sweep,
+    SubjectId, Sweep,
 };
 
 static RAISE_FENCE: &str = "INSERT INTO sealwire.object_fences AS f (app, collection, generation) VALUES ($1, $2, $3)
@@ -88,6 +88,17 @@ impl ObjectStore for PostgresStore {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         self.list_page(view, filter, after, limit).await
+    }
+
+    async fn subject_objects(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        self.subject_page(generation, app, subject, after, limit).await
     }
 
     async fn sweep_objects(

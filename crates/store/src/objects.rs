@@ -22,6 +22,9 @@ use crate::{Filter, Lifetime, MapId, Page, StoreError, Sweep};
 /// Maximum number of writes in an [`ObjectGroup`].
 pub const GROUP_WRITES_MAX: usize = 500;
 
+/// Number of the collection whose map holds the keys of an app's data subjects. No real collection gets it.
+pub const SUBJECTS_COLLECTION: u32 = i32::MAX as u32;
+
 /// Maximum number of terms in a [`Clause`].
 pub const CLAUSE_TERMS_MAX: usize = 64;
 
@@ -32,6 +35,50 @@ pub struct ObjectId(pub [u8; 16]);
 /// A keyed hash of a data subject's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubjectId(pub [u8; 16]);
+
+impl SubjectId {
+    /// Returns the id of the row that holds the subject's key, in the map [`MapId::of_subjects`].
+    #[must_use]
+    pub fn row(self) -> ObjectId {
+        ObjectId(self.0)
+    }
+}
+
+impl MapId {
+    /// Returns the map that holds the keys of an app's data subjects.
+    ///
+    /// A row of this map is never removed while its app exists, and its version only increases. A row of an odd version
+    /// holds a sealed key. A row of an even version is empty: the subject was erased.
+    #[must_use]
+    pub fn of_subjects(app: u32) -> Self {
+        Self { app, collection: SUBJECTS_COLLECTION }
+    }
+}
+
+/// A condition of an [`ObjectGroup`] on the key of a data subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubjectClaim {
+    /// The stored key has this version, which is odd.
+    Current {
+        /// The subject.
+        id: SubjectId,
+        /// The version of its row.
+        version: u64,
+    },
+    /// The group adds a key to a subject that has none. Its version is odd, and one above the stored one.
+    New(ObjectRow),
+}
+
+impl SubjectClaim {
+    /// Returns the id of the subject's row.
+    #[must_use]
+    pub fn row_id(&self) -> ObjectId {
+        match self {
+            Self::Current { id, .. } => id.row(),
+            Self::New(row) => row.id,
+        }
+    }
+}
 
 /// A keyed hash of a normalized value, or of a part of the value, under one index of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -131,6 +178,13 @@ pub enum ObjectWrite {
         /// The time; `None` means never.
         expires: Option<u64>,
     },
+    /// Removes an object in any state, if it still has this content. Otherwise the write changes nothing.
+    Erase {
+        /// The object.
+        id: ObjectId,
+        /// Its sealed content.
+        sealed: Bytes,
+    },
 }
 
 impl ObjectWrite {
@@ -139,7 +193,7 @@ impl ObjectWrite {
     pub fn id(&self) -> ObjectId {
         match self {
             Self::Add(row) | Self::Replace(row) => row.id,
-            Self::Delete { id, .. } | Self::Expire { id, .. } => *id,
+            Self::Delete { id, .. } | Self::Expire { id, .. } | Self::Erase { id, .. } => *id,
         }
     }
 
@@ -148,7 +202,7 @@ impl ObjectWrite {
     pub fn row(&self) -> Option<&ObjectRow> {
         match self {
             Self::Add(row) | Self::Replace(row) => Some(row),
-            Self::Delete { .. } | Self::Expire { .. } => None,
+            Self::Delete { .. } | Self::Expire { .. } | Self::Erase { .. } => None,
         }
     }
 }
@@ -160,6 +214,20 @@ pub struct ObjectGroup {
     pub view: MapView,
     /// At most [`GROUP_WRITES_MAX`] writes with distinct ids.
     pub writes: Vec<ObjectWrite>,
+    /// At most [`GROUP_WRITES_MAX`] claims of distinct subjects, in the order of ids. Nothing is written unless all of
+    /// them hold.
+    pub subjects: Vec<SubjectClaim>,
+}
+
+impl ObjectGroup {
+    /// Returns the row of each new subject key and of each object that the group writes.
+    pub fn rows(&self) -> impl Iterator<Item = &ObjectRow> {
+        let new = self.subjects.iter().filter_map(|claim| match claim {
+            SubjectClaim::New(row) => Some(row),
+            SubjectClaim::Current { .. } => None,
+        });
+        new.chain(self.writes.iter().filter_map(ObjectWrite::row))
+    }
 }
 
 /// Result of an [`ObjectGroup`].
@@ -169,6 +237,8 @@ pub enum ObjectsWritten {
     Done,
     /// Nothing was written. Holds the positions of the writes that are not possible, ascending, each with one reason.
     Conflicts(Vec<(usize, ObjectConflict)>),
+    /// Nothing was written, because a [`SubjectClaim`] does not hold any more.
+    SubjectsChanged,
 }
 
 /// Reason for which a write is not possible.
@@ -262,6 +332,20 @@ pub trait ObjectStore: Send + Sync {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
+
+    /// Returns at most `limit` objects of a subject, in any state, that follow `after`, in the order of collections and ids.
+    /// Large objects can make a page shorter. Only a page at the end is empty.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`]; [`StoreError::Fenced`] if the fence of one of the maps is above `generation`.
+    async fn subject_objects(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError>;
 
     /// Changes the objects that are due for `sweep` among at most `limit` objects that follow `after`. With `dry_run`,
     /// only counts. Returns the number of objects. `next` is the value of `after` for the following call. A database

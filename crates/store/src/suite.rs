@@ -37,6 +37,7 @@ pub async fn object_store(store: Arc<dyn ObjectStore>) {
     objects::keep::all(&*store).await;
     objects::copy::all(&*store).await;
     objects::fences::all(&*store).await;
+    objects::subjects::all(&store).await;
     objects::race::all(&store).await;
     objects::model::all(store).await;
 }

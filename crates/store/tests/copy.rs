@@ -369,6 +369,16 @@ impl ObjectStore for Faulty<'_> {
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         self.store.list_objects(view, filter, after, limit).await
     }
+    async fn subject_objects(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        self.store.subject_objects(generation, app, subject, after, limit).await
+    }
     async fn sweep_objects(
         &self,
         now: u64,

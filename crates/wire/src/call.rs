@@ -21,8 +21,8 @@ use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
 use crate::method::{Method, Notification};
 use crate::params::{
-    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall, Rewrap, Suite,
-    Tokenize, TokensCall,
+    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall, Rewrap,
+    SubjectsCall, Suite, Tokenize, TokensCall,
 };
 use document::document;
 use reading::{Params, cleaned};
@@ -48,6 +48,8 @@ pub enum Call<'a> {
     Tokens(TokensCall<'a>),
     /// An operation on the objects of a collection.
     Objects(ObjectsCall<'a>),
+    /// An operation on a data subject.
+    Subjects(SubjectsCall<'a>),
     /// A control method.
     Control(Control<'a>),
     /// Describe the server.
@@ -90,7 +92,10 @@ impl<'a> Call<'a> {
             _ => match (tokens::call(method, &mut params)?, objects::call(method, &mut params)?) {
                 (Some(call), _) => Self::Tokens(call),
                 (None, Some(call)) => Self::Objects(call),
-                (None, None) => Self::Control(control::call(method, &mut params)?),
+                (None, None) => match objects::subject_call(method, &mut params)? {
+                    Some(call) => Self::Subjects(call),
+                    None => Self::Control(control::call(method, &mut params)?),
+                },
             },
         };
         params.close()?;
@@ -107,6 +112,7 @@ impl<'a> Call<'a> {
             Self::Mask(call) => call.traceparent,
             Self::Tokens(call) => call.map.traceparent,
             Self::Objects(call) => call.map.traceparent,
+            Self::Subjects(call) => call.target.traceparent,
             Self::Inspect(_) | Self::Control(_) | Self::Info | Self::Health => None,
         }
     }
@@ -123,6 +129,7 @@ impl<'a> Call<'a> {
             Self::Mask(_) => Method::Mask,
             Self::Tokens(call) => call.ask.method(),
             Self::Objects(call) => call.ask.method(),
+            Self::Subjects(call) => call.ask.method(),
             Self::Control(call) => call.method(),
             Self::Info => Method::Info,
             Self::Health => Method::Health,

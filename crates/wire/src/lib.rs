@@ -49,18 +49,20 @@ pub use limits::{
     FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, Limits,
     MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX,
     METHOD_BYTES_MAX, OBJECTS_MAX, PREFIXES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX,
-    REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX,
-    TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX,
+    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
     AddObjects, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect,
     KeyScope, Listing, Mask, MaskList, MaskRule, Masking, ObjectsCall, ObjectsOperation, OnError, Outside, Param,
-    PropertyDisclosure, Reading, Rewrap, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap, Tokenize,
-    TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
+    PropertyDisclosure, Reading, Rewrap, RuleFields, SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation,
+    Suite, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
+    UnknownFields, Unmatched, Writing,
 };
 pub use results::{
-    Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged, Token, Tokens, ValueKind,
+    Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased,
+    SubjectFound, SubjectObjects, Token, Tokens, ValueKind,
 };
 pub use scan::Scanner;
 pub use trace::TraceContext;

@@ -103,6 +103,8 @@ pub const DELAY_S_DEFAULT: u64 = 604_800;
 pub const EPOCH_MS_MAX: u32 = 15_000;
 /// Objects in an `objects.*` call or result.
 pub const OBJECTS_MAX: usize = 500;
+/// Bytes of the name of a data subject.
+pub const SUBJECT_BYTES_MAX: usize = 256;
 /// Clauses of an `objects.query`.
 pub const CLAUSES_MAX: usize = 8;
 /// Properties of a collection.

@@ -71,6 +71,12 @@ methods! {
     ObjectsArchive = "objects.archive",
     /// Removes archived objects for good.
     ObjectsPrune = "objects.prune",
+    /// Says how a data subject is known, and whether it was erased.
+    SubjectsFind = "subjects.find",
+    /// Returns the objects of a data subject.
+    SubjectsExport = "subjects.export",
+    /// Removes the key and the objects of a data subject for good.
+    SubjectsErase = "subjects.erase",
     /// Lists apps with their key versions.
     AppsList = "apps.list",
     /// Makes an app.
@@ -191,7 +197,7 @@ impl Methods {
         Method::TokensArchive,
         Method::TokensPrune,
     ]);
-    /// The methods on objects, which need an object store.
+    /// The methods on objects and on their data subjects, which need an object store.
     pub const OBJECTS: Self = Self::of(&[
         Method::ObjectsAdd,
         Method::ObjectsGet,
@@ -202,6 +208,9 @@ impl Methods {
         Method::ObjectsExpire,
         Method::ObjectsArchive,
         Method::ObjectsPrune,
+        Method::SubjectsFind,
+        Method::SubjectsExport,
+        Method::SubjectsErase,
     ]);
     /// The methods of the control listener.
     pub const CONTROL: Self = Self::of(&[

@@ -14,7 +14,10 @@ pub use control::{
     PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
-pub use objects::{AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec};
+pub use objects::{
+    AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec, SubjectName,
+    SubjectTarget, SubjectsCall, SubjectsOperation,
+};
 pub use table::Param;
 pub use tokens::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions, TokensCall, TokensOperation};
 

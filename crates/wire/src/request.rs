@@ -12,8 +12,8 @@ use crate::params::{
     AddObjects, AlterCollection, AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall,
     Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Masking, ObjectsCall,
     ObjectsOperation, OnError, Outside, Page, PrincipalOperation, PropertyDisclosure, PropertySpec, Rewrap,
-    RoleOperation, RootOperation, Scope, Suite, TokenFormat, Tokenize, TokenizeOptions, TokensCall, TokensOperation,
-    Unbound, UnknownFields, Unmatched, Writing,
+    RoleOperation, RootOperation, Scope, SubjectName, SubjectsCall, SubjectsOperation, Suite, TokenFormat, Tokenize,
+    TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -160,9 +160,11 @@ pub fn objects(out: &mut Vec<u8>, msgid: u32, call: &ObjectsCall<'_>) {
     map.optional_text("reason", call.map.reason);
     map.optional_text("traceparent", call.map.traceparent);
     let (sweep, older) = match &call.ask {
-        ObjectsOperation::Add(AddObjects { objects, tags, expires_s, idempotency_key }) => {
-            if !tags.is_empty() {
-                map.texts("tags", tags);
+        ObjectsOperation::Add(AddObjects { objects, tags, expires_s, idempotency_key, subjects }) => {
+            for (name, texts) in [("tags", tags), ("subjects", subjects)] {
+                if !texts.is_empty() {
+                    map.texts(name, texts);
+                }
             }
             map.number("expires_s", *expires_s);
             if let Some(key) = idempotency_key {
@@ -204,6 +206,29 @@ pub fn objects(out: &mut Vec<u8>, msgid: u32, call: &ObjectsCall<'_>) {
     map.number(older, sweep.older_s);
     map.flag("dry_run", sweep.dry_run.then_some(true));
     page(&mut map, sweep.after, sweep.limit);
+}
+
+/// Appends a request of one of the methods on a data subject.
+pub fn subjects(out: &mut Vec<u8>, msgid: u32, call: &SubjectsCall<'_>) {
+    begin(out, msgid, call.ask.method());
+    let mut map = Map::begin(out);
+    map.text("app", call.target.app);
+    match call.target.subject {
+        SubjectName::Name(name) => map.text("subject", name),
+        SubjectName::Id(id) => {
+            map.text("subject", id);
+            map.flag("by_id", Some(true));
+        }
+    }
+    map.number("deadline_ms", call.target.deadline_ms.map(u64::from));
+    map.number("min_generation", call.target.min_generation);
+    map.optional_text("reason", call.target.reason);
+    map.optional_text("traceparent", call.target.traceparent);
+    match call.ask {
+        SubjectsOperation::Find => {}
+        SubjectsOperation::Export { after, limit } => page(&mut map, after, limit),
+        SubjectsOperation::Erase { before } => map.number("before", before),
+    }
 }
 
 fn disclosed(map: &mut Map<'_>, disclosure: &PropertyDisclosure<'_>) {

@@ -19,7 +19,7 @@ pub use control::{
     PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
     RootProvider, RootSlotState, RootState, TokenKey,
 };
-pub use objects::{Object, ObjectVersion, Objects, ObjectsChanged};
+pub use objects::{Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectFound, SubjectObjects};
 pub use tokens::{Counted, Found, Token, Tokens};
 
 names! {

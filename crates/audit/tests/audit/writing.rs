@@ -18,6 +18,7 @@ const RECORD: Record<'_> = Record {
     collection: None,
     reason: None,
     mask: None,
+    subjects: &[],
     change: &[],
     fields: 1,
     errors: 0,

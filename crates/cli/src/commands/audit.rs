@@ -107,7 +107,7 @@ enum AuditCommand {
 
 /// Location of the trail and its key.
 #[derive(Debug, clap::Args)]
-struct AuditSource {
+pub(super) struct AuditSource {
     /// Folder of the trail [default: `audit.folder` of the configuration]
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -135,6 +135,9 @@ struct Wanted {
     /// Only records with this outcome: ok, an error's code, or failed for every error
     #[arg(long, value_name = "CODE")]
     outcome: Option<String>,
+    /// Only records that name this data subject, by the id that `sealwire subjects find` prints
+    #[arg(long, value_name = "ID")]
+    subject: Option<String>,
     /// Only records of this kind: call, start, stop, segment, gap, refused, sweep, provider or reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
@@ -205,6 +208,30 @@ impl AuditSource {
     }
 }
 
+/// Prints the records of a trail that a filter selects, and returns their number.
+pub(super) fn print_selected(source: &AuditSource, filter: &Filter, json: bool) -> Result<usize, Failure> {
+    let (folder, _) = source.find(false)?;
+    let (mut out, mut count) = (BufWriter::new(io::stdout().lock()), 0);
+    Follow::new(folder).poll(&mut |line| {
+        let Some(shown) = filter.take(line) else { return Ok(()) };
+        count += 1;
+        print(&mut out, line, &shown, json)
+    })?;
+    out.flush()?;
+    Ok(count)
+}
+
+/// Returns the records of a trail that a filter selects.
+pub(super) fn selected(source: &AuditSource, filter: &Filter) -> Result<Vec<RecordView>, Failure> {
+    let (folder, _) = source.find(false)?;
+    let mut records = Vec::new();
+    Follow::new(folder).poll(&mut |line| {
+        records.extend(filter.take(line));
+        Ok(())
+    })?;
+    Ok(records)
+}
+
 impl Wanted {
     fn filter(&self) -> Filter {
         Filter {
@@ -213,6 +240,7 @@ impl Wanted {
             collection: self.collection.clone(),
             method: self.method.clone(),
             outcome: self.outcome.clone(),
+            subject: self.subject.clone(),
             event: self.event.clone(),
             since: self.since,
             until: self.until,

@@ -23,6 +23,7 @@ use sealwire_wire::EXPIRES_S_MAX;
 use super::Failure;
 use super::tokens::{Common, Sweeping, When, sweep};
 use clauses::Clause;
+pub(super) use output::json_line;
 
 /// Arguments of `objects`.
 #[derive(Debug, clap::Args)]
@@ -158,6 +159,13 @@ struct AddArgs {
     /// 1 to 50 bytes. If the command is repeated with the same key and file, nothing is added twice
     #[arg(long, value_name = "KEY", value_parser = write::key)]
     idempotency_key: Option<String>,
+    /// Person whom all objects are about, by a name of 1 to 256 bytes that you choose. The objects can then be exported and
+    /// erased by `sealwire subjects`
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// The text of this property names the person whom an object is about. Objects without it are refused
+    #[arg(long, value_name = "PROPERTY", conflicts_with = "subject")]
+    subject_from: Option<String>,
     #[command(flatten)]
     common: Common,
 }

@@ -37,6 +37,7 @@ use sealwire_store::{ObjectId, Sweep};
 
 use query::Query;
 use read::{ListSpec, ReadSpec};
+pub(super) use read::{disclosed, object};
 use write::WriteSpec;
 
 /// Objects on a page that names no limit.
@@ -53,13 +54,38 @@ pub(super) struct ObjectsRequest(Request);
 
 /// A decoded request. Its texts and payload are parts of the message.
 enum Request {
-    Add { objects: Bytes, tags: Vec<FrameText>, expires_s: Option<u64>, idempotency_key: Option<Bytes> },
-    Get { ids: Vec<FrameText>, disclosure: NamedProperties },
-    Update { changes: Bytes },
-    Delete { ids: Vec<FrameText>, versions: Option<Vec<u64>> },
-    Query { clauses: Bytes, disclosure: NamedProperties, after: Option<FrameText>, limit: usize },
-    List { list: ListRequest, disclosure: NamedProperties },
-    Expire { ids: Vec<FrameText>, expires_s: Option<u64> },
+    Add {
+        objects: Bytes,
+        tags: Vec<FrameText>,
+        expires_s: Option<u64>,
+        idempotency_key: Option<Bytes>,
+        subjects: Vec<FrameText>,
+    },
+    Get {
+        ids: Vec<FrameText>,
+        disclosure: NamedProperties,
+    },
+    Update {
+        changes: Bytes,
+    },
+    Delete {
+        ids: Vec<FrameText>,
+        versions: Option<Vec<u64>>,
+    },
+    Query {
+        clauses: Bytes,
+        disclosure: NamedProperties,
+        after: Option<FrameText>,
+        limit: usize,
+    },
+    List {
+        list: ListRequest,
+        disclosure: NamedProperties,
+    },
+    Expire {
+        ids: Vec<FrameText>,
+        expires_s: Option<u64>,
+    },
     Sweep(SweepRequest),
 }
 
@@ -109,6 +135,7 @@ impl ObjectsRequest {
                 tags: texts(&add.tags),
                 expires_s: add.expires_s,
                 idempotency_key: add.idempotency_key.map(|key| part(frame, key)),
+                subjects: texts(&add.subjects),
             },
             ObjectsOperation::Get { ids, disclosure } => {
                 Request::Get { ids: texts(ids), disclosure: named(disclosure) }
@@ -165,12 +192,12 @@ impl Operation for ObjectsRequest {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let located = context.objects()?;
         let task = match self.0 {
-            Request::Add { objects, tags, expires_s, idempotency_key } => {
+            Request::Add { objects, tags, expires_s, idempotency_key, subjects } => {
                 let mut tags: Vec<String> = tags.iter().map(|tag| tag.as_str().to_owned()).collect();
                 tags.sort_unstable();
                 tags.dedup();
                 let access = context.permit.properties().clone();
-                ObjectsTask::Write(WriteSpec::Add { objects, tags, expires_s, idempotency_key, access })
+                ObjectsTask::Write(WriteSpec::Add { objects, tags, expires_s, idempotency_key, subjects, access })
             }
             Request::Update { changes } => {
                 ObjectsTask::Write(WriteSpec::Update { changes, access: context.permit.properties().clone() })

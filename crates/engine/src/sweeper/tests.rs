@@ -9,6 +9,7 @@ use sealwire_store::{ControlStore as _, MemoryStore, ObjectRow, Row, TokenId};
 use sealwire_token::Format;
 
 use super::*;
+use crate::subjects::{erased_row, key_row};
 
 const NOW: u64 = 1_000_000;
 
@@ -174,6 +175,47 @@ async fn objects_go_as_token_rows_do() {
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!((left(KEPT).await.len(), left(SHORT).await.len()), (3, 0));
     assert_eq!(*world.book.counted.lock().unwrap(), 5);
+}
+
+/// Returns an object of a subject, sealed under a version of the subject's key.
+fn object_of(id: u128, subject: SubjectId, version: u64) -> ObjectRow {
+    let sealed = [&[2][..], &version.to_be_bytes(), &[0; 4]].concat().into();
+    ObjectRow { subject: Some(subject), sealed, ..object(id, None, None) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_erasure_of_a_subject_is_finished() {
+    let world = SweepWorld::new().await;
+    let [erased, back, whole] = [1, 2, 3].map(|n| SubjectId([n; 16]));
+    let subjects = MapId::of_subjects(1);
+    let key = |id: SubjectId, version| key_row(id, version, 1, if version % 2 == 1 { vec![1] } else { Vec::new() });
+    // The first subject was erased and has 1,200 objects left. The second one came back later.
+    let keys = [erased_row(&key(erased, 1), 1), erased_row(&key(back, 1), 1), key(whole, 1)];
+    world.store.put_objects(&keys.map(|row| (subjects, row))).await.unwrap();
+    let mut rows: Vec<_> = (0..1_200).map(|n| ([KEPT, SHORT][n % 2], object_of(n as u128, erased, 1))).collect();
+    rows.push((KEPT, ObjectRow { archived: Some(1), ..object_of(2_000, erased, 1) }));
+    rows.push((KEPT, object_of(2_001, back, 1)));
+    rows.push((KEPT, object_of(2_002, back, 3)));
+    rows.push((KEPT, object_of(2_003, whole, 1)));
+    rows.push((KEPT, object(2_004, None, None)));
+    world.store.put_objects(&rows).await.unwrap();
+    for round in 0..2 {
+        assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+        let left = world.store.scan_objects(None, 5_000).await.unwrap();
+        let ids: Vec<u128> = left.iter().map(|(_, row)| u128::from_be_bytes(row.id.0)).collect();
+        assert_eq!(ids[..3], [2_002, 2_003, 2_004], "{round}");
+        let keys: Vec<_> = left[3..].iter().map(|(map, row)| (*map, row.version, row.expires)).collect();
+        assert_eq!(keys, [(subjects, 2, None), (subjects, 2, None), (subjects, 1, None)]);
+        assert_eq!(*world.book.counted.lock().unwrap(), 1_202);
+    }
+    assert_eq!(world.records(), [(SweepAction::Erased, None, 1_202)]);
+    // The keys go with their app, and not before.
+    world.control.delete(&app(), Target::App, Duration::from_secs(3_600)).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.store.scan_objects(None, 100).await.unwrap().len(), 6);
+    world.control.maintain(u64::MAX).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.store.scan_objects(None, 100).await.unwrap().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

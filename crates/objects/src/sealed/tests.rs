@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use sealwire_crypto::{KeyMaterial, KeyState};
+use sealwire_token::{NewToken, TokenKeyVersion, TokenKeys, TokenSecret};
 
 use super::*;
 use crate::value::tests::packed;
@@ -26,16 +27,24 @@ impl App {
 
     fn seal(&self, suite: Suite, binding: &ObjectBinding, values: &Values, creation: Option<[u8; 16]>) -> Vec<u8> {
         let recipient = self.keys.newest(suite).unwrap();
-        seal(binding, values, |number| number >= 100, creation, &self.id, recipient).unwrap()
+        seal(binding, values, |number| number >= 100, creation, None, &self.id, recipient).unwrap()
+    }
+
+    fn seal_for(&self, subject: &SubjectKey) -> Vec<u8> {
+        let recipient = self.keys.newest(Suite::Xaes).unwrap();
+        seal(&BINDING, &jane(), |number| number >= 100, Some([8; 16]), Some(subject), &self.id, recipient).unwrap()
     }
 
     fn open(&self, binding: &ObjectBinding, sealed: &[u8]) -> Result<OpenedObject, CannotOpen> {
-        open(binding, sealed, Arc::clone(&self.keys), None)
+        open(binding, sealed, None, Arc::clone(&self.keys), None)
+    }
+
+    fn open_for(&self, subject: &SubjectKey, sealed: &[u8]) -> Result<OpenedObject, CannotOpen> {
+        open(&BINDING, sealed, Some(subject), Arc::clone(&self.keys), None)
     }
 }
 
-const BINDING: ObjectBinding =
-    ObjectBinding { app: 7, collection: 3, id: [9; 16], version: 4, created: 1_700_000_000, subject: Some([5; 16]) };
+const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: 3, id: [9; 16], version: 4, created: 1_700_000_000 };
 
 fn values(all: &[(u32, &str)]) -> Values {
     all.iter().map(|(number, text)| (*number, Zeroizing::new(packed(text)))).collect()
@@ -47,9 +56,18 @@ fn jane() -> Values {
 
 /// A record that this code sealed once. A round trip alone would miss a changed format.
 const SEALED: &str = "\
-     010000000d0000006400000005a4676f6c64535701038a96ffae029df4e662c4abc05cb3d66e2a66fbacb620e2f61e000100000000587a83\
-     7ca743c75c87fc3994009c3a1e35c3ecc4a90c182b3beb661a473d555207d7f1eddf479ab40b7ecb7a838fb2a5da02aa9251df51e94704b4\
-     1a7d87dce7968e48018cf7d1";
+     010000000d0000006400000005a4676f6c64535701038a96ffae0208ae164b3c86c83376e81212aca0c6822177450a000100000000093bc4\
+     c7d56bda86e7b98800588173eac137ab32ef031fe588b0a437d52fe35b8304147f87f95870373f18f27052578c36fbc6bf947014a6dfd2dd\
+     0316f41ca79730dfe58b2e3a";
+
+/// A stored key of the subject of [`CONTEXT`], of version 3, and a record of this subject.
+const STORED_SUBJECT_KEY: &str = "\
+     010000000206294a6edd9a9f1eebacac11a0ebcd51468ff3955ddb184e157daa3d8006255c0bfa3dc952adbb27078ad2220886c200b1f91b\
+     ebf90657a865855e3b04a2777d9bcc5400f7add07737e83a3ecba45eac";
+const SEALED_FOR_SUBJECT: &str = "\
+     0200000000000000030000000d0000006400000005a4676f6c64535701038a96ffae0245051701e9afb929ddd090b18917321f1cbeb64700\
+     0100000000c1a6d594f396f5ecb308678b6789db45d01abfa64c7dd2fb82d0d1363d0d855786ca015108bf5f3fad864e753d3abf2caf7757\
+     4753a86e14177cdde42d12a23e6b305cc6c01aaad285a127526df6145826e5daae6b1b5782d4423807e4bdf8df4e02d7";
 
 /// Contexts of [`BINDING`], with and without its subject: from Python's struct and hashlib.
 const CONTEXT: &str = "\
@@ -63,16 +81,22 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
 #[test]
 fn the_format_is_golden() {
-    let bytes: Vec<u8> =
-        (0..SEALED.len()).step_by(2).map(|at| u8::from_str_radix(&SEALED[at..at + 2], 16).unwrap()).collect();
-    let opened = App::new(&[Suite::Xaes]).open(&BINDING, &bytes).unwrap();
+    let (app, sealed) = (App::new(&[Suite::Xaes]), bytes(SEALED));
+    let opened = app.open(&BINDING, &sealed).unwrap();
     assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
-    let (clear, _) = split(&bytes).unwrap();
+    let Parts { clear, .. } = Parts::of(&sealed).unwrap();
     assert_eq!(hex(clear), "0000006400000005a4676f6c64");
-    assert_eq!(hex(&BINDING.context(clear)), CONTEXT);
-    assert_eq!(hex(&ObjectBinding { subject: None, ..BINDING }.context(clear)), CONTEXT_WITHOUT_SUBJECT);
+    assert_eq!(hex(&BINDING.context(Some(&[5; 16]), clear)), CONTEXT);
+    assert_eq!(hex(&BINDING.context(None, clear)), CONTEXT_WITHOUT_SUBJECT);
+    let subject = SubjectKey::open(&token_keys(7), COLLECTION, [5; 16], 3, &bytes(STORED_SUBJECT_KEY)).unwrap();
+    let opened = app.open_for(&subject, &bytes(SEALED_FOR_SUBJECT)).unwrap();
+    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
 }
 
 #[test]
@@ -94,7 +118,10 @@ fn opened_schedules_are_kept() {
     let kept = Arc::new(OpenedSchedules::new(NonZeroUsize::new(4).unwrap(), 4));
     let sealed = app.seal(Suite::P256, &BINDING, &jane(), None);
     for _ in 0..2 {
-        assert_eq!(open(&BINDING, &sealed, Arc::clone(&app.keys), Some(Arc::clone(&kept))).unwrap().values, jane());
+        assert_eq!(
+            open(&BINDING, &sealed, None, Arc::clone(&app.keys), Some(Arc::clone(&kept))).unwrap().values,
+            jane()
+        );
     }
     assert_eq!(kept.len(), 1);
 }
@@ -133,8 +160,6 @@ fn no_other_binding_opens() {
         ObjectBinding { id, ..BINDING },
         ObjectBinding { version: 5, ..BINDING },
         ObjectBinding { created: BINDING.created + 1, ..BINDING },
-        ObjectBinding { subject: Some([6; 16]), ..BINDING },
-        ObjectBinding { subject: None, ..BINDING },
     ];
     for other in others {
         assert_eq!(app.open(&other, &sealed), Err(CannotOpen), "{other:?}");
@@ -149,8 +174,8 @@ fn values_cannot_move() {
     let joe = ObjectBinding { id: [10; 16], ..BINDING };
     let one = app.seal(Suite::Xaes, &BINDING, &jane(), None);
     let other = app.seal(Suite::Xaes, &joe, &values(&[(1, "joe@example.com"), (3, "Joe"), (100, "iron")]), None);
-    let (one_clear, one_envelope) = split(&one).unwrap();
-    let (other_clear, other_envelope) = split(&other).unwrap();
+    let Parts { clear: one_clear, envelope: one_envelope, .. } = Parts::of(&one).unwrap();
+    let Parts { clear: other_clear, envelope: other_envelope, .. } = Parts::of(&other).unwrap();
     let join =
         |clear: &[u8], envelope: &[u8]| [&[FORMAT][..], &(clear.len() as u32).to_be_bytes(), clear, envelope].concat();
     assert_eq!(join(one_clear, one_envelope), one);
@@ -163,6 +188,78 @@ fn values_cannot_move() {
     assert!(app.open(&BINDING, &join(&renumbered, one_envelope)).is_err(), "another property");
 }
 
+const COLLECTION: u32 = 9;
+
+fn token_keys(app: u32) -> TokenKeys {
+    let version = |number| TokenKeyVersion {
+        number,
+        state: KeyState::Active,
+        secret: TokenSecret::new(Zeroizing::new([number as u8; 32])),
+    };
+    TokenKeys::new(app, vec![version(1), version(2)]).unwrap()
+}
+
+#[test]
+fn an_object_of_a_subject_opens_with_both_keys_only() {
+    let (app, keys) = (App::new(&[Suite::Xaes]), token_keys(7));
+    let (subject, stored) = SubjectKey::generate(&keys, COLLECTION, [5; 16], 3).unwrap();
+    let sealed = app.seal_for(&subject);
+    assert_eq!((subject_version(&sealed), sealed[0]), (Some(3), 2));
+    assert_eq!(key_of(&sealed), Some((Suite::Xaes, app.keys.newest(Suite::Xaes).unwrap().id)));
+    let again = SubjectKey::open(&keys, COLLECTION, [5; 16], 3, &stored).unwrap();
+    let opened = app.open_for(&again, &sealed).unwrap();
+    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
+
+    assert_eq!(app.open(&BINDING, &sealed), Err(CannotOpen), "without the subject's key");
+    let plain = app.seal(Suite::Xaes, &BINDING, &jane(), None);
+    assert_eq!(app.open_for(&subject, &plain), Err(CannotOpen), "an object of nobody");
+    for (id, version) in [([5; 16], 3), ([5; 16], 5), ([6; 16], 3)] {
+        let (other, _) = SubjectKey::generate(&keys, COLLECTION, id, version).unwrap();
+        assert_eq!(app.open_for(&other, &sealed), Err(CannotOpen), "{other:?}");
+    }
+    for bit in 0..sealed.len() * 8 {
+        let mut changed = sealed.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(app.open_for(&subject, &changed), Err(CannotOpen), "bit {bit}");
+    }
+    for length in 0..sealed.len() {
+        assert_eq!(app.open_for(&subject, &sealed[..length]), Err(CannotOpen), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_stored_subject_key_opens_in_its_place_only() {
+    let keys = token_keys(7);
+    let (_, stored) = SubjectKey::generate(&keys, COLLECTION, [5; 16], 3).unwrap();
+    assert_eq!(stored[1..5], [0, 0, 0, 2], "the newest version of the token key");
+    let opens = |keys: &TokenKeys, collection, id, version, stored: &[u8]| {
+        SubjectKey::open(keys, collection, id, version, stored).is_ok()
+    };
+    assert!(opens(&keys, COLLECTION, [5; 16], 3, &stored));
+    assert!(!opens(&token_keys(8), COLLECTION, [5; 16], 3, &stored), "another app");
+    assert!(!opens(&keys, COLLECTION + 1, [5; 16], 3, &stored), "another collection");
+    assert!(!opens(&keys, COLLECTION, [6; 16], 3, &stored), "another subject");
+    assert!(!opens(&keys, COLLECTION, [5; 16], 5, &stored), "another version");
+    assert!(!opens(&keys, COLLECTION, [5; 16], 3, &[]), "an erased key");
+    // A row of a token map is no key.
+    let new = NewToken {
+        collection: COLLECTION,
+        id: &[5; 16],
+        context: &keys.context(b""),
+        fingerprint: None,
+        token: "3",
+        value: Some((Datatype::Binary, &[1; 32])),
+    };
+    assert!(!opens(&keys, COLLECTION, [5; 16], 3, &keys.seal(&new).unwrap()), "a token");
+}
+
+#[test]
+fn debug_output_of_a_subject_key_shows_no_key() {
+    let (subject, _) = SubjectKey::generate(&token_keys(7), COLLECTION, [5; 16], 3).unwrap();
+    let expected = "SubjectKey { id: \"05050505050505050505050505050505\", version: 3, .. }";
+    assert_eq!(format!("{subject:?}"), expected);
+}
+
 #[test]
 fn a_published_key_seals_no_object() {
     let id = AppId::new("shop").unwrap();
@@ -170,8 +267,8 @@ fn a_published_key_seals_no_object() {
     let version = KeyVersion::new(1, KeyState::Active, key).of_origin(sealwire_crypto::Origin::Outside);
     let keys = Arc::new(AppKeys::new(id.clone(), vec![version]).unwrap());
     let recipient = keys.newest_outside(Suite::P256).unwrap();
-    let sealed = seal(&BINDING, &jane(), |_| false, None, &id, recipient).unwrap();
-    assert_eq!(open(&BINDING, &sealed, Arc::clone(&keys), None), Err(CannotOpen));
+    let sealed = seal(&BINDING, &jane(), |_| false, None, None, &id, recipient).unwrap();
+    assert_eq!(open(&BINDING, &sealed, None, Arc::clone(&keys), None), Err(CannotOpen));
 }
 
 #[test]
@@ -179,7 +276,7 @@ fn values_are_bounded() {
     let app = App::new(&[Suite::Xaes]);
     let sealed = |bytes: usize| {
         let values = Values::from_iter([(1, Zeroizing::new(vec![0; bytes]))]);
-        seal(&BINDING, &values, |_| false, None, &app.id, app.keys.newest(Suite::Xaes).unwrap())
+        seal(&BINDING, &values, |_| false, None, None, &app.id, app.keys.newest(Suite::Xaes).unwrap())
     };
     let most = sealed(VALUES_BYTES_MAX - 8).unwrap();
     assert!(app.open(&BINDING, &most).is_ok());
@@ -211,7 +308,7 @@ fn only_canonical_content_is_read() {
 fn key_of_needs_an_envelope() {
     let sealed = App::new(&[Suite::Xaes]).seal(Suite::Xaes, &BINDING, &jane(), None);
     let mut other_format = sealed.clone();
-    other_format[0] = 2;
+    other_format[0] = 3;
     for bytes in [&[][..], &[1], &[1, 0, 0, 0, 0], &[1, 255, 255, 255, 255, 0], &other_format, &sealed[..20]] {
         assert_eq!(key_of(bytes), None, "{bytes:x?}");
     }

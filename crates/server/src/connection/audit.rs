@@ -47,6 +47,7 @@ impl Connection {
     pub(super) fn record(&self, summary: &RequestSummary<'_>) -> Recording {
         let RequestSummary { method, options, bytes, cancel, code, arrived } = summary;
         let (fields, errors) = cancel.map_or((0, 0), CancelToken::done);
+        let subjects = cancel.map(CancelToken::subjects).unwrap_or_default();
         let planned = cancel.and_then(CancelToken::planned_under);
         // A client can send as many of these as the network carries, since nothing is done for them.
         let is_refused = *code != CallCode::OK && planned.is_none();
@@ -58,6 +59,7 @@ impl Connection {
             collection: options.and_then(RequestOptions::collection),
             reason: options.and_then(RequestOptions::reason),
             mask: cancel.and_then(CancelToken::shown_through),
+            subjects: &subjects,
             change: &[],
             fields,
             errors,

@@ -55,6 +55,7 @@ impl ControlService {
             collection,
             reason,
             mask: None,
+            subjects: &[],
             change: &changes,
             fields: 0,
             errors: 0,

@@ -14,9 +14,10 @@ use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, pa
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
-/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects. A program that
-/// knows only layout 1 would copy a store without its objects, and ignore fences.
-const LAYOUT: u32 = 2;
+/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects, and layout 2 no
+/// index of subjects. A program that knows only an older layout would copy a store without its objects, ignore fences, or
+/// add an object that nobody finds by its subject.
+const LAYOUT: u32 = 3;
 const LAYOUT_KEY: &str = "layout";
 const FACTS: &str = "facts";
 pub(super) const GENERATION_KEY: &str = "generation";
@@ -97,6 +98,8 @@ pub(super) struct Database {
     pub(super) object_unique: Keyspace,
     /// Map, term and id of each object that holds the term -> nothing.
     pub(super) object_terms: Keyspace,
+    /// App, subject, collection and id of each object that names a subject -> nothing.
+    pub(super) object_subjects: Keyspace,
 }
 
 impl Database {
@@ -130,10 +133,11 @@ impl Database {
             objects: keyspace("objects", options.write_buffer_bytes)?,
             object_unique: keyspace("object_unique", options.write_buffer_bytes)?,
             object_terms: keyspace("object_terms", options.write_buffer_bytes)?,
+            object_subjects: keyspace("object_subjects", options.write_buffer_bytes)?,
             inner,
             folder: folder.clone(),
         };
-        // The keyspaces of objects are all that layout 1 lacks.
+        // Older layouts lack keyspaces only. No object of theirs names a subject.
         if layout != Some(LAYOUT) {
             let mut batch = database.batch();
             batch.insert(&database.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
@@ -264,7 +268,14 @@ impl Database {
     /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with the largest backlog.
     pub(super) fn backlog(&self) -> (usize, usize) {
         use fjall::AbstractTree as _;
-        let large = [&self.rows, &self.fingerprints, &self.objects, &self.object_unique, &self.object_terms];
+        let large = [
+            &self.rows,
+            &self.fingerprints,
+            &self.objects,
+            &self.object_unique,
+            &self.object_terms,
+            &self.object_subjects,
+        ];
         let backlogs = large.map(|keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count()));
         backlogs.into_iter().fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
     }

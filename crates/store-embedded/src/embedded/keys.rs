@@ -1,6 +1,6 @@
 //! Keys of the database. Numbers in keys are big endian, so that keys are in the order of maps and ids.
 
-use sealwire_store::{Fingerprint, MapId, ObjectId, Term, TokenId};
+use sealwire_store::{Fingerprint, MapId, ObjectId, SubjectId, Term, TokenId};
 
 /// The bytes `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
 pub(super) type Key = [u8; 24];
@@ -56,6 +56,27 @@ pub(super) fn posting_key(map: MapId, term: Term, id: ObjectId) -> PostingKey {
     key[..28].copy_from_slice(&term_key(map, term));
     key[28..].copy_from_slice(&id.0);
     key
+}
+
+/// The bytes `app u32 | subject 16 | collection u32 | id 16`.
+pub(super) type SubjectKey = [u8; 40];
+
+pub(super) fn subject_key(map: MapId, subject: SubjectId, id: ObjectId) -> SubjectKey {
+    let mut key = [0; 40];
+    key[..4].copy_from_slice(&map.app.to_be_bytes());
+    key[4..20].copy_from_slice(&subject.0);
+    key[20..24].copy_from_slice(&map.collection.to_be_bytes());
+    key[24..].copy_from_slice(&id.0);
+    key
+}
+
+/// Returns the object of a subject key. Returns `None` if the length is wrong.
+pub(super) fn subject_object(key: &[u8]) -> Option<(MapId, ObjectId)> {
+    let (app, rest) = key.split_first_chunk()?;
+    let (_, rest) = rest.split_first_chunk::<16>()?;
+    let (collection, id) = rest.split_first_chunk()?;
+    let map = MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(*collection) };
+    Some((map, ObjectId(id.try_into().ok()?)))
 }
 
 /// Returns the object of a posting key. Returns `None` if the length is wrong.

@@ -47,7 +47,11 @@ fn clause(n: u8) -> Clause {
 
 async fn add(store: &EmbeddedStore, rows: &[ObjectRow]) -> Result<ObjectsWritten, StoreError> {
     let writes = rows.iter().cloned().map(ObjectWrite::Add).collect();
-    store.write_objects(1, vec![ObjectGroup { view: VIEW, writes }]).await.pop().expect("one result per group")
+    store
+        .write_objects(1, vec![ObjectGroup { view: VIEW, writes, subjects: Vec::new() }])
+        .await
+        .pop()
+        .expect("one result per group")
 }
 
 fn row(n: u8) -> Row {
@@ -71,7 +75,8 @@ async fn objects_terms_and_fences_are_there_after_a_close() {
     store.close().await;
     let error = store.get_objects(1, VIEW, &[]).await.expect_err("closed");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    let results = store.write_objects(1, vec![ObjectGroup { view: VIEW, writes: Vec::new() }; 2]).await;
+    let results =
+        store.write_objects(1, vec![ObjectGroup { view: VIEW, writes: Vec::new(), subjects: Vec::new() }; 2]).await;
     assert!(results.len() == 2 && results.iter().all(Result::is_err));
 
     let store = open(folder.path());
@@ -111,13 +116,23 @@ fn layout(folder: &Path) -> (Option<Vec<u8>>, Vec<String>) {
 
 const LAYOUT_1: [&str; 3] = ["rows", "fingerprints", "records"];
 const LAYOUT_2: [&str; 7] = ["facts", "fingerprints", "object_terms", "object_unique", "objects", "records", "rows"];
+const LAYOUT_3: [&str; 8] =
+    ["facts", "fingerprints", "object_subjects", "object_terms", "object_unique", "objects", "records", "rows"];
 
 #[tokio::test]
-async fn layout_1_is_upgraded() {
+async fn older_layouts_are_upgraded() {
     let half = [&LAYOUT_1[..], &["objects"]].concat();
-    // Also after a crash during the upgrade, or while a folder of layout 2 was created.
-    let cases: [(&[&str], Option<u32>); 5] =
-        [(&LAYOUT_1, Some(1)), (&half, Some(1)), (&LAYOUT_1, None), (&half, None), (&LAYOUT_1, Some(2))];
+    let second = [&LAYOUT_1[..], &LAYOUT_2].concat();
+    // Also after a crash during the upgrade, or while a folder was created.
+    let cases: [(&[&str], Option<u32>); 7] = [
+        (&LAYOUT_1, Some(1)),
+        (&half, Some(1)),
+        (&LAYOUT_1, None),
+        (&half, None),
+        (&LAYOUT_1, Some(2)),
+        (&second, Some(2)),
+        (&LAYOUT_1, Some(3)),
+    ];
     for (keyspaces, from) in cases {
         let folder = tempfile::tempdir().expect("makes one");
         write_database(folder.path(), keyspaces, from.map(u32::to_be_bytes).as_ref().map(|layout| &layout[..]));
@@ -130,14 +145,14 @@ async fn layout_1_is_upgraded() {
             store.close().await;
         }
         let (layout, names) = layout(folder.path());
-        // A program that knows only layout 1 rejects any other.
-        assert_eq!((layout, names), (Some(vec![0, 0, 0, 2]), LAYOUT_2.map(str::to_owned).to_vec()), "{from:?}");
+        // A program that knows only an older layout rejects this one.
+        assert_eq!((layout, names), (Some(vec![0, 0, 0, 3]), LAYOUT_3.map(str::to_owned).to_vec()), "{from:?}");
     }
 }
 
 #[test]
 fn an_unknown_layout_is_rejected_and_left_as_it_is() {
-    let cases: [&[u8]; 5] = [&[0, 0, 0, 0], &[0, 0, 0, 3], &[0xff; 4], &[0, 0, 2], &[]];
+    let cases: [&[u8]; 5] = [&[0, 0, 0, 0], &[0, 0, 0, 4], &[0xff; 4], &[0, 0, 2], &[]];
     for given in cases {
         let folder = tempfile::tempdir().expect("makes one");
         write_database(folder.path(), &["rows", "something newer"], Some(given));

@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use fjall::{Readable as _, Snapshot};
 
 use super::database::Database;
-use super::keys::{object_key, posting_id, posting_key, term_key};
-use super::walk::{list, next_map, scan};
+use super::keys::{object_key, posting_id, posting_key, subject_key, subject_object, term_key};
+use super::walk::{LOOKED_MAX, list, next_map, scan};
 use super::write_batch::{RequestEdit, WriteBatch};
 use super::{EmbeddedStore, failed_groups};
 use sealwire_store::{
     Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
-    Sweep, Term, apply_group, apply_put, check_fence,
+    SubjectId, Sweep, Term, apply_group, apply_put, check_fence, fits_scan_bytes,
 };
 
 fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
@@ -111,6 +111,36 @@ fn is_in(database: &Database, at: &Snapshot, map: MapId, clause: &Clause, id: Ob
     Ok(false)
 }
 
+/// Returns a page of the objects of an app's subject behind `after`.
+fn of_subject(
+    database: &Database,
+    generation: u64,
+    (app, subject): (u32, SubjectId),
+    after: Option<(MapId, ObjectId)>,
+    limit: usize,
+) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+    let at = database.snapshot();
+    let in_app = |collection| MapId { app, collection };
+    let first = after.map_or(Bound::Included(subject_key(in_app(0), subject, ObjectId([0; 16]))), |(map, id)| {
+        Bound::Excluded(subject_key(in_app(map.collection), subject, id))
+    });
+    let last = Bound::Included(subject_key(in_app(u32::MAX), subject, ObjectId([0xff; 16])));
+    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    for entry in at.range(&database.object_subjects, (first, last)).take(limit.min(LOOKED_MAX)) {
+        let key = entry.key().map_err(|error| database.failed(error))?;
+        let (map, id) =
+            subject_object(&key).ok_or_else(|| database.damaged("a subject under a key of another length"))?;
+        check_fence(MapView { map, generation }, database.fence(&at, map)?)?;
+        let row = database.object(&at, &object_key(map, id))?;
+        let row = row.ok_or_else(|| database.damaged("a subject leads to an object that is not there"))?;
+        if !fits(row.sealed.len()) {
+            break;
+        }
+        page.push((map, row));
+    }
+    Ok(page)
+}
+
 #[async_trait]
 impl ObjectStore for EmbeddedStore {
     async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
@@ -188,6 +218,17 @@ impl ObjectStore for EmbeddedStore {
         let filter = filter.clone();
         let wanted = move |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
         self.read(move |database| list(database, &snapshot(database, view)?, view.map, after, limit, wanted)).await
+    }
+
+    async fn subject_objects(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        self.read(move |database| of_subject(database, generation, (app, subject), after, limit)).await
     }
 
     async fn sweep_objects(

@@ -13,7 +13,7 @@ use sealwire_store::{
 };
 
 /// Maximum number of rows that a page of a walk looks at.
-const LOOKED_MAX: usize = 10_000;
+pub(super) const LOOKED_MAX: usize = 10_000;
 /// Size of the rows, in bytes, after which a page of a walk ends.
 const LOOKED_BYTES_MAX: usize = 64 << 20;
 

@@ -8,7 +8,8 @@ use fjall::{Keyspace, OwnedWriteBatch, Snapshot, UserKey, UserValue};
 
 use super::database::{Database, GENERATION_KEY};
 use super::keys::{
-    Key, PostingKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key, row_key, term_key,
+    Key, PostingKey, SubjectKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key, row_key,
+    subject_key, term_key,
 };
 use super::{object_row, row};
 use sealwire_store::{Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after};
@@ -30,6 +31,8 @@ struct Changes {
     unique: HashMap<TermKey, Option<ObjectId>>,
     /// Other terms of objects. The value is the key's presence.
     terms: HashMap<PostingKey, Option<()>>,
+    /// Objects that name a subject. The value is the key's presence.
+    subjects: HashMap<SubjectKey, Option<()>>,
     fences: BTreeMap<MapId, u64>,
     records: BTreeMap<String, Option<Vec<u8>>>,
     generation: Option<u64>,
@@ -37,12 +40,13 @@ struct Changes {
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        let Self { rows, holders, objects, unique, terms, fences, records, generation } = self;
+        let Self { rows, holders, objects, unique, terms, subjects, fences, records, generation } = self;
         rows.is_empty()
             && holders.is_empty()
             && objects.is_empty()
             && unique.is_empty()
             && terms.is_empty()
+            && subjects.is_empty()
             && fences.is_empty()
             && records.is_empty()
             && generation.is_none()
@@ -50,14 +54,14 @@ impl Changes {
 
     /// Returns the number of changed rows, objects and terms.
     fn count(&self) -> usize {
-        self.rows.len() + self.objects.len() + self.unique.len() + self.terms.len()
+        self.rows.len() + self.objects.len() + self.unique.len() + self.terms.len() + self.subjects.len()
     }
 
     fn bytes(&self) -> usize {
         self.rows.values().flatten().map(Row::bytes).sum::<usize>()
             + self.objects.values().flatten().map(ObjectRow::bytes).sum::<usize>()
             + self.records.values().flatten().map(Vec::len).sum::<usize>()
-            + TERM_BYTES * (self.unique.len() + self.terms.len())
+            + TERM_BYTES * (self.unique.len() + self.terms.len() + self.subjects.len())
     }
 
     /// Adds changes that were made on top of these.
@@ -67,6 +71,7 @@ impl Changes {
         self.objects.extend(later.objects);
         self.unique.extend(later.unique);
         self.terms.extend(later.terms);
+        self.subjects.extend(later.subjects);
         self.fences.extend(later.fences);
         self.records.extend(later.records);
         self.generation = later.generation.or(self.generation);
@@ -126,7 +131,7 @@ impl<'a> WriteBatch<'a> {
     /// Makes all changes durable, then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
-        let Changes { rows, holders, objects, unique, terms, fences, records, generation } = self.pending;
+        let Changes { rows, holders, objects, unique, terms, subjects, fences, records, generation } = self.pending;
         let rows = rows.into_iter().map(|(key, row)| (key, row.map(|row| row::encode(&row))));
         stage(&mut batch, &database.rows, rows);
         stage(&mut batch, &database.fingerprints, holders.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
@@ -134,6 +139,7 @@ impl<'a> WriteBatch<'a> {
         stage(&mut batch, &database.objects, objects);
         stage(&mut batch, &database.object_unique, unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
         stage(&mut batch, &database.object_terms, terms.into_iter().map(|(key, held)| (key, held.map(|()| []))));
+        stage(&mut batch, &database.object_subjects, subjects.into_iter().map(|(key, held)| (key, held.map(|()| []))));
         let fences = fences.into_iter().map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
         stage(&mut batch, &database.facts, fences);
         stage(&mut batch, &database.records, records.into_iter().map(|(key, record)| (record_key(&key), record)));
@@ -270,12 +276,19 @@ impl ObjectChanges for RequestEdit<'_> {
         let (freed, taken) = differences(old_terms, &new.terms);
         self.changes.terms.extend(freed.map(|term| (posting_key(map, term, new.id), None)));
         self.changes.terms.extend(taken.map(|term| (posting_key(map, term, new.id), Some(()))));
+        if let Some(subject) = old.and_then(|old| old.subject).filter(|subject| new.subject != Some(*subject)) {
+            self.changes.subjects.insert(subject_key(map, subject, new.id), None);
+        }
+        if let Some(subject) = new.subject.filter(|subject| old.and_then(|old| old.subject) != Some(*subject)) {
+            self.changes.subjects.insert(subject_key(map, subject, new.id), Some(()));
+        }
         self.changes.objects.insert(object_key(map, new.id), Some(new));
     }
 
     fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
         self.changes.unique.extend(old.unique.iter().map(|term| (term_key(map, *term), None)));
         self.changes.terms.extend(old.terms.iter().map(|term| (posting_key(map, *term, old.id), None)));
+        self.changes.subjects.extend(old.subject.map(|subject| (subject_key(map, subject, old.id), None)));
         self.changes.objects.insert(object_key(map, old.id), None);
     }
 }

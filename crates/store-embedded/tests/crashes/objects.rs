@@ -66,6 +66,7 @@ pub(super) async fn load(store: &EmbeddedStore, round: u64, task: u64) -> Result
             ObjectsWritten::Conflicts(conflicts) => {
                 assert_eq!(conflicts, [(0, ObjectConflict::Unique { index: 1 })]);
             }
+            ObjectsWritten::SubjectsChanged => unreachable!("no group claims a subject"),
         }
         if task == 0 {
             let generation = round << 32 | count;
@@ -77,7 +78,7 @@ pub(super) async fn load(store: &EmbeddedStore, round: u64, task: u64) -> Result
 }
 
 async fn write(store: &EmbeddedStore, map: MapId, writes: Vec<ObjectWrite>) -> Result<ObjectsWritten, StoreError> {
-    let group = ObjectGroup { view: MapView { map, generation: GENERATION }, writes };
+    let group = ObjectGroup { view: MapView { map, generation: GENERATION }, writes, subjects: Vec::new() };
     store.write_objects(1, vec![group]).await.pop().expect("one result")
 }
 
@@ -115,7 +116,7 @@ fn expected(round: u64, task: u64, groups: u64) -> HashMap<ObjectId, ObjectRow> 
         match write {
             ObjectWrite::Add(row) | ObjectWrite::Replace(row) => drop(objects.insert(row.id, row)),
             ObjectWrite::Delete { id, .. } => drop(objects.remove(&id)),
-            ObjectWrite::Expire { .. } => unreachable!("no object expires"),
+            ObjectWrite::Expire { .. } | ObjectWrite::Erase { .. } => unreachable!("no object expires or is erased"),
         }
     }
     objects

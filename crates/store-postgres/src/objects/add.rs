@@ -7,7 +7,7 @@ use crate::rows::{column, joined, map, numbers};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
 use crate::write::refused;
-use sealwire_store::{MapId, ObjectGroup, ObjectRow, ObjectWrite};
+use sealwire_store::{MapId, ObjectGroup, ObjectRow, ObjectWrite, SubjectClaim};
 
 /// `$1` to `$3`: maps and the lowest generation that uses each. Returns a line without a map, and the fences above these
 /// generations. If there is a fence, nothing is written. The counts fix the order in which the tables are written.
@@ -85,8 +85,8 @@ pub(super) struct NewObjects<'a> {
 }
 
 impl<'a> NewObjects<'a> {
-    /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, or two rows
-    /// with the same id or unique term.
+    /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, two rows
+    /// with the same id or unique term, or claims of subject keys that must be compared.
     pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
         let (mut rows, mut maps) = (Vec::new(), BTreeMap::new());
         let (mut ids, mut terms) = (HashSet::new(), HashSet::new());
@@ -94,8 +94,17 @@ impl<'a> NewObjects<'a> {
             let map = group.view.map;
             let lowest = maps.entry(map).or_insert(group.view.generation);
             *lowest = group.view.generation.min(*lowest);
-            for write in &group.writes {
-                let ObjectWrite::Add(row) = write else { return None };
+            let subjects = MapId::of_subjects(map.app);
+            let new_keys = group.subjects.iter().map(|claim| match claim {
+                SubjectClaim::New(row) if row.version == 1 => Some((subjects, row)),
+                SubjectClaim::New(_) | SubjectClaim::Current { .. } => None,
+            });
+            let objects = group.writes.iter().map(|write| match write {
+                ObjectWrite::Add(row) => Some((map, row)),
+                _ => None,
+            });
+            for new in new_keys.chain(objects) {
+                let (map, row) = new?;
                 let is_new = ids.insert((map, row.id)) && row.unique.iter().all(|term| terms.insert((map, term)));
                 if !is_new || row.archived.is_some() || row.check_times().is_err() {
                     return None;
@@ -149,6 +158,7 @@ mod tests {
             let group = |collection, generation, writes| ObjectGroup {
                 view: MapView { map: map(collection), generation },
                 writes,
+                subjects: Vec::new(),
             };
             let groups = [group(collection, 6, vec![write]), group(1, 5, vec![]), group(1, 7, vec![add(&one)])];
             let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());

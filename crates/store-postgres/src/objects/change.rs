@@ -187,7 +187,8 @@ mod tests {
         let mut overlay = ObjectOverlay::new(&stored);
         // Each write is a group, so that an object can be written twice.
         for write in writes {
-            let group = ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes: vec![write] };
+            let group =
+                ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes: vec![write], subjects: Vec::new() };
             assert_eq!(apply_group(&mut overlay, 10, &group).unwrap(), ObjectsWritten::Done);
             overlay.keep();
         }

@@ -18,6 +18,8 @@ impl NeededKeys {
     pub(super) fn of_groups(groups: &[&ObjectGroup]) -> Self {
         let mut needed = Self::default();
         for group in groups {
+            let subjects = MapId::of_subjects(group.view.map.app);
+            needed.objects.extend(group.subjects.iter().map(|claim| (subjects, claim.row_id())));
             for write in &group.writes {
                 needed.objects.insert((group.view.map, write.id()));
                 write.row().into_iter().for_each(|row| needed.add_terms(group.view.map, row));
@@ -106,13 +108,14 @@ impl<'a> ObjectOverlay<'a> {
             let Some(found) = found else {
                 let deletes = |write: &&ObjectWrite| matches!(write, ObjectWrite::Delete { .. });
                 return match write {
-                    ObjectWrite::Delete { .. } => true,
+                    ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => true,
                     ObjectWrite::Add(_) => false,
                     ObjectWrite::Replace(_) | ObjectWrite::Expire { .. } => later.iter().any(deletes),
                 };
             };
             match write {
                 ObjectWrite::Delete { .. } => false,
+                ObjectWrite::Erase { sealed, .. } => *sealed != found.sealed,
                 ObjectWrite::Expire { expires, .. } => *expires == found.expires || has_become(found, &later),
                 ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
                     is_stored(row, found, &later) || has_become(found, &later)
@@ -182,7 +185,7 @@ mod tests {
     }
 
     fn group(writes: Vec<ObjectWrite>) -> ObjectGroup {
-        ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes }
+        ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes, subjects: Vec::new() }
     }
 
     fn add(row: &ObjectRow) -> ObjectWrite {

@@ -18,7 +18,7 @@ fn add(row: &ObjectRow) -> ObjectWrite {
 }
 
 fn group(map: MapId, writes: Vec<ObjectWrite>) -> ObjectGroup {
-    ObjectGroup { view: view(map), writes }
+    ObjectGroup { view: view(map), writes, subjects: Vec::new() }
 }
 
 /// Returns the row that replaces `row`, with other content.

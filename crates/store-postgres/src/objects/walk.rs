@@ -8,7 +8,7 @@ use super::rows::{self, object_columns};
 use crate::PostgresStore;
 use crate::rows::{column, map, numbers, seconds};
 use crate::sqlstate::SqlFault;
-use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError};
+use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId};
 
 /// Objects that a page of a list looks at, unless the page limit is larger.
 const LOOK_MAX: usize = 10_000;
@@ -55,6 +55,24 @@ pub(super) static SCAN: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
 );
 
+/// `$2`: the subject. `$3`, `$4`: the object that the objects follow. `$6`: maximum sealed bytes of the preceding objects for
+/// an object to be returned. Each line begins with the fence of the object's map.
+pub(super) static SUBJECT: &str = concat!(
+    "SELECT f.generation, t.app, t.collection, ",
+    object_columns!(),
+    " FROM (
+        SELECT t.app, t.collection, ",
+    object_columns!(),
+    ", sum(octet_length(t.sealed)) OVER (ORDER BY t.collection, t.id) AS bytes FROM (
+            SELECT t.app, t.collection, ",
+    object_columns!(),
+    " FROM sealwire.objects t WHERE t.app = $1 AND t.subject = $2 AND (t.collection, t.id) > ($3, $4)
+            ORDER BY t.collection, t.id LIMIT $5
+        ) t
+    ) t LEFT JOIN sealwire.object_fences f ON f.app = t.app AND f.collection = t.collection
+    WHERE t.bytes - octet_length(t.sealed) < $6 ORDER BY t.collection, t.id"
+);
+
 impl PostgresStore {
     pub(super) async fn list_page(
         &self,
@@ -86,6 +104,32 @@ impl PostgresStore {
             let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
             let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
             found.first().map(|row| map(row, 0)).transpose().map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn subject_page(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, _) = numbers(MapId { app, collection: 0 })?;
+            let ((_, collection), id) = behind_in(&after)?;
+            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
+            let subject = subject.0.as_slice();
+            let params: [&(dyn ToSql + Sync); 6] = [&app, &subject, &collection, &id, &limit, &bytes];
+            let found = store.query_by(deadline, &store.shared.slow, true, SUBJECT, &params).await?;
+            let read = |line| -> Result<_, SqlFault> { Ok((map(line, 1)?, rows::read(line, 3)?)) };
+            let checked = found.iter().map(|line| {
+                let (map, row) = read(line).map_err(SqlFault::into_error)?;
+                check_line(MapView { map, generation }, Some(line))?;
+                Ok((map, row))
+            });
+            checked.collect()
         };
         self.in_turn(&self.shared.walks, work).await
     }

@@ -25,7 +25,8 @@ use crate::transaction_guard::TransactionGuard;
 use crate::worker::{DedicatedConnection, Query, pause};
 use crate::write::{overtaken, refused};
 use sealwire_store::{
-    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put, check_fence,
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, StoreError, apply_group, apply_put,
+    check_fence,
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
@@ -67,8 +68,8 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[ObjectGroup]) -> 
     let deadline = Instant::now() + shared.timeout;
     let invalid = groups.iter().map(|group| check(group).err());
     let mut batches = Batches::new(invalid, |at| {
-        let writes = &groups[at].writes;
-        (writes.len(), writes.iter().filter_map(|write| write.row()).map(ObjectRow::bytes).sum())
+        let group = &groups[at];
+        (group.writes.len() + group.subjects.len(), group.rows().map(ObjectRow::bytes).sum())
     });
     match shared.writers.take(deadline).await {
         Err(error) => batches.fail(&error),
@@ -96,7 +97,7 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, ObjectRow)]) -> Result
 
 fn check(group: &ObjectGroup) -> Result<(), StoreError> {
     check_numbers(group.view.map, None)?;
-    group.writes.iter().try_for_each(|write| check_numbers(group.view.map, write.row()))
+    group.rows().try_for_each(|row| check_numbers(group.view.map, Some(row)))
 }
 
 /// Writes groups by one statement, or by a transaction, with retries. `lost` is true if an attempt had no response, so
@@ -171,7 +172,7 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
         Task::Put(rows) => NeededKeys::of_rows(rows),
     };
     let (stored, fences) = match task {
-        Task::Groups(_, groups) => lock(session, &needed, groups, again).await?,
+        Task::Groups(_, groups) => lock(session, &needed, groups, again || compares(groups)).await?,
         Task::Put(_) => lock(session, &needed, &[], true).await?,
     };
     let mut overlay = ObjectOverlay::new(&stored);
@@ -190,6 +191,11 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
     NetChange::of(&overlay).write(session).await?;
     session.batch("COMMIT").await?;
     Ok(results)
+}
+
+/// Returns true if a write depends on the sealed content of the stored object.
+fn compares(groups: &[&ObjectGroup]) -> bool {
+    groups.iter().flat_map(|group| &group.writes).any(|write| matches!(write, ObjectWrite::Erase { .. }))
 }
 
 /// Applies groups in sequence. `again` is true if an earlier attempt may have written them.

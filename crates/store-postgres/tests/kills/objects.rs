@@ -99,7 +99,7 @@ async fn race(store: &PostgresStore, (round, task, n): (u64, u64, u64)) {
 }
 
 async fn write(store: &PostgresStore, writes: Vec<ObjectWrite>) -> ObjectsWritten {
-    let groups = vec![ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes }];
+    let groups = vec![ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes, subjects: Vec::new() }];
     store.write_objects(1, groups).await.remove(0).unwrap_or_else(|error| panic!("{error}"))
 }
 

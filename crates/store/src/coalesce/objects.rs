@@ -86,8 +86,9 @@ impl ObjectWriter {
 
 /// Returns the number of writes in a group, and their bytes.
 fn size(group: &ObjectGroup) -> Size {
-    let bytes = group.writes.iter().map(|write| write.row().map_or(64, ObjectRow::bytes)).sum();
-    Size { items: group.writes.len(), bytes }
+    let items = group.writes.len() + group.subjects.len();
+    // Also a write without a row takes some bytes.
+    Size { items, bytes: 64 * items + group.rows().map(ObjectRow::bytes).sum::<usize>() }
 }
 
 async fn lane(shared: Arc<Shared>) {

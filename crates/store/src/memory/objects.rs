@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::{LOOK_MAX, MemoryStore, page};
 use crate::{
     Clause, Filter, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page,
-    StoreError, Sweep, Term, apply_group, apply_put, apply_sweep, check_fence, fits_scan_bytes,
+    StoreError, SubjectId, Sweep, Term, apply_group, apply_put, apply_sweep, check_fence, fits_scan_bytes,
 };
 
 const FIRST: ObjectId = ObjectId([0; 16]);
@@ -204,6 +204,28 @@ impl ObjectStore for MemoryStore {
         let objects = self.objects_for(view)?;
         let wanted = |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
         Ok(objects.page(view.map, after, (LOOK_MAX, limit), wanted))
+    }
+
+    async fn subject_objects(
+        &self,
+        generation: u64,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        let objects = self.objects();
+        let (first, last) = ((MapId { app, collection: 0 }, FIRST), (MapId { app, collection: u32::MAX }, LAST));
+        let from = after.map_or(Bound::Included(first), |after| Bound::Excluded(first.max(after)));
+        let of_subject =
+            objects.rows.range((from, Bound::Included(last))).filter(|(_, row)| row.subject == Some(subject));
+        let mut fits = fits_scan_bytes();
+        let page = of_subject.take(limit).take_while(|(_, row)| fits(row.bytes()));
+        let checked = page.map(|((map, _), row)| {
+            objects.check(MapView { map: *map, generation })?;
+            Ok((*map, row.clone()))
+        });
+        checked.collect()
     }
 
     async fn sweep_objects(

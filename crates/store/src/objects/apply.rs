@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, Term};
+use super::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim, Term};
 use crate::tokens::{SECONDS_MAX, check_time};
 use crate::{MapId, StoreError, Sweep};
 
@@ -33,14 +33,19 @@ pub trait ObjectChanges {
 /// An expired object that holds a unique term of a new row is archived.
 ///
 /// # Errors
-/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes of one id, an archived
-/// row, or a row of another creation time than the object that it replaces.
+/// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Invalid`] for two writes of one id, two claims of
+/// one subject, an archived row, or a row of another creation time than the object that it replaces.
 pub fn apply_group(
     changes: &mut impl ObjectChanges,
     now: u64,
     group: &ObjectGroup,
 ) -> Result<ObjectsWritten, StoreError> {
     check(group)?;
+    for claim in &group.subjects {
+        if !apply_claim(changes, MapId::of_subjects(group.view.map.app), claim)? {
+            return Ok(ObjectsWritten::SubjectsChanged);
+        }
+    }
     let mut conflicts = Vec::new();
     for (position, write) in group.writes.iter().enumerate() {
         if let Some(conflict) = apply(changes, now, group.view.map, write)? {
@@ -48,6 +53,20 @@ pub fn apply_group(
         }
     }
     Ok(if conflicts.is_empty() { ObjectsWritten::Done } else { ObjectsWritten::Conflicts(conflicts) })
+}
+
+/// Returns false if the claim does not hold.
+fn apply_claim(changes: &mut impl ObjectChanges, map: MapId, claim: &SubjectClaim) -> Result<bool, StoreError> {
+    let found = changes.object(map, claim.row_id())?;
+    let version = found.as_ref().map_or(0, |row| row.version);
+    match claim {
+        SubjectClaim::Current { version: claimed, .. } => Ok(version == *claimed && version % 2 == 1),
+        SubjectClaim::New(row) if version % 2 == 0 && row.version == version + 1 => {
+            changes.put_object(map, found.as_ref(), row.clone());
+            Ok(true)
+        }
+        SubjectClaim::New(_) => Ok(false),
+    }
 }
 
 fn check(group: &ObjectGroup) -> Result<(), StoreError> {
@@ -64,7 +83,16 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
                 }
             }
             ObjectWrite::Expire { expires, .. } => expires.map_or(Ok(()), check_time)?,
-            ObjectWrite::Delete { .. } => {}
+            ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => {}
+        }
+    }
+    let mut subjects = HashSet::with_capacity(group.subjects.len());
+    for claim in &group.subjects {
+        if !subjects.insert(claim.row_id()) {
+            return Err(StoreError::Invalid("a request claims a subject twice".to_owned()));
+        }
+        if let SubjectClaim::New(row) = claim {
+            row.check_times()?;
         }
     }
     Ok(())
@@ -83,10 +111,16 @@ fn apply(
             None => put(changes, now, map, None, row),
         };
     }
+    if let ObjectWrite::Erase { sealed, .. } = write {
+        if let Some(old) = found.filter(|row| row.sealed == *sealed) {
+            changes.remove_object(map, &old);
+        }
+        return Ok(None);
+    }
     let Some(old) = found.filter(|row| row.is_live(now)) else { return Ok(Some(ObjectConflict::Absent)) };
     let other_version = ObjectConflict::Version { found: old.version };
     match write {
-        ObjectWrite::Add(_) => {}
+        ObjectWrite::Add(_) | ObjectWrite::Erase { .. } => {}
         ObjectWrite::Replace(row) if old.version.checked_add(1) != Some(row.version) => return Ok(Some(other_version)),
         ObjectWrite::Replace(row) if row.created != old.created => {
             return Err(StoreError::Invalid("an object keeps its creation time".to_owned()));

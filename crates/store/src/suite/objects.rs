@@ -9,6 +9,7 @@ pub mod keep;
 pub mod model;
 pub mod query;
 pub mod race;
+pub mod subjects;
 pub mod unique;
 pub mod write;
 
@@ -17,7 +18,7 @@ use bytes::Bytes;
 pub use super::tokens::fresh;
 use crate::{
     Clause, Filter, MapId, MapView, ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite,
-    ObjectsWritten, Page, SECONDS_MAX, StoreError, SubjectId, Sweep, Term,
+    ObjectsWritten, Page, SECONDS_MAX, StoreError, SubjectClaim, SubjectId, Sweep, Term,
 };
 
 /// Returns a view of the map with a generation that no fence of these tests keeps out.
@@ -97,7 +98,7 @@ fn expire(n: u128, expires: Option<u64>) -> ObjectWrite {
 }
 
 fn group(map: MapId, writes: Vec<ObjectWrite>) -> ObjectGroup {
-    ObjectGroup { view: view(map), writes }
+    ObjectGroup { view: view(map), writes, subjects: Vec::new() }
 }
 
 /// Writes one group.

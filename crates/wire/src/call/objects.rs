@@ -6,12 +6,16 @@ use super::reading::{NAME_BYTES_MAX, Params, breaks, cleaned};
 use crate::call_error::CallError;
 use crate::limits::{
     CLAUSES_MAX, CURSOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, OBJECTS_MAX,
-    PREFIXES_MAX, PROPERTIES_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TRACEPARENT_BYTES_MAX,
+    PREFIXES_MAX, PROPERTIES_MAX, SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TRACEPARENT_BYTES_MAX,
 };
 use crate::method::Method;
 use crate::params::{
-    AddObjects, ObjectsCall, ObjectsOperation, Param, PropertyDisclosure, PropertySpec, Sweep, TokenMap,
+    AddObjects, ObjectsCall, ObjectsOperation, Param, PropertyDisclosure, PropertySpec, SubjectName, SubjectTarget,
+    SubjectsCall, SubjectsOperation, Sweep, TokenMap,
 };
+
+/// Digits of the id of a data subject.
+const SUBJECT_ID_DIGITS: usize = 32;
 
 /// The params of all methods on objects, as they are read.
 #[derive(Default)]
@@ -23,6 +27,7 @@ struct ObjectsParams<'a> {
     tags: Vec<&'a str>,
     expires_s: Option<u64>,
     idempotency_key: Option<&'a [u8]>,
+    subjects: Vec<&'a str>,
     disclosure: PropertyDisclosure<'a>,
     tag: Option<&'a str>,
     expired_before: Option<u64>,
@@ -34,8 +39,8 @@ struct ObjectsParams<'a> {
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option<ObjectsCall<'a>>, CallError> {
     let ask: fn(ObjectsParams<'a>) -> ObjectsOperation<'a> = match method {
         Method::ObjectsAdd => |said| {
-            let (tags, expires_s, idempotency_key) = (said.tags, said.expires_s, said.idempotency_key);
-            ObjectsOperation::Add(AddObjects { objects: said.payload, tags, expires_s, idempotency_key })
+            let ObjectsParams { payload: objects, tags, expires_s, idempotency_key, subjects, .. } = said;
+            ObjectsOperation::Add(AddObjects { objects, tags, expires_s, idempotency_key, subjects })
         },
         Method::ObjectsGet => |said| ObjectsOperation::Get { ids: said.ids, disclosure: said.disclosure },
         Method::ObjectsUpdate => |said| ObjectsOperation::Update { changes: said.payload },
@@ -89,6 +94,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ObjectsParams<'a>
                 let key = params.bytes(param, IDEMPOTENCY_KEY_BYTES_MAX)?;
                 said.idempotency_key = Some(Some(key).filter(|key| !key.is_empty()).ok_or(breaks(param))?);
             }
+            ("subjects", _) => said.subjects = params.texts(param, OBJECTS_MAX, SUBJECT_BYTES_MAX)?,
             ("properties", _) => {
                 said.disclosure.properties = Some(params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?);
             }
@@ -107,6 +113,48 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ObjectsParams<'a>
         return Err(CallError::BreaksRule { key: "versions", rule: "as many as ids, each 1 or more" });
     }
     Ok(said)
+}
+
+/// The call on a data subject, or `None` if the method is not one of these.
+pub(super) fn subject_call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option<SubjectsCall<'a>>, CallError> {
+    if !matches!(method, Method::SubjectsFind | Method::SubjectsExport | Method::SubjectsErase) {
+        return Ok(None);
+    }
+    let (mut map, mut name, mut by_id) = (TokenMap::default(), "", false);
+    let (mut after, mut limit, mut before) = (None, None, None);
+    while let Some(param) = params.next()? {
+        match param.name {
+            "app" => map.app = params.app(param)?,
+            "subject" => {
+                name = Some(params.text(param, SUBJECT_BYTES_MAX)?)
+                    .filter(|name| !name.is_empty())
+                    .ok_or(breaks(param))?;
+            }
+            "by_id" => by_id = params.flag(param)?,
+            "before" => before = Some(params.integer(param)?),
+            "after" => after = Some(params.text(param, CURSOR_BYTES_MAX)?),
+            "limit" => limit = Some(params.within(param, 1..=OBJECTS_MAX as u64)? as u32),
+            "deadline_ms" => map.deadline_ms = Some(params.deadline(param)?),
+            "min_generation" => map.min_generation = Some(params.integer(param)?),
+            "reason" => map.reason = Some(params.reason(param)?),
+            "traceparent" => map.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?),
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+    }
+    let is_id = name.len() == SUBJECT_ID_DIGITS && name.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let subject = match by_id {
+        false => SubjectName::Name(name),
+        true if is_id => SubjectName::Id(name),
+        true => return Err(CallError::BreaksRule { key: "subject", rule: "32 hexadecimal digits with by_id" }),
+    };
+    let ask = match method {
+        Method::SubjectsFind => SubjectsOperation::Find,
+        Method::SubjectsExport => SubjectsOperation::Export { after, limit },
+        _ => SubjectsOperation::Erase { before },
+    };
+    let TokenMap { app, deadline_ms, min_generation, reason, traceparent, .. } = map;
+    let target = SubjectTarget { app, subject, deadline_ms, min_generation, reason, traceparent };
+    Ok(Some(SubjectsCall { target, ask }))
 }
 
 /// A payload that is an array of 1 to `count_max` values, which are read later.

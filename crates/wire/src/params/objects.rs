@@ -103,6 +103,90 @@ pub struct AddObjects<'a> {
     pub expires_s: Option<u64>,
     /// A repeated request with this key returns the objects of the first one. 1 to 64 bytes.
     pub idempotency_key: Option<&'a [u8]>,
+    /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per object.
+    pub subjects: Vec<&'a str>,
+}
+
+/// A request on a data subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubjectsCall<'a> {
+    /// The subject, and the params that every request has.
+    pub target: SubjectTarget<'a>,
+    /// The operation.
+    pub ask: SubjectsOperation<'a>,
+}
+
+/// A data subject of an app, and the params that every request on it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubjectTarget<'a> {
+    /// The app.
+    pub app: &'a str,
+    /// The subject.
+    pub subject: SubjectName<'a>,
+    /// Time that the client gives, in milliseconds.
+    pub deadline_ms: Option<u32>,
+    /// Generation of the control state that the client demands.
+    pub min_generation: Option<u64>,
+    /// The reason for the request.
+    pub reason: Option<&'a str>,
+    /// The client's span.
+    pub traceparent: Option<&'a str>,
+}
+
+impl<'a> SubjectTarget<'a> {
+    /// Names a subject of an app.
+    pub fn new(app: &'a str, subject: SubjectName<'a>) -> Self {
+        Self { app, subject, deadline_ms: None, min_generation: None, reason: None, traceparent: None }
+    }
+}
+
+/// Names a data subject.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SubjectName<'a> {
+    /// The name that clients gave, 1 to 256 bytes.
+    Name(&'a str),
+    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    Id(&'a str),
+}
+
+/// Omits the name, which can be an email address.
+impl std::fmt::Debug for SubjectName<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(_) => f.write_str("Name"),
+            Self::Id(id) => f.debug_tuple("Id").field(id).finish(),
+        }
+    }
+}
+
+/// An operation of a [`SubjectsCall`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubjectsOperation<'a> {
+    /// Says how the subject is known, and whether it was erased.
+    Find,
+    /// Returns a page of the subject's objects, of one collection.
+    Export {
+        /// The `next` of the page before.
+        after: Option<&'a str>,
+        /// Objects on the page at most, 1 to 500; `None` is 100.
+        limit: Option<u32>,
+    },
+    /// Removes the subject's key, and then its objects.
+    Erase {
+        /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC; `None`: any key.
+        before: Option<u64>,
+    },
+}
+
+impl SubjectsOperation<'_> {
+    /// Returns the method of the operation.
+    pub const fn method(&self) -> Method {
+        match self {
+            Self::Find => Method::SubjectsFind,
+            Self::Export { .. } => Method::SubjectsExport,
+            Self::Erase { .. } => Method::SubjectsErase,
+        }
+    }
 }
 
 /// The properties that a response has, and their form.

@@ -5,8 +5,8 @@ use crate::limits::{
     ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX,
     MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, OBJECTS_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX,
-    PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
-    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX,
+    SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 
@@ -32,6 +32,8 @@ const EXPIRY: &str = "1 to 3155760000";
 
 const APP: Param = param("app", "string", None, NAME);
 const COLLECTION: Param = param("collection", "string", None, NAME);
+const SUBJECT: Param = param("subject", "string", None, "1 to 256 bytes, with by_id 32 hexadecimal digits");
+const BY_ID: Param = param("by_id", "boolean", Some("false"), "true or false");
 const SUITE: Param = param("suite", "string", Some("the app's"), SUITES);
 const SUITES: &str = "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\"";
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
@@ -92,6 +94,7 @@ const _: () = assert!(
         && MASK_LISTS_BYTES_MAX == 262_144
         && GRANTS_MAX == 64
         && OBJECTS_MAX == 500
+        && SUBJECT_BYTES_MAX == 256
         && CLAUSES_MAX == 8
         && PROPERTIES_MAX == 64
         && GRANT_BYTES_MAX == 65_536,
@@ -111,6 +114,11 @@ const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param;
 /// A method on the tokens or objects of a collection.
 const fn in_collection<const N: usize>(own: &[Param]) -> [Param; N] {
     joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
+}
+
+/// A method on a data subject.
+const fn of_subject<const N: usize>(own: &[Param]) -> [Param; N] {
+    joined([&[APP, SUBJECT, BY_ID], own, &[DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
 }
 
 const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
@@ -209,12 +217,16 @@ const PROPERTY_NAMES: &str = "1 to 64 names of properties";
 const DISCLOSED: Param = param("properties", "array of strings", Some("those that the role grants"), PROPERTY_NAMES);
 const MASKED: Param = param("masked", "boolean", Some("false"), "true or false");
 const OBJECTS_LIMIT: Param = param("limit", "integer", Some("100"), "1 to 500");
-const OBJECTS_ADD: [Param; 10] = in_collection(&[
+const OBJECTS_ADD: [Param; 11] = in_collection(&[
     param("payload", "array of maps", None, "1 to 500 maps of property names to values"),
     param("tags", "array of strings", Some("none"), "1 to 16 tags of 1 to 64 bytes of visible ASCII"),
     param("expires_s", "integer", Some("the collection's"), EXPIRY),
     param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
+    param("subjects", "array of strings", Some("none"), "1 name of 1 to 256 bytes, or as many as objects"),
 ]);
+const SUBJECTS_NAMED: [Param; 7] = of_subject(&[]);
+const SUBJECTS_ERASE: [Param; 8] = of_subject(&[param("before", "integer", Some("any time"), "0 or more")]);
+const SUBJECTS_EXPORT: [Param; 9] = of_subject(&[AFTER, OBJECTS_LIMIT]);
 const OBJECTS_GET: [Param; 9] = in_collection(&[IDS, DISCLOSED, MASKED]);
 const OBJECTS_UPDATE: [Param; 7] =
     in_collection(&[param("payload", "array of maps", None, "1 to 500 maps of id, set, and optionally if_version")]);
@@ -347,6 +359,9 @@ impl Method {
             Self::ObjectsExpire => &OBJECTS_EXPIRE,
             Self::ObjectsArchive => &TOKENS_ARCHIVE,
             Self::ObjectsPrune => &TOKENS_PRUNE,
+            Self::SubjectsFind => &SUBJECTS_NAMED,
+            Self::SubjectsErase => &SUBJECTS_ERASE,
+            Self::SubjectsExport => &SUBJECTS_EXPORT,
             Self::AppsList | Self::RolesList => &PAGE,
             Self::AppsExport | Self::PrincipalsList => &LONG_PAGE,
             Self::RolesSet => &ROLES_SET,

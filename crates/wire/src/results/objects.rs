@@ -71,7 +71,89 @@ pub struct ObjectsChanged {
     pub generation: u64,
 }
 
-maps!(ObjectsChanged);
+/// The result of `subjects.find`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubjectFound {
+    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    pub id: String,
+    /// True if the subject has a key, so that objects can name it.
+    pub known: bool,
+    /// When the subject was erased last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased: Option<u64>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of `subjects.erase`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubjectErased {
+    /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
+    pub id: String,
+    /// True if this request removed the key. False if there was none.
+    pub erased: bool,
+    /// Number of objects that this request removed.
+    pub objects: u64,
+    /// True if no object is left. Otherwise repeat the request, or wait for the next sweep.
+    pub done: bool,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of `subjects.export`: objects of one collection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubjectObjects {
+    /// The collection of the objects; empty if there are none.
+    pub collection: String,
+    /// The objects by id, with all their properties.
+    pub objects: Vec<Object>,
+    /// Cursor of the next page, which can be of another collection; `None` at the end.
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+maps!(ObjectsChanged, SubjectFound, SubjectErased);
+
+impl SubjectObjects {
+    /// Appends it as one map.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut map = Map::begin(out);
+        map.text("collection", &self.collection);
+        map.key("objects");
+        write::array_len(map.out, count(self.objects.len()));
+        self.objects.iter().for_each(|object| object.encode(map.out));
+        map.optional_text("next", self.next.as_deref());
+        map.number("generation", Some(self.generation));
+    }
+
+    /// Decodes the outcome of a reply. Ignores keys that it does not know.
+    ///
+    /// # Errors
+    /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = TokenReader::new(result);
+        let (mut collection, mut objects, mut next, mut generation) = (None, None, None, None);
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "collection" => collection = Some(reader.str_utf8()?.to_owned()),
+                "objects" => {
+                    let mut found = Vec::new();
+                    for _ in 0..reader.array_len()? {
+                        found.push(Object::read(&mut reader)?);
+                    }
+                    objects = Some(found);
+                }
+                "next" => next = Some(reader.str_utf8()?.to_owned()),
+                "generation" => generation = Some(reader.u64()?),
+                _ => reader.skip_value()?,
+            }
+        }
+        at_end(&reader)?;
+        let (collection, objects) = (collection.ok_or(MISSING)?, objects.ok_or(MISSING)?);
+        Ok(Self { collection, objects, next, generation: generation.ok_or(MISSING)? })
+    }
+}
 
 impl Objects {
     /// Appends it as one map.
@@ -196,6 +278,17 @@ mod tests {
             result.encode(&mut out);
             assert_eq!(Objects::decode(&out), Ok(result));
             assert!(Objects::decode(&out[..out.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn objects_of_a_subject_come_back_as_they_were() {
+        for (collection, objects, next) in [("", vec![], None), ("people", vec![object()], Some("x".to_owned()))] {
+            let result = SubjectObjects { collection: collection.to_owned(), objects, next, generation: 7 };
+            let mut out = Vec::new();
+            result.encode(&mut out);
+            assert_eq!(SubjectObjects::decode(&out), Ok(result));
+            assert!(SubjectObjects::decode(&out[..out.len() - 1]).is_err());
         }
     }
 

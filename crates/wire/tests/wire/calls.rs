@@ -451,6 +451,24 @@ fn rules_of_the_methods_on_objects() {
     one(Method::ObjectsArchive, "limit", b"\xcd\x01\xf5", Ok(()));
     one(Method::ObjectsGet, "properties", b"\x90", Err("properties must be 1 to 64 names of properties"));
     one(Method::ObjectsExpire, "expires_s", b"\xc0", Ok(()));
+    let subjects = Err("subjects must be 1 name of 1 to 256 bytes, or as many as objects");
+    one(Method::ObjectsAdd, "subjects", b"\x91\xa4anna", Ok(()));
+    one(Method::ObjectsAdd, "subjects", b"\x91\xa0", subjects);
+    one(Method::ObjectsAdd, "subjects", &many(501, b"\xa1a"), subjects);
+    let subject = |pairs: &[&[u8]], expect: Result<(), &str>| {
+        let all: Vec<&[u8]> = [&b"\xa3app\xa1a"[..]].into_iter().chain(pairs.iter().copied()).collect();
+        check("subjects.erase", &map(&all), expect);
+    };
+    let rule = Err("subject must be 1 to 256 bytes, with by_id 32 hexadecimal digits");
+    let by_id: &[u8] = b"\xa5by_id\xc3";
+    let id = |digit: u8| [&b"\xa7subject\xd9\x20"[..], &[digit; 32]].concat();
+    subject(&[b"\xa7subject\xa4anna"], Ok(()));
+    subject(&[b"\xa7subject\xa4anna", b"\xa6before\x07"], Ok(()));
+    subject(&[&id(b'a'), by_id], Ok(()));
+    subject(&[by_id, &id(b'F')], Ok(()));
+    subject(&[b"\xa7subject\xa0"], rule);
+    subject(&[&id(b'g'), by_id], Err("subject must be 32 hexadecimal digits with by_id"));
+    subject(&[b"\xa7subject\xa4anna", by_id], Err("subject must be 32 hexadecimal digits with by_id"));
     let alter = Method::CollectionsAlter;
     one(alter, "add", b"\x91\x82\xa4name\xa1a\xa4type\xa4name", Ok(()));
     one(alter, "add", b"\x91\x81\xa4name\xa1a", Err("add must be 1 to 64 properties"));

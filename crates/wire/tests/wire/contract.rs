@@ -205,6 +205,7 @@ fn limits() {
             ("delay_s_max", DELAY_S_MAX),
             ("epoch_ms_max", u64::from(EPOCH_MS_MAX)),
             ("objects_max", OBJECTS_MAX as u64),
+            ("subject_bytes_max", SUBJECT_BYTES_MAX as u64),
             ("clauses_max", CLAUSES_MAX as u64),
             ("properties_max", PROPERTIES_MAX as u64),
             ("description_bytes_max", DESCRIPTION_BYTES_MAX as u64),
@@ -322,6 +323,20 @@ fn results_of_the_methods_on_objects() {
     changed.encode(&mut bytes);
     assert_eq!(column(&table("Objects change result", "key"), 0), keys(&bytes));
     assert_eq!(ObjectsChanged::decode(&bytes), Ok(changed));
+    let found = SubjectFound { erased: Some(1), ..SubjectFound::default() };
+    let mut bytes = Vec::new();
+    found.encode(&mut bytes);
+    assert_eq!(column(&table("Subject result", "key"), 0), keys(&bytes));
+    assert_eq!(SubjectFound::decode(&bytes), Ok(found));
+    let objects = SubjectObjects { next: Some(String::new()), ..SubjectObjects::default() };
+    let mut bytes = Vec::new();
+    objects.encode(&mut bytes);
+    assert_eq!(column(&table("Subject's objects result", "key"), 0), keys(&bytes));
+    let erased = SubjectErased { id: "0193".into(), objects: 2, ..SubjectErased::default() };
+    let mut bytes = Vec::new();
+    erased.encode(&mut bytes);
+    assert_eq!(column(&table("Erasure result", "key"), 0), keys(&bytes));
+    assert_eq!(SubjectErased::decode(&bytes), Ok(erased));
 }
 
 #[test]

@@ -545,7 +545,7 @@ proptest! {
         let sweep = Sweep { older_s: time(2), dry_run: masked, after, limit: rows };
         let add = AddObjects {
             objects: &payload, tags: if masked { texts(&["a", "b"]) } else { Vec::new() },
-            expires_s: time(1).map(|time| time.clamp(1, EXPIRES_S_MAX)), idempotency_key: key.as_deref(),
+            expires_s: time(1).map(|time| time.clamp(1, EXPIRES_S_MAX)), idempotency_key: key.as_deref(), subjects: ids(),
         };
         let asks = [
             ObjectsOperation::Add(add),
@@ -566,6 +566,21 @@ proptest! {
             let (sent, mut bytes) = (ObjectsCall { map, ask }, Vec::new());
             request::objects(&mut bytes, 1, &sent);
             prop_assert_eq!(decode(&bytes), Ok(Call::Objects(sent)));
+        }
+        let id = "0123456789abcdef0123456789ABCDEF";
+        let asks = [
+            SubjectsOperation::Find, SubjectsOperation::Export { after, limit },
+            SubjectsOperation::Erase { before: time(0) },
+        ];
+        for ask in asks {
+            methods.push(ask.method());
+            let subject = if masked { SubjectName::Id(id) } else { SubjectName::Name(ids()[0]) };
+            let TokenMap { app, deadline_ms, min_generation, reason, traceparent, .. } = map;
+            let target = SubjectTarget { app, subject, deadline_ms, min_generation, reason, traceparent };
+            let sent = SubjectsCall { target, ask };
+            let mut bytes = Vec::new();
+            request::subjects(&mut bytes, 1, &sent);
+            prop_assert_eq!(decode(&bytes), Ok(Call::Subjects(sent)));
         }
         prop_assert_eq!(methods, Methods::OBJECTS.iter().collect::<Vec<_>>());
     }

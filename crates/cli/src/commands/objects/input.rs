@@ -60,6 +60,38 @@ pub(super) struct ItemBatch {
     pub(super) places: Vec<ItemLocation>,
 }
 
+impl ItemBatch {
+    /// Returns the text of a property of each item.
+    ///
+    /// # Errors
+    /// The place of the first item without it.
+    pub(super) fn texts(&self, property: &str) -> Result<Vec<String>, Failure> {
+        let mut reader = TokenReader::new(&self.payload);
+        reader.array_len()?;
+        let texts = self.places.iter().map(|place| {
+            let text = text_of(reader.value()?, property)?;
+            text.ok_or_else(|| {
+                Failure::from(format!("{place}: {property} must be a text, because --subject-from names it"))
+            })
+        });
+        texts.collect()
+    }
+}
+
+/// Returns the text of a property of an object.
+fn text_of(object: &[u8], property: &str) -> Result<Option<String>, Failure> {
+    let mut reader = TokenReader::new(object);
+    let Ok(pairs) = reader.map_len() else { return Ok(None) };
+    for _ in 0..pairs {
+        let name = reader.value()?;
+        let value = reader.value()?;
+        if TokenReader::new(name).str_utf8().is_ok_and(|name| name == property) {
+            return Ok(TokenReader::new(value).str_utf8().ok().map(str::to_owned));
+        }
+    }
+    Ok(None)
+}
+
 /// One MessagePack value and its place.
 type Item = (ItemLocation, Vec<u8>);
 
@@ -242,6 +274,20 @@ mod tests {
         assert_eq!(read(&long).unwrap().1, 3);
         let array = format!("[{}]", ["{}"; 501].join(","));
         assert_eq!(read(&array).unwrap().1, 2);
+    }
+
+    #[test]
+    fn a_property_names_the_subject_of_each_object() {
+        let batch = |text: &str| {
+            let mut batches = ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).unwrap();
+            batches.next().unwrap().unwrap().texts("email").map_err(|error| error.to_string())
+        };
+        let lines = "{\"age\":1,\"email\":\"a@b\"}\n{\"email\":\"c@d\"}\n";
+        assert_eq!(batch(lines), Ok(vec!["a@b".to_owned(), "c@d".to_owned()]));
+        for wrong in ["{\"email\":\"a\"}\n{}", "{\"email\":\"a\"}\n{\"email\":1}", "{\"email\":\"a\"}\n[]"] {
+            let error = batch(wrong).unwrap_err();
+            assert!(error.starts_with("line 2: email must be a text"), "{error}");
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl ObjectPrinter {
 }
 
 /// Returns an object as one line of JSON.
-fn json_line(object: &Object) -> Result<String, Failure> {
+pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure> {
     let mut line = format!("{{\"id\":{}", serde_json::to_string(&object.id)?);
     let (version, created, updated) = (Some(object.version), Some(object.created), Some(object.updated));
     for (name, number) in [

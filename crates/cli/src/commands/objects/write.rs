@@ -33,13 +33,18 @@ pub(super) fn add(args: &AddArgs) -> Result<(), Failure> {
     let common = &args.common;
     write(&args.input, common, "added", async |client, batch, number| {
         let key = args.idempotency_key.as_ref().map(|key| numbered(key, number));
+        let subjects = match &args.subject_from {
+            Some(property) => batch.texts(property)?,
+            None => args.subject.iter().cloned().collect(),
+        };
         let add = AddObjects {
             objects: &batch.payload,
             tags: args.tag.iter().map(String::as_str).collect(),
             expires_s: args.expires_s,
             idempotency_key: key.as_ref().map(String::as_bytes),
+            subjects: subjects.iter().map(String::as_str).collect(),
         };
-        client.objects_add(common.map(), add).await
+        Ok(client.objects_add(common.map(), add).await)
     })
 }
 
@@ -49,7 +54,9 @@ fn numbered(key: &str, number: usize) -> String {
 }
 
 pub(super) fn update(input: &InputArgs, common: &Common) -> Result<(), Failure> {
-    write(input, common, "updated", async |client, batch, _| client.objects_update(common.map(), &batch.payload).await)
+    write(input, common, "updated", async |client, batch, _| {
+        Ok(client.objects_update(common.map(), &batch.payload).await)
+    })
 }
 
 /// Sends the items of a file in requests of bounded size. `send` gets the number of the request, from 1.
@@ -57,7 +64,7 @@ fn write(
     input: &InputArgs,
     common: &Common,
     done: &str,
-    send: impl AsyncFn(&Client, &ItemBatch, usize) -> Result<ObjectsChanged, Error>,
+    send: impl AsyncFn(&Client, &ItemBatch, usize) -> Result<Result<ObjectsChanged, Error>, Failure>,
 ) -> Result<(), Failure> {
     let batches = ItemBatches::open(&input.file)?;
     let progress = DocumentProgress::new();
@@ -66,7 +73,7 @@ fn write(
         let mut printer = ObjectPrinter::new(common.json);
         for (number, batch) in (1..).zip(batches) {
             let batch = batch?;
-            let changed = send(&client, &batch, number).await;
+            let changed = send(&client, &batch, number).await?;
             let changed = changed.map_err(|error| explained(error, &batch.places))?;
             count += changed.objects.len();
             progress.say(&format!("{count} {done}"));

@@ -21,7 +21,10 @@ use sealwire_client::{
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_store::{Commit, ControlStore};
-use sealwire_wire::{Call, ObjectsCall, ObjectsOperation, TokensCall, TokensOperation, request};
+use sealwire_wire::{
+    Call, ObjectsCall, ObjectsOperation, SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation, TokensCall,
+    TokensOperation, request,
+};
 use tokio::time::Instant;
 
 use crate::e2e::audit::records;
@@ -86,6 +89,8 @@ fn message(operation: Operation) -> Vec<u8> {
     let principal = |ask| Control::Principal(PrincipalCall { principal: "spare.internal", ask });
     let tokens = |ask| Call::Tokens(TokensCall { map: TokenMap::new(APP, "people"), ask });
     let objects = |ask| Call::Objects(ObjectsCall { map: TokenMap::new(APP, "people"), ask });
+    let subjects =
+        |ask| Call::Subjects(SubjectsCall { target: SubjectTarget::new(APP, SubjectName::Name("anna")), ask });
     let disclosure = PropertyDisclosure::default;
     // There is no such provider, and so the store stays without a root key, and is not sealed.
     let root = |ask| Call::Control(Control::Root(ask));
@@ -144,6 +149,9 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::ObjectsExpire => objects(ObjectsOperation::Expire { ids: vec!["id"], expires_s: None }),
         Operation::ObjectsArchive => objects(ObjectsOperation::Archive(Sweep::default())),
         Operation::ObjectsPrune => objects(ObjectsOperation::Prune(Sweep::default())),
+        Operation::SubjectsFind => subjects(SubjectsOperation::Find),
+        Operation::SubjectsExport => subjects(SubjectsOperation::Export { after: None, limit: None }),
+        Operation::SubjectsErase => subjects(SubjectsOperation::Erase { before: None }),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
         Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
         Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::P256 })),
@@ -206,6 +214,7 @@ fn message(operation: Operation) -> Vec<u8> {
         Call::Control(call) => request::control(&mut out, 1, &call),
         Call::Tokens(call) => request::tokens(&mut out, 1, &call),
         Call::Objects(call) => request::objects(&mut out, 1, &call),
+        Call::Subjects(call) => request::subjects(&mut out, 1, &call),
         other => panic!("{other:?}"),
     }
     out

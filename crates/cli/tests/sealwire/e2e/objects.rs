@@ -4,6 +4,7 @@ mod access;
 mod memory;
 mod queries;
 mod schema;
+mod subjects;
 
 use std::sync::Arc;
 

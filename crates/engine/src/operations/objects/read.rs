@@ -10,12 +10,13 @@ use sealwire_jobs::tokens::batch::each_sized;
 use sealwire_jobs::tokens::{now, value_of};
 use sealwire_msgpack::TokenReader;
 use sealwire_objects::OpenedObject;
-use sealwire_store::{Filter, ObjectId, ObjectRow, ObjectStore, matching};
+use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, ObjectStore, SubjectId, matching};
 use sealwire_wire::{Object, Objects};
 
 use super::query::Query;
 use super::{ListRequest, ObjectsRun};
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
+use crate::subjects::{ReadableRow, StoredSubject, StoredSubjects, subjects_of};
 
 /// Requests to the store in one `objects.list` that brought fewer objects than were asked for.
 const PAGES_MAX: usize = 16;
@@ -53,11 +54,29 @@ pub(super) fn cursor(text: &str) -> Result<ObjectId, CallFailure> {
 }
 
 impl ObjectsRun<'_> {
-    /// Returns live rows by id. The caller has reserved memory for them.
-    pub(super) async fn rows(&self, ids: Vec<ObjectId>) -> Result<Vec<Option<ObjectRow>>, CallFailure> {
-        let (view, now) = (self.located.view(), now());
+    /// Returns live rows by id. Rows of erased subjects are absent. The caller has reserved memory for them.
+    pub(super) async fn rows(&self, ids: Vec<ObjectId>) -> Result<Vec<Option<ReadableRow>>, CallFailure> {
+        let rows = self.rows_of(self.located.view(), ids).await?;
+        let subjects = self.subjects(subjects_of(rows.iter().flatten())).await?;
+        Ok(rows.into_iter().map(|row| ReadableRow::of(row?, &subjects)).collect())
+    }
+
+    async fn rows_of(&self, view: MapView, ids: Vec<ObjectId>) -> Result<Vec<Option<ObjectRow>>, CallFailure> {
+        let now = now();
         let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
         self.objects.read(view.map, ask).await
+    }
+
+    /// Reads the keys of subjects.
+    pub(super) async fn subjects(&self, ids: Vec<SubjectId>) -> Result<StoredSubjects, CallFailure> {
+        if ids.is_empty() {
+            return Ok(StoredSubjects::new());
+        }
+        let MapView { map, generation } = self.located.view();
+        let view = MapView { map: MapId::of_subjects(map.app), generation };
+        let rows = self.rows_of(view, ids.into_iter().map(SubjectId::row).collect()).await?;
+        let stored = rows.into_iter().flatten().map(StoredSubject::new);
+        Ok(stored.map(|subject| (subject.id, Arc::new(subject))).collect())
     }
 
     pub(super) async fn get(
@@ -95,7 +114,9 @@ impl ObjectsRun<'_> {
                 move |store: Arc<dyn ObjectStore>| async move { store.list_objects(view, &filter, after, most).await };
             let page = self.objects.sweep(view.map, ask).await?;
             short += usize::from(page.found.len() < most);
-            objects.extend(self.opened(page.found, &reads, None).await?);
+            let subjects = self.subjects(subjects_of(&page.found)).await?;
+            let rows = page.found.into_iter().filter_map(|row| ReadableRow::of(row, &subjects)).collect();
+            objects.extend(self.opened(rows, &reads, None).await?);
             after = page.next;
             if after.is_none() || objects.len() >= list.limit {
                 break;
@@ -127,20 +148,25 @@ impl ObjectsRun<'_> {
     /// Opens rows and writes the values that the response has. With a query, an object that does not match it is `None`.
     async fn opened(
         &mut self,
-        rows: Vec<ObjectRow>,
+        rows: Vec<ReadableRow>,
         reads: &ReadSpec,
         query: Option<&Arc<Query>>,
     ) -> Result<Vec<Option<Object>>, CallFailure> {
-        let bytes: usize = rows.iter().map(|row| row.sealed.len() + ENTRY_BYTES).sum();
+        let bytes: usize = rows.iter().map(|row| row.row.sealed.len() + ENTRY_BYTES).sum();
         let growth: usize = reads.properties.iter().map(|of| of.disclosure.growth(rows.len(), bytes)).sum();
         // Twice: as objects, and in the response.
         let more = bytes.saturating_add(growth).saturating_mul(2);
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(more))?;
+        let subjects: Vec<Option<SubjectId>> = rows.iter().map(|row| row.row.subject).collect();
         let (collection, mut reads, query) = (self.located.collection.clone(), reads.clone(), query.cloned());
         let time = now();
-        let step = move |row: ObjectRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
+        let step = move |row: ReadableRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
         let opened: Vec<Result<Option<Object>, String>> =
-            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ObjectRow::bytes, step).await?;
+            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::bytes, step)
+                .await?;
+        // Objects that a query compared and does not return are nobody's concern.
+        let returned = subjects.into_iter().zip(&opened).filter(|(_, object)| matches!(object, Ok(Some(_))));
+        self.cancel.concerns(returned.filter_map(|(subject, _)| Some(subject?.0)));
         let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
         opened.into_iter().map(|object| object.map_err(failed)).collect()
     }
@@ -162,11 +188,12 @@ impl ObjectsRun<'_> {
 /// does not match the query.
 pub(super) fn shown(
     collection: &ObjectCollection,
-    row: &ObjectRow,
+    readable: &ReadableRow,
     reads: &mut ReadSpec,
     query: Option<&Query>,
     time: u64,
 ) -> Result<Option<Object>, String> {
+    let row = &readable.row;
     if !row.is_live(time) {
         // An object can expire after the read. Its values are not compared, so it counts as one that does not match.
         return Ok(query.is_none().then(|| object(row, Vec::new())));
@@ -174,7 +201,7 @@ pub(super) fn shown(
     if reads.properties.is_empty() && query.is_none() {
         return Ok(Some(object(row, Vec::new())));
     }
-    let opened = collection.open(row, reads.opened.clone()).map_err(|_| id_text(row.id))?;
+    let opened = collection.open(readable, reads.opened.clone()).map_err(|_| id_text(row.id))?;
     if query.is_some_and(|query| !query.is_met(&opened.values)) {
         return Ok(None);
     }
@@ -182,7 +209,7 @@ pub(super) fn shown(
 }
 
 /// Writes the values that a response has. A property without a value is nil.
-fn disclosed(
+pub(in crate::operations) fn disclosed(
     collection: &ObjectCollection,
     opened: &OpenedObject,
     properties: &mut [DisclosedProperty],
@@ -203,7 +230,7 @@ fn disclosed(
     properties.iter_mut().map(write).collect()
 }
 
-fn object(row: &ObjectRow, properties: Vec<(String, Vec<u8>)>) -> Object {
+pub(in crate::operations) fn object(row: &ObjectRow, properties: Vec<(String, Vec<u8>)>) -> Object {
     let ObjectRow { id, version, created, updated, expires, archived, .. } = *row;
     Object { id: id_text(id), version, created, updated, expires, archived, tags: row.tags.clone(), properties }
 }

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use sealwire_crypto::{CannotOpen, KeyVersion, OpenedSchedules};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::OBJECT_BYTES_MAX;
-use sealwire_objects::{ObjectBinding, OpenedObject, Property, Values, key_of, open, seal};
-use sealwire_store::{ObjectId, ObjectRow, Term};
+use sealwire_objects::{ObjectBinding, OpenedObject, Property, SubjectKey, Values, key_of, open, seal};
+use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
 use sealwire_wire::{ErrorCode, ItemError};
 
 use super::payload::{Assignments, bad, place};
 use crate::objects::ObjectCollection;
+use crate::subjects::ReadableRow;
 
 /// The fields of a row besides its values.
 pub(super) struct RowHead {
@@ -23,6 +24,8 @@ pub(super) struct RowHead {
     pub(super) tags: Vec<String>,
     /// Hash of the request that added the object, if it had an idempotency key.
     pub(super) creation: Option<[u8; 16]>,
+    /// Key of the data subject, if the object names one.
+    pub(super) subject: Option<Arc<SubjectKey>>,
 }
 
 /// Seals objects of a collection.
@@ -54,13 +57,13 @@ impl ObjectSealer {
         kept: KeptTerms,
     ) -> Result<ObjectRow, SealError> {
         self.check(path, values)?;
-        let RowHead { id, version, created, updated, expires, tags, creation } = head;
+        let RowHead { id, version, created, updated, expires, tags, creation, subject } = head;
         let binding = self.collection.binding(id, version, created);
         let is_clear =
             |number| self.collection.schema.property_of_number(number).is_some_and(|property| !property.encrypted);
-        let app = self.collection.keys.app();
-        let sealed =
-            seal(&binding, values, is_clear, creation, app, &self.recipient).map_err(|_| SealError::Library)?;
+        let (app, subject) = (self.collection.keys.app(), subject.as_deref());
+        let sealed = seal(&binding, values, is_clear, creation, subject, app, &self.recipient);
+        let sealed = sealed.map_err(|_| SealError::Library)?;
         let key = key_of(&sealed).map(|(_, id)| *id.as_bytes()).ok_or(SealError::Library)?;
         let KeptTerms { mut unique, terms: mut shared } = kept;
         for property in &self.collection.schema.properties {
@@ -72,8 +75,8 @@ impl ObjectSealer {
             terms.sort_unstable();
             terms.dedup();
         }
-        let sealed = Bytes::from(sealed);
-        let (archived, subject) = (None, None);
+        let (sealed, archived) = (Bytes::from(sealed), None);
+        let subject = subject.map(|subject| SubjectId(*subject.id()));
         Ok(ObjectRow {
             id,
             version,
@@ -133,7 +136,7 @@ impl KeptTerms {
 impl ObjectCollection {
     fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
         let (app, collection) = (self.map.app, self.map.collection);
-        ObjectBinding { app, collection, id: id.0, version, created, subject: None }
+        ObjectBinding { app, collection, id: id.0, version, created }
     }
 
     /// Appends the index terms of a value.
@@ -147,17 +150,38 @@ impl ObjectCollection {
         shared.extend(terms);
     }
 
+    /// Opens the key of a row's subject, if it names one.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub(super) fn subject_key(&self, row: &ReadableRow) -> Result<Option<Arc<SubjectKey>>, CannotOpen> {
+        row.subject.as_ref().map(|subject| subject.open(&self.token_keys).map(Arc::new)).transpose()
+    }
+
     /// Opens a row.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(super) fn open(
+    pub(in crate::operations) fn open(
+        &self,
+        row: &ReadableRow,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<OpenedObject, CannotOpen> {
+        self.open_with(&row.row, self.subject_key(row)?.as_deref(), opened)
+    }
+
+    /// Opens a row with the key of its subject.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub(super) fn open_with(
         &self,
         row: &ObjectRow,
+        subject: Option<&SubjectKey>,
         opened: Option<Arc<OpenedSchedules>>,
     ) -> Result<OpenedObject, CannotOpen> {
         let binding = self.binding(row.id, row.version, row.created);
-        open(&binding, &row.sealed, Arc::clone(&self.keys), opened)
+        open(&binding, &row.sealed, subject, Arc::clone(&self.keys), opened)
     }
 }
 

@@ -22,6 +22,7 @@ use super::read::{ReadSpec, shown};
 use super::seal::assign;
 use crate::objects::ObjectCollection;
 use crate::operation::{MessageSize, Operation as _};
+use crate::subjects::ReadableRow;
 
 fn collection() -> ObjectCollection {
     let app = AppId::new("shop").unwrap();
@@ -134,8 +135,10 @@ fn an_object_that_expires_during_a_query_is_not_found() {
         terms: Vec::new(),
         sealed: Bytes::from_static(b"does not open"),
     };
+    let readable = |expires| ReadableRow { row: row(expires), subject: None };
     let mut reads = ReadSpec { properties: Vec::new(), opened: None };
-    let mut found = |expires, query| shown(&collection, &row(expires), &mut reads, query, 10).map(|one| one.is_some());
+    let mut found =
+        |expires, query| shown(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some());
     assert_eq!(found(Some(10), Some(&query)), Ok(false));
     assert_eq!(found(Some(10), None), Ok(true), "a list has the object without values");
     assert!(found(Some(11), Some(&query)).is_err() && found(None, Some(&query)).is_err());

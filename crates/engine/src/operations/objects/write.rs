@@ -1,5 +1,8 @@
 //! `objects.add`, `update`, `delete` and `expire`: all writes of a request, or none.
 
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -8,14 +11,20 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
-use sealwire_objects::Values;
-use sealwire_store::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten};
+use sealwire_objects::{SubjectKey, Values};
+use sealwire_store::{
+    ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SUBJECTS_COLLECTION, SubjectClaim,
+    SubjectId,
+};
+use sealwire_token::TokenKeys;
 use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
 
 use super::payload::{ERRORS_MAX, ObjectChange, ValueReader, bad, change, items, place};
 use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of};
 use super::{ObjectsRun, no_object};
+use crate::frame_text::FrameText;
 use crate::objects::{id_text, new_id};
+use crate::subjects::{ReadableRow, StoredSubject, claims_of, key_row};
 
 /// Attempts to update objects that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
@@ -27,6 +36,8 @@ pub(super) enum WriteSpec {
         tags: Vec<String>,
         expires_s: Option<u64>,
         idempotency_key: Option<Bytes>,
+        /// Names of data subjects: none, one of all objects, or one per object.
+        subjects: Vec<FrameText>,
         access: PropertyAccess,
     },
     Update {
@@ -46,13 +57,14 @@ pub(super) enum WriteSpec {
 impl ObjectsRun<'_> {
     pub(super) async fn write(&mut self, spec: WriteSpec, out: &mut Vec<u8>) -> Result<(), CallFailure> {
         match spec {
-            WriteSpec::Add { objects, tags, expires_s, idempotency_key, access } => {
+            WriteSpec::Add { objects, tags, expires_s, idempotency_key, subjects, access } => {
                 let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let (created, created_ms) = (time.as_secs(), u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 let details = details(&tags, expires_s);
                 let expires_s = expires_s.or(self.located.collection.schema.expires_s);
                 let expires = expires_s.map(|seconds| created.saturating_add(seconds));
-                let add = AddSpec { tags, details, created, created_ms, expires, idempotency_key, access };
+                let subjects = self.subject_ids(subjects).await?;
+                let add = AddSpec { tags, details, created, created_ms, expires, idempotency_key, subjects, access };
                 self.add(&objects, add, out).await
             }
             WriteSpec::Update { changes, access } => self.update(&changes, access, out).await,
@@ -83,6 +95,7 @@ impl ObjectsRun<'_> {
                 Ok(())
             }
             ObjectsWritten::Conflicts(conflicts) => Err(self.conflicts(&conflicts)),
+            ObjectsWritten::SubjectsChanged => Err(subjects_changed()),
         }
     }
 
@@ -92,38 +105,101 @@ impl ObjectsRun<'_> {
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(bytes))
     }
 
-    /// Writes a group. The caller has reserved memory for its rows.
+    /// Writes a group without claims of subjects. The caller has reserved memory for its rows.
     async fn write_group(&mut self, writes: Vec<ObjectWrite>) -> Result<ObjectsWritten, CallFailure> {
-        let group = ObjectGroup { view: self.located.view(), writes };
+        self.write_claimed(writes, Vec::new()).await
+    }
+
+    /// Writes a group. The caller has reserved memory for its rows.
+    async fn write_claimed(
+        &mut self,
+        writes: Vec<ObjectWrite>,
+        subjects: Vec<SubjectClaim>,
+    ) -> Result<ObjectsWritten, CallFailure> {
+        let group = ObjectGroup { view: self.located.view(), writes, subjects };
         self.objects.write(group, self.deadline).await
     }
 
     async fn add(&mut self, objects: &Bytes, spec: AddSpec, out: &mut Vec<u8>) -> Result<(), CallFailure> {
         let sealer = ObjectSealer::new(self.located.collection.clone())?;
         let objects: Vec<(usize, Bytes)> = items(objects)?.into_iter().enumerate().collect();
-        let count = objects.len();
-        self.count(count, 0);
-        let is_idempotent = spec.idempotency_key.is_some();
+        self.count(objects.len(), 0);
+        if spec.subjects.len() > 1 && spec.subjects.len() != objects.len() {
+            return Err(CallFailure::Param { name: "subjects", rule: "must be one name, or as many as objects" });
+        }
+        let (spec, before) = (Arc::new(spec), self.admission.bytes());
+        for _ in 0..TRIES_MAX {
+            let keys = self.claimed(&spec.subjects).await?;
+            let rows = self.added_rows(&sealer, &objects, &spec, &keys).await?;
+            let added: Vec<AddedObject> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
+            let writes = rows.into_iter().map(|(row, _)| ObjectWrite::Add(row)).collect();
+            let changed = match self.write_claimed(writes, keys.claims).await? {
+                ObjectsWritten::Done => added.iter().map(|(id, _)| version_of(*id, 1)).collect(),
+                ObjectsWritten::SubjectsChanged => {
+                    self.objects.resize(self.admission, before)?;
+                    continue;
+                }
+                ObjectsWritten::Conflicts(conflicts) => {
+                    let exists = |(_, conflict): &(usize, ObjectConflict)| *conflict == ObjectConflict::Exists;
+                    if spec.idempotency_key.is_none() || !conflicts.iter().any(exists) {
+                        return Err(self.conflicts(&conflicts));
+                    }
+                    self.added_before(&added).await?
+                }
+            };
+            ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
+            return Ok(());
+        }
+        Err(subjects_changed())
+    }
+
+    /// Seals the objects of an `objects.add`.
+    async fn added_rows(
+        &mut self,
+        sealer: &ObjectSealer,
+        objects: &[(usize, Bytes)],
+        spec: &Arc<AddSpec>,
+        keys: &ClaimedSubjects,
+    ) -> Result<Vec<(ObjectRow, Option<[u8; 16]>)>, CallFailure> {
+        let (sealer, spec, keys) = (sealer.clone(), Arc::clone(spec), Arc::clone(&keys.keys));
         let mut bound = ErrorBound::default();
-        let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, position, &object));
-        let size = |(_, object): &(usize, Bytes)| object.len();
+        let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, &keys, position, &object));
+        let (size, objects) = (|(_, object): &(usize, Bytes)| object.len(), objects.to_vec());
         let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, size, step).await?;
         let rows = sealed(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
-        let added: Vec<AddedObject> = rows.iter().map(|(row, creation)| (row.id, *creation)).collect();
-        let writes = rows.into_iter().map(|(row, _)| ObjectWrite::Add(row)).collect();
-        let changed = match self.write_group(writes).await? {
-            ObjectsWritten::Done => added.iter().map(|(id, _)| version_of(*id, 1)).collect(),
-            ObjectsWritten::Conflicts(conflicts) => {
-                let exists = |(_, conflict): &(usize, ObjectConflict)| *conflict == ObjectConflict::Exists;
-                if !is_idempotent || !conflicts.iter().any(exists) {
-                    return Err(self.conflicts(&conflicts));
-                }
-                self.added_before(&added).await?
-            }
-        };
-        ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
-        Ok(())
+        Ok(rows)
+    }
+
+    /// Returns the ids of subjects by name.
+    async fn subject_ids(&mut self, names: Vec<FrameText>) -> Result<Vec<SubjectId>, CallFailure> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = Arc::clone(&self.located.collection.object_keys);
+        let step = move |name: FrameText| SubjectId(keys.subject_id(name.as_str().as_bytes()));
+        each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, names, step).await
+    }
+
+    /// Returns the keys of subjects. A subject without a key gets one, which is written with the objects.
+    async fn claimed(&mut self, ids: &[SubjectId]) -> Result<ClaimedSubjects, CallFailure> {
+        let distinct: BTreeSet<SubjectId> = ids.iter().copied().collect();
+        if distinct.is_empty() {
+            return Ok(ClaimedSubjects::default());
+        }
+        self.cancel.concerns(distinct.iter().map(|id| id.0));
+        let stored = self.subjects(distinct.iter().copied().collect()).await?;
+        let (keys, time) = (Arc::clone(&self.located.collection.token_keys), now());
+        let step = move |id: SubjectId| claim(&keys, id, stored.get(&id).map(|subject| &**subject), time);
+        let distinct = distinct.into_iter().collect();
+        let claimed = each(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, distinct, step).await?;
+        let (mut claims, mut keys) = (Vec::with_capacity(claimed.len()), HashMap::with_capacity(claimed.len()));
+        for subject in claimed {
+            let (claim, key) = subject?;
+            keys.insert(SubjectId(*key.id()), Arc::new(key));
+            claims.push(claim);
+        }
+        Ok(ClaimedSubjects { keys: Arc::new(keys), claims })
     }
 
     /// Returns the objects that an earlier request with the idempotency key added.
@@ -135,11 +211,11 @@ impl ObjectsRun<'_> {
         for ids in ids.chunks(most) {
             let rows = self.rows(ids.to_vec()).await?;
             let collection = self.located.collection.clone();
-            let step = move |row: Option<ObjectRow>| {
+            let step = move |row: Option<ReadableRow>| {
                 let row = row?;
-                Some((row.version, collection.open(&row, None).ok()?.creation))
+                Some((row.row.version, collection.open(&row, None).ok()?.creation))
             };
-            let size = |row: &Option<ObjectRow>| row.as_ref().map_or(0, ObjectRow::bytes);
+            let size = |row: &Option<ReadableRow>| row.as_ref().map_or(0, ReadableRow::bytes);
             let opened = each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, size, step).await?;
             found.extend(opened);
         }
@@ -181,7 +257,9 @@ impl ObjectsRun<'_> {
         for tries in 1.. {
             let rows = self.updated_rows(&sealer, &specs, &access).await?;
             let changed = rows.iter().map(|row| version_of(row.id, row.version)).collect();
-            match self.write_group(rows.into_iter().map(ObjectWrite::Replace).collect()).await? {
+            let claims = claims_of(&rows);
+            self.cancel.concerns(claims.iter().map(|claim| claim.row_id().0));
+            match self.write_claimed(rows.into_iter().map(ObjectWrite::Replace).collect(), claims).await? {
                 ObjectsWritten::Done => {
                     ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
                     return Ok(());
@@ -195,6 +273,8 @@ impl ObjectsRun<'_> {
                     }
                     self.objects.resize(self.admission, before)?;
                 }
+                ObjectsWritten::SubjectsChanged if tries >= TRIES_MAX => return Err(subjects_changed()),
+                ObjectsWritten::SubjectsChanged => self.objects.resize(self.admission, before)?,
             }
         }
         Err(CallFailure::Internal("the last attempt returns"))
@@ -211,13 +291,14 @@ impl ObjectsRun<'_> {
         let time = now();
         for specs in specs.chunks(most) {
             let rows = self.rows(specs.iter().map(|spec| spec.id).collect()).await?;
-            let jobs: Vec<(UpdateSpec, Option<ObjectRow>)> = specs.iter().cloned().zip(rows).collect();
+            let jobs: Vec<(UpdateSpec, Option<ReadableRow>)> = specs.iter().cloned().zip(rows).collect();
             let (sealer, access) = (sealer.clone(), access.clone());
             let mut bound = ErrorBound::default();
-            let step =
-                move |(spec, row): (UpdateSpec, Option<ObjectRow>)| bound.run(|| spec.row(&sealer, &access, row, time));
-            let size = |(spec, row): &(UpdateSpec, Option<ObjectRow>)| {
-                spec.set.len() + row.as_ref().map_or(0, ObjectRow::bytes)
+            let step = move |(spec, row): (UpdateSpec, Option<ReadableRow>)| {
+                bound.run(|| spec.row(&sealer, &access, row, time))
+            };
+            let size = |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
+                spec.set.len() + row.as_ref().map_or(0, ReadableRow::bytes)
             };
             let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, size, step).await?;
             // Small changes can make many large rows, so each part is reserved before the next one is read.
@@ -251,6 +332,35 @@ impl ObjectsRun<'_> {
     }
 }
 
+fn subjects_changed() -> CallFailure {
+    let message = "the data subjects of the request were erased meanwhile; repeat the request".into();
+    CallFailure::Items { errors: vec![ItemError { path: "$".to_owned(), code: ErrorCode::Conflict, message }] }
+}
+
+/// The keys of the subjects that a request names, and what the store must still hold when it writes the request.
+#[derive(Default)]
+struct ClaimedSubjects {
+    keys: Arc<HashMap<SubjectId, Arc<SubjectKey>>>,
+    claims: Vec<SubjectClaim>,
+}
+
+/// Opens the key of a subject, or creates one.
+fn claim(
+    keys: &TokenKeys,
+    id: SubjectId,
+    stored: Option<&StoredSubject>,
+    time: u64,
+) -> Result<(SubjectClaim, SubjectKey), CallFailure> {
+    if let Some(stored) = stored.filter(|stored| stored.has_key()) {
+        let key = stored.open(keys).map_err(|_| CallFailure::Internal("the key of a data subject does not open"))?;
+        return Ok((SubjectClaim::Current { id, version: stored.version }, key));
+    }
+    let version = stored.map_or(0, |stored| stored.version) + 1;
+    let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
+    let (key, sealed) = generated.map_err(|_| CallFailure::NoKey)?;
+    Ok((SubjectClaim::New(key_row(id, version, time, sealed)), key))
+}
+
 /// An object that a request adds: its id, and with an idempotency key the hash of its values.
 type AddedObject = (ObjectId, Option<[u8; 16]>);
 
@@ -263,6 +373,8 @@ struct AddSpec {
     created_ms: u64,
     expires: Option<u64>,
     idempotency_key: Option<Bytes>,
+    /// None, one of all objects, or one per object.
+    subjects: Vec<SubjectId>,
     access: PropertyAccess,
 }
 
@@ -278,22 +390,31 @@ fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
     details
 }
 
+/// Adds the subject of an object to the details of its request.
+fn details_of<'a>(details: &'a [u8], subject: Option<&SubjectId>) -> Cow<'a, [u8]> {
+    // No tag has the byte 254, and the id has a fixed length.
+    subject.map_or(Cow::Borrowed(details), |id| Cow::Owned([details, &[0xfe], &id.0].concat()))
+}
+
 impl AddSpec {
     /// Returns the row of an object, and with an idempotency key the hash of its values.
     fn row(
         &self,
         sealer: &ObjectSealer,
+        keys: &HashMap<SubjectId, Arc<SubjectKey>>,
         position: usize,
         object: &[u8],
     ) -> Result<(ObjectRow, Option<[u8; 16]>), SealError> {
         let path = format!("$[{position}]");
         let reader = ValueReader { collection: &sealer.collection, access: &self.access };
         let values = values_of(reader.read(&path, object).map_err(SealError::Invalid)?);
-        let (collection, keys) = (sealer.collection.map.collection, &sealer.collection.object_keys);
+        let subject = self.subjects.get(position).or(self.subjects.first());
+        let (collection, hashes) = (sealer.collection.map.collection, &sealer.collection.object_keys);
         let (id, creation) = match &self.idempotency_key {
             Some(key) => {
-                let id = keys.id_of_request(collection, key, position as u32);
-                (ObjectId(id), Some(keys.creation_hash(collection, &id, &values, &self.details)))
+                let id = hashes.id_of_request(collection, key, position as u32);
+                let details = details_of(&self.details, subject);
+                (ObjectId(id), Some(hashes.creation_hash(collection, &id, &values, &details)))
             }
             None => (new_id(self.created_ms, position), None),
         };
@@ -305,6 +426,7 @@ impl AddSpec {
             expires: self.expires,
             tags: self.tags.clone(),
             creation,
+            subject: subject.and_then(|id| keys.get(id).cloned()),
         };
         Ok((sealer.row(&path, head, &values, KeptTerms::default())?, creation))
     }
@@ -324,16 +446,18 @@ impl UpdateSpec {
         &self,
         sealer: &ObjectSealer,
         access: &PropertyAccess,
-        row: Option<ObjectRow>,
+        row: Option<ReadableRow>,
         time: u64,
     ) -> Result<ObjectRow, SealError> {
         let (path, collection) = (format!("$[{}]", self.position), &sealer.collection);
-        let row = row.ok_or_else(|| SealError::Invalid(vec![no_object(self.position)]))?;
+        let readable = row.ok_or_else(|| SealError::Invalid(vec![no_object(self.position)]))?;
+        let subject = collection.subject_key(&readable).map_err(|_| SealError::CannotOpen)?;
+        let row = readable.row;
         if self.if_version.is_some_and(|version| version != row.version) {
             let message = format!("the object has version {}", row.version).into();
             return Err(SealError::Invalid(vec![ItemError { path, code: ErrorCode::Conflict, message }]));
         }
-        let opened = collection.open(&row, None).map_err(|_| SealError::CannotOpen)?;
+        let opened = collection.open_with(&row, subject.as_deref(), None).map_err(|_| SealError::CannotOpen)?;
         let reader = ValueReader { collection, access };
         let assignments = reader.read(&format!("{path}.set"), &self.set).map_err(SealError::Invalid)?;
         let mut values: Values = opened.values;
@@ -341,7 +465,7 @@ impl UpdateSpec {
         let kept = KeptTerms::of(collection, &row);
         let ObjectRow { id, version, created, expires, tags, .. } = row;
         let (version, updated) = (version + 1, time.max(created));
-        let head = RowHead { id, version, created, updated, expires, tags, creation: opened.creation };
+        let head = RowHead { id, version, created, updated, expires, tags, creation: opened.creation, subject };
         sealer.row(&path, head, &values, kept)
     }
 }

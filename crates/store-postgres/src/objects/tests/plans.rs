@@ -9,7 +9,7 @@ use crate::tests::{options, shared};
 type IndexCondition = (&'static str, &'static str);
 
 /// Statements and the conditions of their index scans.
-const STATEMENTS: [(&str, &str, &[IndexCondition]); 26] = [
+const STATEMENTS: [(&str, &str, &[IndexCondition]); 27] = [
     ("get", read::GET, &[("objects_pkey", "(id = ")]),
     ("count", read::COUNT, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(hash = ")]),
     ("ids", read::IDS, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id > ")]),
@@ -17,6 +17,11 @@ const STATEMENTS: [(&str, &str, &[IndexCondition]); 26] = [
     ("list", walk::LIST, &[("objects_pkey", "(id ")]),
     ("next map", walk::NEXT_MAP, &[("objects_pkey", "ROW(app, collection) > ")]),
     ("scan", walk::SCAN, &[("objects_pkey", "ROW(app, collection, id) > ")]),
+    (
+        "objects of a subject",
+        walk::SUBJECT,
+        &[("objects_subject", "ROW(collection, id) > "), ("objects_subject", "(subject = ")],
+    ),
     ("lock", write::LOCK, &[("objects_pkey", "(id = ")]),
     ("lock of whole objects", write::LOCK_WHOLE, &[("objects_pkey", "(id = ")]),
     ("holders", write::HOLDERS, &[("object_unique_pkey", "(hash = "), ("objects_pkey", "(id = ")]),

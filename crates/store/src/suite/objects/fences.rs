@@ -18,7 +18,7 @@ async fn check_view(store: &dyn ObjectStore, view: MapView, fenced: Option<u64>)
     };
     let needs = fenced.unwrap_or(0);
     for writes in [vec![], vec![expire(1, None)], vec![add(&object(1))], vec![delete(1, Some(9))]] {
-        let results = store.write_objects(1, vec![ObjectGroup { view, writes }]).await;
+        let results = store.write_objects(1, vec![ObjectGroup { view, writes, subjects: Vec::new() }]).await;
         verdict("write_objects", is_fenced(&results[0], needs), results[0].is_ok());
     }
     let got = store.get_objects(1, view, &[id(1)]).await;
@@ -50,7 +50,11 @@ async fn every_operation_with_a_view_is_fenced(store: &dyn ObjectStore) {
         }
     }
     // A fenced group fails alone, and its writes are not made.
-    let group = |map, generation, n| ObjectGroup { view: at(map, generation), writes: vec![add(&object(n))] };
+    let group = |map, generation, n| ObjectGroup {
+        view: at(map, generation),
+        writes: vec![add(&object(n))],
+        subjects: Vec::new(),
+    };
     let groups = vec![group(map, 6, 10), group(map, 7, 11), group(others[0], 6, 12), group(map, 5, 13)];
     let results = store.write_objects(1, groups).await;
     assert!(is_fenced(&results[0], 7) && is_fenced(&results[3], 7), "{results:?}");

@@ -215,7 +215,7 @@ fn conflict(state: &Objects, now: u64, map: MapId, write: &ObjectWrite) -> Optio
     let old = state.get(&key);
     match (write, old.filter(|row| row.is_live(now))) {
         (ObjectWrite::Add(_), _) if old.is_some() => return Some(ObjectConflict::Exists),
-        (ObjectWrite::Add(_), _) => {}
+        (ObjectWrite::Add(_) | ObjectWrite::Erase { .. }, _) => {}
         (_, None) => return Some(ObjectConflict::Absent),
         (ObjectWrite::Replace(row), Some(live)) if row.version != live.version + 1 => {
             return Some(ObjectConflict::Version { found: live.version });
@@ -238,6 +238,11 @@ fn make(state: &mut Objects, now: u64, map: MapId, write: &ObjectWrite) {
     let key = (map, u128::from_be_bytes(write.id().0));
     match write {
         ObjectWrite::Delete { .. } => drop(state.remove(&key)),
+        ObjectWrite::Erase { sealed, .. } => {
+            if state.get(&key).is_some_and(|row| row.sealed == *sealed) {
+                state.remove(&key);
+            }
+        }
         ObjectWrite::Expire { expires, .. } => state.get_mut(&key).expect("no conflict").expires = *expires,
         ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
             for (_, other) in state.iter_mut().filter(|(other, _)| other.0 == map && **other != key) {

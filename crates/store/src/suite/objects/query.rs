@@ -198,6 +198,16 @@ impl ObjectStore for CountedStore {
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         unreachable!("a query reads no objects")
     }
+    async fn subject_objects(
+        &self,
+        _: u64,
+        _: u32,
+        _: SubjectId,
+        _: Option<(MapId, ObjectId)>,
+        _: usize,
+    ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
+        unreachable!("a query names no subject")
+    }
     async fn sweep_objects(
         &self,
         _: u64,

@@ -85,6 +85,7 @@ async fn of_replacements_of_one_version_one_wins(store: &Arc<dyn ObjectStore>) {
                         let [(0, ObjectConflict::Version { found })] = conflicts[..] else { panic!("{conflicts:?}") };
                         assert!(found > row.version);
                     }
+                    ObjectsWritten::SubjectsChanged => panic!("the group claims no subject"),
                 }
             }
         });

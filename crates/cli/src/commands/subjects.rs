@@ -1,0 +1,247 @@
+//! `subjects`: what is stored about a person, who has read it, and its erasure.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write as _};
+
+use clap::Subcommand;
+use sealwire_audit::{Filter, RecordView};
+use sealwire_client::{Client, SubjectErased, SubjectName, SubjectObjects, SubjectTarget};
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::audit::{self, AuditSource};
+use super::connect::ConnectArgs;
+use super::objects::json_line;
+use super::tokens::read_names;
+use super::{Failure, dev_folder};
+
+/// Arguments of `subjects`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: SubjectsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SubjectsCommand {
+    /// Show the id by which the audit trail knows a person, and whether the person was erased
+    #[command(after_help = "\
+Example:
+  sealwire subjects find anna@example.com")]
+    Find {
+        #[command(flatten)]
+        named: Named,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Print all objects about a person, of all collections, with all their values: one JSON object a line
+    #[command(after_help = "\
+Example:
+  sealwire subjects export anna@example.com --reason 'request 4711' > anna.jsonl")]
+    Export {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Show the audit records of requests that read or changed objects about a person
+    ///
+    /// Each engine keeps a trail of its own: run the command on each, or over a folder that collects them. Requests that
+    /// delete objects or change their expiry name no person.
+    #[command(after_help = "\
+Example:
+  sealwire subjects accesses anna@example.com --config /etc/sealwire.toml")]
+    Accesses {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        trail: AuditSource,
+        /// Print the raw lines
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Erase a person: at once no engine opens an object about the person any more, and then the objects are removed
+    ///
+    /// There is no way back, but a backup of the database still has the key and the objects. After a restore, `subjects
+    /// erase-again` repeats the erasures that the audit trail knows.
+    #[command(after_help = "\
+Example:
+  sealwire subjects erase anna@example.com --reason 'request 4711' --yes")]
+    Erase {
+        #[command(flatten)]
+        named: Named,
+        /// Erase. Without it the command only says that it would
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Repeat all erasures that an audit trail knows, before a restored database is used again
+    #[command(after_help = "\
+Example:
+  sealwire subjects erase-again /backup/audit --app shop --reason 'restored'")]
+    EraseAgain {
+        #[command(flatten)]
+        trail: AuditSource,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+/// A person.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// Name under which objects were added; `-` reads it from standard input, so that other users do not see it
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Named {
+    fn read(&self) -> Result<String, Failure> {
+        let names = read_names(std::slice::from_ref(&self.name))?;
+        let [name] = <[String; 1]>::try_from(names).map_err(|_| "give one name")?;
+        Ok(name)
+    }
+}
+
+/// An app, and options of every request.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// The app
+    #[arg(long, short, default_value = dev_folder::DEMO_APP)]
+    app: String,
+    /// Reason, for the audit trail; a role may require it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+impl Common {
+    fn target<'a>(&'a self, subject: SubjectName<'a>) -> SubjectTarget<'a> {
+        SubjectTarget { reason: self.reason.as_deref(), ..SubjectTarget::new(&self.app, subject) }
+    }
+
+    fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.connect.run(async { calls(self.connect.client().await?).await })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        SubjectsCommand::Find { named, json, common } => find(&named.read()?, *json, common),
+        SubjectsCommand::Export { named, common } => export(&named.read()?, common),
+        SubjectsCommand::Accesses { named, trail, json, common } => accesses(&named.read()?, trail, *json, common),
+        SubjectsCommand::Erase { named, yes: true, json, common } => {
+            let name = named.read()?;
+            let erased =
+                common.run(async |client| erase(&client, common.target(SubjectName::Name(&name)), None).await)?;
+            tell(&erased, *json);
+            Ok(())
+        }
+        SubjectsCommand::Erase { yes: false, .. } => {
+            Err("this removes all objects about the person from all collections of the app, for good; add --yes".into())
+        }
+        SubjectsCommand::EraseAgain { trail, json, common } => erase_again(trail, *json, common),
+    }
+}
+
+fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
+    let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
+    if as_json {
+        println!("{}", serde_json::to_string(&found)?);
+        return Ok(());
+    }
+    let state = match (found.known, found.erased) {
+        (true, _) => "objects can name it".to_owned(),
+        (false, Some(erased)) => format!("erased at {erased}, in seconds since 1970-01-01 UTC"),
+        (false, None) => "no object was ever added under this name".to_owned(),
+    };
+    println!("{}  {state}", found.id);
+    Ok(())
+}
+
+fn export(name: &str, common: &Common) -> Result<(), Failure> {
+    common.run(async |client| {
+        let mut out = BufWriter::new(std::io::stdout());
+        let (target, mut after) = (common.target(SubjectName::Name(name)), None::<String>);
+        loop {
+            let page = client.subjects_export(target, after.as_deref(), None).await?;
+            let SubjectObjects { collection, objects, next, .. } = page;
+            for object in &objects {
+                let line = json_line(object)?;
+                // The line is a map, of which the collection becomes the first key.
+                let rest = line.strip_prefix('{').unwrap_or(&line);
+                writeln!(out, "{{\"collection\":{},{rest}", serde_json::to_string(&collection)?)?;
+            }
+            after = next;
+            if after.is_none() {
+                return Ok(out.flush()?);
+            }
+        }
+    })
+}
+
+fn accesses(name: &str, trail: &AuditSource, as_json: bool, common: &Common) -> Result<(), Failure> {
+    let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
+    let filter = Filter { subject: Some(found.id), app: Some(common.app.clone()), ..Filter::default() };
+    let count = audit::print_selected(trail, &filter, as_json)?;
+    eprintln!("{count} records in this trail");
+    Ok(())
+}
+
+/// Repeats the request until no object is left.
+async fn erase(client: &Client, target: SubjectTarget<'_>, before: Option<u64>) -> Result<SubjectErased, Failure> {
+    let mut all = SubjectErased::default();
+    while !all.done {
+        let SubjectErased { id, erased, objects, done, generation } = client.subjects_erase(target, before).await?;
+        let (erased, objects) = (all.erased || erased, all.objects + objects);
+        all = SubjectErased { id, erased, objects, done, generation };
+    }
+    Ok(all)
+}
+
+fn tell(erased: &SubjectErased, as_json: bool) {
+    let SubjectErased { id, erased, objects, .. } = erased;
+    match (as_json, erased) {
+        (true, _) => println!("{}", json!({"id": id, "erased": erased, "objects": objects})),
+        (false, true) => println!("{id}: erased, {objects} objects removed"),
+        (false, false) => println!("{id}: had no key, {objects} objects removed"),
+    }
+}
+
+fn erase_again(trail: &AuditSource, as_json: bool, common: &Common) -> Result<(), Failure> {
+    let filter = Filter {
+        app: Some(common.app.clone()),
+        method: Some("subjects.erase".to_owned()),
+        outcome: Some("ok".to_owned()),
+        ..Filter::default()
+    };
+    let records: Vec<RecordView> = audit::selected(trail, &filter)?;
+    // A person who was added again after an erasure stays: only keys from before the last erasure go.
+    let mut ids: BTreeMap<String, u64> = BTreeMap::new();
+    for record in records {
+        let time = OffsetDateTime::parse(&record.time, &Rfc3339)?.unix_timestamp();
+        ids.extend(record.subjects.into_iter().map(|id| (id, u64::try_from(time).unwrap_or(0))));
+    }
+    common.run(async |client| {
+        for (id, time) in &ids {
+            tell(&erase(&client, common.target(SubjectName::Id(id)), Some(*time)).await?, as_json);
+        }
+        Ok(())
+    })?;
+    eprintln!("{} erasures of this trail repeated", ids.len());
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Data subjects of objects: their stored keys, and the removal of their objects.
+//!
+//! The row of a subject's key is read whenever objects of the subject are read, and never cached. So an erasure takes effect on
+//! every engine as soon as it is durable.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto::CannotOpen;
+use sealwire_objects::{SubjectKey, subject_version};
+use sealwire_store::{
+    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, SUBJECTS_COLLECTION, SubjectClaim,
+    SubjectId,
+};
+use sealwire_token::TokenKeys;
+
+/// A time of expiry by which an erased subject is found whose objects are still to be removed. Nothing expires then.
+pub(crate) const PENDING: u64 = sealwire_store::SECONDS_MAX - 1;
+
+/// The stored key of a subject.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredSubject {
+    pub(crate) id: SubjectId,
+    /// Odd if there is a key, even if the subject was erased.
+    pub(crate) version: u64,
+    sealed: Bytes,
+}
+
+impl StoredSubject {
+    pub(crate) fn new(row: ObjectRow) -> Self {
+        Self { id: SubjectId(row.id.0), version: row.version, sealed: row.sealed }
+    }
+
+    /// Returns true if the subject has a key.
+    pub(crate) fn has_key(&self) -> bool {
+        self.version % 2 == 1
+    }
+
+    /// Opens the key.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub(crate) fn open(&self, keys: &TokenKeys) -> Result<SubjectKey, CannotOpen> {
+        SubjectKey::open(keys, SUBJECTS_COLLECTION, self.id.0, self.version, &self.sealed)
+    }
+}
+
+/// A row, and the key of its subject if it names one.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadableRow {
+    pub(crate) row: ObjectRow,
+    pub(crate) subject: Option<Arc<StoredSubject>>,
+}
+
+impl ReadableRow {
+    /// Joins a row with the key of its subject. Returns `None` if the subject was erased after the row was written.
+    pub(crate) fn of(row: ObjectRow, keys: &StoredSubjects) -> Option<Self> {
+        let Some(id) = row.subject else { return Some(Self { row, subject: None }) };
+        let subject = keys.get(&id).filter(|subject| is_current(&row, subject))?;
+        Some(Self { row, subject: Some(Arc::clone(subject)) })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.row.bytes()
+    }
+}
+
+/// Stored subjects by id.
+pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;
+
+fn is_current(row: &ObjectRow, subject: &StoredSubject) -> bool {
+    subject.has_key() && subject_version(&row.sealed) == Some(subject.version)
+}
+
+/// Returns the distinct subjects of rows, sorted.
+pub(crate) fn subjects_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Vec<SubjectId> {
+    let mut ids: Vec<SubjectId> = rows.into_iter().filter_map(|row| row.subject).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Returns the claims that the keys of rows are current, sorted.
+pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Vec<SubjectClaim> {
+    let versions = rows.into_iter().filter_map(|row| Some((row.subject?, subject_version(&row.sealed)?)));
+    let versions: BTreeMap<SubjectId, u64> = versions.collect();
+    versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect()
+}
+
+/// Returns the row of a subject's key. `sealed` is empty for an erased subject.
+pub(crate) fn key_row(id: SubjectId, version: u64, now: u64, sealed: Vec<u8>) -> ObjectRow {
+    // As token rows do, the sealed key names the version of the token key in its bytes 1 to 4.
+    let mut key = [0; 5];
+    if let Some(number) = sealed.get(1..5) {
+        key[1..].copy_from_slice(number);
+    }
+    ObjectRow {
+        id: id.row(),
+        version,
+        created: now,
+        updated: now,
+        expires: None,
+        archived: None,
+        subject: None,
+        key,
+        tags: Vec::new(),
+        unique: Vec::new(),
+        terms: Vec::new(),
+        sealed: sealed.into(),
+    }
+}
+
+/// Returns the row that replaces a subject's key. It is pending until [`finished`] is written.
+pub(crate) fn erased_row(found: &ObjectRow, now: u64) -> ObjectRow {
+    let row = key_row(SubjectId(found.id.0), found.version + 1, now.max(found.created), Vec::new());
+    ObjectRow { created: found.created, expires: Some(PENDING), ..row }
+}
+
+/// Returns the write that marks an erased subject as one without objects.
+pub(crate) fn finished(id: SubjectId) -> ObjectWrite {
+    ObjectWrite::Expire { id: id.row(), expires: None }
+}
+
+/// A page of objects of a subject, and the writes that remove those that its current key does not open.
+pub(crate) struct Removal {
+    /// By map. Removing an object that has changed in between changes nothing.
+    pub(crate) groups: Vec<ObjectGroup>,
+    /// Cursor of the next page; `None` at the end.
+    pub(crate) next: Option<(MapId, ObjectId)>,
+}
+
+/// Reads a page of at most `limit` objects of a subject, and returns the removal of those whose key was erased.
+///
+/// # Errors
+/// Any error of the store.
+pub(crate) async fn removal(
+    store: &dyn ObjectStore,
+    generation: u64,
+    (app, id): (u32, SubjectId),
+    version: u64,
+    after: Option<(MapId, ObjectId)>,
+    limit: usize,
+) -> Result<Removal, sealwire_store::StoreError> {
+    let page = store.subject_objects(generation, app, id, after, limit).await?;
+    let next = page.last().map(|(map, row)| (*map, row.id));
+    let mut by_map: BTreeMap<MapId, Vec<ObjectWrite>> = BTreeMap::new();
+    // An object of a later version belongs to a key that was made after the erasure.
+    let is_erased = |row: &ObjectRow| subject_version(&row.sealed).is_none_or(|of| of <= version);
+    for (map, row) in page.into_iter().filter(|(_, row)| is_erased(row)) {
+        by_map.entry(map).or_default().push(ObjectWrite::Erase { id: row.id, sealed: row.sealed });
+    }
+    let group = |(map, writes)| ObjectGroup { view: MapView { map, generation }, writes, subjects: Vec::new() };
+    Ok(Removal { groups: by_map.into_iter().map(group).collect(), next })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: SubjectId = SubjectId([3; 16]);
+
+    fn row(id: u8, subject: Option<SubjectId>, sealed: &[u8]) -> ObjectRow {
+        ObjectRow { id: ObjectId([id; 16]), subject, sealed: sealed.to_vec().into(), ..key_row(ID, 1, 1, Vec::new()) }
+    }
+
+    /// Returns sealed bytes that name a version of a subject key.
+    fn under(version: u64) -> Vec<u8> {
+        [&[2][..], &version.to_be_bytes(), &[0; 4]].concat()
+    }
+
+    #[test]
+    fn a_row_is_readable_under_the_current_key_of_its_subject_only() {
+        let stored = |version| {
+            let row = key_row(ID, version, 1, if version % 2 == 1 { vec![1] } else { Vec::new() });
+            StoredSubjects::from([(ID, Arc::new(StoredSubject::new(row)))])
+        };
+        let cases = [
+            (None, vec![1, 0, 0, 0, 0], Some(1), true),
+            (None, vec![1, 0, 0, 0, 0], None, true),
+            (Some(ID), under(1), Some(1), true),
+            (Some(ID), under(1), Some(2), false),
+            (Some(ID), under(1), Some(3), false),
+            (Some(ID), under(3), Some(3), true),
+            (Some(ID), under(2), Some(2), false),
+            (Some(ID), under(1), None, false),
+            (Some(ID), vec![1, 0, 0, 0, 0], Some(1), false),
+            (Some(ID), Vec::new(), Some(1), false),
+        ];
+        for (subject, sealed, version, expected) in cases {
+            let keys = version.map(stored).unwrap_or_default();
+            let readable = ReadableRow::of(row(1, subject, &sealed), &keys);
+            assert_eq!(readable.is_some(), expected, "{subject:?} {sealed:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn claims_are_sorted_and_distinct() {
+        let other = SubjectId([1; 16]);
+        let rows = [
+            row(1, Some(ID), &under(3)),
+            row(2, None, &[]),
+            row(3, Some(other), &under(1)),
+            row(4, Some(ID), &under(3)),
+        ];
+        let current = |id, version| SubjectClaim::Current { id, version };
+        assert_eq!(claims_of(&rows), [current(other, 1), current(ID, 3)]);
+        assert_eq!(subjects_of(&rows), [other, ID]);
+    }
+
+    #[test]
+    fn the_row_of_a_key_names_the_version_of_the_token_key() {
+        assert_eq!(key_row(ID, 1, 1, vec![1, 0, 0, 1, 2, 9]).key, [0, 0, 0, 1, 2]);
+        let erased = erased_row(&ObjectRow { created: 9, ..key_row(ID, 1, 1, vec![1, 0, 0, 0, 2]) }, 5);
+        assert_eq!((erased.version, erased.key, erased.sealed.len()), (2, [0; 5], 0));
+        assert_eq!((erased.created, erased.updated, erased.expires), (9, 9, Some(PENDING)));
+    }
+}
