@@ -5,6 +5,7 @@ mod compare;
 mod kills;
 mod model;
 mod paused;
+mod subjects;
 
 use std::time::Duration;
 
