@@ -183,6 +183,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl AuditSource {
+    pub(super) fn new(folder: Option<PathBuf>, config: Option<PathBuf>) -> Self {
+        Self { folder, config }
+    }
+
     /// Returns the folder and, if `keyed` and a configuration is used, the key.
     fn find(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
         let config = match (&self.config, &self.folder) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
@@ -59,7 +60,7 @@ Example:
         #[command(flatten)]
         named: Named,
         #[command(flatten)]
-        trail: AuditSource,
+        trail: TrailArgs,
         /// Print the raw lines
         #[arg(long)]
         json: bool,
@@ -88,16 +89,33 @@ Example:
     /// Repeat all erasures that an audit trail knows, before a restored database is used again
     #[command(after_help = "\
 Example:
-  sealwire subjects erase-again /backup/audit --app shop --reason 'restored'")]
+  sealwire subjects erase-again --trail /backup/audit --app shop --reason 'restored'")]
     EraseAgain {
         #[command(flatten)]
-        trail: AuditSource,
+        trail: TrailArgs,
         /// Print JSON
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         common: Common,
     },
+}
+
+/// Location of an audit trail.
+#[derive(Debug, clap::Args)]
+struct TrailArgs {
+    /// Folder of the trail [default: `audit.folder` of the configuration]
+    #[arg(long, value_name = "FOLDER")]
+    trail: Option<PathBuf>,
+    /// Configuration file that names the folder [default: that of `sealwire dev`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl TrailArgs {
+    fn source(&self) -> AuditSource {
+        AuditSource::new(self.trail.clone(), self.config.clone())
+    }
 }
 
 /// A person.
@@ -194,10 +212,10 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
     })
 }
 
-fn accesses(name: &str, trail: &AuditSource, as_json: bool, common: &Common) -> Result<(), Failure> {
+fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
     let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
     let filter = Filter { subject: Some(found.id), app: Some(common.app.clone()), ..Filter::default() };
-    let count = audit::print_selected(trail, &filter, as_json)?;
+    let count = audit::print_selected(&trail.source(), &filter, as_json)?;
     eprintln!("{count} records in this trail");
     Ok(())
 }
@@ -222,14 +240,14 @@ fn tell(erased: &SubjectErased, as_json: bool) {
     }
 }
 
-fn erase_again(trail: &AuditSource, as_json: bool, common: &Common) -> Result<(), Failure> {
+fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
     let filter = Filter {
         app: Some(common.app.clone()),
         method: Some("subjects.erase".to_owned()),
         outcome: Some("ok".to_owned()),
         ..Filter::default()
     };
-    let records: Vec<RecordView> = audit::selected(trail, &filter)?;
+    let records: Vec<RecordView> = audit::selected(&trail.source(), &filter)?;
     // A person who was added again after an erasure stays: only keys from before the last erasure go.
     let mut ids: BTreeMap<String, u64> = BTreeMap::new();
     for record in records {

@@ -93,7 +93,7 @@ impl ObjectsOperation<'_> {
 }
 
 /// Params of `objects.add`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AddObjects<'a> {
     /// One MessagePack array of 1 to 500 maps of property names to values.
     pub objects: &'a [u8],
@@ -105,6 +105,18 @@ pub struct AddObjects<'a> {
     pub idempotency_key: Option<&'a [u8]>,
     /// Names of the data subjects, each of 1 to 256 bytes: none, one of all objects, or one per object.
     pub subjects: Vec<&'a str>,
+}
+
+/// Omits values, and the names of subjects.
+impl std::fmt::Debug for AddObjects<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AddObjects")
+            .field("bytes", &self.objects.len())
+            .field("tags", &self.tags)
+            .field("expires_s", &self.expires_s)
+            .field("subjects", &self.subjects.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A request on a data subject.
@@ -256,4 +268,20 @@ pub struct AlterCollection<'a> {
     pub drop_index: Vec<&'a str>,
     /// The suite that seals new objects; `None`: unchanged.
     pub suite: Option<Suite>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_of_a_subject_shows_no_name() {
+        let call = |subject| SubjectsCall { target: SubjectTarget::new("shop", subject), ask: SubjectsOperation::Find };
+        let shown = format!("{:?}", call(SubjectName::Name("anna@example.com")));
+        assert!(shown.contains("subject: Name") && !shown.contains("anna"), "{shown}");
+        assert!(format!("{:?}", call(SubjectName::Id("0123"))).contains("Id(\"0123\")"));
+        let add = AddObjects { objects: b"anna", subjects: vec!["anna@example.com"], ..AddObjects::default() };
+        let expected = "AddObjects { bytes: 4, tags: [], expires_s: None, subjects: 1, .. }";
+        assert_eq!(format!("{add:?}"), expected);
+    }
 }
