@@ -30,6 +30,7 @@ Objects in an engine on PostgreSQL beside a plain table of the same server: adde
 
     --rows N          Objects that are there before, on both sides; 10000 by default. They are written into the store.
     --known N         Further objects that are added through the API, then read and found; 5000 by default.
+    --subjects N      Data subjects that added objects name in turn; none by default.
     --callers A,B     Requests under way at once; 1,16,64,256 by default.
     --batches A,B     Objects per request to add; 1,10,100,500 by default.
     --seconds N       Of each window; 2 by default. A window ends when its last requests have.
@@ -74,6 +75,7 @@ struct Options {
     smoke: bool,
     rows: u64,
     known: u64,
+    subjects: u64,
     callers: Vec<u64>,
     batches: Vec<u64>,
     window: Duration,
@@ -89,7 +91,7 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let runtime = Builder::new_multi_thread().thread_name("caller").enable_all().build()?;
     let (place, plain) = runtime.block_on(async {
-        let mut place = Place::start().await?;
+        let mut place = Place::start(options.subjects).await?;
         let plain = Plain::connect(&place).await?;
         place.add_known(options.known).await?;
         plain.add_known(options.known).await?;
@@ -122,6 +124,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         smoke,
         rows: if smoke { 1_000 } else { 10_000 },
         known: if smoke { 500 } else { 5_000 },
+        subjects: 0,
         callers: if smoke { vec![1, 16] } else { vec![1, 16, 64, 256] },
         batches: if smoke { vec![1, 10] } else { vec![1, 10, 100, 500] },
         window: if smoke { Duration::from_millis(50) } else { Duration::from_secs(2) },
@@ -136,6 +139,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--rows" => options.rows = number(value()?)?,
             // A value of the index has ten objects, and the fill has pages of 500.
             "--known" => options.known = number(value()?)?.next_multiple_of(place::PAGE),
+            "--subjects" => options.subjects = number(value()?)?,
             "--callers" => options.callers = list(value()?)?,
             "--batches" => options.batches = list(value()?)?,
             "--seconds" => options.window = Duration::from_secs(number(value()?)?),

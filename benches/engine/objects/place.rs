@@ -72,10 +72,12 @@ pub(super) struct Place {
     /// Ids of the objects that are read, by number.
     ids: Vec<String>,
     next: AtomicU64,
+    subjects: u64,
 }
 
 impl Place {
-    pub(super) async fn start() -> io::Result<Self> {
+    /// Starts an engine. `subjects`: data subjects that added objects name in turn.
+    pub(super) async fn start(subjects: u64) -> io::Result<Self> {
         let folder = Folder::make(&[CLIENT], Mode::Embedded)?;
         let mut config = Config::defaults(folder.path());
         let server: &'static Postgres = Box::leak(Box::new(Postgres::start(settings()).map_err(failed)?));
@@ -95,7 +97,7 @@ impl Place {
         let client = ClientConfig { connections: CONNECTIONS, attempts_max: 1, deadline: DEADLINE, ..client };
         let client = Client::connect(client).await.map_err(failed)?;
         let (ids, next) = (Vec::new(), AtomicU64::new(0));
-        Ok(Self { client, _engine: engine, _folder: folder, database, password, ids, next })
+        Ok(Self { client, _engine: engine, _folder: folder, database, password, ids, next, subjects })
     }
 
     /// Adds the objects that are read and found later.
@@ -119,7 +121,10 @@ impl Place {
                 write::str(&mut objects, &value);
             }
         }
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
+        let numbers = (first..first + batch).filter(|_| self.subjects > 0);
+        let subjects: Vec<String> = numbers.map(|number| format!("person {}", number % self.subjects)).collect();
+        let subjects = subjects.iter().map(String::as_str).collect();
+        let add = AddObjects { objects: &objects, subjects, ..AddObjects::default() };
         let Some(added) = admitted(self.client.objects_add(map(), add).await)? else { return Ok(None) };
         if added.objects.len() as u64 != batch {
             return Err(failed("an object was not added"));
@@ -164,6 +169,7 @@ impl Place {
         let view = MapView { map: MAP, generation: u64::MAX };
         let page = store.list_objects(view, &Filter::default(), None, 1).await.map_err(failed)?;
         let model = page.found.into_iter().next().ok_or_else(|| failed("no object is there"))?;
+        let model = ObjectRow { subject: None, ..model };
         let (store, model, next) = (Arc::new(store), Arc::new(model), Arc::new(AtomicU64::new(1)));
         let mut tasks = JoinSet::new();
         for _ in 0..FILL_TASKS {
