@@ -100,11 +100,11 @@ operations! {
     /// Removes archived objects.
     ObjectsPrune = "objects.prune" Data Collection,
     /// Finds a data subject.
-    SubjectsFind = "subjects.find" Data App,
+    SubjectsFind = "subjects.find" Data Collections,
     /// Returns all objects of a data subject, with all their values.
-    SubjectsExport = "subjects.export" Data App,
+    SubjectsExport = "subjects.export" Data Collections,
     /// Removes the key and the objects of a data subject.
-    SubjectsErase = "subjects.erase" Data App,
+    SubjectsErase = "subjects.erase" Data Collections,
     /// Lists all apps.
     AppsList = "apps.list" Control All,
     /// Creates an app.

@@ -42,7 +42,7 @@ pub struct Record<'a> {
     pub mask: Option<&'a str>,
     /// The data subjects whose objects the request read or wrote: keyed hashes of their names.
     pub subjects: &'a [[u8; 16]],
-    /// The requested change of a control request.
+    /// The requested change of a control request, or the key that an erasure removes.
     pub change: &'a [(&'static str, Change<'a>)],
     /// Number of fields that the response covers; for token methods, the number of tokens.
     pub fields: u64,

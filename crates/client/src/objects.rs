@@ -148,7 +148,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn subjects_find(&self, target: SubjectTarget<'_>) -> Result<SubjectFound, Error> {
-        SubjectFound::decode(&self.subjects(target, SubjectsOperation::Find).await?).map_err(Error::Protocol)
+        SubjectFound::decode(&self.subjects(target, SubjectsOperation::Find, Course::on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next` of the page before.
@@ -161,28 +162,40 @@ impl Client {
         after: Option<&str>,
         limit: Option<u32>,
     ) -> Result<SubjectObjects, Error> {
-        let result = self.subjects(target, SubjectsOperation::Export { after, limit }).await?;
+        let result = self.subjects(target, SubjectsOperation::Export { after, limit }, Course::on_tokens()).await?;
         SubjectObjects::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Removes the key of a data subject, and then its objects, permanently. Repeat the request while it is not `done`.
-    /// `before`: only a key that was made at or before this time, in seconds since 1970-01-01 UTC.
+    /// Removes the key of a data subject, and then its objects, permanently. `version` and `created`: only a key of at most
+    /// this version, that was made at or before this time in seconds since 1970-01-01 UTC. Repeat the request with the
+    /// version of the result while the result is not `done`.
     ///
     /// # Errors
     /// As above.
-    pub async fn subjects_erase(&self, target: SubjectTarget<'_>, before: Option<u64>) -> Result<SubjectErased, Error> {
-        let result = self.subjects(target, SubjectsOperation::Erase { before }).await?;
+    pub async fn subjects_erase(
+        &self,
+        target: SubjectTarget<'_>,
+        version: Option<u64>,
+        created: Option<u64>,
+    ) -> Result<SubjectErased, Error> {
+        // A repeated request without a version could remove a key that was made meanwhile.
+        let course = if version.is_some() { Course::on_tokens() } else { Course::once_on_tokens() };
+        let result = self.subjects(target, SubjectsOperation::Erase { version, created }, course).await?;
         SubjectErased::decode(&result).map_err(Error::Protocol)
     }
 
-    async fn subjects(&self, target: SubjectTarget<'_>, ask: SubjectsOperation<'_>) -> Result<Bytes, Error> {
+    async fn subjects(
+        &self,
+        target: SubjectTarget<'_>,
+        ask: SubjectsOperation<'_>,
+        course: Course,
+    ) -> Result<Bytes, Error> {
         let deadline = self.deadline_of(target.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
             let target = SubjectTarget { deadline_ms: Some(left_ms), ..target };
             request::subjects(out, msgid, &SubjectsCall { target, ask });
         };
-        // An erasure that is repeated finds no key, and removes what is left.
-        self.call(deadline, Course::on_tokens(), encode).await
+        self.call(deadline, course, encode).await
     }
 
     async fn objects(&self, map: TokenMap<'_>, ask: ObjectsOperation<'_>, course: Course) -> Result<Bytes, Error> {

@@ -15,14 +15,11 @@ use sealwire_store::{
 };
 use sealwire_token::TokenKeys;
 
-/// A time of expiry by which an erased subject is found whose objects are still to be removed. Nothing expires then.
-pub(crate) const PENDING: u64 = sealwire_store::SECONDS_MAX - 1;
-
 /// The stored key of a subject.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSubject {
     pub(crate) id: SubjectId,
-    /// Odd if there is a key, even if the subject was erased.
+    /// An odd version has a key. An even version marks an erasure.
     pub(crate) version: u64,
     sealed: Bytes,
 }
@@ -81,11 +78,17 @@ pub(crate) fn subjects_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> 
     ids
 }
 
-/// Returns the claims that the keys of rows are current, sorted.
-pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Vec<SubjectClaim> {
-    let versions = rows.into_iter().filter_map(|row| Some((row.subject?, subject_version(&row.sealed)?)));
-    let versions: BTreeMap<SubjectId, u64> = versions.collect();
-    versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect()
+/// Returns the claims that the keys of rows are current, sorted. Returns `None` if two rows of a subject are under different
+/// keys, because the subject was erased between the reads of the two.
+pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Option<Vec<SubjectClaim>> {
+    let mut versions: BTreeMap<SubjectId, u64> = BTreeMap::new();
+    for row in rows {
+        let Some((id, version)) = row.subject.zip(subject_version(&row.sealed)) else { continue };
+        if *versions.entry(id).or_insert(version) != version {
+            return None;
+        }
+    }
+    Some(versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect())
 }
 
 /// Returns the row of a subject's key. `sealed` is empty for an erased subject.
@@ -111,47 +114,57 @@ pub(crate) fn key_row(id: SubjectId, version: u64, now: u64, sealed: Vec<u8>) ->
     }
 }
 
-/// Returns the row that replaces a subject's key. It is pending until [`finished`] is written.
+/// Returns the row that replaces a subject's key.
 pub(crate) fn erased_row(found: &ObjectRow, now: u64) -> ObjectRow {
     let row = key_row(SubjectId(found.id.0), found.version + 1, now.max(found.created), Vec::new());
-    ObjectRow { created: found.created, expires: Some(PENDING), ..row }
+    ObjectRow { created: found.created, ..row }
 }
 
-/// Returns the write that marks an erased subject as one without objects.
-pub(crate) fn finished(id: SubjectId) -> ObjectWrite {
-    ObjectWrite::Expire { id: id.row(), expires: None }
+/// Returns the row that marks an erasure as unfinished, to add or in place of `found`. Objects under keys of a lower version
+/// than `version` are to be removed.
+pub(crate) fn unfinished(id: SubjectId, version: u64, now: u64, found: Option<&ObjectRow>) -> ObjectWrite {
+    let row = ObjectRow { sealed: version.to_be_bytes().to_vec().into(), ..key_row(id, 1, now, Vec::new()) };
+    match found {
+        None => ObjectWrite::Add(row),
+        Some(found) => ObjectWrite::Replace(ObjectRow { version: found.version + 1, created: found.created, ..row }),
+    }
 }
 
-/// A page of objects of a subject, and the writes that remove those that its current key does not open.
-pub(crate) struct Removal {
+/// Returns the version below which keys were erased, of a row of [`unfinished`].
+pub(crate) fn unfinished_version(row: &ObjectRow) -> u64 {
+    row.sealed.as_ref().try_into().map_or(0, u64::from_be_bytes)
+}
+
+/// One step of the removal of a subject's objects.
+pub(crate) struct RemovalStep {
     /// By map. Removing an object that has changed in between changes nothing.
     pub(crate) groups: Vec<ObjectGroup>,
     /// Cursor of the next page; `None` at the end.
     pub(crate) next: Option<(MapId, ObjectId)>,
 }
 
-/// Reads a page of at most `limit` objects of a subject, and returns the removal of those whose key was erased.
+/// Reads a page of at most `limit` objects of a subject, and returns the removal of those under keys below `version`.
 ///
 /// # Errors
 /// Any error of the store.
-pub(crate) async fn removal(
+pub(crate) async fn removal_step(
     store: &dyn ObjectStore,
     generation: u64,
     (app, id): (u32, SubjectId),
     version: u64,
     after: Option<(MapId, ObjectId)>,
     limit: usize,
-) -> Result<Removal, sealwire_store::StoreError> {
+) -> Result<RemovalStep, sealwire_store::StoreError> {
     let page = store.subject_objects(generation, app, id, after, limit).await?;
     let next = page.last().map(|(map, row)| (*map, row.id));
     let mut by_map: BTreeMap<MapId, Vec<ObjectWrite>> = BTreeMap::new();
     // An object of a later version belongs to a key that was made after the erasure.
-    let is_erased = |row: &ObjectRow| subject_version(&row.sealed).is_none_or(|of| of <= version);
+    let is_erased = |row: &ObjectRow| subject_version(&row.sealed).is_none_or(|of| of < version);
     for (map, row) in page.into_iter().filter(|(_, row)| is_erased(row)) {
         by_map.entry(map).or_default().push(ObjectWrite::Erase { id: row.id, sealed: row.sealed });
     }
     let group = |(map, writes)| ObjectGroup { view: MapView { map, generation }, writes, subjects: Vec::new() };
-    Ok(Removal { groups: by_map.into_iter().map(group).collect(), next })
+    Ok(RemovalStep { groups: by_map.into_iter().map(group).collect(), next })
 }
 
 #[cfg(test)]
@@ -204,8 +217,10 @@ mod tests {
             row(4, Some(ID), &under(3)),
         ];
         let current = |id, version| SubjectClaim::Current { id, version };
-        assert_eq!(claims_of(&rows), [current(other, 1), current(ID, 3)]);
+        assert_eq!(claims_of(&rows).unwrap(), [current(other, 1), current(ID, 3)]);
         assert_eq!(subjects_of(&rows), [other, ID]);
+        let mixed = [row(1, Some(ID), &under(3)), row(4, Some(ID), &under(1))];
+        assert!(claims_of(&mixed).is_none(), "an erasure came between");
     }
 
     #[test]
@@ -213,6 +228,15 @@ mod tests {
         assert_eq!(key_row(ID, 1, 1, vec![1, 0, 0, 1, 2, 9]).key, [0, 0, 0, 1, 2]);
         let erased = erased_row(&ObjectRow { created: 9, ..key_row(ID, 1, 1, vec![1, 0, 0, 0, 2]) }, 5);
         assert_eq!((erased.version, erased.key, erased.sealed.len()), (2, [0; 5], 0));
-        assert_eq!((erased.created, erased.updated, erased.expires), (9, 9, Some(PENDING)));
+        assert_eq!((erased.created, erased.updated), (9, 9));
+    }
+
+    #[test]
+    fn an_unfinished_erasure_keeps_its_version() {
+        let ObjectWrite::Add(first) = unfinished(ID, 2, 7, None) else { panic!("the first one is added") };
+        assert_eq!((first.version, unfinished_version(&first)), (1, 2));
+        let ObjectWrite::Replace(next) = unfinished(ID, 4, 9, Some(&first)) else { panic!("a later one replaces") };
+        assert_eq!((next.version, next.created, unfinished_version(&next)), (2, 7, 4));
+        assert_eq!(unfinished_version(&row(1, None, b"of another form")), 0);
     }
 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use sealwire_apps::{Control, MapState, MapStates};
 use sealwire_store::{
-    ControlStore as _, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, Page, SECONDS_MAX,
+    ControlStore as _, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, Page,
     StoreError, SubjectId, Sweep, TokenId, TokenStore,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apps::jittered;
-use crate::subjects::{Removal, finished, removal};
+use crate::subjects::{removal_step, unfinished_version};
 use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
 
 /// Name of the lease.
@@ -33,8 +33,8 @@ const RECORD_PERIOD: Duration = Duration::from_secs(60);
 const CLOCK_MARGIN_S: u64 = 60;
 /// Most rows of one statement.
 const BATCH_ROWS_MAX: usize = 1_000;
-/// Erased subjects of one page.
-const PENDING_TOGETHER: usize = 100;
+/// Marks of unfinished erasures on one page.
+const MARKS_PER_PAGE: usize = 100;
 /// Time that the sweep leaves to others, as a multiple of the time it took.
 const REST: u32 = 9;
 /// Longest rest after a batch: the lease must not run out.
@@ -182,6 +182,7 @@ impl<L: Ledger> Sweeper<L> {
         let mut states = MapStates::default();
         self.check(&mut states).await?;
         let mut checked = Instant::now();
+        self.sweep_erasures(&mut states, &mut checked).await?;
         for rows in self.rows.clone() {
             let mut map = None;
             while let Some(next) = rows.next_map(map).await? {
@@ -191,51 +192,86 @@ impl<L: Ledger> Sweeper<L> {
                 map = Some(next);
             }
         }
-        self.sweep_subjects(&mut states, &mut checked).await
+        Ok(())
     }
 
-    /// Removes the objects of erased subjects that the request left.
-    async fn sweep_subjects(&mut self, states: &mut MapStates, checked: &mut Instant) -> Result<(), End> {
+    /// Finishes the erasures of subjects that a request left.
+    async fn sweep_erasures(&mut self, states: &mut MapStates, checked: &mut Instant) -> Result<(), End> {
         let [_, SweptRows::Objects(store)] = self.rows.clone() else { return Ok(()) };
         let mut map = None;
         while let Some(next) = store.next_object_map(map).await? {
             map = Some(next);
-            if next == MapId::of_subjects(next.app) {
-                self.sweep_pending(&*store, next, states, checked).await?;
+            if next != MapId::of_erasures(next.app) {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let view = MapView { map: next, generation: states.generation() };
+                let page = store.list_objects(view, &Filter::default(), after, MARKS_PER_PAGE).await?;
+                for mark in page.found {
+                    let mut rows = 0;
+                    let end = self.finish_erasure(&*store, next, &mark, (states, checked), &mut rows).await;
+                    self.record(SweepAction::Erased, next, &(None, None), &mut rows);
+                    end?;
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
             }
         }
         Ok(())
     }
 
-    async fn sweep_pending(
+    /// Removes the objects of an erased subject, and then the mark. Adds their number to `rows`.
+    async fn finish_erasure(
         &mut self,
         store: &dyn ObjectStore,
         map: MapId,
-        states: &mut MapStates,
-        checked: &mut Instant,
+        mark: &ObjectRow,
+        (states, checked): (&mut MapStates, &mut Instant),
+        rows: &mut u64,
     ) -> Result<(), End> {
-        let filter = Filter { expired_before: Some(SECONDS_MAX), ..Filter::default() };
-        let (mut after, mut rows) = (None, 0);
+        let (subject, version) = ((map.app, SubjectId(mark.id.0)), unfinished_version(mark));
+        let mut after = None;
         loop {
-            let begun = Instant::now();
-            let view = MapView { map, generation: states.generation() };
-            let page = store.list_objects(view, &filter, after, PENDING_TOGETHER).await?;
-            for row in page.found {
-                rows += erase_subject(store, view, &row, (self.clock)()).await?;
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-            self.rest((begun.elapsed() * REST).min(REST_MAX)).await?;
             if checked.elapsed() >= CHECK_PERIOD {
                 self.check(states).await?;
                 *checked = Instant::now();
             }
+            let begun = Instant::now();
+            let step = removal_step(store, states.generation(), subject, version, after, self.page_rows()).await?;
+            let count = step.groups.iter().map(|group| group.writes.len() as u64).sum::<u64>();
+            for result in store.write_objects((self.clock)(), step.groups).await {
+                result?;
+            }
+            self.ledger.count(SweepAction::Erased, count);
+            *rows += count;
+            self.rest(self.pace(count, begun.elapsed())).await?;
+            after = step.next;
+            if after.is_none() {
+                break;
+            }
         }
-        self.ledger.count(SweepAction::Erased, rows);
-        self.record(SweepAction::Erased, map, &(None, None), &mut rows);
+        let writes = vec![ObjectWrite::Delete { id: mark.id, version: Some(mark.version) }];
+        let view = MapView { map, generation: states.generation() };
+        let group = ObjectGroup { view, writes, subjects: Vec::new() };
+        for result in store.write_objects((self.clock)(), vec![group]).await {
+            // A conflict is another erasure of the subject, which the next sweep finishes.
+            result?;
+        }
         Ok(())
+    }
+
+    /// Returns the number of rows of one statement.
+    fn page_rows(&self) -> usize {
+        usize::try_from(self.options.rows_per_s / 5).unwrap_or(usize::MAX).clamp(1, BATCH_ROWS_MAX)
+    }
+
+    /// Returns the rest after a statement that looked at so many rows and took this time.
+    fn pace(&self, rows: u64, took: Duration) -> Duration {
+        let pace = Duration::from_secs_f64(rows as f64 / self.options.rows_per_s as f64);
+        pace.max(took * REST).min(REST_MAX)
     }
 
     /// Takes or extends the lease, and reads the states of maps if they changed.
@@ -265,7 +301,7 @@ impl<L: Ledger> Sweeper<L> {
         checked: &mut Instant,
     ) -> Result<(), End> {
         let (mut after, mut rows, mut recorded) = (None, 0, Instant::now());
-        let limit = usize::try_from(self.options.rows_per_s / 5).unwrap_or(usize::MAX).clamp(1, BATCH_ROWS_MAX);
+        let limit = self.page_rows();
         let mut names = (None, None);
         let end = loop {
             if checked.elapsed() >= CHECK_PERIOD {
@@ -291,8 +327,7 @@ impl<L: Ledger> Sweeper<L> {
             }
             // A store without an index looks at all rows of a page to find those that are due.
             let looked = if page.next.is_some() { limit as u64 } else { page.found };
-            let pace = Duration::from_secs_f64(looked as f64 / self.options.rows_per_s as f64);
-            if let Err(end) = self.rest(pace.max(begun.elapsed() * REST).min(REST_MAX)).await {
+            if let Err(end) = self.rest(self.pace(looked, begun.elapsed())).await {
                 break Err(end);
             }
             after = page.next;
@@ -312,28 +347,6 @@ impl<L: Ledger> Sweeper<L> {
             self.ledger.record(&Swept { action, map, app, collection, rows });
         }
     }
-}
-
-/// Removes the objects of an erased subject, whose row is `key`. Returns their number.
-async fn erase_subject(store: &dyn ObjectStore, view: MapView, key: &ObjectRow, now: u64) -> Result<u64, StoreError> {
-    let (subject, mut after, mut count) = ((view.map.app, SubjectId(key.id.0)), None, 0);
-    loop {
-        let Removal { groups, next } =
-            removal(store, view.generation, subject, key.version, after, BATCH_ROWS_MAX / 2).await?;
-        count += groups.iter().map(|group| group.writes.len() as u64).sum::<u64>();
-        for result in store.write_objects(now, groups).await {
-            result?;
-        }
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
-    let done = ObjectGroup { view, writes: vec![finished(subject.1)], subjects: Vec::new() };
-    for result in store.write_objects(now, vec![done]).await {
-        result?;
-    }
-    Ok(count)
 }
 
 /// Names of an app and a collection, if they are known.

@@ -52,6 +52,8 @@ pub struct CancelToken {
     mask: OnceLock<Box<str>>,
     /// The data subjects whose objects the request concerns.
     subjects: Mutex<BTreeSet<[u8; 16]>>,
+    /// Version and creation time of the key of a data subject that the request erases.
+    erases: Mutex<Option<(u64, u64)>>,
 }
 
 impl CancelToken {
@@ -107,8 +109,18 @@ impl CancelToken {
         self.mask.get().map(|mask| &**mask)
     }
 
+    /// Notes the version and the creation time of the key of a data subject, before it is erased.
+    pub fn note_erasure(&self, version: u64, created: u64) {
+        *self.erases.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, created));
+    }
+
+    /// Returns the version and the creation time of the key that the request erases.
+    pub fn erasure(&self) -> Option<(u64, u64)> {
+        *self.erases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes data subjects whose objects the request reads or writes.
-    pub fn concerns(&self, subjects: impl IntoIterator<Item = [u8; 16]>) {
+    pub fn note_subjects(&self, subjects: impl IntoIterator<Item = [u8; 16]>) {
         self.subjects.lock().unwrap_or_else(PoisonError::into_inner).extend(subjects);
     }
 

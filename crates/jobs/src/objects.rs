@@ -5,9 +5,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use sealwire_store::{
-    MapId, ObjectGroup, ObjectRow, ObjectStore, ObjectWriter, ObjectsWritten, StoreError, WriteThrottle,
-};
+use sealwire_store::{MapId, ObjectGroup, ObjectStore, ObjectWriter, ObjectsWritten, StoreError, WriteThrottle};
 use tokio::time::Instant;
 
 use crate::error::CallFailure;
@@ -67,8 +65,7 @@ impl Objects {
     ///
     /// The store's error; [`CallFailure::StoreBehind`]; [`CallFailure::Stopped`] at the deadline.
     pub async fn write(&self, group: ObjectGroup, deadline: Instant) -> Result<ObjectsWritten, CallFailure> {
-        let rows = group.writes.len() + group.subjects.len();
-        let bytes = group.rows().map(ObjectRow::bytes).sum();
+        let (rows, bytes) = (group.len(), group.bytes());
         let came = Instant::now();
         let permit = self.throttle.reserve(rows, bytes, Some(deadline)).await.map_err(|refusal| {
             self.metrics.refused(RefusalReason::Storage);

@@ -26,9 +26,10 @@ pub use control::{
 };
 pub use memory::MemoryStore;
 pub use objects::{
-    CLAUSE_TERMS_MAX, Clause, GROUP_WRITES_MAX, MapView, Matches, ObjectChanges, ObjectConflict, ObjectGroup, ObjectId,
-    ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, SUBJECTS_COLLECTION,
-    SubjectClaim, SubjectId, Term, apply_group, apply_put, apply_sweep, archived, check_fence, matching,
+    CLAUSE_TERMS_MAX, Clause, ERASURES_COLLECTION, GROUP_WRITES_MAX, MapView, Matches, ObjectChanges, ObjectConflict,
+    ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, QUERY_CLAUSES_MAX,
+    QUERY_STATEMENTS_MAX, SUBJECTS_COLLECTION, SubjectClaim, SubjectId, Term, apply_group, apply_put, apply_sweep,
+    archived, check_fence, matching,
 };
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
 pub use tokens::{

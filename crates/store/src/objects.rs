@@ -25,6 +25,9 @@ pub const GROUP_WRITES_MAX: usize = 500;
 /// Number of the collection whose map holds the keys of an app's data subjects. No real collection gets it.
 pub const SUBJECTS_COLLECTION: u32 = i32::MAX as u32;
 
+/// Number of the collection whose map holds the unfinished erasures of an app. No real collection gets it.
+pub const ERASURES_COLLECTION: u32 = SUBJECTS_COLLECTION - 1;
+
 /// Maximum number of terms in a [`Clause`].
 pub const CLAUSE_TERMS_MAX: usize = 64;
 
@@ -53,6 +56,13 @@ impl MapId {
     pub fn of_subjects(app: u32) -> Self {
         Self { app, collection: SUBJECTS_COLLECTION }
     }
+
+    /// Returns the map that holds the unfinished erasures of an app: a row per subject with objects that are to be
+    /// removed. The id of a row is that of the subject's key.
+    #[must_use]
+    pub fn of_erasures(app: u32) -> Self {
+        Self { app, collection: ERASURES_COLLECTION }
+    }
 }
 
 /// A condition of an [`ObjectGroup`] on the key of a data subject.
@@ -67,6 +77,8 @@ pub enum SubjectClaim {
     },
     /// The group adds a key to a subject that has none. Its version is odd, and one above the stored one.
     New(ObjectRow),
+    /// The group replaces a key by an empty row. Its version is even, and one above the stored one.
+    Erased(ObjectRow),
 }
 
 impl SubjectClaim {
@@ -75,7 +87,16 @@ impl SubjectClaim {
     pub fn row_id(&self) -> ObjectId {
         match self {
             Self::Current { id, .. } => id.row(),
-            Self::New(row) => row.id,
+            Self::New(row) | Self::Erased(row) => row.id,
+        }
+    }
+
+    /// Returns the row that the claim writes, if it writes one.
+    #[must_use]
+    pub fn row(&self) -> Option<&ObjectRow> {
+        match self {
+            Self::Current { .. } => None,
+            Self::New(row) | Self::Erased(row) => Some(row),
         }
     }
 }
@@ -220,13 +241,31 @@ pub struct ObjectGroup {
 }
 
 impl ObjectGroup {
-    /// Returns the row of each new subject key and of each object that the group writes.
+    /// Returns the row of each subject key and of each object that the group writes.
     pub fn rows(&self) -> impl Iterator<Item = &ObjectRow> {
-        let new = self.subjects.iter().filter_map(|claim| match claim {
-            SubjectClaim::New(row) => Some(row),
-            SubjectClaim::Current { .. } => None,
+        self.subjects.iter().filter_map(SubjectClaim::row).chain(self.writes.iter().filter_map(ObjectWrite::row))
+    }
+
+    /// Returns the number of writes and claims.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.writes.len() + self.subjects.len()
+    }
+
+    /// Returns true if the group has neither writes nor claims.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Estimates the bytes that the group takes in memory or on a connection.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let compared = self.writes.iter().map(|write| match write {
+            ObjectWrite::Erase { sealed, .. } => sealed.len(),
+            _ => 0,
         });
-        new.chain(self.writes.iter().filter_map(ObjectWrite::row))
+        64 * self.len() + self.rows().map(ObjectRow::bytes).sum::<usize>() + compared.sum::<usize>()
     }
 }
 

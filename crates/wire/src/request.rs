@@ -227,7 +227,10 @@ pub fn subjects(out: &mut Vec<u8>, msgid: u32, call: &SubjectsCall<'_>) {
     match call.ask {
         SubjectsOperation::Find => {}
         SubjectsOperation::Export { after, limit } => page(&mut map, after, limit),
-        SubjectsOperation::Erase { before } => map.number("before", before),
+        SubjectsOperation::Erase { version, created } => {
+            map.number("version", version);
+            map.number("created", created);
+        }
     }
 }
 

@@ -30,7 +30,8 @@ fn what_is_not_granted_is_missing() {
     let grants = Grants::of([
         role("relay", vec![grant(&["encrypt", "tokenize"], &["shop"], &["people", "cards"], false)]),
         role("support", vec![grant(&["decrypt", "detokenize"], &["shop"], &["people"], true)]),
-        role("lister", vec![grant(&["apps.*", "collections.list"], &["*"], &["people"], false)]),
+        role("lister", vec![grant(&["apps.*", "collections.list", "subjects.*"], &["*"], &["people"], false)]),
+        role("privacy", vec![grant(&["subjects.*"], &["shop"], &["*"], false)]),
         role("owner", vec![grant(&["apps.rotate", "collections.*"], &["shop"], &["*"], false)]),
         role("empty", vec![]),
     ]);
@@ -55,6 +56,8 @@ fn what_is_not_granted_is_missing() {
         // The operation applies to all collections of an app: a grant on some collections is not enough.
         ("collections.list", shop, None, None, Ok("owner")),
         ("collections.list", other, None, None, Err(Collection)),
+        ("subjects.export", shop, None, None, Ok("privacy")),
+        ("subjects.export", other, None, None, Err(Collection)),
         ("collections.create", shop, Some("any"), None, Ok("owner")),
         ("collections.create", other, Some("any"), None, Err(App)),
         ("apps.rotate", other, None, None, Ok("lister")),
@@ -357,11 +360,12 @@ fn model<'r>(
     let text = operation.name();
     let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
         || ["roles.", "principals.", "root.", "kek."].iter().any(|group| text.starts_with(group));
-    let with_collection = text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.");
+    let all_collections = text == "collections.list" || text.starts_with("subjects.");
+    let of_collection = text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.");
     let grants = roles.iter().flat_map(|role| role.grants());
     let permits = |grant: &&Grant| {
         reaches(&grant.apps, app, whole)
-            && (!with_collection || reaches(&grant.collections, collection, text == "collections.list"))
+            && (!all_collections && !of_collection || reaches(&grant.collections, collection, all_collections))
             && (reason || !grant.reason)
     };
     let grants = grants.filter(|grant| grant.operations.contains(operation)).filter(permits);

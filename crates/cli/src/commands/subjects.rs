@@ -1,6 +1,6 @@
 //! `subjects`: what is stored about a person, who has read it, and its erasure.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
@@ -8,8 +8,6 @@ use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
 use sealwire_client::{Client, SubjectErased, SubjectName, SubjectObjects, SubjectTarget};
 use serde_json::json;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::audit::{self, AuditSource};
 use super::connect::ConnectArgs;
@@ -164,8 +162,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         SubjectsCommand::Accesses { named, trail, json, common } => accesses(&named.read()?, trail, *json, common),
         SubjectsCommand::Erase { named, yes: true, json, common } => {
             let name = named.read()?;
-            let erased =
-                common.run(async |client| erase(&client, common.target(SubjectName::Name(&name)), None).await)?;
+            let erased = common.run(async |client| {
+                let target = common.target(SubjectName::Name(&name));
+                // By version, so that a repeated request does not erase a person who comes back meanwhile.
+                let version = client.subjects_find(target).await?.version;
+                erase(&client, target, version, None).await
+            })?;
             tell(&erased, *json);
             Ok(())
         }
@@ -183,7 +185,7 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
         return Ok(());
     }
     let state = match (found.known, found.erased) {
-        (true, _) => "objects can name it".to_owned(),
+        (true, _) => "known".to_owned(),
         (false, Some(erased)) => format!("erased at {erased}, in seconds since 1970-01-01 UTC"),
         (false, None) => "no object was ever added under this name".to_owned(),
     };
@@ -194,10 +196,12 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
 fn export(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
         let mut out = BufWriter::new(std::io::stdout());
-        let (target, mut after) = (common.target(SubjectName::Name(name)), None::<String>);
+        let (target, mut after, mut failed) = (common.target(SubjectName::Name(name)), None::<String>, 0);
         loop {
             let page = client.subjects_export(target, after.as_deref(), None).await?;
-            let SubjectObjects { collection, objects, next, .. } = page;
+            let SubjectObjects { collection, objects, unreadable, next, .. } = page;
+            failed += unreadable.len();
+            unreadable.iter().for_each(|id| eprintln!("{collection}: {id} does not open"));
             for object in &objects {
                 let line = json_line(object)?;
                 // The line is a map, of which the collection becomes the first key.
@@ -206,7 +210,8 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
             }
             after = next;
             if after.is_none() {
-                return Ok(out.flush()?);
+                out.flush()?;
+                return if failed == 0 { Ok(()) } else { Err(format!("{failed} objects do not open").into()) };
             }
         }
     })
@@ -220,13 +225,18 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
     Ok(())
 }
 
-/// Repeats the request until no object is left.
-async fn erase(client: &Client, target: SubjectTarget<'_>, before: Option<u64>) -> Result<SubjectErased, Failure> {
+/// Erases a key of at most `version`, made at or before `created`, and repeats the request until no object is left.
+async fn erase(
+    client: &Client,
+    target: SubjectTarget<'_>,
+    version: u64,
+    created: Option<u64>,
+) -> Result<SubjectErased, Failure> {
     let mut all = SubjectErased::default();
     while !all.done {
-        let SubjectErased { id, erased, objects, done, generation } = client.subjects_erase(target, before).await?;
-        let (erased, objects) = (all.erased || erased, all.objects + objects);
-        all = SubjectErased { id, erased, objects, done, generation };
+        let found = client.subjects_erase(target, Some(version), created).await?;
+        let (erased, objects) = (all.erased || found.erased, all.objects + found.objects);
+        all = SubjectErased { erased, objects, ..found };
     }
     Ok(all)
 }
@@ -236,30 +246,63 @@ fn tell(erased: &SubjectErased, as_json: bool) {
     match (as_json, erased) {
         (true, _) => println!("{}", json!({"id": id, "erased": erased, "objects": objects})),
         (false, true) => println!("{id}: erased, {objects} objects removed"),
-        (false, false) => println!("{id}: had no key, {objects} objects removed"),
+        (false, false) => println!("{id}: no key to erase, {objects} objects removed"),
+    }
+}
+
+/// An erasure that an audit trail knows.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KnownErasure {
+    id: String,
+    /// Version and creation time of the key that was erased.
+    version: u64,
+    created: u64,
+}
+
+impl KnownErasure {
+    /// Returns the erasure of a record, whatever its outcome: a request that failed later had erased the key, or was about
+    /// to. A request that found no key is none.
+    fn of(record: RecordView) -> Option<Self> {
+        let change = record.change?;
+        let number = |name: &str| change.get(name)?.as_u64();
+        let (version, created) = (number("key_version")?, number("key_created")?);
+        Some(Self { id: record.subjects.into_iter().next()?, version, created })
     }
 }
 
 fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let filter = Filter {
-        app: Some(common.app.clone()),
-        method: Some("subjects.erase".to_owned()),
-        outcome: Some("ok".to_owned()),
-        ..Filter::default()
-    };
-    let records: Vec<RecordView> = audit::selected(&trail.source(), &filter)?;
-    // A person who was added again after an erasure stays: only keys from before the last erasure go.
-    let mut ids: BTreeMap<String, u64> = BTreeMap::new();
-    for record in records {
-        let time = OffsetDateTime::parse(&record.time, &Rfc3339)?.unix_timestamp();
-        ids.extend(record.subjects.into_iter().map(|id| (id, u64::try_from(time).unwrap_or(0))));
-    }
+    let (app, method) = (Some(common.app.clone()), Some("subjects.erase".to_owned()));
+    let records = audit::selected(&trail.source(), &Filter { app, method, ..Filter::default() })?;
+    let known: BTreeSet<KnownErasure> = records.into_iter().filter_map(KnownErasure::of).collect();
     common.run(async |client| {
-        for (id, time) in &ids {
-            tell(&erase(&client, common.target(SubjectName::Id(id)), Some(*time)).await?, as_json);
+        for KnownErasure { id, version, created } in &known {
+            let target = common.target(SubjectName::Id(id));
+            tell(&erase(&client, target, *version, Some(*created)).await?, as_json);
         }
         Ok(())
     })?;
-    eprintln!("{} erasures of this trail repeated", ids.len());
+    eprintln!("{} erasures of app {} in this trail", known.len(), common.app);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_erasure_is_known_by_the_key_that_it_removed() {
+        let record = |outcome: &str, change: serde_json::Value| RecordView {
+            outcome: Some(outcome.to_owned()),
+            subjects: vec!["ab".to_owned()],
+            change: change.as_object().cloned(),
+            ..RecordView::default()
+        };
+        let key = json!({"key_version": 3, "key_created": 7});
+        let known = || Some(KnownErasure { id: "ab".to_owned(), version: 3, created: 7 });
+        assert_eq!(KnownErasure::of(record("ok", key.clone())), known());
+        assert_eq!(KnownErasure::of(record("deadline_exceeded", key.clone())), known());
+        assert_eq!(KnownErasure::of(record("ok", json!({"key_version": 3}))), None);
+        assert_eq!(KnownErasure::of(record("ok", serde_json::Value::Null)), None);
+        assert_eq!(KnownErasure::of(RecordView { subjects: Vec::new(), ..record("ok", key) }), None);
+    }
 }

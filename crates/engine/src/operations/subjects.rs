@@ -7,13 +7,13 @@ use sealwire_access::ValueVisibility;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
-use sealwire_jobs::field_errors::FieldProblem;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
 use sealwire_store::{
-    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, SCAN_BYTES, SubjectId,
+    ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
+    SCAN_BYTES, SubjectClaim, SubjectId,
 };
 use sealwire_wire::{Object, SubjectErased, SubjectFound, SubjectName, SubjectObjects, SubjectsOperation};
 use tokio::time::Instant;
@@ -23,12 +23,14 @@ use crate::apps::{Apps, CachedApp};
 use crate::frame_text::FrameText;
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun};
-use crate::subjects::{ReadableRow, Removal, StoredSubject, StoredSubjects, erased_row, finished, removal};
+use crate::subjects::{
+    ReadableRow, RemovalStep, StoredSubject, StoredSubjects, erased_row, removal_step, unfinished, unfinished_version,
+};
 
 /// Objects on a page that names no limit.
 const PAGE_DEFAULT: usize = 100;
 /// Objects that one step of an erasure removes.
-const REMOVED_TOGETHER: usize = 500;
+const REMOVED_PER_STEP: usize = 500;
 /// Steps of one `subjects.erase`. What is left is for the next request, or for the sweep.
 const STEPS_MAX: usize = 64;
 /// Attempts to erase a key that other requests change at the same time.
@@ -48,7 +50,21 @@ enum NamedSubject {
 enum Request {
     Find,
     Export { after: Option<FrameText>, limit: usize },
-    Erase { before: Option<u64> },
+    Erase(ErasedKey),
+}
+
+/// The key that a request erases: one of at most this version, made at or before this time. `None`: any.
+#[derive(Clone, Copy)]
+struct ErasedKey {
+    version: Option<u64>,
+    created: Option<u64>,
+}
+
+impl ErasedKey {
+    fn covers(self, row: &ObjectRow) -> bool {
+        self.version.is_none_or(|version| row.version <= version)
+            && self.created.is_none_or(|created| row.created <= created)
+    }
 }
 
 impl SubjectsRequest {
@@ -66,7 +82,7 @@ impl SubjectsRequest {
                 after: after.map(|after| FrameText::new(frame, after)),
                 limit: limit.map_or(PAGE_DEFAULT, |limit| limit as usize),
             },
-            SubjectsOperation::Erase { before } => Request::Erase { before },
+            SubjectsOperation::Erase { version, created } => Request::Erase(ErasedKey { version, created }),
         };
         Self { subject, ask }
     }
@@ -80,7 +96,7 @@ impl Operation for SubjectsRequest {
     fn fields_max(&self, _: MessageSize) -> u64 {
         match self.ask {
             Request::Export { limit, .. } => limit as u64 * sealwire_wire::PROPERTIES_MAX as u64,
-            Request::Find | Request::Erase { .. } => 1,
+            Request::Find | Request::Erase(_) => 1,
         }
     }
 
@@ -96,7 +112,7 @@ impl Operation for SubjectsRequest {
                 let after = after.map(|after| cursor(app.number, after.as_str())).transpose()?;
                 SubjectTask::Export { after, limit }
             }
-            Request::Erase { before } => SubjectTask::Erase { before },
+            Request::Erase(key) => SubjectTask::Erase(key),
         };
         Ok(Plan::Store(Box::new(SubjectsPlan { generation, app, id, task })))
     }
@@ -106,7 +122,8 @@ impl Operation for SubjectsRequest {
 fn cursor(app: u32, text: &str) -> Result<(MapId, ObjectId), CallFailure> {
     let parse = || {
         let (collection, id) = text.split_once('.')?;
-        Some((MapId { app, collection: collection.parse().ok()? }, parse_id(id)?))
+        let collection = collection.parse().ok().filter(|collection| *collection < ERASURES_COLLECTION)?;
+        Some((MapId { app, collection }, parse_id(id)?))
     };
     parse().ok_or(CallFailure::Param { name: "after", rule: "must be the next of the page before" })
 }
@@ -127,7 +144,7 @@ struct SubjectsPlan {
 enum SubjectTask {
     Find,
     Export { after: Option<(MapId, ObjectId)>, limit: usize },
-    Erase { before: Option<u64> },
+    Erase(ErasedKey),
 }
 
 impl StorePlan for SubjectsPlan {
@@ -142,10 +159,10 @@ impl StorePlan for SubjectsPlan {
         let mut run = SubjectsRun { generation, app, id, objects, admission, cancel, deadline };
         Box::pin(async move {
             run.cancel.plan_under(generation);
-            run.cancel.concerns([id.0]);
+            run.cancel.note_subjects([id.0]);
             match task {
                 SubjectTask::Find => run.find().await?.encode(out),
-                SubjectTask::Erase { before } => run.erase(before).await?.encode(out),
+                SubjectTask::Erase(key) => run.erase(key).await?.encode(out),
                 SubjectTask::Export { after, limit } => run.export(after, limit).await?.encode(out),
             }
             if out.len() > reply_bytes_max { Err(CallFailure::ReplyTooLarge { reply_bytes_max }) } else { Ok(()) }
@@ -165,14 +182,14 @@ struct SubjectsRun<'a> {
 }
 
 impl SubjectsRun<'_> {
-    /// Returns the map of subject keys, as requests to the store name it.
-    fn view(&self) -> MapView {
-        MapView { map: MapId::of_subjects(self.app.number), generation: self.generation }
+    /// Returns a map of the app, as requests to the store name it.
+    fn view(&self, map: fn(u32) -> MapId) -> MapView {
+        MapView { map: map(self.app.number), generation: self.generation }
     }
 
-    /// Returns the row of the subject's key.
-    async fn key_row(&self) -> Result<Option<ObjectRow>, CallFailure> {
-        let (view, now, ids) = (self.view(), now(), [self.id.row()]);
+    /// Returns the subject's row in a map.
+    async fn row(&self, map: fn(u32) -> MapId) -> Result<Option<ObjectRow>, CallFailure> {
+        let (view, now, ids) = (self.view(map), now(), [self.id.row()]);
         let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
         Ok(self.objects.read(view.map, ask).await?.pop().flatten())
     }
@@ -184,23 +201,25 @@ impl SubjectsRun<'_> {
 
     async fn find(&mut self) -> Result<SubjectFound, CallFailure> {
         self.take_turn().await?;
-        let row = self.key_row().await?;
-        let known = row.as_ref().is_some_and(|row| StoredSubject::new(row.clone()).has_key());
+        let row = self.row(MapId::of_subjects).await?;
+        let version = row.as_ref().map_or(0, |row| row.version);
+        let known = version % 2 == 1;
         // The row of an erased subject was changed last when it was erased.
         let erased = row.filter(|_| !known).map(|row| row.updated);
         self.cancel.did(1, u64::from(!known));
-        Ok(SubjectFound { id: subject_text(self.id), known, erased, generation: self.generation })
+        Ok(SubjectFound { id: subject_text(self.id), known, version, erased, generation: self.generation })
     }
 
     async fn export(&mut self, after: Option<(MapId, ObjectId)>, limit: usize) -> Result<SubjectObjects, CallFailure> {
-        let key = self.key_row().await?.map(StoredSubject::new);
-        let keys: StoredSubjects = key.map(|key| (self.id, Arc::new(key))).into_iter().collect();
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(4 * SCAN_BYTES))?;
         let (generation, app, id) = (self.generation, self.app.number, self.id);
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store.subject_objects(generation, app, id, after, limit).await
         };
-        let page = self.objects.sweep(self.view().map, ask).await?;
+        let page = self.objects.sweep(self.view(MapId::of_subjects).map, ask).await?;
+        // After the objects, so that none is returned once an erasure has its response.
+        let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
+        let keys: StoredSubjects = key.map(|key| (self.id, Arc::new(key))).into_iter().collect();
         let Some(first) = page.first().map(|(map, _)| *map) else {
             self.take_turn().await?;
             return Ok(SubjectObjects { generation, ..SubjectObjects::default() });
@@ -209,20 +228,27 @@ impl SubjectsRun<'_> {
         let next = of_first.last().map(|(map, row)| format!("{}.{}", map.collection, id_text(row.id)));
         let rows: Vec<ReadableRow> = of_first.into_iter().filter_map(|(_, row)| ReadableRow::of(row, &keys)).collect();
         // A collection without a name was deleted, and its objects wait for the sweep.
-        let (collection, objects) = match self.app.objects_of_number(first.collection) {
+        let (collection, opened) = match self.app.objects_of_number(first.collection) {
             Some((name, collection)) => (name.to_owned(), self.opened(Arc::clone(collection), rows).await?),
             None => (String::new(), Vec::new()),
         };
-        self.cancel.did(objects.len() as u64, 0);
-        Ok(SubjectObjects { collection, objects, next, generation })
+        let (mut objects, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        for object in opened {
+            match object {
+                Ok(object) => objects.push(object),
+                Err(id) => unreadable.push(id),
+            }
+        }
+        self.cancel.did((objects.len() + unreadable.len()) as u64, unreadable.len() as u64);
+        Ok(SubjectObjects { collection, objects, unreadable, next, generation })
     }
 
-    /// Opens rows in any state, and returns all their values in the clear.
+    /// Opens rows in any state, and returns all their values in the clear, or the id of an object that does not open.
     async fn opened(
         &mut self,
         collection: Arc<ObjectCollection>,
         rows: Vec<ReadableRow>,
-    ) -> Result<Vec<Object>, CallFailure> {
+    ) -> Result<Vec<Result<Object, String>>, CallFailure> {
         let disclosed_property = |property: &sealwire_objects::Property| {
             let disclosure = self.app.role_masks().disclosure(ValueVisibility::Clear, &collection.token_keys)?;
             let (number, name) = (property.number, property.name.as_str().to_owned());
@@ -235,22 +261,20 @@ impl SubjectsRun<'_> {
             Ok(object(&row.row, disclosed(&collection, &opened, &mut properties)))
         };
         let kind = OperationKind::OPEN_OBJECTS;
-        let opened = each_sized(self.admission, kind, self.cancel, rows, ReadableRow::bytes, step).await?;
-        let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
-        opened.into_iter().map(|object: Result<Object, String>| object.map_err(failed)).collect()
+        each_sized(self.admission, kind, self.cancel, rows, ReadableRow::bytes, step).await
     }
 
-    async fn erase(&mut self, before: Option<u64>) -> Result<SubjectErased, CallFailure> {
+    async fn erase(&mut self, key: ErasedKey) -> Result<SubjectErased, CallFailure> {
         self.take_turn().await?;
-        let (version, erased) = self.erase_key(before).await?;
+        let (version, erased) = self.erase_key(key).await?;
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(2 * SCAN_BYTES))?;
         let (mut after, mut objects, mut done) = (None, 0, false);
         for _ in 0..STEPS_MAX {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
-                removal(&*store, generation, subject, version, after, REMOVED_TOGETHER).await
+                removal_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
             };
-            let Removal { groups, next } = self.objects.sweep(self.view().map, ask).await?;
+            let RemovalStep { groups, next } = self.objects.sweep(self.view(MapId::of_subjects).map, ask).await?;
             for group in groups {
                 let count = group.writes.len() as u64;
                 self.objects.write(group, self.deadline).await?;
@@ -259,38 +283,47 @@ impl SubjectsRun<'_> {
             }
             after = next;
             if after.is_none() {
+                self.finish(version).await?;
                 done = true;
                 break;
             }
         }
-        // The row of a key that stays is not an erased one.
-        if done && version > 0 && version % 2 == 0 {
-            self.write(finished(self.id)).await?;
-        }
-        Ok(SubjectErased { id: subject_text(self.id), erased, objects, done, generation: self.generation })
+        let (id, version) = (subject_text(self.id), version.saturating_sub(1));
+        Ok(SubjectErased { id, erased, version, objects, done, generation: self.generation })
     }
 
-    /// Removes the subject's key. From then on no engine opens an object of the subject. Returns the version up to which
+    /// Removes the subject's key. From then on no engine opens an object of the subject. Returns the version below which
     /// objects are to be removed, and whether a key was removed.
-    async fn erase_key(&mut self, before: Option<u64>) -> Result<(u64, bool), CallFailure> {
+    async fn erase_key(&mut self, key: ErasedKey) -> Result<(u64, bool), CallFailure> {
         for _ in 0..TRIES_MAX {
-            let Some(row) = self.key_row().await? else { return Ok((0, false)) };
-            if !StoredSubject::new(row.clone()).has_key() {
-                return Ok((row.version, false));
+            let Some(row) = self.row(MapId::of_subjects).await? else { return Ok((0, false)) };
+            let has_key = row.version % 2 == 1;
+            if !has_key || !key.covers(&row) {
+                return Ok((if has_key { row.version - 1 } else { row.version }, false));
             }
-            if before.is_some_and(|before| row.created > before) {
-                return Ok((row.version - 1, false));
-            }
-            if self.write(ObjectWrite::Replace(erased_row(&row, now()))).await? == ObjectsWritten::Done {
-                return Ok((row.version + 1, true));
+            let (now, next) = (now(), row.version + 1);
+            let found = self.row(MapId::of_erasures).await?;
+            // Noted first: the record of a request that is cut off from here on names the key, too.
+            self.cancel.note_erasure(row.version, row.created);
+            let mark = unfinished(self.id, next, now, found.as_ref());
+            let claim = SubjectClaim::Erased(erased_row(&row, now));
+            let group = ObjectGroup { view: self.view(MapId::of_erasures), writes: vec![mark], subjects: vec![claim] };
+            if self.objects.write(group, self.deadline).await? == ObjectsWritten::Done {
+                return Ok((next, true));
             }
         }
         Err(CallFailure::Internal("the key of a data subject changes too often"))
     }
 
-    async fn write(&self, write: ObjectWrite) -> Result<ObjectsWritten, CallFailure> {
-        let group = ObjectGroup { view: self.view(), writes: vec![write], subjects: Vec::new() };
-        self.objects.write(group, self.deadline).await
+    /// Removes the mark of an unfinished erasure, unless it is of a later one.
+    async fn finish(&self, version: u64) -> Result<(), CallFailure> {
+        let Some(mark) = self.row(MapId::of_erasures).await? else { return Ok(()) };
+        if unfinished_version(&mark) <= version {
+            let writes = vec![ObjectWrite::Delete { id: mark.id, version: Some(mark.version) }];
+            let group = ObjectGroup { view: self.view(MapId::of_erasures), writes, subjects: Vec::new() };
+            self.objects.write(group, self.deadline).await?;
+        }
+        Ok(())
     }
 }
 
@@ -303,7 +336,17 @@ mod tests {
         let id = "0193185c-5000-7123-8000-000000000001";
         let (map, object) = cursor(7, &format!("3.{id}")).unwrap();
         assert_eq!((map, id_text(object).as_str()), (MapId { app: 7, collection: 3 }, id));
-        for wrong in ["", ".", "3", "3.", &format!("-1.{id}"), &format!("x.{id}"), &format!("3.{id}0"), id] {
+        for wrong in [
+            "",
+            ".",
+            "3",
+            "3.",
+            &format!("-1.{id}"),
+            &format!("x.{id}"),
+            &format!("3.{id}0"),
+            id,
+            &format!("2147483647.{id}"),
+        ] {
             assert!(cursor(7, wrong).is_err(), "{wrong}");
         }
     }

@@ -9,7 +9,7 @@ use sealwire_store::{ControlStore as _, MemoryStore, ObjectRow, Row, TokenId};
 use sealwire_token::Format;
 
 use super::*;
-use crate::subjects::{erased_row, key_row};
+use crate::subjects::{erased_row, key_row, unfinished};
 
 const NOW: u64 = 1_000_000;
 
@@ -187,11 +187,13 @@ fn object_of(id: u128, subject: SubjectId, version: u64) -> ObjectRow {
 async fn an_interrupted_erasure_of_a_subject_is_finished() {
     let world = SweepWorld::new().await;
     let [erased, back, whole] = [1, 2, 3].map(|n| SubjectId([n; 16]));
-    let subjects = MapId::of_subjects(1);
+    let (subjects, marks) = (MapId::of_subjects(1), MapId::of_erasures(1));
     let key = |id: SubjectId, version| key_row(id, version, 1, if version % 2 == 1 { vec![1] } else { Vec::new() });
-    // The first subject was erased and has 1,200 objects left. The second one came back later.
-    let keys = [erased_row(&key(erased, 1), 1), erased_row(&key(back, 1), 1), key(whole, 1)];
+    let mark = |id, version| unfinished(id, version, 1, None).row().unwrap().clone();
+    // The first subject was erased and has 1,201 objects left. The second one was erased, too, and came back.
+    let keys = [erased_row(&key(erased, 1), 1), key(back, 3), key(whole, 1)];
     world.store.put_objects(&keys.map(|row| (subjects, row))).await.unwrap();
+    world.store.put_objects(&[mark(erased, 2), mark(back, 2)].map(|row| (marks, row))).await.unwrap();
     let mut rows: Vec<_> = (0..1_200).map(|n| ([KEPT, SHORT][n % 2], object_of(n as u128, erased, 1))).collect();
     rows.push((KEPT, ObjectRow { archived: Some(1), ..object_of(2_000, erased, 1) }));
     rows.push((KEPT, object_of(2_001, back, 1)));
@@ -204,11 +206,11 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
         let left = world.store.scan_objects(None, 5_000).await.unwrap();
         let ids: Vec<u128> = left.iter().map(|(_, row)| u128::from_be_bytes(row.id.0)).collect();
         assert_eq!(ids[..3], [2_002, 2_003, 2_004], "{round}");
-        let keys: Vec<_> = left[3..].iter().map(|(map, row)| (*map, row.version, row.expires)).collect();
-        assert_eq!(keys, [(subjects, 2, None), (subjects, 2, None), (subjects, 1, None)]);
+        let keys: Vec<_> = left[3..].iter().map(|(map, row)| (*map, row.version)).collect();
+        assert_eq!(keys, [(subjects, 2), (subjects, 3), (subjects, 1)]);
         assert_eq!(*world.book.counted.lock().unwrap(), 1_202);
     }
-    assert_eq!(world.records(), [(SweepAction::Erased, None, 1_202)]);
+    assert_eq!(world.records(), [(SweepAction::Erased, None, 1_201), (SweepAction::Erased, None, 1)]);
     // The keys go with their app, and not before.
     world.control.delete(&app(), Target::App, Duration::from_secs(3_600)).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
@@ -216,6 +218,32 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
     world.control.maintain(u64::MAX).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!(world.store.scan_objects(None, 100).await.unwrap().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_is_stopped_is_recorded_and_goes_on() {
+    let world = SweepWorld::new().await;
+    let (subject, marks) = (SubjectId([1; 16]), MapId::of_erasures(1));
+    let mark = unfinished(subject, 2, 1, None).row().unwrap().clone();
+    world.store.put_objects(&[(marks, mark)]).await.unwrap();
+    let rows: Vec<_> = (0..30).map(|n| (KEPT, object_of(n, subject, 1))).collect();
+    world.store.put_objects(&rows).await.unwrap();
+    // At this rate a statement removes ten rows, and then the sweep rests for a second.
+    let mut sweeper = world.sweeper("a", 50);
+    sweeper.options.rows_per_s = 50;
+    let stopped = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.drain.send(true).unwrap();
+    };
+    let (outcome, ()) = tokio::join!(sweeper.sweep(), stopped);
+    assert!(matches!(outcome, Err(End::Outcome(SweepOutcome::Stopped))));
+    let left = world.store.scan_objects(None, 100).await.unwrap().len() as u64;
+    assert!((2..31).contains(&left), "{left}");
+    assert_eq!(world.records(), [(SweepAction::Erased, None, 31 - left)]);
+    world.drain.send(false).unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.store.scan_objects(None, 100).await.unwrap().len(), 0);
+    assert_eq!(*world.book.counted.lock().unwrap(), 30);
 }
 
 #[tokio::test(start_paused = true)]

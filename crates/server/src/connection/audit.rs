@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_audit::Record;
+use sealwire_audit::{Change, Record};
 use sealwire_wire::Method;
 use tokio::time::Instant;
 
@@ -48,6 +48,10 @@ impl Connection {
         let RequestSummary { method, options, bytes, cancel, code, arrived } = summary;
         let (fields, errors) = cancel.map_or((0, 0), CancelToken::done);
         let subjects = cancel.map(CancelToken::subjects).unwrap_or_default();
+        let erasure = cancel.and_then(CancelToken::erasure);
+        let change = erasure.map(|(version, created)| {
+            [("key_version", Change::Number(version)), ("key_created", Change::Number(created))]
+        });
         let planned = cancel.and_then(CancelToken::planned_under);
         // A client can send as many of these as the network carries, since nothing is done for them.
         let is_refused = *code != CallCode::OK && planned.is_none();
@@ -60,7 +64,7 @@ impl Connection {
             reason: options.and_then(RequestOptions::reason),
             mask: cancel.and_then(CancelToken::shown_through),
             subjects: &subjects,
-            change: &[],
+            change: change.as_ref().map_or(&[], |change| &change[..]),
             fields,
             errors,
             bytes_in: *bytes as u64,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
 
-use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key};
+use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key, subject_key};
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
@@ -137,13 +137,26 @@ impl Database {
             inner,
             folder: folder.clone(),
         };
-        // Older layouts lack keyspaces only. No object of theirs names a subject.
+        // Older layouts lack keyspaces, and the entries of subjects.
         if layout != Some(LAYOUT) {
             let mut batch = database.batch();
+            database.index_subjects(&mut batch)?;
             batch.insert(&database.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
             batch.commit().map_err(failed)?;
         }
         Ok(database)
+    }
+
+    /// Adds an entry for each object that names a subject. A program of an older layout could copy such objects here.
+    fn index_subjects(&self, batch: &mut fjall::OwnedWriteBatch) -> Result<(), StoreError> {
+        for entry in self.snapshot().iter(&self.objects) {
+            let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
+            let (map, row) = self.decoded_object(&key, &value)?;
+            if let Some(subject) = row.subject {
+                batch.insert(&self.object_subjects, subject_key(map, subject, row.id), []);
+            }
+        }
+        Ok(())
     }
 
     /// Starts a batch of changes to any keyspace. They become durable and visible together.

@@ -59,9 +59,9 @@ pub(super) fn posting_key(map: MapId, term: Term, id: ObjectId) -> PostingKey {
 }
 
 /// The bytes `app u32 | subject 16 | collection u32 | id 16`.
-pub(super) type SubjectKey = [u8; 40];
+pub(super) type SubjectEntryKey = [u8; 40];
 
-pub(super) fn subject_key(map: MapId, subject: SubjectId, id: ObjectId) -> SubjectKey {
+pub(super) fn subject_key(map: MapId, subject: SubjectId, id: ObjectId) -> SubjectEntryKey {
     let mut key = [0; 40];
     key[..4].copy_from_slice(&map.app.to_be_bytes());
     key[4..20].copy_from_slice(&subject.0);
@@ -70,7 +70,7 @@ pub(super) fn subject_key(map: MapId, subject: SubjectId, id: ObjectId) -> Subje
     key
 }
 
-/// Returns the object of a subject key. Returns `None` if the length is wrong.
+/// Returns the object of a [`SubjectEntryKey`]. Returns `None` if the length is wrong.
 pub(super) fn subject_object(key: &[u8]) -> Option<(MapId, ObjectId)> {
     let (app, rest) = key.split_first_chunk()?;
     let (_, rest) = rest.split_first_chunk::<16>()?;

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use fjall::{KeyspaceCreateOptions, PersistMode};
 
 use super::*;
-use crate::embedded::keys::{object_key, posting_key, row_key, term_key};
+use crate::embedded::keys::{object_key, posting_key, row_key, subject_key, term_key};
 use sealwire_store::{
     Clause, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore as _, ObjectWrite,
-    ObjectsWritten, Term,
+    ObjectsWritten, SubjectId, Term,
 };
 
 const MAP: MapId = MapId { app: 1, collection: 2 };
@@ -147,6 +147,29 @@ async fn older_layouts_are_upgraded() {
         let (layout, names) = layout(folder.path());
         // A program that knows only an older layout rejects this one.
         assert_eq!((layout, names), (Some(vec![0, 0, 0, 3]), LAYOUT_3.map(str::to_owned).to_vec()), "{from:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_finds_the_subjects_of_older_objects() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let subject = SubjectId([7; 16]);
+    let named = ObjectRow { subject: Some(subject), ..object(1) };
+    // As a program of layout 2 leaves it that has copied the objects of a newer one.
+    let store = open(folder.path());
+    assert_eq!(add(&store, &[named.clone(), object(2)]).await.expect("writes"), ObjectsWritten::Done);
+    store.close().await;
+    let database = Database::open(folder.path(), &Options::default()).expect("opens");
+    let mut batch = database.batch();
+    batch.insert(&database.facts, "layout", 2_u32.to_be_bytes());
+    batch.remove(&database.object_subjects, subject_key(MAP, subject, named.id));
+    batch.commit().expect("writes");
+    drop(database);
+    for _ in 0..2 {
+        let store = open(folder.path());
+        let found = store.subject_objects(1, MAP.app, subject, None, 10).await.expect("reads");
+        assert_eq!(found, [(MAP, named.clone())]);
+        store.close().await;
     }
 }
 

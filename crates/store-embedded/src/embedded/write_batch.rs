@@ -8,8 +8,8 @@ use fjall::{Keyspace, OwnedWriteBatch, Snapshot, UserKey, UserValue};
 
 use super::database::{Database, GENERATION_KEY};
 use super::keys::{
-    Key, PostingKey, SubjectKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key, row_key,
-    subject_key, term_key,
+    Key, PostingKey, SubjectEntryKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key,
+    row_key, subject_key, term_key,
 };
 use super::{object_row, row};
 use sealwire_store::{Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after};
@@ -32,7 +32,7 @@ struct Changes {
     /// Other terms of objects. The value is the key's presence.
     terms: HashMap<PostingKey, Option<()>>,
     /// Objects that name a subject. The value is the key's presence.
-    subjects: HashMap<SubjectKey, Option<()>>,
+    subjects: HashMap<SubjectEntryKey, Option<()>>,
     fences: BTreeMap<MapId, u64>,
     records: BTreeMap<String, Option<Vec<u8>>>,
     generation: Option<u64>,

@@ -97,7 +97,7 @@ impl<'a> NewObjects<'a> {
             let subjects = MapId::of_subjects(map.app);
             let new_keys = group.subjects.iter().map(|claim| match claim {
                 SubjectClaim::New(row) if row.version == 1 => Some((subjects, row)),
-                SubjectClaim::New(_) | SubjectClaim::Current { .. } => None,
+                _ => None,
             });
             let objects = group.writes.iter().map(|write| match write {
                 ObjectWrite::Add(row) => Some((map, row)),

@@ -11,6 +11,8 @@ pub(super) type ObjectKey = (MapId, ObjectId);
 #[derive(Debug, Default)]
 pub(super) struct NeededKeys {
     pub(super) objects: BTreeSet<ObjectKey>,
+    /// Objects whose sealed content decides whether they are written.
+    pub(super) compared: BTreeSet<ObjectKey>,
     pub(super) unique: BTreeSet<(MapId, Term)>,
 }
 
@@ -22,6 +24,9 @@ impl NeededKeys {
             needed.objects.extend(group.subjects.iter().map(|claim| (subjects, claim.row_id())));
             for write in &group.writes {
                 needed.objects.insert((group.view.map, write.id()));
+                if matches!(write, ObjectWrite::Erase { .. }) {
+                    needed.compared.insert((group.view.map, write.id()));
+                }
                 write.row().into_iter().for_each(|row| needed.add_terms(group.view.map, row));
             }
         }

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use tokio::time::{Instant, sleep};
+use tokio_postgres::types::ToSql;
 
 use super::add::{Fences, NewObjects};
 use super::change::{NetChange, check_numbers};
@@ -25,27 +26,19 @@ use crate::transaction_guard::TransactionGuard;
 use crate::worker::{DedicatedConnection, Query, pause};
 use crate::write::{overtaken, refused};
 use sealwire_store::{
-    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, StoreError, apply_group, apply_put,
-    check_fence,
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put, check_fence,
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
-macro_rules! lock {
-    ($columns:expr) => {
-        concat!(
-            "SELECT t.app, t.collection, ",
-            $columns,
-            " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.objects t
-                ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
-            ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
-        )
-    };
-}
-
-/// Returns objects without their sealed content, which [`apply_group`] does not need.
-pub(super) static LOCK: &str = lock!(object_columns!(bare));
-/// Returns objects with their sealed content, for comparisons.
-pub(super) static LOCK_WHOLE: &str = lock!(object_columns!());
+/// Returns the sealed content of those for which `$4` is true. The content can be large, and few writes need it.
+pub(super) static LOCK: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    object_columns!(head),
+    ", CASE WHEN i.is_compared THEN t.sealed ELSE ''::bytea END
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bool[]) AS i(app, collection, id, is_compared)
+    JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
+    ORDER BY t.app, t.collection, t.id FOR UPDATE OF t"
+);
 
 /// Returns holders of unique terms, and their objects without the sealed content. A transaction only archives them.
 pub(super) static HOLDERS: &str = concat!(
@@ -67,10 +60,7 @@ type WriteResult = Result<ObjectsWritten, StoreError>;
 pub(super) async fn write(shared: &Shared, now: u64, groups: &[ObjectGroup]) -> Vec<WriteResult> {
     let deadline = Instant::now() + shared.timeout;
     let invalid = groups.iter().map(|group| check(group).err());
-    let mut batches = Batches::new(invalid, |at| {
-        let group = &groups[at];
-        (group.writes.len() + group.subjects.len(), group.rows().map(ObjectRow::bytes).sum())
-    });
+    let mut batches = Batches::new(invalid, |at| (groups[at].len(), groups[at].bytes()));
     match shared.writers.take(deadline).await {
         Err(error) => batches.fail(&error),
         Ok(lane) => {
@@ -172,7 +162,7 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
         Task::Put(rows) => NeededKeys::of_rows(rows),
     };
     let (stored, fences) = match task {
-        Task::Groups(_, groups) => lock(session, &needed, groups, again || compares(groups)).await?,
+        Task::Groups(_, groups) => lock(session, &needed, groups, again).await?,
         Task::Put(_) => lock(session, &needed, &[], true).await?,
     };
     let mut overlay = ObjectOverlay::new(&stored);
@@ -191,11 +181,6 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
     NetChange::of(&overlay).write(session).await?;
     session.batch("COMMIT").await?;
     Ok(results)
-}
-
-/// Returns true if a write depends on the sealed content of the stored object.
-fn compares(groups: &[&ObjectGroup]) -> bool {
-    groups.iter().flat_map(|group| &group.writes).any(|write| matches!(write, ObjectWrite::Erase { .. }))
 }
 
 /// Applies groups in sequence. `again` is true if an earlier attempt may have written them.
@@ -223,7 +208,7 @@ fn apply(
 }
 
 /// Begins a transaction, reads fences, locks objects, and reads the holders of unique terms. `is_compared` is true if the
-/// sealed content of locked objects is needed.
+/// sealed content of all locked objects is needed.
 async fn lock(
     session: &Session,
     needed: &NeededKeys,
@@ -232,9 +217,11 @@ async fn lock(
 ) -> Result<(StoredObjects, Fences), SqlFault> {
     let (mut keys, mut stored) = (Keys::default(), StoredObjects::default());
     needed.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
-    let (lock, params) = (if is_compared { LOCK_WHOLE } else { LOCK }, keys.params());
+    let compared: Vec<bool> = needed.objects.iter().map(|key| is_compared || needed.compared.contains(key)).collect();
+    let [apps, collections, ids] = keys.params();
+    let params: [&(dyn ToSql + Sync); 4] = [apps, collections, ids, &compared];
     let ((), fences, locked) =
-        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(lock, &params))?;
+        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(LOCK, &params))?;
     for row in &locked {
         let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
         // Whoever changes the terms of an object locks the object first.

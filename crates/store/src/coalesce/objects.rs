@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 use super::work::{Open, Waiter, Work};
 use super::{BYTES_TOGETHER, BatchLimits, CallError, Kind, Observer, ROWS_TOGETHER, Waiting, caught, gather};
-use crate::{ObjectGroup, ObjectRow, ObjectStore, ObjectsWritten, Permit};
+use crate::{ObjectGroup, ObjectStore, ObjectsWritten, Permit};
 
 /// Batches concurrent writes of objects. Clones share the queue.
 #[derive(Clone)]
@@ -86,9 +86,7 @@ impl ObjectWriter {
 
 /// Returns the number of writes in a group, and their bytes.
 fn size(group: &ObjectGroup) -> Size {
-    let items = group.writes.len() + group.subjects.len();
-    // Also a write without a row takes some bytes.
-    Size { items, bytes: 64 * items + group.rows().map(ObjectRow::bytes).sum::<usize>() }
+    Size { items: group.len(), bytes: group.bytes() }
 }
 
 async fn lane(shared: Arc<Shared>) {

@@ -65,7 +65,11 @@ fn apply_claim(changes: &mut impl ObjectChanges, map: MapId, claim: &SubjectClai
             changes.put_object(map, found.as_ref(), row.clone());
             Ok(true)
         }
-        SubjectClaim::New(_) => Ok(false),
+        SubjectClaim::Erased(row) if version % 2 == 1 && row.version == version + 1 => {
+            changes.put_object(map, found.as_ref(), row.clone());
+            Ok(true)
+        }
+        SubjectClaim::New(_) | SubjectClaim::Erased(_) => Ok(false),
     }
 }
 
@@ -91,9 +95,7 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
         if !subjects.insert(claim.row_id()) {
             return Err(StoreError::Invalid("a request claims a subject twice".to_owned()));
         }
-        if let SubjectClaim::New(row) = claim {
-            row.check_times()?;
-        }
+        claim.row().map_or(Ok(()), ObjectRow::check_times)?;
     }
     Ok(())
 }

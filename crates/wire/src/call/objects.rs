@@ -121,7 +121,7 @@ pub(super) fn subject_call<'a>(method: Method, params: &mut Params<'a>) -> Resul
         return Ok(None);
     }
     let (mut map, mut name, mut by_id) = (TokenMap::default(), "", false);
-    let (mut after, mut limit, mut before) = (None, None, None);
+    let (mut after, mut limit, mut version, mut created) = (None, None, None, None);
     while let Some(param) = params.next()? {
         match param.name {
             "app" => map.app = params.app(param)?,
@@ -131,7 +131,8 @@ pub(super) fn subject_call<'a>(method: Method, params: &mut Params<'a>) -> Resul
                     .ok_or(breaks(param))?;
             }
             "by_id" => by_id = params.flag(param)?,
-            "before" => before = Some(params.integer(param)?),
+            "version" => version = Some(params.integer(param)?),
+            "created" => created = Some(params.integer(param)?),
             "after" => after = Some(params.text(param, CURSOR_BYTES_MAX)?),
             "limit" => limit = Some(params.within(param, 1..=OBJECTS_MAX as u64)? as u32),
             "deadline_ms" => map.deadline_ms = Some(params.deadline(param)?),
@@ -150,7 +151,7 @@ pub(super) fn subject_call<'a>(method: Method, params: &mut Params<'a>) -> Resul
     let ask = match method {
         Method::SubjectsFind => SubjectsOperation::Find,
         Method::SubjectsExport => SubjectsOperation::Export { after, limit },
-        _ => SubjectsOperation::Erase { before },
+        _ => SubjectsOperation::Erase { version, created },
     };
     let TokenMap { app, deadline_ms, min_generation, reason, traceparent, .. } = map;
     let target = SubjectTarget { app, subject, deadline_ms, min_generation, reason, traceparent };

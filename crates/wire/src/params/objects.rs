@@ -185,8 +185,10 @@ pub enum SubjectsOperation<'a> {
     },
     /// Removes the subject's key, and then its objects.
     Erase {
+        /// Only a key of at most this version; `None`: any key.
+        version: Option<u64>,
         /// Only a key that was made at or before this time, in seconds since 1970-01-01 UTC; `None`: any key.
-        before: Option<u64>,
+        created: Option<u64>,
     },
 }
 

@@ -225,7 +225,10 @@ const OBJECTS_ADD: [Param; 11] = in_collection(&[
     param("subjects", "array of strings", Some("none"), "1 name of 1 to 256 bytes, or as many as objects"),
 ]);
 const SUBJECTS_NAMED: [Param; 7] = of_subject(&[]);
-const SUBJECTS_ERASE: [Param; 8] = of_subject(&[param("before", "integer", Some("any time"), "0 or more")]);
+const SUBJECTS_ERASE: [Param; 9] = of_subject(&[
+    param("version", "integer", Some("any version"), "0 or more"),
+    param("created", "integer", Some("any time"), "0 or more"),
+]);
 const SUBJECTS_EXPORT: [Param; 9] = of_subject(&[AFTER, OBJECTS_LIMIT]);
 const OBJECTS_GET: [Param; 9] = in_collection(&[IDS, DISCLOSED, MASKED]);
 const OBJECTS_UPDATE: [Param; 7] =

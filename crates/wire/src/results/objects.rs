@@ -76,8 +76,10 @@ pub struct ObjectsChanged {
 pub struct SubjectFound {
     /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
     pub id: String,
-    /// True if the subject has a key, so that objects can name it.
+    /// True if the subject has a key.
     pub known: bool,
+    /// Version of the key, which is odd, or of the erasure, which is even. 0 for a subject that never had a key.
+    pub version: u64,
     /// When the subject was erased last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased: Option<u64>,
@@ -90,11 +92,14 @@ pub struct SubjectFound {
 pub struct SubjectErased {
     /// The id by which the audit trail knows the subject, 32 hexadecimal digits.
     pub id: String,
-    /// True if this request removed the key. False if there was none.
+    /// True if this request removed the key. False if there was none, or a newer one than the request names.
     pub erased: bool,
+    /// Version of the key that was removed last. To repeat the request safely, name this version in it.
+    pub version: u64,
     /// Number of objects that this request removed.
     pub objects: u64,
-    /// True if no object is left. Otherwise repeat the request, or wait for the next sweep.
+    /// True if no object is left that was sealed under this version or an earlier one. Otherwise repeat the request, or
+    /// wait for the next sweep.
     pub done: bool,
     /// The server's generation when it worked.
     pub generation: u64,
@@ -107,6 +112,8 @@ pub struct SubjectObjects {
     pub collection: String,
     /// The objects by id, with all their properties.
     pub objects: Vec<Object>,
+    /// Ids of objects that do not open.
+    pub unreadable: Vec<String>,
     /// Cursor of the next page, which can be of another collection; `None` at the end.
     pub next: Option<String>,
     /// The server's generation when it worked.
@@ -123,6 +130,9 @@ impl SubjectObjects {
         map.key("objects");
         write::array_len(map.out, count(self.objects.len()));
         self.objects.iter().for_each(|object| object.encode(map.out));
+        if !self.unreadable.is_empty() {
+            map.texts("unreadable", &self.unreadable.iter().map(String::as_str).collect::<Vec<_>>());
+        }
         map.optional_text("next", self.next.as_deref());
         map.number("generation", Some(self.generation));
     }
@@ -133,7 +143,8 @@ impl SubjectObjects {
     /// [`Malformed`] if a key is missing that is always there, or a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut collection, mut objects, mut next, mut generation) = (None, None, None, None);
+        let (mut collection, mut objects, mut unreadable) = (None, None, Vec::new());
+        let (mut next, mut generation) = (None, None);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "collection" => collection = Some(reader.str_utf8()?.to_owned()),
@@ -144,6 +155,7 @@ impl SubjectObjects {
                     }
                     objects = Some(found);
                 }
+                "unreadable" => unreadable = list(&mut reader)?,
                 "next" => next = Some(reader.str_utf8()?.to_owned()),
                 "generation" => generation = Some(reader.u64()?),
                 _ => reader.skip_value()?,
@@ -151,7 +163,7 @@ impl SubjectObjects {
         }
         at_end(&reader)?;
         let (collection, objects) = (collection.ok_or(MISSING)?, objects.ok_or(MISSING)?);
-        Ok(Self { collection, objects, next, generation: generation.ok_or(MISSING)? })
+        Ok(Self { collection, objects, unreadable, next, generation: generation.ok_or(MISSING)? })
     }
 }
 
@@ -284,7 +296,9 @@ mod tests {
     #[test]
     fn objects_of_a_subject_come_back_as_they_were() {
         for (collection, objects, next) in [("", vec![], None), ("people", vec![object()], Some("x".to_owned()))] {
-            let result = SubjectObjects { collection: collection.to_owned(), objects, next, generation: 7 };
+            let unreadable = objects.iter().map(|object: &Object| object.id.clone()).collect();
+            let collection = collection.to_owned();
+            let result = SubjectObjects { collection, objects, unreadable, next, generation: 7 };
             let mut out = Vec::new();
             result.encode(&mut out);
             assert_eq!(SubjectObjects::decode(&out), Ok(result));

@@ -463,7 +463,7 @@ fn rules_of_the_methods_on_objects() {
     let by_id: &[u8] = b"\xa5by_id\xc3";
     let id = |digit: u8| [&b"\xa7subject\xd9\x20"[..], &[digit; 32]].concat();
     subject(&[b"\xa7subject\xa4anna"], Ok(()));
-    subject(&[b"\xa7subject\xa4anna", b"\xa6before\x07"], Ok(()));
+    subject(&[b"\xa7subject\xa4anna", b"\xa7version\x07", b"\xa7created\x08"], Ok(()));
     subject(&[&id(b'a'), by_id], Ok(()));
     subject(&[by_id, &id(b'F')], Ok(()));
     subject(&[b"\xa7subject\xa0"], rule);

@@ -328,7 +328,8 @@ fn results_of_the_methods_on_objects() {
     found.encode(&mut bytes);
     assert_eq!(column(&table("Subject result", "key"), 0), keys(&bytes));
     assert_eq!(SubjectFound::decode(&bytes), Ok(found));
-    let objects = SubjectObjects { next: Some(String::new()), ..SubjectObjects::default() };
+    let objects =
+        SubjectObjects { unreadable: vec!["0193".into()], next: Some(String::new()), ..SubjectObjects::default() };
     let mut bytes = Vec::new();
     objects.encode(&mut bytes);
     assert_eq!(column(&table("Subject's objects result", "key"), 0), keys(&bytes));

@@ -570,7 +570,7 @@ proptest! {
         let id = "0123456789abcdef0123456789ABCDEF";
         let asks = [
             SubjectsOperation::Find, SubjectsOperation::Export { after, limit },
-            SubjectsOperation::Erase { before: time(0) },
+            SubjectsOperation::Erase { version: time(0), created: time(1) },
         ];
         for ask in asks {
             methods.push(ask.method());

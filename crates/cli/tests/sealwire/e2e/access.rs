@@ -151,7 +151,7 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::ObjectsPrune => objects(ObjectsOperation::Prune(Sweep::default())),
         Operation::SubjectsFind => subjects(SubjectsOperation::Find),
         Operation::SubjectsExport => subjects(SubjectsOperation::Export { after: None, limit: None }),
-        Operation::SubjectsErase => subjects(SubjectsOperation::Erase { before: None }),
+        Operation::SubjectsErase => subjects(SubjectsOperation::Erase { version: None, created: None }),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
         Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
         Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::P256 })),
@@ -239,6 +239,7 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
         | Operation::KekVerify
         | Operation::KekRotate => Some(ErrorCode::BadRequest),
         // The collection is created by a later row.
+        Operation::SubjectsFind | Operation::SubjectsExport | Operation::SubjectsErase => None,
         operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
         _ => None,
     }

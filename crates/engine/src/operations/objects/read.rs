@@ -164,9 +164,9 @@ impl ObjectsRun<'_> {
         let opened: Vec<Result<Option<Object>, String>> =
             each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::bytes, step)
                 .await?;
-        // Objects that a query compared and does not return are nobody's concern.
+        // An audit record does not name the subjects of objects that a query compared and does not return.
         let returned = subjects.into_iter().zip(&opened).filter(|(_, object)| matches!(object, Ok(Some(_))));
-        self.cancel.concerns(returned.filter_map(|(subject, _)| Some(subject?.0)));
+        self.cancel.note_subjects(returned.filter_map(|(subject, _)| Some(subject?.0)));
         let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
         opened.into_iter().map(|object| object.map_err(failed)).collect()
     }

@@ -187,7 +187,7 @@ impl ObjectsRun<'_> {
         if distinct.is_empty() {
             return Ok(ClaimedSubjects::default());
         }
-        self.cancel.concerns(distinct.iter().map(|id| id.0));
+        self.cancel.note_subjects(distinct.iter().map(|id| id.0));
         let stored = self.subjects(distinct.iter().copied().collect()).await?;
         let (keys, time) = (Arc::clone(&self.located.collection.token_keys), now());
         let step = move |id: SubjectId| claim(&keys, id, stored.get(&id).map(|subject| &**subject), time);
@@ -257,8 +257,11 @@ impl ObjectsRun<'_> {
         for tries in 1.. {
             let rows = self.updated_rows(&sealer, &specs, &access).await?;
             let changed = rows.iter().map(|row| version_of(row.id, row.version)).collect();
-            let claims = claims_of(&rows);
-            self.cancel.concerns(claims.iter().map(|claim| claim.row_id().0));
+            let Some(claims) = claims_of(&rows).or_else(|| (tries >= TRIES_MAX).then(Vec::new)) else {
+                self.objects.resize(self.admission, before)?;
+                continue;
+            };
+            self.cancel.note_subjects(claims.iter().map(|claim| claim.row_id().0));
             match self.write_claimed(rows.into_iter().map(ObjectWrite::Replace).collect(), claims).await? {
                 ObjectsWritten::Done => {
                     ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
@@ -352,7 +355,8 @@ fn claim(
     time: u64,
 ) -> Result<(SubjectClaim, SubjectKey), CallFailure> {
     if let Some(stored) = stored.filter(|stored| stored.has_key()) {
-        let key = stored.open(keys).map_err(|_| CallFailure::Internal("the key of a data subject does not open"))?;
+        // Under a disabled version of the token key, or altered.
+        let key = stored.open(keys).map_err(|_| CallFailure::NoKey)?;
         return Ok((SubjectClaim::Current { id, version: stored.version }, key));
     }
     let version = stored.map_or(0, |stored| stored.version) + 1;

@@ -9,7 +9,7 @@ use crate::tests::{options, shared};
 type IndexCondition = (&'static str, &'static str);
 
 /// Statements and the conditions of their index scans.
-const STATEMENTS: [(&str, &str, &[IndexCondition]); 27] = [
+const STATEMENTS: [(&str, &str, &[IndexCondition]); 26] = [
     ("get", read::GET, &[("objects_pkey", "(id = ")]),
     ("count", read::COUNT, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(hash = ")]),
     ("ids", read::IDS, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id > ")]),
@@ -23,7 +23,6 @@ const STATEMENTS: [(&str, &str, &[IndexCondition]); 27] = [
         &[("objects_subject", "ROW(collection, id) > "), ("objects_subject", "(subject = ")],
     ),
     ("lock", write::LOCK, &[("objects_pkey", "(id = ")]),
-    ("lock of whole objects", write::LOCK_WHOLE, &[("objects_pkey", "(id = ")]),
     ("holders", write::HOLDERS, &[("object_unique_pkey", "(hash = "), ("objects_pkey", "(id = ")]),
     ("fences of maps", write::FENCES_OF, &[("object_fences_pkey", "(collection = ")]),
     ("insert", add::INSERT, &[("object_fences_pkey", "(collection = ")]),

@@ -43,10 +43,13 @@ async fn claimed(
     store.write_objects(1, vec![group]).await.remove(0)
 }
 
+fn erased(subject: SubjectId, version: u64) -> SubjectClaim {
+    SubjectClaim::Erased(ObjectRow { sealed: Bytes::new(), ..key(subject, version + 1) })
+}
+
 /// Replaces the key by its empty successor.
 async fn erase_key(store: &dyn ObjectStore, app: u32, subject: SubjectId, version: u64) -> ObjectsWritten {
-    let erased = ObjectRow { sealed: Bytes::new(), ..key(subject, version + 1) };
-    write(store, 1, MapId::of_subjects(app), vec![replace(&erased)]).await
+    claimed(store, MapId::of_erasures(app), vec![erased(subject, version)], Vec::new()).await.unwrap()
 }
 
 async fn a_claim_holds_for_one_version_of_a_key(store: &dyn ObjectStore) {
@@ -54,7 +57,7 @@ async fn a_claim_holds_for_one_version_of_a_key(store: &dyn ObjectStore) {
     let new = |version| SubjectClaim::New(key(ONE, version));
     let mut objects = 0_u128;
     // Claims and results, in sequence. `None` stands for an erasure of the version.
-    let steps: [(Option<SubjectClaim>, u64, ObjectsWritten); 14] = [
+    let steps: [(Option<SubjectClaim>, u64, ObjectsWritten); 17] = [
         (Some(current(ONE, 1)), 0, ObjectsWritten::SubjectsChanged),
         (Some(new(3)), 0, ObjectsWritten::SubjectsChanged),
         (Some(new(1)), 0, ObjectsWritten::Done),
@@ -63,7 +66,10 @@ async fn a_claim_holds_for_one_version_of_a_key(store: &dyn ObjectStore) {
         (Some(current(ONE, 1)), 0, ObjectsWritten::Done),
         (Some(current(ONE, 3)), 0, ObjectsWritten::SubjectsChanged),
         (Some(current(TWO, 1)), 0, ObjectsWritten::SubjectsChanged),
+        (None, 0, ObjectsWritten::SubjectsChanged),
+        (None, 2, ObjectsWritten::SubjectsChanged),
         (None, 1, ObjectsWritten::Done),
+        (None, 1, ObjectsWritten::SubjectsChanged),
         (Some(current(ONE, 1)), 0, ObjectsWritten::SubjectsChanged),
         (Some(current(ONE, 2)), 0, ObjectsWritten::SubjectsChanged),
         (Some(new(1)), 0, ObjectsWritten::SubjectsChanged),

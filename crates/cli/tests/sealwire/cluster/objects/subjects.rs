@@ -207,8 +207,14 @@ impl Load {
     async fn erase(&self, subject: u64, engine: usize) -> Instant {
         let (begun, subject_name) = (Instant::now(), name(subject));
         let target = SubjectTarget::new(APP, SubjectName::Name(&subject_name));
+        let version = loop {
+            let found = in_time(self.clients[engine].subjects_find(target)).await;
+            if let Some(found) = self.result(found).await {
+                break found.version;
+            }
+        };
         loop {
-            let erased = in_time(self.clients[engine].subjects_erase(target, None)).await;
+            let erased = in_time(self.clients[engine].subjects_erase(target, Some(version), None)).await;
             if self.result(erased).await.is_some_and(|erased| erased.done) {
                 self.erased.lock().unwrap().push(Erased { subject, begun, answered: Instant::now() });
                 return begun;
