@@ -27,7 +27,7 @@ pub(super) struct RowHead {
 
 /// Seals objects of a collection.
 #[derive(Clone)]
-pub(super) struct ObjectSealer {
+pub(crate) struct ObjectSealer {
     pub(super) collection: Arc<ObjectCollection>,
     recipient: Arc<KeyVersion>,
 }
@@ -37,7 +37,7 @@ impl ObjectSealer {
     ///
     /// # Errors
     /// [`CallFailure::NoKey`].
-    pub(super) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
+    pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
         let recipient = collection.keys.newest(collection.schema.suite).cloned().ok_or(CallFailure::NoKey)?;
         Ok(Self { collection, recipient })
     }
@@ -56,11 +56,7 @@ impl ObjectSealer {
         self.check(path, values)?;
         let RowHead { id, version, created, updated, expires, tags, creation } = head;
         let binding = self.collection.binding(id, version, created);
-        let is_clear =
-            |number| self.collection.schema.property_of_number(number).is_some_and(|property| !property.encrypted);
-        let app = self.collection.keys.app();
-        let sealed =
-            seal(&binding, values, is_clear, creation, app, &self.recipient).map_err(|_| SealError::Library)?;
+        let sealed = self.sealed(&binding, values, creation).map_err(|_| SealError::Library)?;
         let key = key_of(&sealed).map(|(_, id)| *id.as_bytes()).ok_or(SealError::Library)?;
         let KeptTerms { mut unique, terms: mut shared } = kept;
         for property in &self.collection.schema.properties {
@@ -88,6 +84,33 @@ impl ObjectSealer {
             terms: shared,
             sealed,
         })
+    }
+
+    /// Returns the key version that seals.
+    pub(crate) fn key(&self) -> [u8; 5] {
+        *self.recipient.id.as_bytes()
+    }
+
+    /// Opens a row and seals its values again, without those of dropped properties. Returns `None` if the row does not open.
+    ///
+    /// # Errors
+    /// As for [`seal`].
+    pub(crate) fn reseal(&self, row: &ObjectRow) -> Result<Option<Vec<u8>>, sealwire_objects::SealError> {
+        let Ok(OpenedObject { mut values, creation }) = self.collection.open(row, None) else { return Ok(None) };
+        assign(&self.collection, &mut values, Assignments::new());
+        let binding = self.collection.binding(row.id, row.version, row.created);
+        self.sealed(&binding, &values, creation).map(Some)
+    }
+
+    fn sealed(
+        &self,
+        binding: &ObjectBinding,
+        values: &Values,
+        creation: Option<[u8; 16]>,
+    ) -> Result<Vec<u8>, sealwire_objects::SealError> {
+        let schema = &self.collection.schema;
+        let is_clear = |number| schema.property_of_number(number).is_some_and(|property| !property.encrypted);
+        seal(binding, values, is_clear, creation, self.collection.keys.app(), &self.recipient)
     }
 
     /// Checks that no required value is missing, and the size.
