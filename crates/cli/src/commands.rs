@@ -22,6 +22,7 @@ mod documents;
 mod encapsulations;
 mod instances;
 mod kek;
+mod keys;
 mod mask;
 mod objects;
 mod operator;
@@ -96,6 +97,8 @@ enum Command {
     /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted properties. --json prints one
     /// object a line
     Objects(objects::Args),
+    /// Count the rows of objects and tokens by key version, and seal them again under the newest versions
+    Keys(keys::Args),
     /// List the engines that share one state
     Instances(instances::Args),
     /// Create, list and delete roles: sets of permissions on apps and collections
@@ -139,6 +142,7 @@ pub fn run() -> ExitCode {
         Command::Collections(args) => collections::run(&args),
         Command::Tokens(args) => tokens::run(&args),
         Command::Objects(args) => objects::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Instances(args) => instances::run(&args),
         Command::Roles(args) => roles::run(&args),
         Command::Principals(args) => principals::run(&args),
