@@ -37,11 +37,11 @@ enum KeysCommand {
 struct CensusArgs {
     /// The app
     app: String,
-    /// Show this key version alone: its id, or token-N
-    #[arg(long, value_name = "ID")]
-    key: Option<String>,
+    /// Only this key version, as `apps list` shows it: 10 hexadecimal digits, or token-N [default: all]
+    #[arg(value_name = "KEY")]
+    key_id: Option<String>,
     /// Exit with status 1 if rows are left under the key version, or if it still seals rows
-    #[arg(long, requires = "key")]
+    #[arg(long, requires = "key_id")]
     expect_none: bool,
     /// Count at once, without waiting for other engines. Proves nothing
     #[arg(long, conflicts_with = "expect_none")]
@@ -68,9 +68,9 @@ const EXAMPLES: &str = "\
 Replace a key version and remove it:
   sealwire apps rotate shop --suite xaes
   sealwire keys rewrap shop --rate 2000
-  sealwire apps disable shop --key 0123456789
-  sealwire keys census shop --key 0123456789 --expect-none
-  sealwire apps delete shop --key 0123456789";
+  sealwire apps disable shop 0123456789
+  sealwire keys census shop 0123456789 --expect-none
+  sealwire apps delete shop 0123456789";
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
@@ -84,13 +84,13 @@ fn count(args: &CensusArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::new();
     let counted = args.engine.run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
     progress.end();
-    let census = counted?.only(args.key.as_deref())?;
+    let census = counted?.only(args.key_id.as_deref())?;
     if args.engine.json {
         println!("{}", serde_json::to_string(&census)?);
     } else {
         print!("{census}");
     }
-    match &args.key {
+    match &args.key_id {
         Some(key) if args.expect_none => census.expect_none(key).map_err(Failure::from),
         _ => Ok(()),
     }

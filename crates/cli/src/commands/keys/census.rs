@@ -14,6 +14,8 @@ use crate::commands::documents::DocumentProgress;
 
 /// State of a key version that rows name and the app does not have.
 const MISSING: &str = "missing";
+const PROVEN: &str = "proven: no engine writes objects under an older key version, and no live engine begins to write \
+    tokens under one";
 
 /// The key versions of an app, and the rows under each.
 #[derive(Debug, Serialize)]
@@ -136,8 +138,8 @@ impl fmt::Display for AppCensus {
             }
         }
         match self.proven {
-            true => writeln!(f, "proven: no engine wrote under an older key version from the beginning of the count"),
-            false => writeln!(f, "not proven: an engine may still write under an older key version"),
+            true => writeln!(f, "{PROVEN}"),
+            false => writeln!(f, "not proven: an engine can still write under an older key version"),
         }
     }
 }
@@ -193,12 +195,12 @@ token-1      -              1        active     11  seals new rows
   5 tokens of cards
 cccccccccc   -              0        missing    1
   1 objects of deleted collection 4
-proven: no engine wrote under an older key version from the beginning of the count
+proven: no engine writes objects under an older key version, and no live engine begins to write tokens under one
 ";
         assert_eq!(census(true).to_string(), expected);
         let only = census(false).only(Some("aaaaaaaaaa")).unwrap();
         assert_eq!(only.to_string().lines().count(), 3);
-        assert!(only.to_string().ends_with("not proven: an engine may still write under an older key version\n"));
+        assert!(only.to_string().ends_with("not proven: an engine can still write under an older key version\n"));
         let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&only).unwrap()).unwrap();
         let expected = serde_json::json!({"app": "shop", "proven": false, "generation": 7, "keys": [{
             "key": "aaaaaaaaaa", "suite": "xaes", "version": 1, "state": "active", "newest": false, "rows": 0,
