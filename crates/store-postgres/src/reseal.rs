@@ -10,8 +10,16 @@ use crate::rows::{self, column, columns, key, numbers, unfit};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, TokenId};
 
-/// Rows that a page looks at.
+/// Rows that a page looks at, at most.
 const LOOK_MAX: usize = 10_000;
+/// Rows that a page of rows of other keys looks at, at least.
+const LOOK_MIN: usize = 1_000;
+
+/// Returns the number of rows to look at for `limit` rows of other keys. At the beginning of a walk most rows match, and the
+/// rest would be looked at in vain. At its end few rows match.
+pub(super) fn look_of(limit: usize) -> usize {
+    limit.saturating_mul(4).clamp(LOOK_MIN, LOOK_MAX)
+}
 
 /// Counts the rows of a table by an expression, among `$4` rows behind the id `$3`. Every line has a value and its count, the
 /// number of rows that were looked at, and the last id of these.
@@ -100,10 +108,10 @@ impl<'a> ResealColumns<'a> {
 }
 
 /// A page of counts by a value of `N` bytes.
-type CountPage<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
+type KeyCounts<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
 
 /// Reads the lines of a statement of [`count!`].
-pub(super) fn counted<const N: usize>(lines: &[Line], look: usize) -> Result<CountPage<N>, SqlFault> {
+pub(super) fn counted<const N: usize>(lines: &[Line], look: usize) -> Result<KeyCounts<N>, SqlFault> {
     let mut page = Page { found: BTreeMap::new(), next: None };
     for line in lines {
         let value = column::<&[u8]>(line, 0)?.try_into().map_err(|_| unfit())?;
@@ -125,7 +133,7 @@ pub(super) fn resealed(lines: &[Line], at: usize, ids: impl Iterator<Item = [u8;
 }
 
 /// Builds a page from the lines of [`OTHER_KEYS`].
-fn page(lines: &[Line], limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
+fn page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
     let mut page = Page { found: Vec::new(), next: None };
     for line in lines {
         let (looked, chosen) = (column::<i64>(line, 0)?, column::<i64>(line, 2)?);
@@ -136,7 +144,7 @@ fn page(lines: &[Line], limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
         page.next = match page.found.last() {
             // Matching rows can follow, although they were looked at.
             Some(last) if is_cut => Some(last.id),
-            _ if looked == LOOK_MAX as i64 => Some(TokenId(key(line, 1)?)),
+            _ if looked == look as i64 => Some(TokenId(key(line, 1)?)),
             _ => None,
         };
     }
@@ -179,10 +187,11 @@ impl PostgresStore {
             let number = number.to_be_bytes();
             let number = number.as_slice();
             let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
-            let (looks, limits, bytes) = (LOOK_MAX as i64, limit as i64, SCAN_BYTES as i64);
+            let look = look_of(limit);
+            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
             let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &number, &limits, &bytes];
             let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
-            page(&lines, limit).map_err(SqlFault::into_error)
+            page(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }

@@ -8,7 +8,7 @@ use super::read::{behind, check_line, fence};
 use super::rows::{generation, object_columns};
 use super::walk::{LOOK_MAX, list, page};
 use crate::PostgresStore;
-use crate::reseal::{ResealColumns, count, counted, resealed};
+use crate::reseal::{ResealColumns, count, counted, look_of, resealed};
 use crate::rows::numbers;
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYTES, StoreError};
@@ -66,11 +66,12 @@ impl PostgresStore {
         let work = move |store: Self, deadline| async move {
             let (app, collection) = numbers(view.map)?;
             let (after, limit, key) = (behind(&after), limit.clamp(1, LOOK_MAX), key.as_slice());
-            let (looks, limits, bytes) = (LOOK_MAX as i64, limit as i64, SCAN_BYTES as i64);
+            let look = look_of(limit);
+            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
             let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &key, &limits, &bytes];
             let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
             check_line(view, lines.first())?;
-            page(&lines, LOOK_MAX, limit).map_err(SqlFault::into_error)
+            page(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }

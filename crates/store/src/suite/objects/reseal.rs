@@ -14,6 +14,7 @@ const NEW: [u8; 5] = *b"newer";
 pub async fn all(store: &Arc<dyn ObjectStore>) {
     objects_are_counted_by_key(&**store).await;
     objects_of_other_keys_are_found(&**store).await;
+    a_walk_ends_however_little_it_finds(&**store).await;
     only_the_old_content_is_replaced(&**store).await;
     a_large_page_ends_early(&**store).await;
     a_concurrent_change_wins(store).await;
@@ -93,6 +94,23 @@ async fn objects_of_other_keys_are_found(store: &dyn ObjectStore) {
             assert_eq!(of_other_keys(store, map, key, limit).await, others, "{key:?} {limit}");
         }
     }
+}
+
+/// Few of many objects are under the old key.
+async fn a_walk_ends_however_little_it_finds(store: &dyn ObjectStore) {
+    const OBJECTS: u128 = 3_000;
+    let map = fresh();
+    let row = |n| under(if [0, 1_500, OBJECTS - 1].contains(&n) { OLD } else { NEW }, object(n));
+    let rows: Vec<_> = (0..OBJECTS).map(row).collect();
+    for rows in rows.chunks(500) {
+        put(store, map, rows).await;
+    }
+    for limit in [1, 2, 500] {
+        let found = of_other_keys(store, map, NEW, limit).await;
+        assert_eq!(found.iter().map(|row| row.id).collect::<Vec<_>>(), [id(0), id(1_500), id(OBJECTS - 1)], "{limit}");
+    }
+    assert_eq!(of_other_keys(store, map, OLD, 500).await.len(), rows.len() - 3);
+    assert_eq!(counts(store, map, 700).await, BTreeMap::from([(OLD, 3), (NEW, rows.len() as u64 - 3)]));
 }
 
 async fn only_the_old_content_is_replaced(store: &dyn ObjectStore) {

@@ -9,6 +9,7 @@ use crate::{Page, Reseal};
 
 pub async fn all(store: &Arc<dyn TokenStore>) {
     rows_are_counted_and_found_by_key(&**store).await;
+    a_walk_ends_however_little_it_finds(&**store).await;
     only_the_old_content_is_replaced(&**store).await;
     a_large_page_ends_early(&**store).await;
     a_concurrent_change_wins(store).await;
@@ -86,6 +87,23 @@ async fn rows_are_counted_and_found_by_key(store: &dyn TokenStore) {
             assert_eq!(of_other_keys(store, map, number, limit).await, others, "{number} {limit}");
         }
     }
+}
+
+/// Few of many rows are under the old version.
+async fn a_walk_ends_however_little_it_finds(store: &dyn TokenStore) {
+    const ROWS: u128 = 3_000;
+    let map = fresh();
+    let version = |n| if [0, 1_500, ROWS - 1].contains(&n) { 1 } else { 2 };
+    let rows: Vec<_> = (0..ROWS).map(|n| sealed(version(n), row(n))).collect();
+    for rows in rows.chunks(500) {
+        put(store, map, rows).await;
+    }
+    for limit in [1, 2, 500] {
+        let found = of_other_keys(store, map, 2, limit).await;
+        assert_eq!(ids(&found), [id(0), id(1_500), id(ROWS - 1)], "{limit}");
+    }
+    assert_eq!(of_other_keys(store, map, 1, 500).await.len(), rows.len() - 3);
+    assert_eq!(counts(store, map, 700).await, BTreeMap::from([(1, 3), (2, rows.len() as u64 - 3)]));
 }
 
 async fn only_the_old_content_is_replaced(store: &dyn TokenStore) {
