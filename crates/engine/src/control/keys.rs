@@ -126,6 +126,7 @@ impl RowCursor {
 /// # Errors
 /// The error response: no such app, a conflict that passes, or an error of a store.
 pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> Result<Census, RpcError> {
+    check_stores(engine)?;
     let control = engine.apps.control();
     engine.apps.refresh().await.map_err(of)?;
     // Before the generation: what is newest here is also newest, or older, for engines that have loaded that generation.
@@ -151,6 +152,11 @@ pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> R
     };
     let counts = page.counts.into_iter().map(named).collect();
     Ok(Census { counts, keys, proven: cursor.proven, next: page.next.map(|next| next.text()), generation })
+}
+
+/// Fails if the engine has no stores of rows. It would count nothing, which proves nothing.
+pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
+    engine.objects().and(engine.tokens().map(drop)).map_err(|failure| failure.answer())
 }
 
 /// Returns the name of a collection of this number.

@@ -16,7 +16,7 @@ use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::keys::{KeyJobs, RowCursor, RowKind};
+use super::keys::{KeyJobs, RowCursor, RowKind, check_stores};
 use super::refusal::of;
 use crate::apps::CachedApp;
 use crate::engine::Engine;
@@ -73,6 +73,7 @@ impl RewrapPage {
 /// # Errors
 /// The error response: no such app or collection, no key that seals, or an error of a store.
 pub async fn rewrap(engine: &Engine, jobs: &KeyJobs, call: &RewrapRowsCall<'_>) -> Result<RewrappedRows, RpcError> {
+    check_stores(engine)?;
     let Ok(_permit) = jobs.rewraps.acquire().await else { return Err(ended()) };
     engine.apps.refresh().await.map_err(of)?;
     let (generation, app) = engine.apps.find_unsealed(call.app).map_err(|failure| failure.answer())?;
@@ -167,7 +168,7 @@ async fn rewrap_tokens(
     let answer = |failure: CallFailure| failure.answer();
     let tokens = engine.tokens().map_err(answer)?;
     let (map, keys) = (collection.map, Arc::clone(&collection.keys));
-    let number = keys.newest().ok_or_else(|| CallFailure::NoKey.answer())?;
+    let number = keys.newest().ok_or_else(|| CallFailure::NoTokenKey.answer())?;
     let ask =
         move |store: Arc<dyn TokenStore>| async move { store.rows_of_other_keys(map, number, after, limit).await };
     let page = tokens.sweep(map.app, ask).await.map_err(answer)?;
