@@ -57,7 +57,7 @@ impl RewrapJob<'_> {
         page: impl AsyncFn(RewrapRowsCall<'_>) -> Result<RewrappedRows, Failure>,
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
-        let (mut totals, mut pace) = (RewrapTotals::default(), Pace::new(self.rate));
+        let (mut totals, mut pace) = (RewrapTotals::default(), RowPacer::new(self.rate));
         let limit = Some(self.rate.map_or(OBJECTS_MAX as u32, |rate| rate.min(OBJECTS_MAX as u32)));
         loop {
             let (mut active, mut after) = (0, None::<String>);
@@ -87,12 +87,12 @@ impl RewrapJob<'_> {
 }
 
 /// Bounds the rows per second.
-struct Pace {
+struct RowPacer {
     rate: Option<u32>,
     free: Instant,
 }
 
-impl Pace {
+impl RowPacer {
     fn new(rate: Option<u32>) -> Self {
         Self { rate, free: Instant::now() }
     }

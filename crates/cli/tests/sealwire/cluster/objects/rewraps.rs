@@ -27,7 +27,7 @@ const PAGE: u32 = 20;
 
 /// State that rewraps, writers and kills share.
 #[derive(Default)]
-struct Job {
+struct RewrapLoad {
     /// Rows that were sealed again.
     rewrapped: AtomicU64,
     /// Walks that found every row under the newest versions.
@@ -57,7 +57,7 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         let ids = add(&client).await;
         let (values, tokens) = tokenize(&client).await;
 
-        let job = Arc::new(Job::default());
+        let job = Arc::new(RewrapLoad::default());
         let mut rewraps = tokio::task::JoinSet::new();
         for engine in &engines {
             rewraps.spawn(Arc::clone(&job).rewrap(cluster.operator_once(engine)));
@@ -139,7 +139,7 @@ fn explained(error: Error) {
     }
 }
 
-impl Job {
+impl RewrapLoad {
     /// Waits until `rows` more rows were sealed again.
     async fn goes_on(&self, rows: u64) {
         let enough = self.rewrapped.load(Ordering::Relaxed) + rows;

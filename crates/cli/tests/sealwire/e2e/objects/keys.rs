@@ -21,13 +21,13 @@ const CARDS: &str = "cards";
 
 /// The key versions of a census, and the rows of each kind under each key version.
 #[derive(Debug, Default)]
-struct Counted {
+struct CensusSums {
     keys: Vec<CensusKey>,
     rows: BTreeMap<(String, String), u64>,
     proven: bool,
 }
 
-impl Counted {
+impl CensusSums {
     fn of(&self, kind: &str, key: &str) -> u64 {
         self.rows.get(&(kind.to_owned(), key.to_owned())).copied().unwrap_or(0)
     }
@@ -35,8 +35,8 @@ impl Counted {
 
 impl Vault {
     /// Counts in pages of `limit`. With `prove`, waits until the count is proven.
-    async fn census(&self, prove: bool, limit: u32) -> Counted {
-        let (mut counted, mut after) = (Counted::default(), None::<String>);
+    async fn census(&self, prove: bool, limit: u32) -> CensusSums {
+        let (mut counted, mut after) = (CensusSums::default(), None::<String>);
         loop {
             let call = CensusCall { app: APP, prove, after: after.as_deref(), limit: Some(limit) };
             let page = match self.operator.keys_census(call).await {
