@@ -28,7 +28,7 @@ const REWRAPS_MAX: usize = 2;
 /// Longest time after which a request that must wait for engines or writes is repeated.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Number of the collection that holds the keys of data subjects. The key of a row there is the number of a token key
-/// version.
+/// version, or 0 without a key.
 pub(super) const SUBJECTS: u32 = i32::MAX as u32;
 
 /// State that the operations on the rows of key versions share.
@@ -290,7 +290,8 @@ async fn count_objects(
         SUBJECTS => views::token_key_id(u32::from_be_bytes([key[1], key[2], key[3], key[4]])),
         _ => key.iter().map(|byte| format!("{byte:02x}")).collect(),
     };
-    let counts = page.found.into_iter().map(|(key, rows)| (map.collection, name(key), rows)).collect();
+    let sealed = page.found.into_iter().filter(|(key, _)| map.collection != SUBJECTS || *key != [0; 5]);
+    let counts = sealed.map(|(key, rows)| (map.collection, name(key), rows)).collect();
     let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
     Ok(Some(CountPage { kind: RowKind::Objects, counts, next: Some(next) }))
 }

@@ -12,7 +12,7 @@ use sealwire_client::{
 };
 use sealwire_crypto::Suite;
 use sealwire_objects::{ObjectBinding, Values};
-use sealwire_store::{Instance, MapView, ObjectRow, StoreError};
+use sealwire_store::{Instance, MapId, MapView, ObjectRow, StoreError};
 use sealwire_token::Format;
 
 use super::{APP, MAP, PEOPLE, Vault, doc, map, one_vault, rpc_error, run, vaults};
@@ -269,6 +269,39 @@ fn rows_that_do_not_open_are_counted_and_left_as_they_are() {
         assert_eq!(rpc_error(vault.operator.keys_census(call).await).code, ErrorCode::NotFound);
         let call = CensusCall { app: APP, after: Some("elsewhere"), ..CensusCall::default() };
         assert_eq!(rpc_error(vault.operator.keys_census(call).await).code, ErrorCode::BadRequest);
+    });
+}
+
+#[test]
+fn keys_of_data_subjects_count_under_their_token_key() {
+    run(async {
+        let vault = one_vault().await;
+        vault
+            .add(r#"[{"email": "a@example.com"}, {"email": "b@example.com"}, {"email": "c@example.com"}]"#)
+            .await
+            .unwrap();
+        let subjects = MapId { app: 1, collection: i32::MAX as u32 };
+        let keys = [[0, 0, 0, 0, 1], [0, 0, 0, 0, 1], [0; 5]];
+        let rows: Vec<_> = vault.rows().await.into_iter().zip(keys).collect();
+        let row = |(row, key): (ObjectRow, [u8; 5])| {
+            (subjects, ObjectRow { key, unique: Vec::new(), terms: Vec::new(), ..row })
+        };
+        vault.store().put_objects(&rows.into_iter().map(row).collect::<Vec<_>>()).await.unwrap();
+        let (mut found, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let call = CensusCall { app: APP, after: after.as_deref(), ..CensusCall::default() };
+            let page = vault.operator.keys_census(call).await.unwrap();
+            found.extend(page.counts.into_iter().map(|count| (count.kind, count.collection, count.rows)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let expected = [("objects", PEOPLE, 3), ("subjects", "", 2)];
+        assert_eq!(found, expected.map(|(kind, name, rows)| (kind.to_owned(), name.to_owned(), rows)));
+        // They are of another form, and a rewrap leaves them alone.
+        vault.rotate(RotateKind::Token).await;
+        assert_eq!(vault.rewrap(None, 100).await, [0, 0, 0]);
     });
 }
 
