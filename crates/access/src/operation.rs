@@ -135,6 +135,10 @@ operations! {
     CollectionsAlter = "collections.alter" Control Collection,
     /// Deletes a collection.
     CollectionsDelete = "collections.delete" Control Collection,
+    /// Counts an app's rows by key version.
+    KeysCensus = "keys.census" Control Collections,
+    /// Seals an app's rows again, under its newest key versions.
+    KeysRewrap = "keys.rewrap" Control Collections,
     /// Lists the engines.
     InstancesList = "instances.list" Control All,
     /// Lists roles.

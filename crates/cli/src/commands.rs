@@ -22,6 +22,7 @@ mod documents;
 mod encapsulations;
 mod instances;
 mod kek;
+mod keys;
 mod mask;
 mod objects;
 mod operator;
@@ -99,6 +100,8 @@ enum Command {
     Objects(objects::Args),
     /// Show, export and erase what is stored about a person, and show who has read it
     Subjects(subjects::Args),
+    /// Count the rows of objects and tokens by key version, and seal them again under the newest versions
+    Keys(keys::Args),
     /// List the engines that share one state
     Instances(instances::Args),
     /// Create, list and delete roles: sets of permissions on apps and collections
@@ -143,6 +146,7 @@ pub fn run() -> ExitCode {
         Command::Tokens(args) => tokens::run(&args),
         Command::Objects(args) => objects::run(&args),
         Command::Subjects(args) => subjects::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Instances(args) => instances::run(&args),
         Command::Roles(args) => roles::run(&args),
         Command::Principals(args) => principals::run(&args),

@@ -4,9 +4,9 @@
 //! is therefore retried only if no server can have seen the request, or if it was rejected with a retry time.
 
 use sealwire_wire::control::{
-    AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Control, Instances,
-    Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records, RoleCall, RoleChanged,
-    Roles, RootOperation, RootState,
+    AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall, CollectionChanged, Collections,
+    Control, Instances, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records,
+    RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -56,6 +56,23 @@ impl Client {
     /// As above.
     pub async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Error> {
         self.control(Control::Collection(call), Course::once(), CollectionChanged::decode).await
+    }
+
+    /// Returns a page of the count of an app's rows by key version. A `conflict` with a retry time says that not every engine
+    /// has the newest keys, or that older writes can still end.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn keys_census(&self, call: CensusCall<'_>) -> Result<Census, Error> {
+        self.control(Control::Census(call), Course::default(), Census::decode).await
+    }
+
+    /// Seals a page of an app's rows again, under its newest key versions. Can be repeated without harm.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn keys_rewrap(&self, call: RewrapRowsCall<'_>) -> Result<RewrappedRows, Error> {
+        self.control(Control::RewrapRows(call), Course::default(), RewrappedRows::decode).await
     }
 
     /// Returns the engines that serve this control state.

@@ -4,13 +4,17 @@
 
 mod apps;
 mod bootstrap;
+mod keys;
 mod refusal;
+mod rewrap;
 mod roles;
 mod schema;
 mod views;
 
 pub use apps::{apps, change_app, change_collection, collections, export};
 pub use bootstrap::first_start;
+pub use keys::{KeyJobs, census};
 pub use refusal::of as refused;
+pub use rewrap::rewrap;
 pub use roles::{change_principal, change_role, check, principals, roles};
 pub use views::instance;

@@ -30,6 +30,7 @@ pub use decrypt::{OpenFields, OpenSpec, ShowFields, UnopenedFields};
 pub use encrypt::SealFields;
 pub use immediate::Immediate;
 pub use mask::MaskFields;
+pub(crate) use objects::ObjectSealer;
 pub use rewrap::{OutsideSealers, RewrapFields};
 
 /// A decoded message.

@@ -233,7 +233,7 @@ impl<L: Ledger> Sweeper<L> {
         rows: &mut u64,
     ) -> Result<(), End> {
         let (subject, version) = ((map.app, SubjectId(mark.id.0)), unfinished_version(mark));
-        let mut after = None;
+        let (mut after, mut in_pass) = (None, 0);
         loop {
             if checked.elapsed() >= CHECK_PERIOD {
                 self.check(states).await?;
@@ -247,9 +247,11 @@ impl<L: Ledger> Sweeper<L> {
             }
             self.ledger.count(SweepAction::Erased, count);
             *rows += count;
+            in_pass += count;
             self.rest(self.pace(count, begun.elapsed())).await?;
             after = step.next;
-            if after.is_none() {
+            // A rewrap can have sealed an object again between the two steps of its removal.
+            if after.is_none() && std::mem::take(&mut in_pass) == 0 {
                 break;
             }
         }

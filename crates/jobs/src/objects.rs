@@ -5,7 +5,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use sealwire_store::{MapId, ObjectGroup, ObjectStore, ObjectWriter, ObjectsWritten, StoreError, WriteThrottle};
+use sealwire_store::{
+    MapId, MapView, ObjectGroup, ObjectId, ObjectStore, ObjectWriter, ObjectsWritten, Reseal, StoreError, WriteThrottle,
+};
 use tokio::time::Instant;
 
 use crate::error::CallFailure;
@@ -73,6 +75,25 @@ impl Objects {
         })?;
         self.metrics.throttled(came.elapsed());
         Ok(self.writer.write(now(), group, Some(deadline), Some(permit)).await?)
+    }
+
+    /// Reseals objects of a map, as [`ObjectStore::reseal_objects`] does, when the write throttle permits it.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::StoreBehind`].
+    pub async fn reseal(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: Vec<Reseal<ObjectId>>,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, CallFailure> {
+        let bytes = rows.iter().map(|row| row.new.len()).sum();
+        let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
+        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        let ask = move |store: Arc<dyn ObjectStore>| async move { store.reseal_objects(view, key, &rows).await };
+        self.sweep(view.map, ask).await
     }
 
     /// Reads from the store when the app gets its permit.

@@ -144,6 +144,8 @@ pub(crate) struct ControlService {
     callers: Vec<Caller>,
     /// A permit for each call at once.
     calls: Arc<Semaphore>,
+    /// State of the operations on the rows of key versions.
+    keys: control::KeyJobs,
     /// A permit for each caller at once that is not listed.
     strangers: Semaphore,
     /// Says who they are, once in a while.
@@ -155,7 +157,8 @@ impl ControlService {
     pub(crate) fn new(engine: Arc<Engine>, root: RootAdmin, access: &Access, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
         let administrators = (access.mode != AccessMode::Off).then(|| access.administrators.clone());
-        Self { engine, root, administrators, callers, calls, strangers, stranger: LogThrottle::default() }
+        let (keys, stranger) = (control::KeyJobs::default(), LogThrottle::default());
+        Self { engine, root, administrators, callers, calls, keys, strangers, stranger }
     }
 
     fn admits(&self, principal: &Principal) -> bool {
@@ -239,6 +242,16 @@ impl ControlService {
                 Ok(Applied::at(found.generation))
             }
             Control::Root(operation) => self.change_root(principal, call.method(), operation, out).await,
+            Control::Census(call) => {
+                let found = control::census(&self.engine, &self.keys, call).await?;
+                found.encode(out);
+                Ok(Applied::at(found.generation))
+            }
+            Control::RewrapRows(call) => {
+                let done = control::rewrap(&self.engine, &self.keys, call).await?;
+                done.encode(out);
+                Ok(Applied { rows: (done.rewrapped, done.unopened), ..Applied::at(done.generation) })
+            }
             Control::Instances => {
                 let found = self.instances().await?;
                 found.encode(out);
@@ -272,7 +285,7 @@ impl ControlService {
                     "changed an app"
                 );
                 self.engine.apps.changed_here().await;
-                Ok(Applied { generation: changed.generation, key: changed.key })
+                Ok(Applied { key: changed.key, ..Applied::at(changed.generation) })
             }
             Control::Collection(call) => {
                 let objects = self.engine.objects.as_ref().map(|objects| &**objects.store());

@@ -9,6 +9,7 @@
 //! about 16 MiB for a write batch. Three of the keyspaces are of objects; a keyspace that is not written takes next to
 //! nothing. Up to 1,024 queued requests take memory in addition.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -19,11 +20,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
-use self::walk::{Stored, list, next_map, scan, walk};
+use self::walk::{Stored, count_by, list, next_map, scan, walk};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
-    Changes, Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Row, Snapshot,
-    StoreError, Sweep, TokenId, TokenStore, Written,
+    Changes, Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Reseal, Row,
+    Snapshot, StoreError, Sweep, TokenId, TokenStore, Written, fit_page,
 };
 
 mod database;
@@ -327,6 +328,32 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
         self.sweep_page::<Row>(now, map, sweep, after, limit, false).await
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.read(move |database| count_by(database, map, after, limit, Row::key_number)).await
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let is_other = move |row: &Row| row.key_number() != number;
+        let page = self.read(move |database| list(database, &database.snapshot(), map, after, limit, is_other));
+        Ok(fit_page(page.await?, Row::bytes, |row| row.id))
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        let rows = rows.to_vec();
+        self.change(move |turn| turn.edit(|edit| maps::reseal(edit, map, &rows))).await?
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

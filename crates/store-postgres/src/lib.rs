@@ -16,6 +16,7 @@ mod listen;
 mod migrate;
 mod objects;
 mod options;
+mod reseal;
 mod rows;
 mod session;
 mod sqlstate;

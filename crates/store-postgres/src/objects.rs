@@ -10,6 +10,7 @@ mod add;
 mod change;
 mod overlay;
 mod read;
+mod reseal;
 mod rows;
 mod sweep;
 #[cfg(test)]
@@ -17,7 +18,9 @@ mod tests;
 mod walk;
 mod write;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
@@ -27,8 +30,8 @@ use crate::rows::{column, map, numbers};
 use crate::sqlstate::SqlFault;
 use rows::generation;
 use sealwire_store::{
-    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
-    SubjectId, Sweep,
+    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal,
+    StoreError, SubjectId, Sweep,
 };
 
 static RAISE_FENCE: &str = "INSERT INTO sealwire.object_fences AS f (app, collection, generation) VALUES ($1, $2, $3)
@@ -113,6 +116,34 @@ impl ObjectStore for PostgresStore {
         self.sweep_page(now, (map, sweep), after, limit, None, dry_run).await
     }
 
+    async fn count_object_keys(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        self.count_page(map, after, limit).await
+    }
+
+    async fn objects_of_other_keys(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        self.other_keys_page(view, key, after, limit).await
+    }
+
+    async fn reseal_objects(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.reseal_page(view, key, rows).await
+    }
+
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.map_behind(after).await
     }
@@ -135,6 +166,12 @@ impl ObjectStore for PostgresStore {
         let ((app, collection), fence) = (numbers(map)?, generation(fence));
         let params: [&(dyn ToSql + Sync); 3] = [&app, &collection, &fence];
         self.query(&self.shared.control, true, RAISE_FENCE, &params).await.map(|_| ())
+    }
+
+    /// A transaction that read a lower fence ends within its timeout. Then the server can still run the last statement, for
+    /// as long again.
+    fn fence_delay(&self) -> Duration {
+        2 * self.shared.timeout
     }
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {

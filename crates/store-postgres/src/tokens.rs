@@ -1,6 +1,6 @@
 //! Token maps in PostgreSQL: lookups, and operations on existing rows.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use super::rows::{self, Keys, column, columns, joined, seconds};
 use super::sqlstate::{SqlFault, damaged};
 use super::{PostgresStore, bulk_import, write};
 use sealwire_store::{
-    Filter, Fingerprint, Group, MapId, Page, Row, SCAN_BYTES, StoreError, Sweep, TokenId, TokenStore, Written,
+    Filter, Fingerprint, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, Sweep, TokenId, TokenStore, Written,
     check_time,
 };
 
@@ -397,6 +397,29 @@ impl TokenStore for PostgresStore {
             }
             Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
         }
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.count_token_keys(map, after, limit).await
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.rows_of_other_keys_page(map, number, after, limit).await
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        self.reseal_rows(map, rows).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

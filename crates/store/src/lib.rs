@@ -10,6 +10,7 @@ mod control;
 pub mod copy;
 mod memory;
 mod objects;
+mod reseal;
 #[cfg(any(test, feature = "suite"))]
 #[doc(hidden)]
 pub mod suite;
@@ -31,6 +32,7 @@ pub use objects::{
     QUERY_STATEMENTS_MAX, SUBJECTS_COLLECTION, SubjectClaim, SubjectId, Term, apply_group, apply_put, apply_sweep,
     archived, check_fence, matching,
 };
+pub use reseal::{RESEAL_ROWS_MAX, Reseal, ResealEffect, fit_page};
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
 pub use tokens::{
     Filter, Fingerprint, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore,

@@ -47,3 +47,10 @@ fn page<I: Copy + Ord, R: Clone>(
     }
     Page { found, next: rows.next().and(last) }
 }
+
+/// Counts equal values.
+fn counted<K: Ord>(values: impl Iterator<Item = K>) -> BTreeMap<K, u64> {
+    let mut counts = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    counts
+}

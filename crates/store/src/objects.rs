@@ -10,6 +10,9 @@
 mod apply;
 mod query;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -17,7 +20,7 @@ pub use apply::{ObjectChanges, apply_group, apply_put, apply_sweep, archived};
 pub use query::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, matching};
 
 use crate::tokens::check_time;
-use crate::{Filter, Lifetime, MapId, Page, StoreError, Sweep};
+use crate::{Filter, Lifetime, MapId, Page, Reseal, StoreError, Sweep};
 
 /// Maximum number of writes in an [`ObjectGroup`].
 pub const GROUP_WRITES_MAX: usize = 500;
@@ -402,6 +405,45 @@ pub trait ObjectStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError>;
 
+    /// Counts objects in every state by [`ObjectRow::key`], among at most `limit` objects that follow `after`. `next` is the
+    /// value of `after` for the following call. Large objects can make a page shorter.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn count_object_keys(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError>;
+
+    /// Returns at most `limit` objects in every state that follow `after` and whose [`ObjectRow::key`] is not `key`. Large
+    /// objects can make a page shorter.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn objects_of_other_keys(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError>;
+
+    /// Gives objects in any state a new sealed content, sealed under `key`. Changes an object only if its sealed content
+    /// still equals the old one, and nothing else of it. `rows` are at most [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with
+    /// distinct ids. Either all possible changes are made or none. Returns, for each of `rows`, true if the object has the
+    /// new content. A database can return false for an object that an attempt without response has changed.
+    ///
+    /// # Errors
+    /// As for [`ObjectStore::get_objects`].
+    async fn reseal_objects(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError>;
+
     /// Returns the first map behind `after` that has an object in any state.
     ///
     /// # Errors
@@ -433,6 +475,12 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
     async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError>;
+
+    /// Returns the time after which no operation that passed a lower fence can still take effect, counted from the end of
+    /// [`ObjectStore::raise_fence`].
+    fn fence_delay(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Returns the fences of all maps that have one, in the order of maps.
     ///

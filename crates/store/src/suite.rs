@@ -22,6 +22,7 @@ use crate::{ObjectStore, TokenStore};
 pub async fn token_store(store: Arc<dyn TokenStore>) {
     tokens::write::all(&*store).await;
     tokens::keep::all(&*store).await;
+    tokens::reseal::all(&store).await;
     tokens::race::all(&store).await;
     model::all(store).await;
 }
@@ -38,6 +39,7 @@ pub async fn object_store(store: Arc<dyn ObjectStore>) {
     objects::copy::all(&*store).await;
     objects::fences::all(&*store).await;
     objects::subjects::all(&store).await;
+    objects::reseal::all(&store).await;
     objects::race::all(&store).await;
     objects::model::all(store).await;
 }

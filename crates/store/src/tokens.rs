@@ -5,10 +5,12 @@
 //! [`TokenStore::write`] treat expired rows as absent. Expired rows remain until they are archived and pruned. Until
 //! then no other row gets their id.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::StoreError;
+use crate::{Reseal, StoreError};
 
 /// The latest time that a row can contain: the end of the year 9999. Every database and calendar supports this time.
 pub const SECONDS_MAX: u64 = 253_402_300_799;
@@ -71,6 +73,14 @@ impl Row {
 
     fn lifetime(&self) -> Lifetime {
         Lifetime { expires: self.expires, archived: self.archived }
+    }
+
+    /// Returns the number of the token key version that sealed the row: bytes 1 to 4 of the sealed content. Returns 0 if the
+    /// content is shorter.
+    #[must_use]
+    pub fn key_number(&self) -> u32 {
+        let number = self.sealed.get(1..5).and_then(|bytes| bytes.try_into().ok());
+        number.map_or(0, u32::from_be_bytes)
     }
 
     /// Estimates the bytes that the row takes in memory or on a connection.
@@ -314,6 +324,40 @@ pub trait TokenStore: Send + Sync {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<u64>, StoreError>;
+
+    /// Counts rows in every state by [`Row::key_number`], among at most `limit` rows that follow `after`. `next` is the value
+    /// of `after` for the following call. Large rows can make a page shorter.
+    ///
+    /// # Errors
+    /// As for [`TokenStore::get`].
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError>;
+
+    /// Returns at most `limit` rows in every state that follow `after` and whose [`Row::key_number`] is not `number`. Large
+    /// rows can make a page shorter.
+    ///
+    /// # Errors
+    /// As for [`TokenStore::get`].
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError>;
+
+    /// Gives rows in any state a new sealed content. Changes a row only if its sealed content still equals the old one, and
+    /// nothing else of it. `rows` are at most [`RESEAL_ROWS_MAX`](crate::RESEAL_ROWS_MAX), with distinct ids. Either all
+    /// possible changes are made or none. Returns, for each of `rows`, true if the row has the new content. A database can
+    /// return false for a row that an attempt without response has changed.
+    ///
+    /// # Errors
+    /// As for [`TokenStore::get`].
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError>;
 
     /// Returns the first map behind `after` that has a row in any state.
     ///

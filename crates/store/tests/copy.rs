@@ -1,5 +1,6 @@
 //! Copies between all kinds of stores.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use sealwire_apps::Control;
 use sealwire_store::copy::{Copied, CopyError, End, How, MARK, Progress, Side, copy};
 use sealwire_store::{
     Clause, ControlStore, Filter, Fingerprint, Group, Instance, MapId, MapView, MemoryStore, ObjectGroup, ObjectId,
-    ObjectRow, ObjectStore, ObjectsWritten, Page, Row, Snapshot, StoreError, SubjectId, Sweep, Term, TokenId,
+    ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal, Row, Snapshot, StoreError, SubjectId, Sweep, Term, TokenId,
     TokenStore, Written,
 };
 use sealwire_store_embedded::{EmbeddedStore, embedded};
@@ -309,6 +310,26 @@ impl TokenStore for Faulty<'_> {
     ) -> Result<Page<u64>, StoreError> {
         self.store.sweep(now, map, sweep, after, limit).await
     }
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.store.count_keys(map, after, limit).await
+    }
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.store.rows_of_other_keys(map, number, after, limit).await
+    }
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        self.store.reseal(map, rows).await
+    }
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.store.next_map(after).await
     }
@@ -389,6 +410,31 @@ impl ObjectStore for Faulty<'_> {
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
         self.store.sweep_objects(now, map, sweep, after, limit, dry_run).await
+    }
+    async fn count_object_keys(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        self.store.count_object_keys(map, after, limit).await
+    }
+    async fn objects_of_other_keys(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        self.store.objects_of_other_keys(view, key, after, limit).await
+    }
+    async fn reseal_objects(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.store.reseal_objects(view, key, rows).await
     }
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.store.next_object_map(after).await

@@ -187,6 +187,25 @@ impl TokenKeys {
         OpenedToken::read(layout == BOUND, plain).ok_or(CannotOpen)
     }
 
+    /// Opens a row and seals its content under the newest active version. Returns `None` if the row does not open.
+    ///
+    /// # Errors
+    /// As for [`TokenKeys::seal`].
+    pub fn reseal(
+        &self,
+        collection: u32,
+        id: &[u8; HASH_BYTES],
+        row: &[u8],
+        buffer: &mut RowBuffer,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Ok(OpenedToken { context, fingerprint, token, value }) = self.open(collection, id, row, buffer) else {
+            return Ok(None);
+        };
+        let context = TokenContext(context);
+        let fingerprint = fingerprint.as_ref();
+        self.seal(&NewToken { collection, id, context: &context, fingerprint, token, value }).map(Some)
+    }
+
     /// Returns the additional data of a row. Its first byte is left out in layout 1.
     pub(super) fn place(&self, layout: u8, collection: u32, id: &[u8; HASH_BYTES]) -> RowPosition {
         let mut place = [0; 1 + 8 + HASH_BYTES];

@@ -27,14 +27,14 @@ mod trace;
 /// The control methods: what they ask for and what they give.
 pub mod control {
     pub use crate::params::{
-        AlterCollection, AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page,
-        PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RoleCall, RoleOperation, RootOperation,
-        RotateKind, Scope, Secret, TokenFormat,
+        AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control,
+        Kind, Page, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall,
+        RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
-        App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key,
-        Principal, PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles,
-        RootKeyState, RootProvider, RootSlotState, RootState, TokenKey,
+        App, AppChanged, Apps, Census, CensusCount, CensusKey, Checked, Collection, CollectionChanged, Collections,
+        Instance, Instances, Key, Principal, PrincipalChanged, Principals, Property, PublicKeys, Record, Records,
+        RewrappedRows, Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState, TokenKey,
     };
 }
 

@@ -107,6 +107,10 @@ methods! {
     CollectionsAlter = "collections.alter",
     /// Removes a collection.
     CollectionsDelete = "collections.delete",
+    /// Counts the rows of an app by the key versions that sealed them.
+    KeysCensus = "keys.census",
+    /// Seals rows of an app again, under the newest key versions.
+    KeysRewrap = "keys.rewrap",
     /// Lists the instances that serve this control state.
     InstancesList = "instances.list",
     /// Lists roles with what they grant.
@@ -229,6 +233,8 @@ impl Methods {
         Method::CollectionsSet,
         Method::CollectionsAlter,
         Method::CollectionsDelete,
+        Method::KeysCensus,
+        Method::KeysRewrap,
         Method::InstancesList,
         Method::RolesList,
         Method::RolesSet,

@@ -4,6 +4,7 @@
 //! Defaults are part of the contract and filled in on decoding; an absent value and its default mean the same.
 
 mod control;
+mod keys;
 mod masking;
 mod objects;
 mod table;
@@ -13,6 +14,7 @@ pub use control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
     PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
+pub use keys::{CensusCall, RewrapRowsCall};
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use objects::{
     AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec, SubjectName,

@@ -289,6 +289,16 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             map.text("collection", call.collection);
             collection(&mut map, &call.ask);
         }
+        Control::Census(call) => {
+            map.text("app", call.app);
+            map.flag("prove", call.prove.then_some(true));
+            page(&mut map, call.after, call.limit);
+        }
+        Control::RewrapRows(call) => {
+            map.text("app", call.app);
+            map.optional_text("collection", call.collection);
+            page(&mut map, call.after, call.limit);
+        }
         Control::Instances => (),
         Control::Root(ask) => match ask {
             RootOperation::Init { providers: Some(providers) } => map.texts("providers", providers),

@@ -11,6 +11,7 @@ use crate::map::Map;
 use crate::params::{Encapsulation, Encoding, Format, Suite, names};
 
 mod control;
+mod keys;
 mod objects;
 mod tokens;
 
@@ -19,6 +20,7 @@ pub use control::{
     PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
     RootProvider, RootSlotState, RootState, TokenKey,
 };
+pub use keys::{Census, CensusCount, CensusKey, RewrappedRows};
 pub use objects::{Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectFound, SubjectObjects};
 pub use tokens::{Counted, Found, Token, Tokens};
 

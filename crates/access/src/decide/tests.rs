@@ -360,12 +360,13 @@ fn model<'r>(
     let text = operation.name();
     let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
         || ["roles.", "principals.", "root.", "kek."].iter().any(|group| text.starts_with(group));
-    let all_collections = text == "collections.list" || text.starts_with("subjects.");
-    let of_collection = text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.");
+    let of_all = text == "collections.list" || ["keys.", "subjects."].iter().any(|group| text.starts_with(group));
+    let with_collection =
+        text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.") || of_all;
     let grants = roles.iter().flat_map(|role| role.grants());
     let permits = |grant: &&Grant| {
         reaches(&grant.apps, app, whole)
-            && (!all_collections && !of_collection || reaches(&grant.collections, collection, all_collections))
+            && (!with_collection || reaches(&grant.collections, collection, of_all))
             && (reason || !grant.reason)
     };
     let grants = grants.filter(|grant| grant.operations.contains(operation)).filter(permits);

@@ -3,6 +3,8 @@
 
 mod schema;
 
+pub(super) use schema::repeated;
+
 use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};

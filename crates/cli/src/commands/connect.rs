@@ -16,7 +16,7 @@ pub(super) struct ConnectArgs {
     /// Folder created by `sealwire dev`; supplies each value below that is not given
     #[arg(long, value_name = "DIR", default_value = dev_folder::DEFAULT_PATH)]
     folder: PathBuf,
-    /// Address of the engine; for `apps`, `collections`, `instances`, `kek` and `root`, the address of its control listener. Separate
+    /// Address of the engine; for `apps`, `collections`, `instances`, `keys`, `kek` and `root`, the address of its control listener. Separate
     /// several addresses with commas or repeat the option; an address that responds is used
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     connect: Vec<String>,

@@ -1,5 +1,6 @@
 //! Tests of the program as a user runs it: the built binary, real files, a real engine on loopback.
 
+mod keys;
 mod masks;
 mod objects;
 mod recovery;

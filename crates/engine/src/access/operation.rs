@@ -39,6 +39,8 @@ impl<'a> RequestTarget<'a> {
             Control::App(call) => (Some(call.app), None),
             Control::Collections { app, .. } => (Some(*app), None),
             Control::Collection(call) => (Some(call.app), Some(call.collection)),
+            Control::Census(call) => (Some(call.app), None),
+            Control::RewrapRows(call) => (Some(call.app), call.collection),
             // The question names an app too, which it is not about.
             Control::Apps(_)
             | Control::Export(_)

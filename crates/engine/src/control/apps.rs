@@ -176,7 +176,7 @@ fn token_format(format: TokenFormat, first: Option<u8>, last: Option<u8>) -> Res
     })
 }
 
-fn app_id(app: &str) -> Result<AppId, RpcError> {
+pub(super) fn app_id(app: &str) -> Result<AppId, RpcError> {
     AppId::new(app).map_err(|error| bad(format!("app: {error}")))
 }
 

@@ -33,7 +33,7 @@ pub(super) fn changed(change: AppChange) -> AppChanged {
 }
 
 /// How calls name a version of the token key.
-fn token_key_id(number: u32) -> String {
+pub(super) fn token_key_id(number: u32) -> String {
     format!("token-{number}")
 }
 
@@ -130,7 +130,7 @@ fn token_key(key: &TokenKeySummary) -> wire::TokenKey {
     }
 }
 
-fn state(active: bool, delete_unix_s: Option<u64>) -> String {
+pub(super) fn state(active: bool, delete_unix_s: Option<u64>) -> String {
     match (delete_unix_s, active) {
         (Some(_), _) => "deleting",
         (None, true) => "active",

@@ -38,6 +38,7 @@ use sealwire_store::{ObjectId, Sweep};
 use query::Query;
 use read::{ListSpec, ReadSpec};
 pub(super) use read::{disclosed, object};
+pub(crate) use seal::ObjectSealer;
 use write::WriteSpec;
 
 /// Objects on a page that names no limit.

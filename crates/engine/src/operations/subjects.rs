@@ -268,7 +268,7 @@ impl SubjectsRun<'_> {
         self.take_turn().await?;
         let (version, erased) = self.erase_key(key).await?;
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(2 * SCAN_BYTES))?;
-        let (mut after, mut objects, mut done) = (None, 0, false);
+        let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
         for _ in 0..STEPS_MAX {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
@@ -279,10 +279,12 @@ impl SubjectsRun<'_> {
                 let count = group.writes.len() as u64;
                 self.objects.write(group, self.deadline).await?;
                 objects += count;
+                in_pass += count;
                 self.cancel.did(objects, 0);
             }
             after = next;
-            if after.is_none() {
+            // A rewrap can have sealed an object again between the two steps of its removal.
+            if after.is_none() && std::mem::take(&mut in_pass) == 0 {
                 self.finish(version).await?;
                 done = true;
                 break;

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use sealwire_store::{
-    CallError, Coalescer, Fingerprint, Group, MapId, Row, StoreError, TokenId, TokenStore, WriteThrottle, Written,
+    CallError, Coalescer, Fingerprint, Group, MapId, Reseal, Row, StoreError, TokenId, TokenStore, WriteThrottle,
+    Written,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -212,6 +213,23 @@ impl Tokens {
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
         self.in_turn(&self.changes, app, StoreLabel::Change, ask(Arc::clone(self.store.store()))).await
+    }
+
+    /// Reseals rows of a map, as [`TokenStore::reseal`] does, when the write throttle permits it.
+    ///
+    /// # Errors
+    ///
+    /// The store's error; [`CallFailure::StoreBehind`].
+    pub async fn reseal(
+        &self,
+        map: MapId,
+        rows: Vec<Reseal<TokenId>>,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, CallFailure> {
+        let bytes = rows.iter().map(|row| row.new.len()).sum();
+        let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
+        let _permit = permit.map_err(CallFailure::StoreBehind)?;
+        self.change(map.app, move |store: Arc<dyn TokenStore>| async move { store.reseal(map, &rows).await }).await
     }
 
     /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it

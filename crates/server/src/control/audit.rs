@@ -20,11 +20,13 @@ pub(super) struct Applied {
     pub(super) generation: u64,
     /// The key version that was made or changed.
     pub(super) key: Option<String>,
+    /// Rows that were changed, and rows that could not be.
+    pub(super) rows: (u64, u64),
 }
 
 impl Applied {
     pub(super) fn at(generation: u64) -> Self {
-        Self { generation, key: None }
+        Self { generation, ..Self::default() }
     }
 }
 
@@ -45,6 +47,7 @@ impl ControlService {
         }
         let RequestTarget { app, collection, reason } =
             heard.call.map_or_else(RequestTarget::default, RequestTarget::by_control);
+        let (fields, errors) = done.map_or((0, 0), |done| done.rows);
         let key = done.ok().and_then(|done| done.key.as_deref());
         let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
         let record = Record {
@@ -57,8 +60,8 @@ impl ControlService {
             mask: None,
             subjects: &[],
             change: &changes,
-            fields: 0,
-            errors: 0,
+            fields,
+            errors,
             bytes_in: heard.bytes as u64,
             outcome: done.map_or_else(CallCode::from, |_| CallCode::OK).as_str(),
             generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
@@ -98,10 +101,12 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         Control::Check(call) => {
             facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
         }
+        Control::Census(call) => facts.push(("prove", Change::Flag(call.prove))),
         Control::Root(operation) => of_root(operation, &mut facts),
         Control::Apps(_)
         | Control::Export(_)
         | Control::Collections { .. }
+        | Control::RewrapRows(_)
         | Control::Instances
         | Control::Roles(_)
         | Control::Principals(_)

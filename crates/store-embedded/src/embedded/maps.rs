@@ -5,7 +5,9 @@ use fjall::Snapshot;
 use super::database::Database;
 use super::keys::{fingerprint_key, row_key};
 use super::write_batch::{RequestEdit, indexed};
-use sealwire_store::{Fingerprint, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, Written, check_time};
+use sealwire_store::{
+    Fingerprint, Group, MapId, Reseal, ResealEffect, Row, SECONDS_MAX, StoreError, TokenId, Written, check_time,
+};
 
 pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
     group.rows.iter().try_for_each(Row::check_times)?;
@@ -60,6 +62,26 @@ pub(super) fn expire(
         edit.put(map, Some(row), Row { expires, ..row.clone() });
     }
     Ok(rows.iter().map(Option::is_some).collect())
+}
+
+pub(super) fn reseal(
+    edit: &mut RequestEdit<'_>,
+    map: MapId,
+    rows: &[Reseal<TokenId>],
+) -> Result<Vec<bool>, StoreError> {
+    let mut resealed = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Some(stored) = edit.row(map, row.id)? else {
+            resealed.push(false);
+            continue;
+        };
+        let effect = row.effect(&stored.sealed);
+        if effect == Some(ResealEffect::Replace) {
+            edit.put(map, Some(&stored), Row { sealed: row.new.clone(), ..stored.clone() });
+        }
+        resealed.push(effect.is_some());
+    }
+    Ok(resealed)
 }
 
 pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! The operations of the object store: reads of a database snapshot, edits within a write batch, and the threads on
 //! which they run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use async_trait::async_trait;
@@ -9,12 +9,13 @@ use fjall::{Readable as _, Snapshot};
 
 use super::database::Database;
 use super::keys::{object_key, posting_id, posting_key, subject_key, subject_object, term_key};
-use super::walk::{LOOKED_MAX, list, next_map, scan};
+use super::walk::{LOOKED_MAX, count_by, list, next_map, scan};
 use super::write_batch::{RequestEdit, WriteBatch};
 use super::{EmbeddedStore, failed_groups};
 use sealwire_store::{
-    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, StoreError,
-    SubjectId, Sweep, Term, apply_group, apply_put, check_fence, fits_scan_bytes,
+    Clause, Filter, MapId, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten,
+    Page, Reseal, ResealEffect, StoreError, SubjectId, Sweep, Term, apply_group, apply_put, check_fence, fit_page,
+    fits_scan_bytes,
 };
 
 fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
@@ -24,6 +25,29 @@ fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<Ob
         edit.forget();
     }
     Ok(written)
+}
+
+fn reseal(
+    edit: &mut RequestEdit<'_>,
+    view: MapView,
+    key: [u8; 5],
+    rows: &[Reseal<ObjectId>],
+) -> Result<Vec<bool>, StoreError> {
+    check_fence(view, edit.fence(view.map)?)?;
+    let mut resealed = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Some(stored) = edit.object(view.map, row.id)? else {
+            resealed.push(false);
+            continue;
+        };
+        let effect = row.effect(&stored.sealed);
+        if effect == Some(ResealEffect::Replace) {
+            let new = ObjectRow { key, sealed: row.new.clone(), ..stored.clone() };
+            edit.put_object(view.map, Some(&stored), new);
+        }
+        resealed.push(effect.is_some());
+    }
+    Ok(resealed)
 }
 
 /// Returns a snapshot in which no fence keeps out `view`.
@@ -241,6 +265,38 @@ impl ObjectStore for EmbeddedStore {
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
         self.sweep_page::<ObjectRow>(now, map, sweep, after, limit, dry_run).await
+    }
+
+    async fn count_object_keys(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        self.read(move |database| count_by(database, map, after, limit, |row: &ObjectRow| row.key)).await
+    }
+
+    async fn objects_of_other_keys(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        let is_other = move |row: &ObjectRow| row.key != key;
+        let page =
+            self.read(move |database| list(database, &snapshot(database, view)?, view.map, after, limit, is_other));
+        Ok(fit_page(page.await?, ObjectRow::bytes, |row| row.id))
+    }
+
+    async fn reseal_objects(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError> {
+        let rows = rows.to_vec();
+        self.change(move |batch| batch.edit(|edit| reseal(edit, view, key, &rows))).await?
     }
 
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

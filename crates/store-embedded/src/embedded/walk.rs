@@ -1,5 +1,7 @@
 //! Walks over token rows and objects in the order of maps and ids. Every walk is bounded.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use fjall::{Keyspace, Readable as _, Slice, Snapshot};
@@ -137,6 +139,23 @@ pub(super) fn list<R: Stored>(
     wanted: impl Fn(&R) -> bool,
 ) -> Result<Page<Vec<R>, R::Id>, StoreError> {
     walk(database, at, map, after, (limit, LOOKED_MAX), wanted)
+}
+
+/// Counts the rows of a map that follow `after` by `key`. Looks at no more than `limit` rows.
+pub(super) fn count_by<R: Stored, K: Ord>(
+    database: &Database,
+    map: MapId,
+    after: Option<R::Id>,
+    limit: usize,
+    key: impl Fn(&R) -> K,
+) -> Result<Page<BTreeMap<K, u64>, R::Id>, StoreError> {
+    let counts = RefCell::new(BTreeMap::new());
+    let count = |row: &R| {
+        *counts.borrow_mut().entry(key(row)).or_default() += 1;
+        false // The rows are not collected.
+    };
+    let Page { next, .. } = walk(database, &database.snapshot(), map, after, (1, limit), count)?;
+    Ok(Page { found: counts.into_inner(), next })
 }
 
 /// Returns the first map behind `after` that has a row.

@@ -11,29 +11,47 @@ use crate::sqlstate::SqlFault;
 use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId};
 
 /// Objects that a page of a list looks at, unless the page limit is larger.
-const LOOK_MAX: usize = 10_000;
+pub(super) const LOOK_MAX: usize = 10_000;
 
-/// `$3`: the id that the objects follow. `$4`: maximum number of objects to look at. `$9`: sealed bytes of preceding
-/// objects from which on an object is not returned. Every line has the fence, the number of objects that were looked at,
-/// and the last id of these. The fourth column is the number of matching objects, at most `$8`.
-pub(super) static LIST: &str = concat!(
-    "WITH looked AS MATERIALIZED (
-        SELECT t.id, octet_length(t.sealed) AS bytes, ((t.archived IS NOT NULL) = $5
-            AND ($6::text IS NULL OR $6 = ANY(t.tags)) AND ($7::int8 IS NULL OR t.expires < $7)) AS fits
-        FROM sealwire.objects t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
-    ), chosen AS MATERIALIZED (
-        SELECT l.id, l.bytes, sum(l.bytes) OVER (ORDER BY l.id) AS sum
-        FROM (SELECT id, bytes FROM looked WHERE fits ORDER BY id LIMIT $8) l
-    )
-    SELECT ",
-    fence!(),
-    ", (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM chosen), g.*
-    FROM (SELECT 1) AS one LEFT JOIN LATERAL (
-        SELECT ",
-    object_columns!(),
-    " FROM chosen c JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = c.id
-        WHERE c.sum - c.bytes < $9
-    ) g ON true ORDER BY g.id"
+/// Selects objects that fit a condition. `$3`: the id that the objects follow. `$4`: maximum number of objects to look at.
+/// `$bytes`: sealed bytes of preceding objects from which on an object is not returned. Every line has the fence, the number
+/// of objects that were looked at, and the last id of these. The fourth column is the number of matching objects, at most
+/// `$limit`.
+macro_rules! list {
+    ($fits:literal, $limit:literal, $bytes:literal) => {
+        concat!(
+            "WITH looked AS MATERIALIZED (
+                SELECT t.id, octet_length(t.sealed) AS bytes, (",
+            $fits,
+            ") AS fits
+                FROM sealwire.objects t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+            ), chosen AS MATERIALIZED (
+                SELECT l.id, l.bytes, sum(l.bytes) OVER (ORDER BY l.id) AS sum
+                FROM (SELECT id, bytes FROM looked WHERE fits ORDER BY id LIMIT ",
+            $limit,
+            ") l
+            )
+            SELECT ",
+            fence!(),
+            ", (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1),
+                (SELECT count(*) FROM chosen), g.*
+            FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+                SELECT ",
+            object_columns!(),
+            " FROM chosen c JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = c.id
+                WHERE c.sum - c.bytes < ",
+            $bytes,
+            "
+            ) g ON true ORDER BY g.id"
+        )
+    };
+}
+pub(super) use list;
+
+pub(super) static LIST: &str = list!(
+    "(t.archived IS NOT NULL) = $5 AND ($6::text IS NULL OR $6 = ANY(t.tags)) AND ($7::int8 IS NULL OR t.expires < $7)",
+    "$8",
+    "$9"
 );
 
 pub(super) static NEXT_MAP: &str = "SELECT t.app, t.collection FROM sealwire.objects t
@@ -151,8 +169,8 @@ impl PostgresStore {
     }
 }
 
-/// Builds a page from the lines of [`LIST`].
-fn page(lines: &[Row], look: usize, limit: usize) -> Result<Page<Vec<ObjectRow>, ObjectId>, SqlFault> {
+/// Builds a page from the lines of a statement of [`list!`].
+pub(super) fn page(lines: &[Row], look: usize, limit: usize) -> Result<Page<Vec<ObjectRow>, ObjectId>, SqlFault> {
     let mut page = Page { found: Vec::new(), next: None };
     for line in lines {
         let (looked, chosen) = (column::<i64>(line, 1)?, column::<i64>(line, 3)?);

@@ -3,14 +3,15 @@
 
 use super::{options, shared};
 use crate::session::PLANNER;
-use crate::{PostgresStore, tokens, write};
+use crate::{PostgresStore, reseal, tokens, write};
 
 /// Statements, and the column that their index condition must have besides app and collection.
-const LOOKUPS: [(&str, &str, &str); 10] = [
+const LOOKUPS: [(&str, &str, &str); 11] = [
     ("get", tokens::GET, "id"),
     ("get many", tokens::GET_MANY, "id"),
     ("delete", tokens::DELETE, "id"),
     ("expire", tokens::EXPIRE, "id"),
+    ("reseal", reseal::RESEAL, "id"),
     ("ids of written rows", write::IDS, "id"),
     ("find", tokens::FIND, "fingerprint"),
     ("find many", tokens::FIND_MANY, "fingerprint"),

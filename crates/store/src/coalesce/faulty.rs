@@ -1,6 +1,6 @@
 //! A wrapper for a working store that is slow or fails on demand.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use crate::{
-    Filter, Fingerprint, Group, MapId, MemoryStore, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written,
+    Filter, Fingerprint, Group, MapId, MemoryStore, Page, Reseal, Row, StoreError, Sweep, TokenId, TokenStore, Written,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,29 @@ impl TokenStore for Faulty {
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
         self.inner.sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.inner.count_keys(map, after, limit).await
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.inner.rows_of_other_keys(map, number, after, limit).await
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        self.inner.reseal(map, rows).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
@@ -8,7 +9,7 @@ use tokio::time::sleep;
 use super::faulty::{Faulty, InjectedFault, RecordedBatch};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
-use crate::{Filter, MemoryStore, Page, Pressure, Sweep, ThrottleBounds, WriteThrottle, suite};
+use crate::{Filter, MemoryStore, Page, Pressure, Reseal, Sweep, ThrottleBounds, WriteThrottle, suite};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -505,6 +506,29 @@ impl TokenStore for CoalescedStore {
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
         self.0.store().sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.0.store().count_keys(map, after, limit).await
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.0.store().rows_of_other_keys(map, number, after, limit).await
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        self.0.store().reseal(map, rows).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

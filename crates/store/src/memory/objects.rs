@@ -6,10 +6,11 @@ use std::sync::{MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{LOOK_MAX, MemoryStore, page};
+use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::{
     Clause, Filter, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page,
-    StoreError, SubjectId, Sweep, Term, apply_group, apply_put, apply_sweep, check_fence, fits_scan_bytes,
+    Reseal, ResealEffect, StoreError, SubjectId, Sweep, Term, apply_group, apply_put, apply_sweep, check_fence,
+    fit_page, fits_scan_bytes,
 };
 
 const FIRST: ObjectId = ObjectId([0; 16]);
@@ -246,6 +247,45 @@ impl ObjectStore for MemoryStore {
             objects.commit(rows);
         }
         Ok(Page { found: found.len() as u64, next })
+    }
+
+    async fn count_object_keys(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        let Page { found, next } = self.objects().page(map, after, (limit, limit), |_| true);
+        Ok(Page { found: counted(found.iter().map(|row| row.key)), next })
+    }
+
+    async fn objects_of_other_keys(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        let page = self.objects_for(view)?.page(view.map, after, (LOOK_MAX, limit), |row| row.key != key);
+        Ok(fit_page(page, ObjectRow::bytes, |row| row.id))
+    }
+
+    async fn reseal_objects(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut objects = self.objects_for(view)?;
+        let mut reseal = |row: &Reseal<ObjectId>| {
+            let Some(stored) = objects.rows.get_mut(&(view.map, row.id)) else { return false };
+            let effect = row.effect(&stored.sealed);
+            if effect == Some(ResealEffect::Replace) {
+                (stored.key, stored.sealed) = (key, row.new.clone());
+            }
+            effect.is_some()
+        };
+        Ok(rows.iter().map(&mut reseal).collect())
     }
 
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

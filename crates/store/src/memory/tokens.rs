@@ -6,9 +6,12 @@ use std::sync::{MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{LOOK_MAX, MemoryStore, page};
+use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
-use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
+use crate::{
+    Filter, Fingerprint, Group, MapId, Page, Reseal, ResealEffect, Row, StoreError, Sweep, TokenId, TokenStore,
+    Written, fit_page,
+};
 
 const LAST: TokenId = TokenId([0xff; 16]);
 
@@ -221,6 +224,40 @@ impl TokenStore for MemoryStore {
             }
         }
         Ok(Page { found: page.found.len() as u64, next: page.next })
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        let Page { found, next } = self.maps().page(map, after, (limit, limit), |_| true);
+        Ok(Page { found: counted(found.iter().map(Row::key_number)), next })
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let page = self.maps().page(map, after, (LOOK_MAX, limit), |row| row.key_number() != number);
+        Ok(fit_page(page, Row::bytes, |row| row.id))
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        let mut maps = self.maps();
+        let mut reseal = |row: &Reseal<TokenId>| {
+            let Some(stored) = maps.rows.get_mut(&(map, row.id)) else { return false };
+            let effect = row.effect(&stored.sealed);
+            if effect == Some(ResealEffect::Replace) {
+                stored.sealed = row.new.clone();
+            }
+            effect.is_some()
+        };
+        Ok(rows.iter().map(&mut reseal).collect())
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -9,6 +9,7 @@ pub mod keep;
 pub mod model;
 pub mod query;
 pub mod race;
+pub mod reseal;
 pub mod subjects;
 pub mod unique;
 pub mod write;

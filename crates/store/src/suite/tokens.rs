@@ -3,6 +3,7 @@
 
 pub mod keep;
 pub mod race;
+pub mod reseal;
 pub mod write;
 
 use std::sync::Arc;

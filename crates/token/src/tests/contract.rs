@@ -240,6 +240,33 @@ fn the_newest_active_version_seals_and_ids_stay() {
 }
 
 #[test]
+fn a_resealed_row_is_under_the_newest_version_and_holds_the_same() {
+    let (old, both) = (keys(7, &[(1, ACTIVE, 1)]), keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]));
+    let newest = keys(7, &[(1, DISABLED, 1), (2, ACTIVE, 2)]);
+    let (id, context) = (old.id(3, "tok"), old.context(b"c"));
+    let (mut buffer, print) = (RowBuffer::default(), [9; 16]);
+    for fingerprint in [None, Some(&print)] {
+        for value in [None, Some((Datatype::String, &b"42"[..])), Some((Datatype::Value, b"\x2a"))] {
+            let new = NewToken { collection: 3, id: &id, context: &context, fingerprint, token: "tok", value };
+            let row = old.seal(&new).unwrap();
+            let resealed = both.reseal(3, &id, &row, &mut buffer).unwrap().expect("it opens");
+            assert_eq!((resealed[0], &resealed[1..5], resealed.len()), (row[0], &[0, 0, 0, 2][..], row.len()));
+            let value = value.map(|(datatype, value)| (datatype, value.to_vec()));
+            assert_eq!(open(&newest, 3, id, b"c", &resealed), Ok(("tok".to_owned(), value)));
+            assert_eq!(open(&newest, 3, id, b"d", &resealed), Err(CannotOpen));
+            let opened = newest.open(3, &id, &resealed, &mut buffer).unwrap();
+            assert!(opened.is_of(&print, None, Datatype::String, b"42", written) || new.value.is_some());
+            // In another place, and under a version that does not open, nothing is sealed.
+            assert_eq!(both.reseal(4, &id, &row, &mut buffer), Ok(None));
+            assert_eq!(newest.reseal(3, &id, &row, &mut buffer), Ok(None));
+        }
+    }
+    let none = keys(7, &[(1, DISABLED, 1)]);
+    let row = seal(&old, &id, &context, "tok", None).unwrap();
+    assert_eq!(none.reseal(3, &id, &row, &mut buffer), Ok(None));
+}
+
+#[test]
 fn versions_are_numbered_from_one() {
     for list in [
         &[][..],

@@ -5,13 +5,13 @@ use super::reading::{NAME_BYTES_MAX, Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{
     APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
-    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX, SLOTS_MAX, TOKENS_MAX,
+    LONG_CURSOR_BYTES_MAX, OBJECTS_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX, SLOTS_MAX, SWEEP_ROWS_MAX, TOKENS_MAX,
 };
 use crate::method::Method;
 use crate::params::{
-    AlterCollection, AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Format, Kind,
-    Page, Param, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RoleCall, RoleOperation,
-    RootOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
+    AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control,
+    Format, Kind, Page, Param, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall,
+    RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -51,6 +51,7 @@ struct ControlParams<'a> {
     provider: &'a str,
     slot: u32,
     abandon: bool,
+    prove: bool,
 }
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
@@ -89,6 +90,14 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         Method::CollectionsAlter => collection(CollectionOperation::Alter(said.alter)),
         Method::CollectionsSet => collection(CollectionOperation::Set { expires_s, retention_s }),
         Method::CollectionsDelete => collection(CollectionOperation::Delete),
+        Method::KeysCensus => {
+            let Page { after, limit } = said.page;
+            Control::Census(CensusCall { app: app_name, prove: said.prove, after, limit })
+        }
+        Method::KeysRewrap => {
+            let Page { after, limit } = said.page;
+            Control::RewrapRows(RewrapRowsCall { app: app_name, collection: said.collection, after, limit })
+        }
         Method::InstancesList => Control::Instances,
         Method::RolesList => Control::Roles(said.page),
         Method::RolesSet => role(RoleOperation::Set { grants: said.grants }),
@@ -176,12 +185,19 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("providers", _) => said.providers = Some(params.texts(param, SLOTS_MAX, APP_BYTES_MAX)?),
             ("provider", _) => said.provider = params.text(param, APP_BYTES_MAX)?,
             ("slot", _) => said.slot = params.within(param, 1..=u64::from(u32::MAX))? as u32,
+            ("prove", _) => said.prove = params.flag(param)?,
             ("abandon", _) => said.abandon = params.flag(param)?,
             ("min_generation", _) => said.min_generation = Some(params.integer(param)?),
             ("after", Method::AppsExport | Method::PrincipalsList) => {
                 said.page.after = Some(params.text(param, LONG_CURSOR_BYTES_MAX)?);
             }
             ("after", _) => said.page.after = Some(params.text(param, CURSOR_BYTES_MAX)?),
+            ("limit", Method::KeysCensus) => {
+                said.page.limit = Some(params.within(param, 1..=SWEEP_ROWS_MAX as u64)? as u32);
+            }
+            ("limit", Method::KeysRewrap) => {
+                said.page.limit = Some(params.within(param, 1..=OBJECTS_MAX as u64)? as u32);
+            }
             ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),
             ("key", _) => said.key = Some(params.text(param, APP_BYTES_MAX)?),
             ("kind", Method::AppsRotate) => said.rotate = Some(params.name(param, RotateKind::from_name)?),

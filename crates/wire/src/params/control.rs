@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::keys::{CensusCall, RewrapRowsCall};
 use super::names;
 use crate::method::Method;
 use crate::params::{AlterCollection, Format, PropertySpec, Suite};
@@ -105,6 +106,10 @@ pub enum Control<'a> {
     },
     /// A change of one collection.
     Collection(CollectionCall<'a>),
+    /// `keys.census`.
+    Census(CensusCall<'a>),
+    /// `keys.rewrap`.
+    RewrapRows(RewrapRowsCall<'a>),
     /// `instances.list`.
     Instances,
     /// `roles.list`.
@@ -132,6 +137,8 @@ impl Control<'_> {
             Self::App(call) => call.ask.method(),
             Self::Collections { .. } => Method::CollectionsList,
             Self::Collection(call) => call.ask.method(),
+            Self::Census(_) => Method::KeysCensus,
+            Self::RewrapRows(_) => Method::KeysRewrap,
             Self::Instances => Method::InstancesList,
             Self::Roles(_) => Method::RolesList,
             Self::Role(call) => call.ask.method(),

@@ -314,6 +314,9 @@ const COLLECTIONS_ALTER: [Param; 8] = [
     param("drop_index", "array of strings", Some("none"), PROPERTY_NAMES),
     param("suite", "string", Some("unchanged"), SUITES),
 ];
+const KEYS_CENSUS: [Param; 4] = [APP, param("prove", "boolean", Some("false"), "true or false"), AFTER, ROWS];
+const KEYS_REWRAP: [Param; 4] =
+    [APP, param("collection", "string", Some("all collections"), NAME), AFTER, OBJECTS_LIMIT];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
 const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
 const ROLES_SET: [Param; 2] =
@@ -384,6 +387,8 @@ impl Method {
             Self::CollectionsSet => &COLLECTIONS_SET,
             Self::CollectionsAlter => &COLLECTIONS_ALTER,
             Self::CollectionsDelete => &COLLECTIONS_DELETE,
+            Self::KeysCensus => &KEYS_CENSUS,
+            Self::KeysRewrap => &KEYS_REWRAP,
             Self::RootInit => &ROOT_INIT,
             Self::RootRotate => &ROOT_ROTATE,
             Self::KekAdd => &KEK_ADD,

@@ -417,8 +417,25 @@ fn results_of_the_control_methods() {
     assert_eq!(column(&table("Principals result", "of a principal"), 0), entry(&principals));
     let changed = PrincipalChanged { principal: Some(principal), generation: 1 };
     check!("Principal change result", changed, PrincipalChanged);
-    let checked = Checked { permitted: true, role: some.clone(), mask: some.clone(), missing: some, generation: 1 };
+    let checked =
+        Checked { permitted: true, role: some.clone(), mask: some.clone(), missing: some.clone(), generation: 1 };
     check!("Check result", checked, Checked);
+    let count = CensusCount { kind: text(), collection: "people".into(), number: 1, key: text(), rows: 1 };
+    let key = CensusKey { key: text(), suite: "xaes".into(), version: 1, state: text(), newest: true };
+    let packed = rmp_serde::to_vec_named(&key).unwrap();
+    assert_eq!(column(&table("Census result", "of a key version"), 0), keys(&packed));
+    let census = Census { counts: vec![count], keys: vec![key], proven: true, next: some.clone(), generation: 1 };
+    let census = check!("Census result", census, Census);
+    assert_eq!(column(&table("Census result", "of a count"), 0), entry(&census));
+    let rewrapped = RewrappedRows {
+        rewrapped: 1,
+        changed: 2,
+        unopened: 3,
+        collection: "people".into(),
+        next: some.clone(),
+        generation: 1,
+    };
+    check!("Rewrapped rows result", rewrapped, RewrappedRows);
     let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
     let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
     assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));

@@ -494,6 +494,12 @@ proptest! {
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
             .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])
+            .chain([
+                Control::Census(CensusCall { app, prove: seals, after: page.after, limit: limit.map(|limit| limit * 10) }),
+                Control::RewrapRows(RewrapRowsCall {
+                    app, collection: key.map(|_| &collection[..]), after: page.after, limit: limit.map(|limit| limit.div_ceil(2)),
+                }),
+            ])
             .chain([Control::Roles(page), Control::Principals(page)])
             .chain([RoleOperation::Set { grants: vec![&collection, app] }, RoleOperation::Delete]
                 .map(|ask| Control::Role(RoleCall { role: app, ask })))

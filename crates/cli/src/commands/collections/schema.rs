@@ -122,7 +122,10 @@ pub(super) async fn alter(
 
 /// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at once, and then about
 /// every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made whole or not at all.
-async fn repeated<T>(change: impl AsyncFn() -> Result<T, Failure>, mut tell: impl FnMut(&str)) -> Result<T, Failure> {
+pub(in crate::commands) async fn repeated<T>(
+    change: impl AsyncFn() -> Result<T, Failure>,
+    mut tell: impl FnMut(&str),
+) -> Result<T, Failure> {
     let mut told: Option<Instant> = None;
     loop {
         let failure = match change().await {

@@ -1,10 +1,11 @@
-//! Tests of objects on several engines with one database: schemas that change under load, a paused engine, and kills.
+//! Tests of objects on several engines with one database: schemas that change under load, a paused engine, kills, and rows that are sealed again.
 
 mod churn;
 mod compare;
 mod kills;
 mod model;
 mod paused;
+mod rewraps;
 mod subjects;
 
 use std::time::Duration;

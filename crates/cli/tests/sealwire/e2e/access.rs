@@ -9,9 +9,9 @@ use sealwire_access::{
     Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key, role_key,
 };
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page,
-    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
-    Secret, TokenFormat,
+    AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control, Kind,
+    Page, PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation,
+    RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask,
@@ -187,6 +187,10 @@ fn message(operation: Operation) -> Vec<u8> {
             Call::Control(collection(CollectionOperation::Alter(alter)))
         }
         Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
+        Operation::KeysCensus => Call::Control(Control::Census(CensusCall { app: APP, ..CensusCall::default() })),
+        Operation::KeysRewrap => {
+            Call::Control(Control::RewrapRows(RewrapRowsCall { app: APP, ..RewrapRowsCall::default() }))
+        }
         Operation::InstancesList => Call::Control(Control::Instances),
         Operation::RootStatus => root(RootOperation::Status),
         Operation::RootInit => root(RootOperation::Init { providers: Some(vec!["absent"]) }),

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use sealwire_access::PrincipalKind;
 use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, Kind, Page, RewrapRowsCall, RotateKind,
+    Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem, Rewrap,
@@ -308,6 +309,32 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         assert!(generations.windows(2).all(|pair| pair[0] < pair[1]), "{generations:?}");
         assert!(!holds(&bytes(&folder(&harness)), &scalar), "the private key");
         verified(&harness.config, &folder(&harness));
+    });
+}
+
+#[test]
+fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
+    run(async {
+        let mut harness = Harness::with(audited).await;
+        let chief = operator(&harness, &harness.another_caller("operator")).await;
+        let (expires_s, retention_s) = (None, None);
+        let (kind, format, scope) = (Kind::Random, TokenFormat::Opaque, Scope::Collection);
+        let ask = CollectionOperation::Create { kind, format, first: None, last: None, scope, expires_s, retention_s };
+        chief.change_collection(CollectionCall { app: APP, collection: "people", ask }).await.unwrap();
+        let (relay, payload) = (harness.client().await, doc(7));
+        let writing = TokenizeOptions { collection: "people", ..TokenizeOptions::default() };
+        relay.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await.unwrap();
+        chief.change_app(AppCall { app: APP, ask: AppOperation::Rotate { kind: RotateKind::Token } }).await.unwrap();
+        let call = RewrapRowsCall { app: APP, collection: Some("people"), ..RewrapRowsCall::default() };
+        assert_eq!(chief.keys_rewrap(call).await.unwrap().rewrapped, 7);
+        chief.keys_census(CensusCall { app: APP, ..CensusCall::default() }).await.unwrap();
+        harness.take_server().shutdown().await;
+        let found = records(&folder(&harness));
+        let expected = [
+            row("keys.rewrap", "ok", Some(APP), Some("people"), 7, 0),
+            row("keys.census", "ok", Some(APP), None, 0, 0),
+        ];
+        assert!(rows(&found).ends_with(&expected), "{found:?}");
     });
 }
 

@@ -1,6 +1,7 @@
 //! Tests of objects over the wire, on each store: added, read, changed, found, and kept from those who have no grant.
 
 mod access;
+mod keys;
 mod memory;
 mod queries;
 mod schema;

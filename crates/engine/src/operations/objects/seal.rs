@@ -30,7 +30,7 @@ pub(super) struct RowHead {
 
 /// Seals objects of a collection.
 #[derive(Clone)]
-pub(super) struct ObjectSealer {
+pub(crate) struct ObjectSealer {
     pub(super) collection: Arc<ObjectCollection>,
     recipient: Arc<KeyVersion>,
 }
@@ -40,7 +40,7 @@ impl ObjectSealer {
     ///
     /// # Errors
     /// [`CallFailure::NoKey`].
-    pub(super) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
+    pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
         let recipient = collection.keys.newest(collection.schema.suite).cloned().ok_or(CallFailure::NoKey)?;
         Ok(Self { collection, recipient })
     }
@@ -59,11 +59,7 @@ impl ObjectSealer {
         self.check(path, values)?;
         let RowHead { id, version, created, updated, expires, tags, creation, subject } = head;
         let binding = self.collection.binding(id, version, created);
-        let is_clear =
-            |number| self.collection.schema.property_of_number(number).is_some_and(|property| !property.encrypted);
-        let (app, subject) = (self.collection.keys.app(), subject.as_deref());
-        let sealed = seal(&binding, values, is_clear, creation, subject, app, &self.recipient);
-        let sealed = sealed.map_err(|_| SealError::Library)?;
+        let sealed = self.sealed(&binding, values, creation, subject.as_deref()).map_err(|_| SealError::Library)?;
         let key = key_of(&sealed).map(|(_, id)| *id.as_bytes()).ok_or(SealError::Library)?;
         let KeptTerms { mut unique, terms: mut shared } = kept;
         for property in &self.collection.schema.properties {
@@ -91,6 +87,37 @@ impl ObjectSealer {
             terms: shared,
             sealed,
         })
+    }
+
+    /// Returns the key version that seals.
+    pub(crate) fn key(&self) -> [u8; 5] {
+        *self.recipient.id.as_bytes()
+    }
+
+    /// Opens a row and seals its values again, without those of dropped properties. Returns `None` if the row does not open.
+    ///
+    /// # Errors
+    /// As for [`seal`].
+    pub(crate) fn reseal(&self, readable: &ReadableRow) -> Result<Option<Vec<u8>>, sealwire_objects::SealError> {
+        let Ok(subject) = self.collection.subject_key(readable) else { return Ok(None) };
+        let row = &readable.row;
+        let opened = self.collection.open_with(row, subject.as_deref(), None);
+        let Ok(OpenedObject { mut values, creation }) = opened else { return Ok(None) };
+        assign(&self.collection, &mut values, Assignments::new());
+        let binding = self.collection.binding(row.id, row.version, row.created);
+        self.sealed(&binding, &values, creation, subject.as_deref()).map(Some)
+    }
+
+    fn sealed(
+        &self,
+        binding: &ObjectBinding,
+        values: &Values,
+        creation: Option<[u8; 16]>,
+        subject: Option<&SubjectKey>,
+    ) -> Result<Vec<u8>, sealwire_objects::SealError> {
+        let schema = &self.collection.schema;
+        let is_clear = |number| schema.property_of_number(number).is_some_and(|property| !property.encrypted);
+        seal(binding, values, is_clear, creation, subject, self.collection.keys.app(), &self.recipient)
     }
 
     /// Checks that no required value is missing, and the size.

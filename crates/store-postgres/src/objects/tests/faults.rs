@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use super::{AGREE, add, group, next};
 use crate::tests::{LONG, options, shared};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, write};
+use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, view, write};
 use sealwire_store::{
-    MapId, ObjectConflict, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, StoreError,
+    MapId, ObjectConflict, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, Reseal, StoreError,
 };
 
 use ObjectsWritten::Done;
@@ -87,6 +87,29 @@ async fn connection_is_cut(database: &Database<'_>, at: &str, is_alone: bool, de
     let archived = ObjectRow { archived: Some(10), unique: Vec::new(), ..expired };
     let kept = ObjectRow { expires: Some(99), ..old[3].clone() };
     assert_eq!(rows, [marked(1), marked(2), replaced, archived, kept, taker], "{case}");
+}
+
+/// A reseal whose connection broke is repeated, and finds what the first attempt wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reseal_is_repeated() {
+    let database = shared().database().unwrap();
+    for delivered in [false, true] {
+        let (map, proxy) = (fresh(), Proxy::start(shared().port()).unwrap());
+        let store = through(&proxy, &database).await;
+        let reseal = |n, new: &'static str| Reseal { id: id(n), old: object(n).sealed, new: new.into() };
+        store.put_objects(&[1, 2, 3].map(|n| (map, object(n)))).await.unwrap();
+        // Prepares the statement, so that the cut hits its execution.
+        assert_eq!(store.reseal_objects(view(map), *b"newer", &[reseal(1, "first")]).await.unwrap(), [true]);
+        let accepted = proxy.accepted();
+        proxy.cut_at(b"marked", delivered);
+        let rows = [reseal(3, "marked 3"), reseal(1, "marked 1"), reseal(2, "marked 2")];
+        let resealed = store.reseal_objects(view(map), *b"newer", &rows).await.unwrap();
+        assert!(proxy.accepted() > accepted, "{delivered}: the connection was cut");
+        assert_eq!(resealed, [true, false, true], "{delivered}");
+        let contents: Vec<_> = scanned(&store, map).await.into_iter().map(|row| (row.key, row.sealed)).collect();
+        let expected = ["first", "marked 2", "marked 3"].map(|text| (*b"newer", text.into()));
+        assert_eq!(contents, expected, "{delivered}");
+    }
 }
 
 /// Makes the next `times` statements on a table fail with an SQLSTATE.

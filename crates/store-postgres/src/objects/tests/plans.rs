@@ -1,7 +1,7 @@
 //! Plans of the statements that read objects and terms. They must read by whole keys, whatever the statistics are.
 
 use crate::PostgresStore;
-use crate::objects::{FENCES, RAISE_FENCE, add, change, read, sweep, walk, write};
+use crate::objects::{FENCES, RAISE_FENCE, add, change, read, reseal, sweep, walk, write};
 use crate::session::PLANNER;
 use crate::tests::{options, shared};
 
@@ -9,7 +9,7 @@ use crate::tests::{options, shared};
 type IndexCondition = (&'static str, &'static str);
 
 /// Statements and the conditions of their index scans.
-const STATEMENTS: [(&str, &str, &[IndexCondition]); 26] = [
+const STATEMENTS: [(&str, &str, &[IndexCondition]); 29] = [
     ("get", read::GET, &[("objects_pkey", "(id = ")]),
     ("count", read::COUNT, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(hash = ")]),
     ("ids", read::IDS, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id > ")]),
@@ -41,6 +41,9 @@ const STATEMENTS: [(&str, &str, &[IndexCondition]); 26] = [
     ("lock of expired ones", sweep::LOCK_EXPIRED, &[("objects_pkey", "(id = ")]),
     ("lock of archived ones", sweep::LOCK_OUTDATED, &[("objects_pkey", "(id = ")]),
     ("lock of any", sweep::LOCK_ANY, &[("objects_pkey", "(id = ")]),
+    ("count of keys", reseal::COUNT_KEYS, &[("objects_pkey", "(id > ")]),
+    ("other keys", reseal::OTHER_KEYS, &[("objects_pkey", "(id ")]),
+    ("reseal", reseal::RESEAL, &[("objects_pkey", "(id = "), ("object_fences_pkey", "(collection = ")]),
     ("raised fence", RAISE_FENCE, &[]),
     ("fences", FENCES, &[]),
     ("archive", sweep::ARCHIVE, &[("objects_pkey", "(id = ")]),

@@ -1,6 +1,7 @@
 //! Tests of fences, which keep out engines with an old schema.
 
 use super::*;
+use crate::Reseal;
 
 pub async fn all(store: &dyn ObjectStore) {
     every_operation_with_a_view_is_fenced(store).await;
@@ -32,6 +33,12 @@ async fn check_view(store: &dyn ObjectStore, view: MapView, fenced: Option<u64>)
     verdict("probe_clauses", is_fenced(&probed, needs), probed.is_ok());
     let listed = store.list_objects(view, &Filter::default(), None, 10).await;
     verdict("list_objects", is_fenced(&listed, needs), listed.is_ok());
+    let others = store.objects_of_other_keys(view, [0; 5], None, 10).await;
+    verdict("objects_of_other_keys", is_fenced(&others, needs), others.is_ok());
+    for rows in [vec![], vec![Reseal { id: id(1), old: object(1).sealed, new: object(1).sealed }]] {
+        let resealed = store.reseal_objects(view, object(1).key, &rows).await;
+        verdict("reseal_objects", is_fenced(&resealed, needs), resealed.is_ok());
+    }
 }
 
 async fn every_operation_with_a_view_is_fenced(store: &dyn ObjectStore) {

@@ -1,13 +1,13 @@
 //! Tests of [`matching`]: queries agree with a naive search, and their number of statements is bounded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 
 use super::*;
-use crate::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, matching};
+use crate::{Matches, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, Reseal, matching};
 
 /// Number of objects of the query tests: enough for a query that cannot finish within the statements of one page.
 const OBJECTS: u128 = 7_000;
@@ -218,6 +218,26 @@ impl ObjectStore for CountedStore {
         _: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
         unreachable!("a query does not sweep")
+    }
+    async fn count_object_keys(
+        &self,
+        _: MapId,
+        _: Option<ObjectId>,
+        _: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        unreachable!("a query does not reseal")
+    }
+    async fn objects_of_other_keys(
+        &self,
+        _: MapView,
+        _: [u8; 5],
+        _: Option<ObjectId>,
+        _: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        unreachable!("a query does not reseal")
+    }
+    async fn reseal_objects(&self, _: MapView, _: [u8; 5], _: &[Reseal<ObjectId>]) -> Result<Vec<bool>, StoreError> {
+        unreachable!("a query does not reseal")
     }
     async fn next_object_map(&self, _: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         unreachable!("a query has its map")

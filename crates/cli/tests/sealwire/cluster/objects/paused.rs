@@ -1,12 +1,13 @@
-//! An engine that is paused while a property is dropped and its name is used again.
+//! An engine that is paused while a property is dropped and its name is used again, or while keys are rotated.
 //!
 //! The paused engine counts as gone, as after 90 seconds. It continues while the control state is locked, so it still has
 //! the old schema, and the fence of the collection must keep it out.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Child, Stdio};
 
-use sealwire_client::control::PropertySpec;
+use sealwire_client::control::{AppCall, AppOperation, CensusCall, PropertySpec, RewrapRowsCall, RotateKind};
 use sealwire_client::{AddObjects, Client, Error, PropertyDisclosure, TokenMap};
 use sealwire_testkit::Postgres;
 
@@ -124,5 +125,75 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
         assert_eq!(set(&paused, &id, "\"newer\"").await.unwrap(), 3);
         assert_eq!(value(&fresh, &id).await.unwrap(), "\"newer\"");
         assert_eq!(super::list(&paused, map()).await.len(), 1, "no rejected write was made");
+    });
+}
+
+/// Counts the objects under each key version, with proof. Returns the newest key version, too.
+async fn proven_counts(operator: &Client) -> (String, BTreeMap<String, u64>) {
+    let (mut after, mut newest, mut rows) = (None::<String>, String::new(), BTreeMap::new());
+    loop {
+        let call = CensusCall { app: APP, prove: true, after: after.as_deref(), limit: None };
+        let count = async || match in_time(operator.keys_census(call)).await {
+            Ok(page) => Some(page),
+            Err(error) => {
+                let error = rpc_error(error);
+                assert!(is_fenced(&error), "{error}");
+                None
+            }
+        };
+        let page = until("a proven count", count).await;
+        assert!(page.proven);
+        newest = page.keys.into_iter().find(|key| key.suite == "xaes" && key.newest).map_or(newest, |key| key.key);
+        page.counts.into_iter().for_each(|count| *rows.entry(count.key).or_default() += count.rows);
+        after = page.next;
+        if after.is_none() {
+            return (newest, rows);
+        }
+    }
+}
+
+#[test]
+fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
+    run(async {
+        let postgres = Postgres::shared();
+        let cluster = Cluster::new(postgres);
+        let [one, two] = ["one", "two"].map(|name| cluster.engine(name));
+        let operator = cluster.operator_once(&one);
+        create_app(&operator).await;
+        create(&operator, COLLECTION, vec![PropertySpec::new("level", "string")]).await;
+        cluster.agree(&[&one, &two]).await;
+        let (fresh, paused) = (client(&cluster, &one), client(&cluster, &two));
+        let id = add(&fresh, r#"{"level": "a"}"#).await.unwrap();
+        add(&paused, r#"{"level": "b"}"#).await.unwrap();
+
+        two.signal("STOP");
+        let ask = AppOperation::Rotate { kind: RotateKind::Xaes };
+        let new = in_time(operator.change_app(AppCall { app: APP, ask })).await.unwrap().key.unwrap();
+        let proof = CensusCall { app: APP, prove: true, ..CensusCall::default() };
+        let error = rpc_error(in_time(operator.keys_census(proof)).await.unwrap_err());
+        assert!(is_fenced(&error) && error.message.contains("live engine"), "{error}");
+        // As if the engine had been silent for too long.
+        cluster.database.sql("DELETE FROM sealwire.instances").unwrap();
+        let call = RewrapRowsCall { app: APP, ..RewrapRowsCall::default() };
+        assert_eq!(in_time(operator.keys_rewrap(call)).await.unwrap().rewrapped, 2);
+        assert_eq!(proven_counts(&operator).await, (new.clone(), [(new.clone(), 2)].into()));
+
+        let lock = ControlLock::take(postgres, &cluster).await;
+        two.signal("CONT");
+        for _ in 0..REQUESTS {
+            for result in [
+                add(&paused, r#"{"level": "c"}"#).await.map(drop),
+                set(&paused, &id, "\"d\"").await.map(drop),
+                value(&paused, &id).await.map(drop),
+            ] {
+                let error = rpc_error(result.expect_err("an engine with old keys is kept out"));
+                assert!(is_fenced(&error), "{error}");
+            }
+        }
+        drop(lock);
+        let caught_up =
+            async || set(&paused, &id, "\"e\"").await.map_err(|error| assert!(is_fenced(&rpc_error(error)))).ok();
+        assert_eq!(until("the paused engine catches up", caught_up).await, 2);
+        assert_eq!(proven_counts(&operator).await, (new.clone(), [(new, 2)].into()));
     });
 }

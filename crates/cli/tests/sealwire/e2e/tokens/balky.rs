@@ -1,10 +1,13 @@
 //! A wrapper of a working token store that can be made to fail or to delay its callers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use sealwire_store::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
+use sealwire_store::{
+    Filter, Fingerprint, Group, MapId, Page, Reseal, Row, StoreError, Sweep, TokenId, TokenStore, Written,
+};
 use tokio::sync::watch;
 
 /// A token store that delays and fails on command.
@@ -131,6 +134,29 @@ impl TokenStore for Balky {
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
         self.store.sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn count_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        self.store.count_keys(map, after, limit).await
+    }
+
+    async fn rows_of_other_keys(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.store.rows_of_other_keys(map, number, after, limit).await
+    }
+
+    async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        self.store.reseal(map, rows).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

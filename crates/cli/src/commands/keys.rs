@@ -1,0 +1,115 @@
+//! `keys`: counts the rows of an app by key version, and seals them again under the newest versions.
+
+mod census;
+mod rewrap;
+
+use clap::Subcommand;
+
+use super::Failure;
+use super::documents::DocumentProgress;
+use super::operator::EngineArgs;
+
+/// Arguments of `keys`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Count the rows of objects and tokens by the key versions that sealed them
+    ///
+    /// Waits until every live engine has the newest keys, and keeps out engines that have not. So a key version without rows
+    /// stays without rows. Rows in every state count: live, expired and archived. Envelopes that clients hold and backups of
+    /// the store are not counted.
+    Census(CensusArgs),
+    /// Seal the rows of an app again, under its newest key versions
+    ///
+    /// Walks through the rows until none is left under an older version, and then counts. A command that was stopped goes on
+    /// where it was when it is repeated. Rows that change meanwhile keep their changes. Objects lose the values of dropped
+    /// properties. Exit status 1 if a row does not open; such rows stay as they are.
+    Rewrap(RewrapArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct CensusArgs {
+    /// The app
+    app: String,
+    /// Only this key version, as `apps list` shows it: 10 hexadecimal digits, or token-N [default: all]
+    #[arg(value_name = "KEY")]
+    key_id: Option<String>,
+    /// Exit with status 1 if rows are left under the key version, or if it still seals rows
+    #[arg(long, requires = "key_id")]
+    expect_none: bool,
+    /// Count at once, without waiting for other engines. Proves nothing
+    #[arg(long, conflicts_with = "expect_none")]
+    no_wait: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct RewrapArgs {
+    /// The app
+    app: String,
+    /// Only this collection
+    #[arg(long, value_name = "NAME")]
+    collection: Option<String>,
+    /// Seal at most this many rows per second [default: as fast as the store writes]
+    #[arg(long, value_name = "ROWS_PER_S", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+const EXAMPLES: &str = "\
+Replace a key version and remove it:
+  sealwire apps rotate shop --suite xaes
+  sealwire keys rewrap shop --rate 2000
+  sealwire apps disable shop 0123456789
+  sealwire keys census shop 0123456789 --expect-none
+  sealwire apps delete shop 0123456789";
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::serve::no_core_dumps();
+    match &args.command {
+        KeysCommand::Census(args) => count(args),
+        KeysCommand::Rewrap(args) => reseal(args),
+    }
+}
+
+fn count(args: &CensusArgs) -> Result<(), Failure> {
+    let progress = DocumentProgress::new();
+    let counted = args.engine.run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
+    progress.end();
+    let census = counted?.only(args.key_id.as_deref())?;
+    if args.engine.json {
+        println!("{}", serde_json::to_string(&census)?);
+    } else {
+        print!("{census}");
+    }
+    match &args.key_id {
+        Some(key) if args.expect_none => census.expect_none(key).map_err(Failure::from),
+        _ => Ok(()),
+    }
+}
+
+fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
+    let progress = DocumentProgress::new();
+    let job = rewrap::RewrapJob { app: &args.app, collection: args.collection.as_deref(), rate: args.rate };
+    let done = args.engine.run(async |client| {
+        let done = job.run(&client, &progress).await?;
+        let census = census::take(&client, &args.app, false, &progress).await?;
+        Ok(rewrap::RewrapReport { done, census })
+    });
+    progress.end();
+    let report = done?;
+    if args.engine.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{report}");
+    }
+    report.done.verdict().map_err(Failure::from)
+}

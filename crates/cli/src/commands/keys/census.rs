@@ -1,0 +1,228 @@
+//! The census of an app: its pages added up, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sealwire_client::Client;
+use sealwire_wire::SWEEP_ROWS_MAX;
+use sealwire_wire::control::{Census, CensusCall, CensusKey};
+use serde::Serialize;
+
+use crate::commands::Failure;
+use crate::commands::collections::repeated;
+use crate::commands::documents::DocumentProgress;
+
+/// State of a key version that rows name and the app does not have.
+const MISSING: &str = "missing";
+const PROVEN: &str = "proven: no engine writes objects under an older key version, and no live engine begins to write \
+    tokens under one";
+
+/// The key versions of an app, and the rows under each.
+#[derive(Debug, Serialize)]
+pub(super) struct AppCensus {
+    app: String,
+    keys: Vec<KeyRows>,
+    proven: bool,
+    generation: u64,
+}
+
+/// A key version and its rows.
+#[derive(Debug, Serialize)]
+struct KeyRows {
+    #[serde(flatten)]
+    key: CensusKey,
+    rows: u64,
+    collections: Vec<CollectionRows>,
+}
+
+/// The rows of a collection under a key version.
+#[derive(Debug, Serialize)]
+struct CollectionRows {
+    kind: String,
+    /// Empty for a deleted collection.
+    collection: String,
+    number: u32,
+    rows: u64,
+}
+
+/// Counts the rows of an app. With `prove`, waits until every live engine has the newest keys.
+pub(super) async fn take(
+    client: &Client,
+    app: &str,
+    prove: bool,
+    progress: &DocumentProgress,
+) -> Result<AppCensus, Failure> {
+    let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
+    loop {
+        let call = CensusCall { app, prove, after: after.as_deref(), limit: Some(SWEEP_ROWS_MAX as u32) };
+        let ask = async || Ok(client.keys_census(call).await?);
+        let page = repeated(ask, |message| eprintln!("waiting: {message}")).await?;
+        rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
+        progress.say(&format!("{rows} rows counted"));
+        after.clone_from(&page.next);
+        pages.push(page);
+        if after.is_none() {
+            return Ok(AppCensus::new(app, pages));
+        }
+    }
+}
+
+impl AppCensus {
+    /// Adds up the pages of a census.
+    fn new(app: &str, pages: Vec<Census>) -> Self {
+        let proven = pages.first().is_some_and(|page| page.proven);
+        let generation = pages.first().map_or(0, |page| page.generation);
+        let mut rows = BTreeMap::<String, BTreeMap<(String, u32, String), u64>>::new();
+        let mut keys = Vec::new();
+        for page in pages {
+            keys.extend(page.keys);
+            for count in page.counts {
+                let of_key = rows.entry(count.key).or_default();
+                *of_key.entry((count.kind, count.number, count.collection)).or_default() += count.rows;
+            }
+        }
+        let listed = keys.into_iter().map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
+        let mut keys: Vec<KeyRows> = listed.collect();
+        let missing = |key| CensusKey { key, state: MISSING.into(), ..CensusKey::default() };
+        keys.extend(rows.into_iter().map(|(key, rows)| KeyRows::new(rows, missing(key))));
+        Self { app: app.to_owned(), keys, proven, generation }
+    }
+
+    /// Keeps one key version, if one is named.
+    pub(super) fn only(mut self, key: Option<&str>) -> Result<Self, Failure> {
+        if let Some(key) = key {
+            self.keys.retain(|of| of.key.key == key);
+            if self.keys.is_empty() {
+                return Err(format!("app {} has no key version {key}", self.app).into());
+            }
+        }
+        Ok(self)
+    }
+
+    /// Fails if rows are under a key version, or could come under it.
+    pub(super) fn expect_none(&self, key: &str) -> Result<(), String> {
+        let Some(found) = self.keys.iter().find(|of| of.key.key == key) else {
+            return Err(format!("app {} has no key version {key}", self.app));
+        };
+        if found.rows > 0 {
+            return Err(format!("{} rows are under {key}; `sealwire keys rewrap {}` moves them", found.rows, self.app));
+        }
+        if found.key.newest {
+            return Err(format!("{key} is the newest of its kind and seals rows: `sealwire apps rotate` first"));
+        }
+        if self.proven { Ok(()) } else { Err("the count was not proven".to_owned()) }
+    }
+}
+
+impl KeyRows {
+    fn new(rows: BTreeMap<(String, u32, String), u64>, key: CensusKey) -> Self {
+        let of_collection = |((kind, number, collection), rows)| CollectionRows { kind, collection, number, rows };
+        let collections: Vec<_> = rows.into_iter().map(of_collection).collect();
+        Self { key, rows: collections.iter().map(|of| of.rows).sum(), collections }
+    }
+}
+
+impl fmt::Display for AppCensus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<12} {:<14} {:<8} {:<10} ROWS", "KEY", "SUITE", "VERSION", "STATE")?;
+        for KeyRows { key, rows, collections } in &self.keys {
+            let suite = if key.suite.is_empty() { "-" } else { &key.suite };
+            let newest = if key.newest { "  seals new rows" } else { "" };
+            writeln!(f, "{:<12} {suite:<14} {:<8} {:<10} {rows}{newest}", key.key, key.version, key.state)?;
+            for CollectionRows { kind, collection, number, rows } in collections {
+                match collection.as_str() {
+                    "" if kind == "subjects" => writeln!(f, "  {rows} keys of data subjects")?,
+                    "" => writeln!(f, "  {rows} {kind} of deleted collection {number}")?,
+                    name => writeln!(f, "  {rows} {kind} of {name}")?,
+                }
+            }
+        }
+        match self.proven {
+            true => writeln!(f, "{PROVEN}"),
+            false => writeln!(f, "not proven: an engine can still write under an older key version"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_wire::control::CensusCount;
+
+    use super::*;
+
+    fn key(id: &str, suite: &str, version: u32, newest: bool) -> CensusKey {
+        CensusKey { key: id.into(), suite: suite.into(), version, state: "active".into(), newest }
+    }
+
+    fn count(kind: &str, collection: &str, number: u32, key: &str, rows: u64) -> CensusCount {
+        CensusCount { kind: kind.into(), collection: collection.into(), number, key: key.into(), rows }
+    }
+
+    fn census(proven: bool) -> AppCensus {
+        let keys =
+            vec![key("aaaaaaaaaa", "xaes", 1, false), key("bbbbbbbbbb", "xaes", 2, true), key("token-1", "", 1, true)];
+        let pages = vec![
+            Census {
+                counts: vec![count("objects", "people", 1, "bbbbbbbbbb", 3)],
+                keys,
+                proven,
+                next: Some("n".into()),
+                generation: 7,
+            },
+            Census {
+                counts: vec![
+                    count("objects", "people", 1, "bbbbbbbbbb", 2),
+                    count("objects", "", 4, "cccccccccc", 1),
+                    count("subjects", "", i32::MAX as u32, "token-1", 6),
+                    count("tokens", "cards", 2, "token-1", 5),
+                ],
+                generation: 9,
+                ..Census::default()
+            },
+        ];
+        AppCensus::new("shop", pages)
+    }
+
+    #[test]
+    fn pages_are_added_up_and_shown() {
+        let expected = "\
+KEY          SUITE          VERSION  STATE      ROWS
+aaaaaaaaaa   xaes           1        active     0
+bbbbbbbbbb   xaes           2        active     5  seals new rows
+  5 objects of people
+token-1      -              1        active     11  seals new rows
+  6 keys of data subjects
+  5 tokens of cards
+cccccccccc   -              0        missing    1
+  1 objects of deleted collection 4
+proven: no engine writes objects under an older key version, and no live engine begins to write tokens under one
+";
+        assert_eq!(census(true).to_string(), expected);
+        let only = census(false).only(Some("aaaaaaaaaa")).unwrap();
+        assert_eq!(only.to_string().lines().count(), 3);
+        assert!(only.to_string().ends_with("not proven: an engine can still write under an older key version\n"));
+        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&only).unwrap()).unwrap();
+        let expected = serde_json::json!({"app": "shop", "proven": false, "generation": 7, "keys": [{
+            "key": "aaaaaaaaaa", "suite": "xaes", "version": 1, "state": "active", "newest": false, "rows": 0,
+            "collections": [],
+        }]});
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn a_key_version_without_rows_is_expected_only_if_nothing_can_come_under_it() {
+        for (proven, id, expected) in [
+            (true, "aaaaaaaaaa", Ok(())),
+            (false, "aaaaaaaaaa", Err("the count was not proven")),
+            (true, "bbbbbbbbbb", Err("5 rows are under bbbbbbbbbb; `sealwire keys rewrap shop` moves them")),
+            (true, "cccccccccc", Err("1 rows are under cccccccccc; `sealwire keys rewrap shop` moves them")),
+            (true, "dddddddddd", Err("app shop has no key version dddddddddd")),
+        ] {
+            assert_eq!(census(proven).expect_none(id), expected.map_err(str::to_owned), "{id}");
+        }
+        let pages = vec![Census { keys: vec![key("token-1", "", 1, true)], proven: true, ..Census::default() }];
+        let error = AppCensus::new("shop", pages).expect_none("token-1").unwrap_err();
+        assert!(error.contains("apps rotate"), "{error}");
+        assert!(census(true).only(Some("dddddddddd")).is_err());
+    }
+}

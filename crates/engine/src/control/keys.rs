@@ -1,0 +1,356 @@
+//! `keys.census`: counts the rows of an app by key version, and proves that no engine writes under an older one.
+//!
+//! A row can only come under a key version by a write. So once no engine can seal under a version any more, a count that
+//! begins then and finds no row proves that there is none. Two things keep engines from it: every live engine has loaded the
+//! generation of the count, and a fence on each map of objects rejects all engines that have not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sealwire_apps::{App, AppSummary, CollectionContent, CollectionName, KeySummary};
+use sealwire_crypto::{KeyState, Origin};
+use sealwire_store::{ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId, TokenStore};
+use sealwire_wire::control::{Census, CensusCall, CensusCount, CensusKey};
+use sealwire_wire::{ErrorCode, RpcError};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::apps::app_id;
+use super::refusal::{bad, of};
+use super::views;
+use crate::engine::Engine;
+
+/// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
+pub(super) const SUBJECTS_NAME: &str = "data subjects";
+/// Rows that a page looks at where no limit is named.
+const ROWS_DEFAULT: u32 = 1_000;
+/// Concurrent pages of rewraps. Each holds memory for its rows and works on a thread of the blocking pool.
+const REWRAPS_MAX: usize = 2;
+/// Longest time after which a request that must wait for engines or writes is repeated.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// State that the operations on the rows of key versions share.
+#[derive(Debug)]
+pub struct KeyJobs {
+    /// Fences that this engine raised: the generation, and when it was reached.
+    fences: Mutex<HashMap<MapId, (u64, Instant)>>,
+    pub(super) rewraps: Semaphore,
+}
+
+impl Default for KeyJobs {
+    fn default() -> Self {
+        Self { fences: Mutex::default(), rewraps: Semaphore::new(REWRAPS_MAX) }
+    }
+}
+
+impl KeyJobs {
+    /// Returns when this engine raised the fence of a map to a generation.
+    fn raised(&self, map: MapId, generation: u64) -> Option<Instant> {
+        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        fences.get(&map).filter(|(raised, _)| *raised == generation).map(|(_, since)| *since)
+    }
+
+    fn raise(&self, map: MapId, generation: u64) -> Instant {
+        let since = Instant::now();
+        self.fences.lock().unwrap_or_else(PoisonError::into_inner).insert(map, (generation, since));
+        since
+    }
+}
+
+/// Kinds of rows, in the order of walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RowKind {
+    Objects,
+    Tokens,
+}
+
+impl RowKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Objects => "objects",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+/// Position of a walk through the rows of an app: a map, and the id that the next rows follow. Without an id, a census
+/// continues with the map behind the named one, and a rewrap at the beginning of the named one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowCursor {
+    pub(super) kind: RowKind,
+    pub(super) collection: u32,
+    pub(super) id: Option<[u8; 16]>,
+    /// True if the first page proved that no engine writes under an older key version.
+    pub(super) proven: bool,
+}
+
+impl RowCursor {
+    pub(super) fn first(proven: bool) -> Self {
+        Self { kind: RowKind::Objects, collection: 0, id: None, proven }
+    }
+
+    /// Parses the cursor of a request.
+    ///
+    /// # Errors
+    /// An error for a text that [`RowCursor::text`] did not return.
+    pub(super) fn parse(text: &str) -> Result<Self, RpcError> {
+        let parse = || {
+            let mut parts = text.split('.');
+            let kind = match parts.next()? {
+                "objects" => RowKind::Objects,
+                "tokens" => RowKind::Tokens,
+                _ => return None,
+            };
+            let collection = parts.next()?.parse().ok()?;
+            let id = match parts.next()? {
+                "" => None,
+                hex => Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes()),
+            };
+            let cursor = Self { kind, collection, id, proven: parts.next()? == "proven" };
+            (cursor.text() == text && collection <= SUBJECTS_COLLECTION).then_some(cursor)
+        };
+        parse().ok_or_else(|| bad("after must be the next of the page before"))
+    }
+
+    pub(super) fn text(&self) -> String {
+        let id = self.id.map_or_else(String::new, |id| format!("{:032x}", u128::from_be_bytes(id)));
+        let proven = if self.proven { "proven" } else { "" };
+        format!("{}.{}.{id}.{proven}", self.kind.name(), self.collection)
+    }
+}
+
+/// `keys.census`.
+///
+/// # Errors
+/// The error response: no such app, a conflict that passes, or an error of a store.
+pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> Result<Census, RpcError> {
+    check_stores(engine)?;
+    let control = engine.apps.control();
+    engine.apps.refresh().await.map_err(of)?;
+    // Before the generation: what is newest here is also newest, or older, for engines that have loaded that generation.
+    let summary = control.app(&app_id(call.app)?).await.map_err(of)?;
+    let generation = control.generation().await.map_err(of)?;
+    let cursor = match call.after {
+        Some(text) => RowCursor::parse(text)?,
+        None => {
+            if call.prove {
+                prove(engine, jobs, summary.number, call.app, generation).await?;
+            }
+            RowCursor::first(call.prove)
+        }
+    };
+    let keys = if call.after.is_none() { key_versions(&summary) } else { Vec::new() };
+    let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
+    let page = count(engine, summary.number, cursor, limit).await?;
+    let (_, cached) = engine.apps.find(call.app);
+    let named = |(number, key, rows): (u32, String, u64)| {
+        let (kind, name) = match number {
+            SUBJECTS_COLLECTION => ("subjects", Some(SUBJECTS_NAME.to_owned())),
+            _ => (page.kind.name(), cached.as_deref().and_then(|app| collection_name(app, number))),
+        };
+        CensusCount { kind: kind.into(), collection: name.unwrap_or_default(), number, key, rows }
+    };
+    let counts = page.counts.into_iter().map(named).collect();
+    Ok(Census { counts, keys, proven: cursor.proven, next: page.next.map(|next| next.text()), generation })
+}
+
+/// Fails if the engine has no stores of rows. It would count nothing, which proves nothing.
+pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
+    engine.objects().and(engine.tokens().map(drop)).map_err(|failure| failure.answer())
+}
+
+/// Returns the name of a collection of this number.
+fn collection_name(app: &App, number: u32) -> Option<String> {
+    let is_it = |(_, collection): &(&CollectionName, &sealwire_apps::Collection)| collection.number == number;
+    app.collections.iter().find(is_it).map(|(name, _)| name.as_str().to_owned())
+}
+
+/// Returns the key versions of an app.
+fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
+    let seals = |key: &&KeySummary| key.seals && key.origin == Origin::Inside && key.state == KeyState::Active;
+    let is_newest = |key: &KeySummary| {
+        let of_suite = app.keys.iter().filter(seals).filter(|other| other.suite == key.suite);
+        of_suite.max_by_key(|other| other.number).is_some_and(|newest| newest.id == key.id)
+    };
+    let keys = app.keys.iter().map(|key| CensusKey {
+        key: key.id.to_string(),
+        suite: key.suite.name().into(),
+        version: key.number,
+        state: views::state(key.state == KeyState::Active, key.delete_unix_s),
+        newest: is_newest(key),
+    });
+    let active = app.token_keys.iter().filter(|key| key.state == KeyState::Active);
+    let newest = active.map(|key| key.number).max();
+    let token_keys = app.token_keys.iter().map(|key| CensusKey {
+        key: views::token_key_id(key.number),
+        suite: String::new(),
+        version: key.number,
+        state: views::state(key.state == KeyState::Active, None),
+        newest: Some(key.number) == newest,
+    });
+    keys.chain(token_keys).collect()
+}
+
+/// Fails while an engine could still write objects, or a live engine tokens, by a state before `generation`.
+async fn prove(engine: &Engine, jobs: &KeyJobs, app: u32, name: &str, generation: u64) -> Result<(), RpcError> {
+    let instances = engine.apps.control().instances().await.map_err(of)?;
+    let behind = instances.iter().filter(|instance| instance.generation < generation);
+    let behind: Vec<&str> = behind.map(|instance| instance.id.as_str()).collect();
+    if !behind.is_empty() {
+        let text = format!("not every live engine serves generation {generation} yet: {}", behind.join(", "));
+        return Err(passing(text, RETRY_MAX));
+    }
+    let Some(objects) = &engine.objects else { return Ok(()) };
+    let (store, mut wait) = (objects.store(), Duration::ZERO);
+    for map in object_maps(engine, &**store, app, name).await? {
+        let since = match jobs.raised(map, generation) {
+            Some(since) => since,
+            None => {
+                store.raise_fence(map, generation).await.map_err(of)?;
+                jobs.raise(map, generation)
+            }
+        };
+        wait = wait.max(store.fence_delay().saturating_sub(since.elapsed()));
+    }
+    if wait.is_zero() {
+        return Ok(());
+    }
+    let text = format!("writes that began before this count can still end, for {} ms", wait.as_millis() + 1);
+    Err(passing(text, wait.min(RETRY_MAX)))
+}
+
+/// Creates the error for a conflict that passes by itself.
+fn passing(text: String, pause: Duration) -> RpcError {
+    let pause = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(1);
+    RpcError::new(ErrorCode::Conflict, text).retry_after_ms(pause)
+}
+
+/// Returns the maps of objects of an app: those of its collections, and those that have an object.
+async fn object_maps(
+    engine: &Engine,
+    store: &dyn ObjectStore,
+    app: u32,
+    name: &str,
+) -> Result<BTreeSet<MapId>, RpcError> {
+    let (_, cached) = engine.apps.find(name);
+    let mut maps = BTreeSet::new();
+    if let Some(cached) = cached.as_deref().filter(|cached| cached.number == app) {
+        let app: &App = cached;
+        let objects =
+            |collection: &&sealwire_apps::Collection| matches!(collection.content, CollectionContent::Objects(_));
+        maps.extend(app.collections.values().filter(objects).map(|collection| app.map(collection)));
+    }
+    let mut after = MapId { app, collection: 0 };
+    while let Some(map) = store.next_object_map(Some(after)).await.map_err(of)?.filter(|map| map.app == app) {
+        maps.insert(map);
+        after = map;
+    }
+    Ok(maps)
+}
+
+/// A page of a count: collection numbers, key versions and rows.
+struct CountPage {
+    kind: RowKind,
+    counts: Vec<(u32, String, u64)>,
+    next: Option<RowCursor>,
+}
+
+/// Counts rows behind a cursor: objects first, then tokens.
+async fn count(engine: &Engine, app: u32, cursor: RowCursor, limit: usize) -> Result<CountPage, RpcError> {
+    let mut cursor = cursor;
+    if cursor.kind == RowKind::Objects {
+        if let Some(page) = count_objects(engine, app, cursor, limit).await? {
+            return Ok(page);
+        }
+        cursor = RowCursor { kind: RowKind::Tokens, collection: 0, id: None, ..cursor };
+    }
+    let page = count_tokens(engine, app, cursor, limit).await?;
+    Ok(page.unwrap_or(CountPage { kind: RowKind::Tokens, counts: Vec::new(), next: None }))
+}
+
+/// Counts objects. Returns `None` if no map follows.
+async fn count_objects(
+    engine: &Engine,
+    app: u32,
+    cursor: RowCursor,
+    limit: usize,
+) -> Result<Option<CountPage>, RpcError> {
+    let Some(objects) = &engine.objects else { return Ok(None) };
+    let mut map = MapId { app, collection: cursor.collection };
+    let after = cursor.id.map(ObjectId);
+    if after.is_none() {
+        let next = move |store: Arc<dyn ObjectStore>| async move { store.next_object_map(Some(map)).await };
+        let found = objects.sweep(map, next).await.map_err(|failure| failure.answer())?;
+        let Some(found) = found.filter(|found| found.app == app) else { return Ok(None) };
+        map = found;
+    }
+    let ask = move |store: Arc<dyn ObjectStore>| async move { store.count_object_keys(map, after, limit).await };
+    let page = objects.sweep(map, ask).await.map_err(|failure| failure.answer())?;
+    let name = |key: [u8; 5]| match map.collection {
+        SUBJECTS_COLLECTION => views::token_key_id(u32::from_be_bytes([key[1], key[2], key[3], key[4]])),
+        _ => key.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    // Rows of erased subjects, and of unfinished erasures, are under no key.
+    let is_sealed = |(key, _): &([u8; 5], u64)| map.collection < ERASURES_COLLECTION || *key != [0; 5];
+    let sealed = page.found.into_iter().filter(is_sealed);
+    let counts = sealed.map(|(key, rows)| (map.collection, name(key), rows)).collect();
+    let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
+    Ok(Some(CountPage { kind: RowKind::Objects, counts, next: Some(next) }))
+}
+
+/// Counts tokens. Returns `None` if no map follows.
+async fn count_tokens(
+    engine: &Engine,
+    app: u32,
+    cursor: RowCursor,
+    limit: usize,
+) -> Result<Option<CountPage>, RpcError> {
+    let Some(tokens) = &engine.tokens else { return Ok(None) };
+    let mut map = MapId { app, collection: cursor.collection };
+    let after = cursor.id.map(TokenId);
+    if after.is_none() {
+        let next = move |store: Arc<dyn TokenStore>| async move { store.next_map(Some(map)).await };
+        let found = tokens.sweep(app, next).await.map_err(|failure| failure.answer())?;
+        let Some(found) = found.filter(|found| found.app == app) else { return Ok(None) };
+        map = found;
+    }
+    let ask = move |store: Arc<dyn TokenStore>| async move { store.count_keys(map, after, limit).await };
+    let page = tokens.sweep(app, ask).await.map_err(|failure| failure.answer())?;
+    let found: BTreeMap<u32, u64> = page.found;
+    let counts = found.into_iter().map(|(number, rows)| (map.collection, views::token_key_id(number), rows)).collect();
+    let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
+    Ok(Some(CountPage { kind: RowKind::Tokens, counts, next: Some(next) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_has_one_form() {
+        for kind in [RowKind::Objects, RowKind::Tokens] {
+            for (collection, id, proven) in
+                [(0, None, false), (7, Some([0; 16]), true), (SUBJECTS_COLLECTION, Some([0xff; 16]), false)]
+            {
+                let cursor = RowCursor { kind, collection, id, proven };
+                assert_eq!(RowCursor::parse(&cursor.text()), Ok(cursor));
+                assert!(cursor.text().len() <= sealwire_wire::CURSOR_BYTES_MAX);
+            }
+        }
+        for wrong in [
+            "",
+            "objects",
+            "objects.1..",
+            "objects.01..",
+            "tokens.1.ff.",
+            "keys.1..",
+            "objects.2147483648..",
+            "objects.1...",
+            "objects.1..x",
+        ] {
+            let parsed = RowCursor::parse(wrong);
+            assert_eq!(parsed.is_ok(), wrong == "objects.1..", "{wrong}");
+        }
+    }
+}

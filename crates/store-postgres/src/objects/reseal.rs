@@ -1,0 +1,100 @@
+//! Resealing of objects: counts by key, walks over objects of other keys, and compare-and-set of sealed contents.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::types::ToSql;
+
+use super::read::{behind, check_line, fence};
+use super::rows::{generation, object_columns};
+use super::walk::{LOOK_MAX, list, page};
+use crate::PostgresStore;
+use crate::reseal::{ResealColumns, count, counted, look_of, resealed};
+use crate::rows::numbers;
+use crate::sqlstate::SqlFault;
+use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYTES, StoreError};
+
+pub(super) static COUNT_KEYS: &str = count!("sealwire.objects", "t.key");
+
+/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: sealed bytes of preceding objects
+/// from which on an object is not returned.
+pub(super) static OTHER_KEYS: &str = list!("t.key <> $5", "$6", "$7");
+
+/// `$3`: the generation of the view. `$4`: the new key. `$5` to `$7`: ids, old and new contents, in the order of ids, so that
+/// concurrent statements wait for each other and do not deadlock. Returns the fence if it is above the generation, and the
+/// ids that have the new content.
+pub(super) static RESEAL: &str = "WITH fence AS MATERIALIZED (
+        SELECT f.generation FROM sealwire.object_fences f
+        WHERE f.app = $1 AND f.collection = $2 AND f.generation > $3
+    ), done AS (
+        UPDATE sealwire.objects t SET sealed = i.new, key = $4
+        FROM unnest($5::bytea[], $6::bytea[], $7::bytea[]) AS i(id, old, new)
+        WHERE NOT EXISTS (SELECT 1 FROM fence) AND t.app = $1 AND t.collection = $2 AND t.id = i.id AND t.sealed = i.old
+        RETURNING t.id
+    ), present AS (
+        SELECT t.id FROM unnest($5::bytea[], $7::bytea[]) AS i(id, new)
+        JOIN sealwire.objects t ON t.app = $1 AND t.collection = $2 AND t.id = i.id AND t.sealed = i.new
+    )
+    SELECT (SELECT generation FROM fence), d.id
+    FROM (SELECT 1) AS one LEFT JOIN (SELECT id FROM done UNION ALL SELECT id FROM present) d ON true";
+
+impl PostgresStore {
+    pub(super) async fn count_page(
+        &self,
+        map: MapId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(map)?;
+            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
+            let look = limit as i64;
+            let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+            let lines = store.query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params).await?;
+            let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
+            Ok(Page { found, next: next.map(ObjectId) })
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn other_keys_page(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(view.map)?;
+            let (after, limit, key) = (behind(&after), limit.clamp(1, LOOK_MAX), key.as_slice());
+            let look = look_of(limit);
+            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &key, &limits, &bytes];
+            let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
+            check_line(view, lines.first())?;
+            page(&lines, look, limit).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn reseal_page(
+        &self,
+        view: MapView,
+        key: [u8; 5],
+        rows: &[Reseal<ObjectId>],
+    ) -> Result<Vec<bool>, StoreError> {
+        let rows = rows.to_vec();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(view.map)?;
+            let columns = ResealColumns::sorted(rows.iter().map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())));
+            let (generation, key) = (generation(view.generation), key.as_slice());
+            let ResealColumns { ids, old, new } = &columns;
+            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &generation, &key, ids, old, new];
+            let lane = store.shared.writers.take(deadline).await?;
+            // A repetition finds the contents that the attempt before it has written.
+            let lines = store.query_by(deadline, &lane, true, RESEAL, &params).await?;
+            check_line(view, lines.first())?;
+            resealed(&lines, 1, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.changes, work).await
+    }
+}

@@ -1,0 +1,213 @@
+//! Parts that the resealing of tokens and of objects have in common, and the resealing of tokens.
+
+use std::collections::{BTreeMap, HashSet};
+
+use tokio_postgres::Row as Line;
+use tokio_postgres::types::ToSql;
+
+use crate::PostgresStore;
+use crate::rows::{self, column, columns, key, numbers, unfit};
+use crate::sqlstate::SqlFault;
+use sealwire_store::{MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, TokenId};
+
+/// Rows that a page looks at, at most.
+const LOOK_MAX: usize = 10_000;
+/// Rows that a page of rows of other keys looks at, at least.
+const LOOK_MIN: usize = 1_000;
+
+/// Returns the number of rows to look at for `limit` rows of other keys. At the beginning of a walk most rows match, and the
+/// rest would be looked at in vain. At its end few rows match.
+pub(super) fn look_of(limit: usize) -> usize {
+    limit.saturating_mul(4).clamp(LOOK_MIN, LOOK_MAX)
+}
+
+/// Counts the rows of a table by an expression, among `$4` rows behind the id `$3`. Every line has a value and its count, the
+/// number of rows that were looked at, and the last id of these.
+macro_rules! count {
+    ($table:literal, $key:expr) => {
+        concat!(
+            "WITH looked AS MATERIALIZED (
+                SELECT t.id, ",
+            $key,
+            " AS key FROM ",
+            $table,
+            " t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+            )
+            SELECT l.key, count(*), (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1)
+            FROM looked l GROUP BY l.key"
+        )
+    };
+}
+pub(super) use count;
+
+/// The number of the key version of a token row, in 4 bytes.
+macro_rules! key_number {
+    () => {
+        r"CASE WHEN octet_length(t.sealed) < 5 THEN '\x00000000'::bytea ELSE substring(t.sealed FROM 2 FOR 4) END"
+    };
+}
+
+pub(super) static COUNT_KEYS: &str = count!("sealwire.tokens", key_number!());
+
+/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: sealed bytes of preceding rows
+/// from which on a row is not returned. Every line has the number of rows that were looked at, the last id of these, and the
+/// number of matching rows, at most `$6`.
+pub(super) static OTHER_KEYS: &str = concat!(
+    "WITH looked AS MATERIALIZED (
+        SELECT t.id, octet_length(t.sealed) AS bytes, (",
+    key_number!(),
+    ") <> $5 AS fits
+        FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+    ), chosen AS MATERIALIZED (
+        SELECT l.id, l.bytes, sum(l.bytes) OVER (ORDER BY l.id) AS sum
+        FROM (SELECT id, bytes FROM looked WHERE fits ORDER BY id LIMIT $6) l
+    )
+    SELECT (SELECT count(*) FROM looked), (SELECT id FROM looked ORDER BY id DESC LIMIT 1),
+        (SELECT count(*) FROM chosen), g.*
+    FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+        SELECT ",
+    columns!(),
+    " FROM chosen c JOIN sealwire.tokens t ON t.app = $1 AND t.collection = $2 AND t.id = c.id
+        WHERE c.sum - c.bytes < $7
+    ) g ON true ORDER BY g.id"
+);
+
+/// `$3` to `$5`: ids, old and new contents, in the order of ids, so that concurrent statements wait for each other and do not
+/// deadlock. Returns the ids that have the new content.
+pub(super) static RESEAL: &str = "WITH done AS (
+        UPDATE sealwire.tokens t SET sealed = i.new
+        FROM unnest($3::bytea[], $4::bytea[], $5::bytea[]) AS i(id, old, new)
+        WHERE t.app = $1 AND t.collection = $2 AND t.id = i.id AND t.sealed = i.old RETURNING t.id
+    ), present AS (
+        SELECT t.id FROM unnest($3::bytea[], $5::bytea[]) AS i(id, new)
+        JOIN sealwire.tokens t ON t.app = $1 AND t.collection = $2 AND t.id = i.id AND t.sealed = i.new
+    )
+    SELECT id FROM done UNION ALL SELECT id FROM present";
+
+/// Resealed rows as parameters of `unnest`.
+#[derive(Default)]
+pub(super) struct ResealColumns<'a> {
+    pub(super) ids: Vec<&'a [u8]>,
+    pub(super) old: Vec<&'a [u8]>,
+    pub(super) new: Vec<&'a [u8]>,
+}
+
+impl<'a> ResealColumns<'a> {
+    /// Converts ids, old and new contents, in the order of ids.
+    pub(super) fn sorted(rows: impl Iterator<Item = (&'a [u8; 16], &'a [u8], &'a [u8])>) -> Self {
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_unstable_by_key(|(id, _, _)| *id);
+        let mut columns = Self::default();
+        for (id, old, new) in rows {
+            columns.ids.push(id);
+            columns.old.push(old);
+            columns.new.push(new);
+        }
+        columns
+    }
+}
+
+/// A page of counts by a value of `N` bytes.
+type KeyCounts<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
+
+/// Reads the lines of a statement of [`count!`].
+pub(super) fn counted<const N: usize>(lines: &[Line], look: usize) -> Result<KeyCounts<N>, SqlFault> {
+    let mut page = Page { found: BTreeMap::new(), next: None };
+    for line in lines {
+        let value = column::<&[u8]>(line, 0)?.try_into().map_err(|_| unfit())?;
+        page.found.insert(value, column::<i64>(line, 1)?.try_into().unwrap_or(0));
+        page.next = (column::<i64>(line, 2)? == look as i64).then(|| key(line, 3)).transpose()?;
+    }
+    Ok(page)
+}
+
+/// Returns, for each id, true if the column at `at` has it.
+pub(super) fn resealed(lines: &[Line], at: usize, ids: impl Iterator<Item = [u8; 16]>) -> Result<Vec<bool>, SqlFault> {
+    let mut found = HashSet::new();
+    for line in lines {
+        if column::<Option<&[u8]>>(line, at)?.is_some() {
+            found.insert(key(line, at)?);
+        }
+    }
+    Ok(ids.map(|id| found.contains(&id)).collect())
+}
+
+/// Builds a page from the lines of [`OTHER_KEYS`].
+fn page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
+    let mut page = Page { found: Vec::new(), next: None };
+    for line in lines {
+        let (looked, chosen) = (column::<i64>(line, 0)?, column::<i64>(line, 2)?);
+        if column::<Option<&[u8]>>(line, 3)?.is_some() {
+            page.found.push(rows::read(line, 3)?);
+        }
+        let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
+        page.next = match page.found.last() {
+            // Matching rows can follow, although they were looked at.
+            Some(last) if is_cut => Some(last.id),
+            _ if looked == look as i64 => Some(TokenId(key(line, 1)?)),
+            _ => None,
+        };
+    }
+    Ok(page)
+}
+
+fn behind(after: &Option<TokenId>) -> &[u8] {
+    after.as_ref().map_or(&[], |id| &id.0)
+}
+
+impl PostgresStore {
+    pub(super) async fn count_token_keys(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(map)?;
+            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
+            let look = limit as i64;
+            let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+            let lines = store.query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params).await?;
+            let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
+            let found = found.into_iter().map(|(number, count)| (u32::from_be_bytes(number), count)).collect();
+            Ok(Page { found, next: next.map(TokenId) })
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn rows_of_other_keys_page(
+        &self,
+        map: MapId,
+        number: u32,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(map)?;
+            let number = number.to_be_bytes();
+            let number = number.as_slice();
+            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
+            let look = look_of(limit);
+            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &number, &limits, &bytes];
+            let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
+            page(&lines, look, limit).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    pub(super) async fn reseal_rows(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+        let rows = rows.to_vec();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = numbers(map)?;
+            let columns = ResealColumns::sorted(rows.iter().map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())));
+            let ResealColumns { ids, old, new } = &columns;
+            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, ids, old, new];
+            let lane = store.shared.writers.take(deadline).await?;
+            // A repetition finds the contents that the attempt before it has written.
+            let lines = store.query_by(deadline, &lane, true, RESEAL, &params).await?;
+            resealed(&lines, 0, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.changes, work).await
+    }
+}

@@ -1,0 +1,90 @@
+//! Resealing: rows whose content is sealed again under another key version, and nothing else of them changes.
+//!
+//! A row is replaced by compare-and-set. So a change of the row that came first wins, and a repetition is safe.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{Page, fits_scan_bytes};
+
+/// Maximum number of rows that one call reseals.
+pub const RESEAL_ROWS_MAX: usize = 500;
+
+/// A row's sealed content, before and after. `I` is the type of the row's id.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Reseal<I> {
+    /// The row.
+    pub id: I,
+    /// The content that the row must have.
+    pub old: Bytes,
+    /// The content that it gets.
+    pub new: Bytes,
+}
+
+/// Omits the contents: a part of an object's content can be readable.
+impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reseal").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<I> Reseal<I> {
+    /// Returns the effect on a row that has the content `stored`. Returns `None` if the row must stay as it is.
+    #[must_use]
+    pub fn effect(&self, stored: &[u8]) -> Option<ResealEffect> {
+        if stored == self.new {
+            return Some(ResealEffect::Present);
+        }
+        (stored == self.old).then_some(ResealEffect::Replace)
+    }
+}
+
+/// Effect of a [`Reseal`] on a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResealEffect {
+    /// The row gets the new content.
+    Replace,
+    /// The row has the new content already, because a request was repeated.
+    Present,
+}
+
+/// Ends a page where its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). A page with a row keeps at least one.
+pub fn fit_page<R, I>(mut page: Page<Vec<R>, I>, bytes: impl Fn(&R) -> usize, id: impl Fn(&R) -> I) -> Page<Vec<R>, I> {
+    let mut fits = fits_scan_bytes();
+    let kept = page.found.iter().take_while(|row| fits(bytes(row))).count();
+    if kept < page.found.len() {
+        page.found.truncate(kept);
+        page.next = page.found.last().map(id);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SCAN_BYTES;
+
+    #[test]
+    fn a_page_ends_at_its_bytes() {
+        let page = |rows: &[usize], next| {
+            let found = rows.iter().copied().enumerate().collect();
+            let Page { found, next } = fit_page(Page { found, next }, |(_, bytes)| *bytes, |(at, _)| *at);
+            (found.len(), next)
+        };
+        assert_eq!(page(&[], None), (0, None));
+        assert_eq!(page(&[1, 1], None), (2, None));
+        assert_eq!(page(&[1, 1], Some(9)), (2, Some(9)));
+        assert_eq!(page(&[2 * SCAN_BYTES, 1, 1], None), (1, Some(0)));
+        assert_eq!(page(&[1, SCAN_BYTES, 1], Some(9)), (2, Some(1)));
+    }
+
+    #[test]
+    fn contents_are_kept_out_of_debug() {
+        let reseal = Reseal { id: 7, old: Bytes::from_static(b"old"), new: Bytes::from_static(b"new") };
+        assert_eq!(format!("{reseal:?}"), "Reseal { id: 7, .. }");
+        assert_eq!(reseal.effect(b"old"), Some(ResealEffect::Replace));
+        assert_eq!(reseal.effect(b"new"), Some(ResealEffect::Present));
+        assert_eq!(reseal.effect(b"other"), None);
+    }
+}
