@@ -21,8 +21,6 @@ use super::refusal::{bad, of};
 use super::views;
 use crate::engine::Engine;
 
-/// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
-pub(super) const SUBJECTS_NAME: &str = "data subjects";
 /// Rows that a page looks at where no limit is named.
 const ROWS_DEFAULT: u32 = 1_000;
 /// Concurrent pages of rewraps. Each holds memory for its rows and works on a thread of the blocking pool.
@@ -146,7 +144,7 @@ pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> R
     let (_, cached) = engine.apps.find(call.app);
     let named = |(number, key, rows): (u32, String, u64)| {
         let (kind, name) = match number {
-            SUBJECTS_COLLECTION => ("subjects", Some(SUBJECTS_NAME.to_owned())),
+            SUBJECTS_COLLECTION => ("subjects", None),
             _ => (page.kind.name(), cached.as_deref().and_then(|app| collection_name(app, number))),
         };
         CensusCount { kind: kind.into(), collection: name.unwrap_or_default(), number, key, rows }

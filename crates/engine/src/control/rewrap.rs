@@ -21,7 +21,7 @@ use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::keys::{KeyJobs, RowCursor, RowKind, SUBJECTS_NAME, check_stores};
+use super::keys::{KeyJobs, RowCursor, RowKind, check_stores};
 use super::refusal::of;
 use crate::apps::CachedApp;
 use crate::engine::Engine;
@@ -29,6 +29,8 @@ use crate::objects::ObjectCollection;
 use crate::operations::ObjectSealer;
 use crate::subjects::{ReadableRow, StoredSubject, StoredSubjects, subjects_of};
 
+/// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
+const SUBJECTS_NAME: &str = "data subjects";
 /// Rows that a page seals where no limit is named.
 const ROWS_DEFAULT: u32 = 100;
 /// Longest time that a page waits for the write throttle.
