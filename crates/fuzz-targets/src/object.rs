@@ -4,11 +4,12 @@ use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_objects::{
-    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, Values, check, check_indexed, key_of,
-    normalize, open, read_content, seal,
+    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, SubjectKey, Values, check, check_indexed,
+    key_of, normalize, open, read_content, seal, subject_version,
 };
 use sealwire_store::ObjectId;
 use sealwire_store_embedded::embedded::object_row::{decode, encode};
+use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 use zeroize::Zeroizing;
 
 use crate::input::edited;
@@ -19,12 +20,13 @@ const SECRET: &str = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b3
 const COLLECTION: u32 = 3;
 const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17 };
 
-/// The app's keys, and an honest record with a clear value.
+/// The app's keys, the key of a data subject, and an honest record with a clear value, without a subject and with one.
 struct App {
     terms: ObjectKeys,
     keys: Arc<AppKeys>,
+    subject: SubjectKey,
     values: Values,
-    honest: Vec<u8>,
+    honest: [Vec<u8>; 2],
 }
 
 static APP: LazyLock<App> = LazyLock::new(|| {
@@ -35,8 +37,14 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     let value = |text: &str| Zeroizing::new(packed(&format!("\"{text}\"")));
     let values: Values = [(1, value("jane@example.com")), (4, value("gold"))].into_iter().collect();
     let recipient = keys.newest(Suite::Xaes).expect("a version");
-    let honest = seal(&BINDING, &values, |number| number == 4, Some([8; 16]), None, &app, recipient).expect("a record");
-    App { terms: ObjectKeys::new(7, &secret()), keys: Arc::new(keys), values, honest }
+    let token_key = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::new(secret()) };
+    let token_keys = TokenKeys::new(7, vec![token_key]).expect("keys");
+    let (subject, _) = SubjectKey::generate(&token_keys, COLLECTION, [5; 16], 1).expect("a key");
+    let honest = [None, Some(&subject)].map(|subject| {
+        let is_clear = |number| number == 4;
+        seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &app, recipient).expect("a record")
+    });
+    App { terms: ObjectKeys::new(7, &secret()), keys: Arc::new(keys), subject, values, honest }
 });
 
 /// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings: type, changes, and the
@@ -48,15 +56,17 @@ pub(crate) fn run(input: &[u8]) {
     let bytes = input.0;
 
     value(property_type, bytes);
-    let App { keys, values, honest, .. } = &*APP;
-    let record = edited(honest, &edits);
-    let opened = open(&BINDING, &record, None, Arc::clone(keys), None);
-    assert_eq!(opened.is_ok(), record == *honest, "only the honest record opens");
-    assert!(opened.is_ok_and(|opened| opened.values == *values) || record != *honest);
-    if bytes != honest {
-        assert!(open(&BINDING, bytes, None, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
+    let App { keys, subject, values, honest, .. } = &*APP;
+    for (honest, subject) in honest.iter().zip([None, Some(subject)]) {
+        let record = edited(honest, &edits);
+        let opened = open(&BINDING, &record, subject, Arc::clone(keys), None);
+        assert_eq!(opened.is_ok(), record == *honest, "only the honest record opens");
+        assert!(opened.is_ok_and(|opened| opened.values == *values) || record != *honest);
+        if bytes != honest {
+            assert!(open(&BINDING, bytes, subject, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
+        }
     }
-    let _ = key_of(bytes);
+    let _ = (key_of(bytes), subject_version(bytes));
     if let Ok(row) = decode(ObjectId(BINDING.id), bytes) {
         assert_eq!(encode(&row), bytes, "a row has one form");
     }
