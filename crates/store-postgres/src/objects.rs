@@ -168,10 +168,10 @@ impl ObjectStore for PostgresStore {
         self.query(&self.shared.control, true, RAISE_FENCE, &params).await.map(|_| ())
     }
 
-    /// A transaction that read a lower fence ends within its timeout. Then the server can still run the last statement, for
-    /// as long again.
+    /// A transaction that read a lower fence sends its last statement within its timeout. The server can run that statement
+    /// for as long again, and then keeps the transaction for as long until the client commits.
     fn fence_delay(&self) -> Duration {
-        2 * self.shared.timeout
+        3 * self.shared.timeout
     }
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {

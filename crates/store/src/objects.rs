@@ -249,6 +249,12 @@ impl ObjectGroup {
         self.subjects.iter().filter_map(SubjectClaim::row).chain(self.writes.iter().filter_map(ObjectWrite::row))
     }
 
+    /// Returns the maps that the group writes, each as the engine sees it.
+    pub fn views(&self) -> impl Iterator<Item = MapView> {
+        let subjects = MapView { map: MapId::of_subjects(self.view.map.app), ..self.view };
+        std::iter::once(self.view).chain((!self.subjects.is_empty()).then_some(subjects))
+    }
+
     /// Returns the number of writes and claims.
     #[must_use]
     pub fn len(&self) -> usize {

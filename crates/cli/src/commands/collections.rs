@@ -3,7 +3,7 @@
 
 mod schema;
 
-pub(super) use schema::repeated;
+pub(super) use schema::repeated_safely;
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;

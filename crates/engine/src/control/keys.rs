@@ -219,12 +219,12 @@ async fn prove(engine: &Engine, jobs: &KeyJobs, app: u32, name: &str, generation
 }
 
 /// Creates the error for a conflict that passes by itself.
-fn passing(text: String, pause: Duration) -> RpcError {
+pub(super) fn passing(text: String, pause: Duration) -> RpcError {
     let pause = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(1);
     RpcError::new(ErrorCode::Conflict, text).retry_after_ms(pause)
 }
 
-/// Returns the maps of objects of an app: those of its collections, and those that have an object.
+/// Returns the maps of objects of an app: those of its collections and data subjects, and those that have an object.
 async fn object_maps(
     engine: &Engine,
     store: &dyn ObjectStore,
@@ -232,13 +232,13 @@ async fn object_maps(
     name: &str,
 ) -> Result<BTreeSet<MapId>, RpcError> {
     let (_, cached) = engine.apps.find(name);
-    let mut maps = BTreeSet::new();
-    if let Some(cached) = cached.as_deref().filter(|cached| cached.number == app) {
-        let app: &App = cached;
-        let objects =
-            |collection: &&sealwire_apps::Collection| matches!(collection.content, CollectionContent::Objects(_));
-        maps.extend(app.collections.values().filter(objects).map(|collection| app.map(collection)));
-    }
+    let Some(cached) = cached.filter(|cached| cached.number == app) else {
+        return Err(passing("this engine does not serve the app yet".to_owned(), RETRY_MAX));
+    };
+    let objects = |collection: &&sealwire_apps::Collection| matches!(collection.content, CollectionContent::Objects(_));
+    let of_collections = cached.collections.values().filter(objects).map(|collection| cached.map(collection));
+    // Also without rows: an engine could write the first key of a data subject.
+    let mut maps: BTreeSet<MapId> = of_collections.chain([MapId::of_subjects(app), MapId::of_erasures(app)]).collect();
     let mut after = MapId { app, collection: 0 };
     while let Some(map) = store.next_object_map(Some(after)).await.map_err(of)?.filter(|map| map.app == app) {
         maps.insert(map);

@@ -21,7 +21,7 @@ use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::keys::{KeyJobs, RowCursor, RowKind, check_stores};
+use super::keys::{KeyJobs, RowCursor, RowKind, check_stores, passing};
 use super::refusal::of;
 use crate::apps::CachedApp;
 use crate::engine::Engine;
@@ -35,6 +35,8 @@ const SUBJECTS_NAME: &str = "data subjects";
 const ROWS_DEFAULT: u32 = 100;
 /// Longest time that a page waits for the write throttle.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
+/// Longest time that a page waits for others.
+const PERMIT_WAIT: Duration = Duration::from_secs(2);
 
 /// A collection whose rows are sealed again.
 struct RewrapTarget {
@@ -84,7 +86,11 @@ impl RewrapPage {
 /// The error response: no such app or collection, no key that seals, or an error of a store.
 pub async fn rewrap(engine: &Engine, jobs: &KeyJobs, call: &RewrapRowsCall<'_>) -> Result<RewrappedRows, RpcError> {
     check_stores(engine)?;
-    let Ok(_permit) = jobs.rewraps.acquire().await else { return Err(ended()) };
+    // A control request that waits takes a place from others, so the wait is short.
+    let permit = tokio::time::timeout(PERMIT_WAIT, jobs.rewraps.acquire()).await;
+    let Ok(Ok(_permit)) = permit else {
+        return Err(passing("other rewraps are under way".to_owned(), PERMIT_WAIT));
+    };
     engine.apps.refresh().await.map_err(of)?;
     let (generation, app) = engine.apps.find_unsealed(call.app).map_err(|failure| failure.answer())?;
     let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
@@ -156,8 +162,9 @@ async fn rewrap_objects(
     let ask =
         move |store: Arc<dyn ObjectStore>| async move { store.objects_of_other_keys(view, key, after, limit).await };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;
-    let found = readable(objects, view, page.found).await.map_err(answer)?;
+    let (found, erased) = readable(objects, view, page.found).await.map_err(answer)?;
     let (rows, unopened) = blocking(move || reseal_objects(&sealer, found)).await?;
+    let unopened = unopened + erased;
     let deadline = Instant::now() + THROTTLE_MAX;
     let resealed = match rows.is_empty() {
         true => Vec::new(),
@@ -166,8 +173,13 @@ async fn rewrap_objects(
     Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
 }
 
-/// Joins rows with the keys of their subjects. Objects of erased subjects are left out.
-async fn readable(objects: &Objects, view: MapView, rows: Vec<ObjectRow>) -> Result<Vec<ReadableRow>, CallFailure> {
+/// Joins rows with the keys of their subjects. Returns the number of objects whose subject has another key, too: it was
+/// erased, and the sweep has not removed them yet.
+async fn readable(
+    objects: &Objects,
+    view: MapView,
+    rows: Vec<ObjectRow>,
+) -> Result<(Vec<ReadableRow>, u64), CallFailure> {
     let ids: Vec<ObjectId> = subjects_of(&rows).into_iter().map(SubjectId::row).collect();
     let mut subjects = StoredSubjects::new();
     if !ids.is_empty() {
@@ -176,7 +188,10 @@ async fn readable(objects: &Objects, view: MapView, rows: Vec<ObjectRow>) -> Res
         let found = objects.read(view.map, ask).await?.into_iter().flatten().map(StoredSubject::new);
         subjects.extend(found.map(|subject| (subject.id, Arc::new(subject))));
     }
-    Ok(rows.into_iter().filter_map(|row| ReadableRow::of(row, &subjects)).collect())
+    let count = rows.len();
+    let readable: Vec<ReadableRow> = rows.into_iter().filter_map(|row| ReadableRow::of(row, &subjects)).collect();
+    let erased = count - readable.len();
+    Ok((readable, erased as u64))
 }
 
 /// Seals the keys of data subjects under the newest version of the token key.

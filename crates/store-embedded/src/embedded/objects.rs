@@ -19,7 +19,7 @@ use sealwire_store::{
 };
 
 fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
-    check_fence(group.view, edit.fence(group.view.map)?)?;
+    group.views().try_for_each(|view| check_fence(view, edit.fence(view.map)?))?;
     let written = apply_group(edit, now, group)?;
     if written != ObjectsWritten::Done {
         edit.forget();

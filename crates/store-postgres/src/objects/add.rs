@@ -92,8 +92,10 @@ impl<'a> NewObjects<'a> {
         let (mut ids, mut terms) = (HashSet::new(), HashSet::new());
         for group in groups {
             let map = group.view.map;
-            let lowest = maps.entry(map).or_insert(group.view.generation);
-            *lowest = group.view.generation.min(*lowest);
+            for view in group.views() {
+                let lowest = maps.entry(view.map).or_insert(view.generation);
+                *lowest = view.generation.min(*lowest);
+            }
             let subjects = MapId::of_subjects(map.app);
             let new_keys = group.subjects.iter().map(|claim| match claim {
                 SubjectClaim::New(row) if row.version == 1 => Some((subjects, row)),

@@ -139,7 +139,7 @@ async fn transact(call: &mut Query<'_>, deadline: Instant, task: &Task<'_>) -> R
     loop {
         let session = call.session().await?;
         let open = TransactionGuard::new(&session);
-        let outcome = call.bound(&session, transaction(&session, task, call.lost)).await;
+        let outcome = call.bound(&session, transaction(&session, task, deadline, call.lost)).await;
         open.end(call, &outcome).await;
         match outcome {
             Ok(results) => return Ok(results),
@@ -156,7 +156,12 @@ async fn transact(call: &mut Query<'_>, deadline: Instant, task: &Task<'_>) -> R
     }
 }
 
-async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<Vec<WriteResult>, SqlFault> {
+async fn transaction(
+    session: &Session,
+    task: &Task<'_>,
+    deadline: Instant,
+    again: bool,
+) -> Result<Vec<WriteResult>, SqlFault> {
     let needed = match task {
         Task::Groups(_, groups) => NeededKeys::of_groups(groups),
         Task::Put(rows) => NeededKeys::of_rows(rows),
@@ -179,6 +184,10 @@ async fn transaction(session: &Session, task: &Task<'_>, again: bool) -> Result<
         }
     };
     NetChange::of(&overlay).write(session).await?;
+    // A process that was paused does not commit by fences that it read long before.
+    if Instant::now() >= deadline {
+        return Err(overtaken());
+    }
     session.batch("COMMIT").await?;
     Ok(results)
 }
@@ -195,7 +204,7 @@ fn apply(
         if again && overlay.is_written(group, &groups[at + 1..]) {
             return Ok(ObjectsWritten::Done);
         }
-        check_fence(group.view, fences.get(&group.view.map).copied())?;
+        group.views().try_for_each(|view| check_fence(view, fences.get(&view.map).copied()))?;
         let written = apply_group(overlay, now, group);
         if matches!(written, Ok(ObjectsWritten::Done)) {
             overlay.keep()
@@ -259,7 +268,7 @@ async fn find_holders(session: &Session, needed: &NeededKeys, stored: &mut Store
 
 /// Returns the fences of the maps of groups.
 async fn fences(session: &Session, groups: &[&ObjectGroup]) -> Result<Fences, SqlFault> {
-    let maps: BTreeSet<MapId> = groups.iter().map(|group| group.view.map).collect();
+    let maps: BTreeSet<MapId> = groups.iter().flat_map(|group| group.views()).map(|view| view.map).collect();
     if maps.is_empty() {
         return Ok(Fences::new());
     }

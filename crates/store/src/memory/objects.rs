@@ -30,7 +30,7 @@ impl Collections {
     }
 
     fn write(&mut self, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
-        self.check(group.view)?;
+        group.views().try_for_each(|view| self.check(view))?;
         let mut pending = PendingChanges::new(self);
         let written = apply_group(&mut pending, now, group)?;
         if written == ObjectsWritten::Done {

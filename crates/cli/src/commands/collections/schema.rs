@@ -14,6 +14,10 @@ use crate::commands::properties::{self, PropertyInput};
 
 /// Pause between lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+/// Errors in sequence after which a request that is safe to repeat is given up.
+const FAILURES_MAX: u32 = 60;
+/// Pause after an error that names none.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of a new collection of objects.
 ///
@@ -122,8 +126,49 @@ pub(super) async fn alter(
 
 /// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at once, and then about
 /// every [`PROGRESS_EVERY`]. Dropping the future is safe: a change is made whole or not at all.
-pub(in crate::commands) async fn repeated<T>(
+pub(super) async fn repeated<T>(
     change: impl AsyncFn() -> Result<T, Failure>,
+    tell: impl FnMut(&str),
+) -> Result<T, Failure> {
+    repeated_while(change, passing_conflict, tell).await
+}
+
+/// Repeats a request that is safe to repeat, while it fails with an error that can pass by itself: the request came at a bad
+/// time, the engine or its database is unavailable, or the response was lost. Gives up after [`FAILURES_MAX`] such errors in
+/// sequence, but waits for conflicts without end.
+pub(in crate::commands) async fn repeated_safely<T>(
+    request: impl AsyncFn() -> Result<T, Failure>,
+    tell: impl FnMut(&str),
+) -> Result<T, Failure> {
+    let failures = std::cell::Cell::new(0);
+    let passing = |failure: &Failure| {
+        if let Some(conflict) = passing_conflict(failure) {
+            failures.set(0);
+            return Some(conflict);
+        }
+        failures.set(failures.get() + 1);
+        passing_failure(failure).filter(|_| failures.get() <= FAILURES_MAX)
+    };
+    repeated_while(request, passing, tell).await
+}
+
+/// Returns the pause and the message of an error that can pass by itself.
+fn passing_failure(failure: &Failure) -> Option<(Duration, String)> {
+    let error = failure.downcast_ref::<Error>()?;
+    let pause = match error {
+        Error::Rpc(RpcError { retry_after_ms: Some(pause), .. }) => Duration::from_millis((*pause).into()),
+        Error::Rpc(RpcError { code: ErrorCode::Unavailable | ErrorCode::DeadlineExceeded, .. })
+        | Error::Disconnected { .. }
+        | Error::Connect(_)
+        | Error::Deadline => FAILURE_PAUSE,
+        _ => return None,
+    };
+    Some((pause, error.to_string()))
+}
+
+async fn repeated_while<T>(
+    change: impl AsyncFn() -> Result<T, Failure>,
+    passing: impl Fn(&Failure) -> Option<(Duration, String)>,
     mut tell: impl FnMut(&str),
 ) -> Result<T, Failure> {
     let mut told: Option<Instant> = None;
@@ -132,9 +177,9 @@ pub(in crate::commands) async fn repeated<T>(
             Ok(changed) => return Ok(changed),
             Err(failure) => failure,
         };
-        let Some((pause, message)) = passing_conflict(&failure) else { return Err(failure) };
+        let Some((pause, message)) = passing(&failure) else { return Err(failure) };
         if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
-            tell(message);
+            tell(&message);
             told = Some(Instant::now());
         }
         tokio::time::sleep(pause.min(PROGRESS_EVERY)).await;
@@ -142,10 +187,10 @@ pub(in crate::commands) async fn repeated<T>(
 }
 
 /// Returns the pause and the message of a conflict that passes by itself.
-fn passing_conflict(failure: &Failure) -> Option<(Duration, &str)> {
+fn passing_conflict(failure: &Failure) -> Option<(Duration, String)> {
     match failure.downcast_ref::<Error>() {
         Some(Error::Rpc(RpcError { code: ErrorCode::Conflict, message, retry_after_ms: Some(pause), .. })) => {
-            Some((Duration::from_millis((*pause).into()), message))
+            Some((Duration::from_millis((*pause).into()), message.to_string()))
         }
         _ => None,
     }
@@ -192,7 +237,8 @@ mod tests {
             (rpc(ErrorCode::Unavailable, Some(250)), None),
             (Error::Deadline, None),
         ] {
-            assert_eq!(passing_conflict(&error.into()), expected);
+            let found = passing_conflict(&error.into());
+            assert_eq!(found.as_ref().map(|(pause, message)| (*pause, &**message)), expected);
         }
     }
 }

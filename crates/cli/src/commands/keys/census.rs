@@ -9,9 +9,11 @@ use sealwire_wire::control::{Census, CensusCall, CensusKey};
 use serde::Serialize;
 
 use crate::commands::Failure;
-use crate::commands::collections::repeated;
+use crate::commands::collections::repeated_safely;
 use crate::commands::documents::DocumentProgress;
 
+/// State of a key version that opens, and that seals if no newer one does.
+const ACTIVE: &str = "active";
 /// State of a key version that rows name and the app does not have.
 const MISSING: &str = "missing";
 const PROVEN: &str = "proven: no engine writes objects under an older key version, and no live engine begins to write \
@@ -56,20 +58,24 @@ pub(super) async fn take(
     loop {
         let call = CensusCall { app, prove, after: after.as_deref(), limit: Some(SWEEP_ROWS_MAX as u32) };
         let ask = async || Ok(client.keys_census(call).await?);
-        let page = repeated(ask, |message| eprintln!("waiting: {message}")).await?;
+        let page = repeated_safely(ask, |message| eprintln!("waiting: {message}")).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
         progress.say(&format!("{rows} rows counted"));
         after.clone_from(&page.next);
         pages.push(page);
         if after.is_none() {
-            return Ok(AppCensus::new(app, pages));
+            let call = CensusCall { app, prove: false, after: None, limit: Some(1) };
+            let ask = async || Ok(client.keys_census(call).await?);
+            let last = repeated_safely(ask, |message| eprintln!("waiting: {message}")).await?;
+            return Ok(AppCensus::new(app, pages, &last.keys));
         }
     }
 }
 
 impl AppCensus {
-    /// Adds up the pages of a census.
-    fn new(app: &str, pages: Vec<Census>) -> Self {
+    /// Adds up the pages of a census. `last`: the key versions after the count. A version that was active before or after it
+    /// counts as active, because rows could come under it meanwhile.
+    fn new(app: &str, pages: Vec<Census>, last: &[CensusKey]) -> Self {
         let proven = pages.first().is_some_and(|page| page.proven);
         let generation = pages.first().map_or(0, |page| page.generation);
         let mut rows = BTreeMap::<String, BTreeMap<(String, u32, String), u64>>::new();
@@ -79,6 +85,11 @@ impl AppCensus {
             for count in page.counts {
                 let of_key = rows.entry(count.key).or_default();
                 *of_key.entry((count.kind, count.number, count.collection)).or_default() += count.rows;
+            }
+        }
+        for key in &mut keys {
+            if let Some(last) = last.iter().find(|last| last.key == key.key && last.state == ACTIVE) {
+                key.state.clone_from(&last.state);
             }
         }
         let listed = keys.into_iter().map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
@@ -105,10 +116,15 @@ impl AppCensus {
             return Err(format!("app {} has no key version {key}", self.app));
         };
         if found.rows > 0 {
-            return Err(format!("{} rows are under {key}; `sealwire keys rewrap {}` moves them", found.rows, self.app));
+            let how = format!("`sealwire keys rewrap {}` moves them while the version is enabled", self.app);
+            return Err(format!("{} rows are under {key}; {how}", found.rows));
         }
         if found.key.newest {
             return Err(format!("{key} is the newest of its kind and seals rows: `sealwire apps rotate` first"));
+        }
+        if found.key.state == ACTIVE {
+            let why = "so that no row comes under it once newer versions are disabled";
+            return Err(format!("{key} is active: `sealwire apps disable {} {key}` first, {why}", self.app));
         }
         if self.proven { Ok(()) } else { Err("the count was not proven".to_owned()) }
     }
@@ -180,7 +196,7 @@ mod tests {
                 ..Census::default()
             },
         ];
-        AppCensus::new("shop", pages)
+        AppCensus::new("shop", pages, &[])
     }
 
     #[test]
@@ -212,17 +228,25 @@ proven: no engine writes objects under an older key version, and no live engine 
     #[test]
     fn a_key_version_without_rows_is_expected_only_if_nothing_can_come_under_it() {
         for (proven, id, expected) in [
-            (true, "aaaaaaaaaa", Ok(())),
-            (false, "aaaaaaaaaa", Err("the count was not proven")),
-            (true, "bbbbbbbbbb", Err("5 rows are under bbbbbbbbbb; `sealwire keys rewrap shop` moves them")),
-            (true, "cccccccccc", Err("1 rows are under cccccccccc; `sealwire keys rewrap shop` moves them")),
-            (true, "dddddddddd", Err("app shop has no key version dddddddddd")),
+            (true, "aaaaaaaaaa", "aaaaaaaaaa is active"),
+            (true, "bbbbbbbbbb", "5 rows are under bbbbbbbbbb; `sealwire keys rewrap shop` moves them"),
+            (true, "cccccccccc", "1 rows are under cccccccccc; `sealwire keys rewrap shop` moves them"),
+            (true, "dddddddddd", "app shop has no key version dddddddddd"),
         ] {
-            assert_eq!(census(proven).expect_none(id), expected.map_err(str::to_owned), "{id}");
+            let error = census(proven).expect_none(id).unwrap_err();
+            assert!(error.starts_with(expected), "{id}: {error}");
         }
-        let pages = vec![Census { keys: vec![key("token-1", "", 1, true)], proven: true, ..Census::default() }];
-        let error = AppCensus::new("shop", pages).expect_none("token-1").unwrap_err();
-        assert!(error.contains("apps rotate"), "{error}");
+        let disabled = || CensusKey { state: "disabled".into(), ..key("aaaaaaaaaa", "xaes", 1, false) };
+        let of = |key, proven, last: &[CensusKey]| {
+            let pages = vec![Census { keys: vec![key], proven, ..Census::default() }];
+            AppCensus::new("shop", pages, last).expect_none("aaaaaaaaaa")
+        };
+        assert_eq!(of(disabled(), true, &[disabled()]), Ok(()));
+        assert_eq!(of(disabled(), false, &[disabled()]), Err("the count was not proven".to_owned()));
+        let enabled = key("aaaaaaaaaa", "xaes", 1, false);
+        assert!(of(disabled(), true, &[enabled]).is_err(), "it was enabled during the count");
+        let newest = of(key("aaaaaaaaaa", "xaes", 1, true), true, &[]).unwrap_err();
+        assert!(newest.contains("apps rotate"), "{newest}");
         assert!(census(true).only(Some("dddddddddd")).is_err());
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::census::AppCensus;
 use crate::commands::Failure;
-use crate::commands::collections::repeated;
+use crate::commands::collections::repeated_safely;
 use crate::commands::documents::DocumentProgress;
 
 /// The rows to seal again.
@@ -46,7 +46,7 @@ impl RewrapJob<'_> {
     pub(super) async fn run(&self, client: &Client, progress: &DocumentProgress) -> Result<RewrapTotals, Failure> {
         let page = async |call: RewrapRowsCall<'_>| {
             let ask = async || Ok(client.keys_rewrap(call).await?);
-            repeated(ask, |message| eprintln!("waiting: {message}")).await
+            repeated_safely(ask, |message| eprintln!("waiting: {message}")).await
         };
         self.passes(page, progress).await
     }

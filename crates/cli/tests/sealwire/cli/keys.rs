@@ -50,6 +50,8 @@ fn commands_empty_a_key_version_and_prove_it() {
     // A repetition has nothing to do.
     let again = dev.operate(&["keys", "rewrap", "demo"]);
     assert!(again.starts_with("0 rows sealed again, 1 passes\nKEY "), "{again}");
+    assert!(check(&old).contains("is active"));
+    dev.operate(&["apps", "disable", "demo", &old]);
     let proven = dev.operate(&["keys", "census", "demo", &old, "--expect-none"]);
     assert!(proven.contains(&old) && !proven.contains(&new) && proven.contains("\nproven: "), "{proven}");
     let counted = dev.operate(&["keys", "census", "demo", "--no-wait"]);
@@ -63,7 +65,6 @@ fn commands_empty_a_key_version_and_prove_it() {
     dev.may_not(&["keys", "census", "demo", "--expect-none"], 2, "<KEY>");
     dev.may_not(&["keys", "rewrap", "demo", "--rate", "0"], 2, "--rate");
     dev.may_not(&["keys", "rewrap", "nobody"], 1, "no app of that name");
-    dev.operate(&["apps", "disable", "demo", &old]);
     dev.operate(&["apps", "delete", "demo", &old]);
     let left = dev.ok(&["objects", "list", "--collection", "staff", "--json"]);
     assert_eq!(left.lines().count(), 3);

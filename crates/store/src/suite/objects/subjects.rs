@@ -16,6 +16,7 @@ pub async fn all(store: &Arc<dyn ObjectStore>) {
     objects_are_found_by_their_subject(&**store).await;
     a_walk_through_a_subject_has_pages(&**store).await;
     a_fence_keeps_out_a_walk(&**store).await;
+    a_fence_keeps_out_a_claim(&**store).await;
     an_erasure_compares_the_content(&**store).await;
     no_object_is_added_after_its_key_went(store).await;
 }
@@ -190,6 +191,24 @@ async fn a_fence_keeps_out_a_walk(store: &dyn ObjectStore) {
     let rejected = store.subject_objects(6, map.app, ONE, None, 10).await;
     assert!(matches!(rejected, Err(StoreError::Fenced { needs: 7 })), "{rejected:?}");
     assert_eq!(store.subject_objects(7, map.app, ONE, None, 10).await.unwrap().len(), 2);
+}
+
+async fn a_fence_keeps_out_a_claim(store: &dyn ObjectStore) {
+    let map = fresh();
+    store.raise_fence(MapId::of_subjects(map.app), 7).await.unwrap();
+    for (generation, is_fenced) in [(6, true), (7, false)] {
+        for (claims, fits) in [(vec![SubjectClaim::New(key(ONE, 1))], !is_fenced), (Vec::new(), true)] {
+            let n = u128::from(generation) * 10 + claims.len() as u128;
+            let writes = vec![add(&object(n))];
+            let group = ObjectGroup { view: MapView { map, generation }, writes, subjects: claims };
+            let written = store.write_objects(1, vec![group]).await.remove(0);
+            match written {
+                Ok(written) => assert!(fits, "{generation}: {written:?}"),
+                Err(error) => assert!(!fits && matches!(error, StoreError::Fenced { needs: 7 }), "{error}"),
+            }
+        }
+    }
+    assert_eq!(scanned(store, MapId::of_subjects(map.app)).await, [key(ONE, 1)]);
 }
 
 async fn an_erasure_compares_the_content(store: &dyn ObjectStore) {
