@@ -8,14 +8,15 @@ use crate::engine::Encoding;
 /// Returns the statement that reads a page in key order. Its columns: the key columns as text, the value, and the
 /// columns of the context as text. `is_first`: without the condition that the key follows that of the parameters.
 pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> String {
-    let key = target.key.iter().map(|column| quoted(&column.name)).collect::<Vec<_>>().join(", ");
+    // Qualified, because ORDER BY otherwise takes a column of the result, which is text and has another order.
+    let key = target.key.iter().map(|column| own(&column.name)).collect::<Vec<_>>().join(", ");
     let mut selected: Vec<String> = target.key.iter().map(|column| as_text(&column.name)).collect();
     selected.push(match target.encoding {
         Encoding::Text => as_text(&target.column),
-        Encoding::Binary => format!("{}::bytea", quoted(&target.column)),
+        Encoding::Binary => format!("{}::bytea", own(&target.column)),
     });
     selected.extend(target.context.columns().map(as_text));
-    let mut sql = format!("SELECT {} FROM {}", selected.join(", "), target.source());
+    let mut sql = format!("SELECT {} FROM {} AS t", selected.join(", "), target.source());
     if !is_first {
         let after =
             target.key.iter().enumerate().map(|(at, column)| format!("${}::text::{}", at + 1, column.type_text));
@@ -63,8 +64,12 @@ pub(crate) fn write_page(target: &Target) -> String {
     )
 }
 
+fn own(column: &str) -> String {
+    format!("t.{}", quoted(column))
+}
+
 fn as_text(column: &str) -> String {
-    format!("{}::text", quoted(column))
+    format!("{}::text", own(column))
 }
 
 #[cfg(test)]
@@ -96,11 +101,11 @@ mod tests {
     fn a_page_is_read_in_key_order() {
         assert_eq!(
             read_page(&target(Encoding::Text), 500, true),
-            r#"SELECT "a"::text, "b"::text, "c"::text, "z"::text FROM ONLY "s"."t""x" ORDER BY "a", "b" LIMIT 500"#
+            r#"SELECT t."a"::text, t."b"::text, t."c"::text, t."z"::text FROM ONLY "s"."t""x" AS t ORDER BY t."a", t."b" LIMIT 500"#
         );
         assert_eq!(
             read_page(&Target { is_partitioned: true, ..target(Encoding::Binary) }, 7, false),
-            r#"SELECT "a"::text, "b"::text, "c"::bytea, "z"::text FROM "s"."t""x" WHERE ("a", "b") > ($1::text::integer, $2::text::text) ORDER BY "a", "b" LIMIT 7"#
+            r#"SELECT t."a"::text, t."b"::text, t."c"::bytea, t."z"::text FROM "s"."t""x" AS t WHERE (t."a", t."b") > ($1::text::integer, $2::text::text) ORDER BY t."a", t."b" LIMIT 7"#
         );
     }
 

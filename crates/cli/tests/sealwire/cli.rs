@@ -3,6 +3,7 @@
 mod masks;
 mod objects;
 mod recovery;
+mod rewraps;
 mod root;
 
 use std::io::{BufRead as _, BufReader, Write as _};
