@@ -53,9 +53,12 @@ impl RewrapJob {
         let endpoint = endpoint.await.map_err(sealwire_mask_job::JobError::from)??;
         let client = endpoint.connect().await?;
         // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a concurrent change.
-        let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'; \
-                   SET default_transaction_read_only = off";
+        let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'";
         client.batch_execute(set).await.map_err(|error| endpoint.error(&error))?;
+        let encoding = client.query_one("SHOW server_encoding", &[]).await.map_err(|error| endpoint.error(&error))?;
+        if encoding.get::<_, &str>(0) == "SQL_ASCII" {
+            return Err(RewrapError::Encoding);
+        }
         let catalog = Catalog { client: &client, endpoint: &endpoint };
         let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
         for (at, rule) in self.rules.iter().enumerate() {
@@ -118,12 +121,13 @@ impl PreparedJob {
             dry_run: self.dry_run,
             report,
             standings: KeyStandings::default(),
+            lagging: 0,
         };
         loop {
             let pass = walk.pass().await?;
             let is_complete = pass.rewrapped == 0 && pass.contended == 0;
             if is_complete || walk.report.passes == PASSES_MAX {
-                walk.report.complete = is_complete;
+                walk.report.complete = is_complete && !self.dry_run;
                 walk.report.keys = walk.standings.counts();
                 return Ok(walk.report);
             }

@@ -32,6 +32,8 @@ pub(crate) struct ColumnWalk<'j, E> {
     pub(crate) dry_run: bool,
     pub(crate) report: RuleReport,
     pub(crate) standings: KeyStandings,
+    /// Values of the page that an engine sealed to a key version that is known not to be newest.
+    pub(crate) lagging: u64,
 }
 
 /// Counts of one pass that decide whether another one follows.
@@ -80,7 +82,8 @@ impl<E: Engine> ColumnWalk<'_, E> {
             let envelopes = self.classify(&rows);
             let sent = envelopes.len() as u64;
             let changes = self.rewrap(envelopes).await?;
-            let (wanted, written) = (changes.old.len() as u64, self.write(&write, changes).await?);
+            let wanted = changes.old.len() as u64 + std::mem::take(&mut self.lagging);
+            let written = self.write(&write, changes).await?;
             result.rewrapped += written;
             result.contended += wanted - written;
             self.report.rewrapped += written;
@@ -153,11 +156,12 @@ impl<E: Engine> ColumnWalk<'_, E> {
     /// Checks a value of the engine. Returns `None` if it has the same key version as before, because a value that is
     /// already under the newest key is not written.
     fn checked(&mut self, old: KeyId, new: Vec<u8>) -> Result<Option<Vec<u8>>, LeftReason> {
-        let ValueClass::Envelope { key, .. } = classify(&new, self.target.encoding) else {
+        let ValueClass::Envelope { key, suite } = classify(&new, self.target.encoding) else {
             return Err(LeftReason::Malformed);
         };
-        self.standings.learn(old, key);
+        let is_current = self.standings.learn(old, key, suite);
         if key == old || self.dry_run {
+            self.lagging += u64::from(!is_current && !self.dry_run);
             return Ok(None);
         }
         // Envelopes are ASCII.

@@ -96,13 +96,14 @@ pub struct RuleReport {
     pub app: String,
     /// Number of passes over the table.
     pub passes: u64,
-    /// True if the last pass found nothing more to rewrap.
+    /// True if the last pass found nothing more to rewrap. False in a dry run.
     pub complete: bool,
     /// Rows.
     pub rows: u64,
     /// Values that were rewrapped, in all passes.
     pub rewrapped: u64,
-    /// Values that an application changed or locked between reading and writing, in all passes.
+    /// Values that were not written at first, in all passes: an application changed or locked them between reading and
+    /// writing, or an engine did not have the newest key yet.
     pub contended: u64,
     /// Nulls.
     pub nulls: u64,
@@ -155,7 +156,7 @@ pub struct Report {
 pub(crate) struct KeyStandings {
     /// Key versions that the engine was seen to seal to in this pass. Their values need no rewrap.
     newest: HashSet<KeyId>,
-    /// The last observation of any pass, for reports.
+    /// The last observation of any pass. A key version that was once older than another one stays so in a job.
     seen: HashMap<KeyId, bool>,
     counts: BTreeMap<[u8; 5], (Suite, u64)>,
 }
@@ -171,14 +172,21 @@ impl KeyStandings {
         self.counts.entry(*key.as_bytes()).or_insert((suite, 0)).1 += 1;
     }
 
-    /// Records that the engine rewrapped a value under `old` to `new`.
-    pub(crate) fn learn(&mut self, old: KeyId, new: KeyId) {
-        self.newest.insert(new);
-        self.seen.insert(new, true);
+    /// Records that the engine rewrapped a value under `old` to `new`. Returns false if an engine was seen to seal to a
+    /// newer key version before, so that this one lags behind.
+    pub(crate) fn learn(&mut self, old: KeyId, new: KeyId, suite: Suite) -> bool {
         if old != new {
             self.newest.remove(&old);
             self.seen.insert(old, false);
         }
+        if self.seen.get(&new) == Some(&false) {
+            return false;
+        }
+        self.newest.insert(new);
+        self.seen.insert(new, true);
+        // A report names the newest key version also if no value is under it yet.
+        self.counts.entry(*new.as_bytes()).or_insert((suite, 0));
+        true
     }
 
     pub(crate) fn is_newest(&self, key: KeyId) -> bool {
@@ -252,12 +260,13 @@ mod tests {
 
     #[test]
     fn standings_follow_what_the_engine_seals_to() {
+        let learn = |standings: &mut KeyStandings, old, new| standings.learn(key(old), key(new), Suite::P256);
         let mut standings = KeyStandings::default();
         assert!(!standings.is_known(key(1)) && !standings.is_newest(key(1)));
-        standings.learn(key(1), key(2));
+        assert!(learn(&mut standings, 1, 2));
         assert!(standings.is_known(key(1)) && !standings.is_newest(key(1)) && standings.is_newest(key(2)));
         // A rotation during the pass: the key that was newest is not any more.
-        standings.learn(key(2), key(3));
+        assert!(learn(&mut standings, 2, 3));
         assert!(!standings.is_newest(key(2)) && standings.is_newest(key(3)));
         standings.count(key(3), Suite::P256);
         standings.count(key(2), Suite::P256);
@@ -266,6 +275,9 @@ mod tests {
         assert_eq!(counts, [(1, Some(false)), (2, Some(true))]);
         standings.begin_pass();
         assert!(!standings.is_newest(key(3)) && standings.counts().is_empty());
+        // Another engine still seals to the key before.
+        assert!(!learn(&mut standings, 2, 2) && !learn(&mut standings, 1, 2));
+        assert!(!standings.is_newest(key(2)) && learn(&mut standings, 3, 3));
     }
 
     #[test]

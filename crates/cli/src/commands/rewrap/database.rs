@@ -189,7 +189,10 @@ fn print_rule(out: &mut dyn Write, rule: &RuleReport, dry_run: bool) -> std::io:
     }
     if !dry_run {
         let (rewrapped, contended, passes) = (rule.rewrapped, rule.contended, rule.passes);
-        writeln!(out, "  rewrapped {rewrapped} in {passes} passes; applications were changing {contended} of them")?;
+        let passes = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
+        let at_first =
+            if contended > 0 { format!("; {contended} were locked or changing at first") } else { String::new() };
+        writeln!(out, "  rewrapped {rewrapped} in {passes}{at_first}")?;
     }
     for (reason, count) in &rule.left {
         writeln!(out, "  left {count}: {}", reason.description())?;

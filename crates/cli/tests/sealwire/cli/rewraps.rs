@@ -50,6 +50,13 @@ impl Shop {
         (report, said, output.status.code().unwrap())
     }
 
+    /// Runs the command. Returns its report as text, and what it printed to standard error.
+    fn text(&self, options: &[&str]) -> String {
+        let arguments = self.arguments(&[&["--rate", "0"], options].concat());
+        let output = sealwire(self.dev.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        [output.stderr, output.stdout].concat().try_into().unwrap()
+    }
+
     fn refused(&self, rules: &str, says: &str) {
         self.dev.write("rewrap.toml", rules);
         let arguments = self.arguments(&[]);
@@ -177,8 +184,13 @@ fn envelopes_in_columns_move_to_the_newest_key() {
     let (report, said, status) = shop.rewrap(&["--dry-run"]);
     assert_eq!(status, 0, "{said}");
     assert_eq!(by_key(&report, 0)[&old], (envelopes, Some(false)));
+    assert_eq!(by_key(&report, 0)[&new], (0, Some(true)));
     assert_eq!((count(&report, 0, "nulls"), count(&report, 0, "plain")), (70, 70));
     assert_eq!(shop.sql(all), untouched);
+
+    let printed = shop.text(&["--dry-run"]);
+    assert!(printed.contains("shop.customers.ssn of app demo: 702 rows, 70 null, 70 not encrypted"), "{printed}");
+    assert!(printed.contains(&format!("key {old}         560  older")), "{printed}");
 
     // Values that do not open are left and named by their row. Nothing of a value is printed.
     let (report, said, status) = shop.rewrap(&[]);
@@ -272,6 +284,15 @@ fn rules_that_do_not_fit_the_database_say_what_to_do() {
     ] {
         shop.refused(&rules, says);
     }
+    // The privileges that the error names are enough.
+    let sealed = shop.seal(&["value".to_owned()], &[]).remove(0);
+    shop.sql(&format!("INSERT INTO one.foreign_owner VALUES (1, '{sealed}')"));
+    shop.sql("REVOKE SELECT ON one.foreign_owner FROM sealwire");
+    shop.sql("GRANT SELECT (v, id), UPDATE (v) ON one.foreign_owner TO sealwire");
+    shop.dev.write("rewrap.toml", &rule("one.foreign_owner", "v", ""));
+    shop.rotate();
+    let (report, said, status) = shop.rewrap(&[]);
+    assert!(status == 0 && count(&report, 0, "rewrapped") == 1, "{said}");
     let help = ok(shop.dev.path(), &["rewrap", "database", "--help"]);
     for word in ["[[rule]]", "sealwire rewrap database --database", "docs/rewrap.md", "--rate"] {
         assert!(help.contains(word), "{word} is not in\n{help}");
