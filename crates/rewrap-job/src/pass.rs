@@ -221,7 +221,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
             return Ok(0);
         }
         let text = |values: Vec<Vec<u8>>| -> Vec<String> {
-            values.into_iter().map(|value| String::from_utf8(value).unwrap_or_default()).collect()
+            values.into_iter().map(|value| String::from_utf8(value).expect("an envelope is ASCII")).collect()
         };
         let mut parameters: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
         for column in changes.keys {

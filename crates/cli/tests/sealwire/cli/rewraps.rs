@@ -24,7 +24,10 @@ struct Shop {
 
 impl Shop {
     fn start(schema: &str, rules: &str) -> Self {
-        let dev = Dev::start();
+        Self::with(Dev::start(), schema, rules)
+    }
+
+    fn with(dev: Dev, schema: &str, rules: &str) -> Self {
         let database = Postgres::shared().database().unwrap();
         database.sql(&format!("SET ROLE sealwire; {schema}")).unwrap();
         dev.write("password", Postgres::shared().password());
@@ -408,6 +411,65 @@ fn a_locked_row_is_done_once_its_transaction_ends() {
     let values = values();
     assert!(values.values().all(|value| key_of(value) == new));
     assert_eq!(shop.open(&[values["5"].clone()], &[]), ["value 20"], "the application's value");
+    shop.dev.stop();
+}
+
+#[test]
+fn values_sealed_outside_move_to_the_newest_published_key() {
+    let shop = Shop::start("CREATE TABLE t (id int PRIMARY KEY, v text)", &rule("t", "v", ""));
+    let publish = || {
+        let made = keys(&shop.dev.operate(&["apps", "rotate", "demo", "--outside", "--json"]));
+        let signer = shop.dev.operate(&["apps", "public-keys", "demo"]);
+        let signer = signer.lines().find_map(|line| line.strip_prefix("signer")).unwrap().trim().to_owned();
+        let arguments = ["public-keys", "--signer", &signer, "--json"];
+        soon(|| {
+            let output = sealwire(shop.dev.path(), &shop.dev.arguments(&arguments));
+            String::from_utf8(output.stdout).unwrap().contains(&made[0].0)
+        });
+        shop.dev.write("keys.json", &shop.dev.ok(&arguments));
+        (made[0].0.clone(), signer)
+    };
+    let (published, signer) = publish();
+    let inside = shop.seal(&["inside".to_owned()], &[]).remove(0);
+    shop.dev.write("plain.json", "[\"outside\"]");
+    let seal = ["seal", "plain.json", "--public-keys", "keys.json", "--signer", &signer, "--compact"];
+    let outside: Vec<String> = serde_json::from_str(&ok(shop.dev.path(), &seal)).unwrap();
+    assert_eq!(key_of(&outside[0]), published);
+    shop.sql(&format!("INSERT INTO t VALUES (1, '{inside}'), (2, '{}'), (3, '{inside}')", outside[0]));
+    let (_, new) = shop.rotate();
+    let (published, _) = publish();
+    let (report, said, status) = shop.rewrap(&[]);
+    assert!(status == 0 && count(&report, 0, "rewrapped") == 3, "{report}{said}");
+    let expected = [(new, (2, Some(true))), (published.clone(), (1, Some(true)))];
+    assert_eq!(by_key(&report, 0), BTreeMap::from(expected));
+    let moved = shop.sql("SELECT v FROM t WHERE id = 2");
+    assert_eq!(key_of(&moved), published);
+    assert!(shop.dev.ok(&["inspect", &moved, "--json"]).contains("\"outside\":true"));
+    assert_eq!(shop.open(&[moved], &[]), ["outside"]);
+    shop.dev.stop();
+}
+
+#[test]
+fn a_job_waits_for_an_engine_that_restarts() {
+    let schema = "CREATE TABLE t (id int PRIMARY KEY, v text)";
+    let shop = Shop::with(Dev::start_to_come_again(), schema, &rule("t", "v", ""));
+    let texts: Vec<String> = (0..100).map(|id| format!("{id:03}")).collect();
+    let sealed = shop.seal(&texts, &[]);
+    shop.insert("t", &sealed.iter().enumerate().map(|(id, v)| format!("({id}, '{v}')")).collect::<Vec<_>>());
+    let (_, new) = shop.rotate();
+    // Ten values are a page, so that the engine ends between two pages.
+    let arguments = shop.arguments(&["--json", "--rate", "10"]);
+    let job = spawn(shop.dev.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let Shop { mut dev, database } = shop;
+    let moved = || database.sql("SELECT v FROM t").unwrap().lines().filter(|value| key_of(value) == new).count();
+    soon(|| moved() > 0);
+    dev.kill();
+    let shop = Shop { dev: dev.again(), database };
+    let output = job.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let values = shop.pairs("SELECT lpad(id::text, 3, '0'), v FROM t");
+    assert!(values.values().all(|value| key_of(value) == new));
+    assert_eq!(shop.open(&values.into_values().collect::<Vec<_>>(), &[]), texts);
     shop.dev.stop();
 }
 
