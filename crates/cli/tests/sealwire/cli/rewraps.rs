@@ -287,6 +287,8 @@ fn rules_that_do_not_fit_the_database_say_what_to_do() {
     ] {
         shop.refused(&rules, says);
     }
+    shop.sql("ALTER TABLE one.t ENABLE ROW LEVEL SECURITY; ALTER TABLE one.t FORCE ROW LEVEL SECURITY");
+    shop.refused(&rule("one.t", "v", ""), "one.t: database: query would be affected by row-level security policy");
     // The privileges that the error names are enough.
     let sealed = shop.seal(&["value".to_owned()], &[]).remove(0);
     shop.sql(&format!("INSERT INTO one.foreign_owner VALUES (1, '{sealed}')"));
