@@ -29,6 +29,7 @@ mod operator;
 mod principals;
 mod properties;
 mod public_keys;
+mod rewrap;
 mod roles;
 mod serve;
 mod store;
@@ -68,8 +69,9 @@ enum Command {
     Encrypt(documents::EncryptArgs),
     /// Decrypt the fields of a JSON file
     Decrypt(documents::DecryptArgs),
-    /// Move the envelopes of a JSON file to the app's newest key, without revealing their values
-    Rewrap(documents::RewrapArgs),
+    /// Move the envelopes of a JSON file, or with `rewrap database` of a PostgreSQL database, to the app's newest key,
+    /// without revealing their values
+    Rewrap(rewrap::Args),
     /// Encrypt the fields of a JSON file without an engine, to a public key that an app publishes. Only the engine opens
     /// them
     Seal(documents::SealArgs),
@@ -134,7 +136,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Encrypt(args) => documents::encrypt(&args),
         Command::Decrypt(args) => documents::decrypt(&args),
-        Command::Rewrap(args) => documents::rewrap(&args),
+        Command::Rewrap(args) => rewrap::run(&args),
         Command::Seal(args) => documents::seal(&args),
         Command::PublicKeys(args) => public_keys::run(&args),
         Command::Inspect(args) => calls::inspect(&args),

@@ -28,5 +28,5 @@ pub use file_format::FileFormat;
 pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
 pub use limits::Limits;
 pub use output::{Input, Output};
-pub use postgres::{Database, DatabaseJob, mask_database};
+pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};

@@ -4,6 +4,7 @@ mod keys;
 mod masks;
 mod objects;
 mod recovery;
+mod rewraps;
 mod root;
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -105,7 +105,8 @@ impl Table {
 }
 
 /// Quotes an identifier.
-pub(crate) fn quoted(name: &str) -> String {
+#[must_use]
+pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

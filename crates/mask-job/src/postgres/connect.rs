@@ -44,9 +44,9 @@ impl fmt::Debug for Database {
     }
 }
 
-/// A database with validated options, as source or target.
-pub(crate) struct Endpoint {
-    /// `source` or `target`, for errors.
+/// A database with validated options.
+pub struct Endpoint {
+    /// `source`, `target` or `database`, for errors.
     pub(crate) whence: &'static str,
     options: Database,
     config: Config,
@@ -56,7 +56,10 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Validates the options. Reads files, so the call blocks.
-    pub(crate) fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
+    ///
+    /// # Errors
+    /// [`JobError`] without the password. `whence` names the database in errors.
+    pub fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
         let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
         // The parser's own message can contain parts of the URL, and so a password that should not be in the URL.
         let config = options.url.parse::<Config>();
@@ -90,7 +93,11 @@ impl Endpoint {
         Ok(Self { whence, options, config, password, connector })
     }
 
-    pub(crate) async fn connect(&self) -> Result<Client, JobError> {
+    /// Connects. Names in statements are resolved in `pg_catalog` only.
+    ///
+    /// # Errors
+    /// [`JobError::Postgres`].
+    pub async fn connect(&self) -> Result<Client, JobError> {
         let connected = self.config.connect(self.connector.clone()).await;
         let (client, link) = connected.map_err(|error| self.error(&error))?;
         // The task ends when the client is dropped.
@@ -105,7 +112,9 @@ impl Endpoint {
         Ok(client)
     }
 
-    pub(crate) fn error(&self, error: &tokio_postgres::Error) -> JobError {
+    /// Converts an error of this database, without the values that it can contain.
+    #[must_use]
+    pub fn error(&self, error: &tokio_postgres::Error) -> JobError {
         JobError::Postgres { whence: self.whence, said: described(error) }
     }
 

@@ -22,10 +22,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-pub(crate) use catalog::{Catalog, Class, Table, quoted};
+pub use catalog::quoted;
+pub(crate) use catalog::{Catalog, Class, Table};
 pub(crate) use check::refuse_missing;
-pub use connect::Database;
-pub(crate) use connect::Endpoint;
+pub use connect::{Database, Endpoint};
 
 use crate::engine::Engine;
 use crate::error::JobError;

@@ -1,0 +1,67 @@
+//! `rewrap`: moves envelopes to the newest keys of their apps, in a JSON file or in a PostgreSQL database.
+
+mod database;
+mod engine;
+
+use clap::{Arg, ArgMatches, Args as ClapArgs, Command, FromArgMatches};
+
+use super::{Failure, documents};
+
+/// Name of the subcommand for databases. A file of this name is `./database`.
+const DATABASE: &str = "database";
+
+const EXAMPLES: &str = "\
+Examples:
+  sealwire rewrap sealed.json --output rewrapped.json
+  sealwire rewrap database --database postgres://app@db/shop --database-ca ca.pem --rules rewrap.toml
+
+`sealwire rewrap database --help` shows rules.";
+
+/// Arguments of `rewrap`: those of a file, or those of a subcommand.
+#[derive(Debug)]
+pub(super) enum Args {
+    /// `rewrap FILE`
+    File(Box<documents::RewrapArgs>),
+    /// `rewrap database`
+    Database(Box<database::DatabaseArgs>),
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match args {
+        Args::File(args) => documents::rewrap(args),
+        Args::Database(args) => database::run(args),
+    }
+}
+
+// Derived code cannot make the file's required arguments optional beside a subcommand.
+impl ClapArgs for Args {
+    fn augment_args(command: Command) -> Command {
+        let database = database::DatabaseArgs::augment_args(Command::new(DATABASE));
+        let command = documents::RewrapArgs::augment_args(command).after_long_help(EXAMPLES);
+        command
+            .disable_help_subcommand(true)
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand(database)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command).mut_args(|arg: Arg| arg.required(false))
+    }
+}
+
+impl FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand() {
+            Some((DATABASE, matches)) => {
+                Ok(Self::Database(Box::new(database::DatabaseArgs::from_arg_matches(matches)?)))
+            }
+            _ => Ok(Self::File(Box::new(documents::RewrapArgs::from_arg_matches(matches)?))),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

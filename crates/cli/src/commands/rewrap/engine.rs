@@ -1,0 +1,131 @@
+//! The engine of a job: sends envelopes to the RPC `rewrap`, and waits out an engine that is overloaded or restarts.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use sealwire_client::{Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Rewrap, Suite, Writing};
+use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
+use tokio::time::{Instant, sleep};
+
+use crate::commands::chain;
+
+/// Pause before a retry if the engine does not name one.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A request that waits longer than this is reported.
+const NOTICE: Duration = Duration::from_secs(2);
+
+/// An engine that is reached over a client.
+pub(super) struct Remote {
+    pub(super) client: Client,
+    pub(super) reason: Option<String>,
+    /// The suite to move to. `None`: the app's.
+    pub(super) suite: Option<Suite>,
+    /// Longest wait of a request for an engine that is overloaded, drains or does not respond.
+    pub(super) retry_timeout: Duration,
+    /// The line above which waits are reported.
+    pub(super) bar: ProgressBar,
+}
+
+impl Engine for Remote {
+    async fn rewrap(&self, request: RewrapRequest<'_>) -> Result<RewrapResponse, EngineError> {
+        let encoding = match request.encoding {
+            Encoding::Text => WireEncoding::Text,
+            Encoding::Binary => WireEncoding::Binary,
+        };
+        let call = Rewrap {
+            context: request.context,
+            reason: self.reason.as_deref(),
+            on_error: OnError::Report,
+            writing: Writing {
+                suite: self.suite,
+                // A column keeps its format, whatever the app's format for new values is.
+                format: Some(Format::Native),
+                encoding,
+                ..Writing::default()
+            },
+            ..Rewrap::new(request.app, request.payload)
+        };
+        let (began, mut has_told) = (Instant::now(), false);
+        loop {
+            let error = match self.client.rewrap(call.clone()).await {
+                Ok(document) if document.errors_omitted == 0 => {
+                    let errors = document.errors.into_iter().map(|error| (error.path, error.code.to_string()));
+                    return Ok(RewrapResponse { payload: document.payload.to_vec(), errors: errors.collect() });
+                }
+                Ok(_) => return Err(EngineError::Failed("the engine did not list all errors of a page".to_owned())),
+                Err(error) => error,
+            };
+            let waited = began.elapsed();
+            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
+                return Err(failed(&error, request.app));
+            };
+            if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
+                let seconds = self.retry_timeout.as_secs();
+                let text = format!("waiting for the engine up to {seconds} s (--retry-timeout): {}", chain(&error));
+                self.bar.suspend(|| eprintln!("{text}"));
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Returns the pause before a retry, or `None` if a retry cannot succeed.
+fn pause(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Rpc(error) => match error.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => {
+                Some(error.retry_after_ms.map_or(PAUSE, |ms| Duration::from_millis(ms.into())))
+            }
+            _ => None,
+        },
+        Error::Connect(_) | Error::Disconnected { .. } => Some(PAUSE),
+        _ => None,
+    }
+}
+
+fn failed(error: &Error, app: &str) -> EngineError {
+    match error {
+        Error::Rpc(error) if error.code == ErrorCode::TooLarge => EngineError::TooLarge,
+        Error::Rpc(error) if error.code == ErrorCode::NotFound => {
+            EngineError::Failed(format!("app {app}: {error}; `sealwire apps list` shows which there are"))
+        }
+        error => EngineError::Failed(format!("app {app}: {}", chain(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use sealwire_client::RpcError;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_for_engines_that_come_back() {
+        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
+        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
+        for (error, expected) in [
+            (Error::Rpc(soon), Some(Duration::from_millis(20))),
+            (rpc(ErrorCode::Unavailable), Some(PAUSE)),
+            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(PAUSE)),
+            (Error::Disconnected { why: "reset".into() }, Some(PAUSE)),
+            (rpc(ErrorCode::BadRequest), None),
+            (rpc(ErrorCode::Forbidden), None),
+            (Error::Deadline, None),
+        ] {
+            assert_eq!(pause(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_app_and_the_remedy() {
+        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
+        assert_eq!(failed(&rpc(ErrorCode::TooLarge), "shop"), EngineError::TooLarge);
+        for (code, says) in [(ErrorCode::NotFound, "sealwire apps list"), (ErrorCode::Forbidden, "app shop")] {
+            let EngineError::Failed(said) = failed(&rpc(code), "shop") else { panic!("{code}") };
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a value of a column is, by its own bytes. Nothing here is authenticated.
+
+use sealwire_crypto::{EncapsulationPlace, Envelope, KeyId, Suite, looks_like_binary, looks_like_text};
+
+use crate::engine::Encoding;
+use crate::report::LeftReason;
+
+/// A value of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ValueClass {
+    /// An envelope that the engine can try to open.
+    Envelope {
+        /// The key version that the envelope names.
+        key: KeyId,
+        suite: Suite,
+    },
+    /// No envelope: data that was never encrypted.
+    Plain,
+    /// A value that no job can rewrap.
+    Left(LeftReason),
+}
+
+/// Classifies a value that is not null.
+pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
+    let (is_own, is_other, parsed) = match encoding {
+        Encoding::Text => (looks_like_text(value), false, Envelope::from_text(value)),
+        Encoding::Binary => (looks_like_binary(value), looks_like_text(value), Envelope::from_binary(value)),
+    };
+    match parsed {
+        Some(envelope) if envelope.encapsulation == Some(EncapsulationPlace::Apart) => {
+            ValueClass::Left(LeftReason::Apart)
+        }
+        Some(envelope) => ValueClass::Envelope { key: envelope.key_id, suite: envelope.suite },
+        None if is_own => ValueClass::Left(LeftReason::Malformed),
+        None if is_other => ValueClass::Left(LeftReason::TextInBytes),
+        None if is_evervault(value) => ValueClass::Left(LeftReason::Evervault),
+        None => ValueClass::Plain,
+    }
+}
+
+/// Returns true for Evervault strings and files, which do not name their key.
+fn is_evervault(value: &[u8]) -> bool {
+    value.starts_with(b"%EVENC") || value.starts_with(b"ev:") && value.ends_with(b":$")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Encodes bytes as base64url without padding.
+    fn base64url(bytes: &[u8]) -> String {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut text = String::new();
+        for chunk in bytes.chunks(3) {
+            let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+            for digit in 0..=chunk.len() {
+                text.push(char::from(ALPHABET[(bits >> (18 - 6 * digit)) as usize & 63]));
+            }
+        }
+        text
+    }
+
+    /// Header and body of an envelope with the right lengths, and nothing that would open.
+    fn envelope(suite: u8) -> Vec<u8> {
+        let header = match suite {
+            3 => 27,
+            4 => 27,
+            _ => 39,
+        };
+        let mut bytes = vec![0; header + 5 + 16 + 4];
+        bytes[..6].copy_from_slice(&[suite, 1, 2, 3, 4, 5]);
+        bytes
+    }
+
+    fn text(suite: u8) -> Vec<u8> {
+        format!("sw1:{}", base64url(&envelope(suite))).into_bytes()
+    }
+
+    fn binary(suite: u8) -> Vec<u8> {
+        [&[0x53, 0x57, 0x01][..], &envelope(suite)].concat()
+    }
+
+    #[test]
+    fn envelopes_name_their_key() {
+        for suite in [1, 2, 3] {
+            let expected = KeyId::from_bytes([1, 2, 3, 4, 5]);
+            for (value, encoding) in [(text(suite), Encoding::Text), (binary(suite), Encoding::Binary)] {
+                let ValueClass::Envelope { key, suite: named } = classify(&value, encoding) else {
+                    panic!("suite {suite} is no envelope")
+                };
+                assert_eq!((key, named.byte()), (expected, suite));
+            }
+        }
+    }
+
+    #[test]
+    fn other_values_are_left_for_their_reason() {
+        use Encoding::{Binary, Text};
+        use LeftReason::{Apart, Evervault, Malformed, TextInBytes};
+        for (value, encoding, expected) in [
+            (&b""[..], Text, ValueClass::Plain),
+            (b"4242 4242", Text, ValueClass::Plain),
+            (b"ev:no end", Text, ValueClass::Plain),
+            (&binary(1), Text, ValueClass::Plain),
+            (b"\x00\x01", Binary, ValueClass::Plain),
+            (b"ev:abc:def:$", Text, ValueClass::Left(Evervault)),
+            (b"%EVENC...", Binary, ValueClass::Left(Evervault)),
+            (b"sw1:", Text, ValueClass::Left(Malformed)),
+            (b"sw1:short", Text, ValueClass::Left(Malformed)),
+            (&text(1)[..60], Text, ValueClass::Left(Malformed)),
+            (&text(9), Text, ValueClass::Left(Malformed)),
+            (&binary(1)[..50], Binary, ValueClass::Left(Malformed)),
+            (&text(1), Binary, ValueClass::Left(TextInBytes)),
+            (&text(4), Text, ValueClass::Left(Apart)),
+            (&binary(4), Binary, ValueClass::Left(Apart)),
+        ] {
+            assert_eq!(classify(value, encoding), expected, "{value:02x?}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Errors of a job. No variant contains a value of the column.
+
+use sealwire_mask_job::JobError;
+use thiserror::Error;
+
+/// A reason why a job ended early. Values that were rewrapped before stay rewrapped.
+#[derive(Debug, Error)]
+pub enum RewrapError {
+    /// The job cannot apply a rule. Detected before anything is written.
+    #[error("rule {rule}: {what}")]
+    Rule {
+        /// Number of the rule, from 1.
+        rule: usize,
+        /// The problem and its remedy.
+        what: String,
+    },
+    /// The texts of the database have no known encoding.
+    #[error("database: its encoding is SQL_ASCII, so that texts cannot be read reliably; move it to UTF8 first")]
+    Encoding,
+    /// The database rejected the connection or a statement.
+    #[error(transparent)]
+    Database(#[from] JobError),
+    /// The database rejected a statement on a table.
+    #[error("{table}: {error}; run the command again to go on: values that are done are skipped")]
+    Table {
+        /// Schema and table.
+        table: String,
+        /// The error of the database.
+        error: JobError,
+    },
+    /// The engine rejected a request or is unreachable.
+    #[error("engine: {0}; run the command again to go on: values that are done are skipped")]
+    Engine(String),
+}
