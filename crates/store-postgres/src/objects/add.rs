@@ -1,21 +1,31 @@
-//! Inserts objects and terms in one statement, which also checks fences.
+//! Inserts objects and terms in one statement, which also checks fences and claims of subject keys.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::rows::{HeldTerm, ObjectColumns, TermColumns, generation};
-use crate::rows::{column, joined, map, numbers};
+use super::rows::{HeldTerm, ObjectColumns, TermColumns, generation, version};
+use crate::rows::{Keys, column, joined, numbers};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
 use crate::write::refused;
-use sealwire_store::{MapId, ObjectGroup, ObjectRow, ObjectWrite, SubjectClaim};
+use sealwire_store::{MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, SubjectClaim};
 
-/// `$1` to `$3`: maps and the lowest generation that uses each. Returns a line without a map, and the fences above these
-/// generations. If there is a fence, nothing is written. The counts fix the order in which the tables are written.
+/// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject keys, and the version that each
+/// must have. Returns true in the last column if no fence is above these generations and all keys have these
+/// versions. Otherwise nothing is written. The locks keep a key until the objects are committed. The counts fix the order in
+/// which the tables are written.
 pub(super) static INSERT: &str = "WITH fenced AS MATERIALIZED (
-        SELECT f.app, f.collection, f.generation
+        SELECT 1
         FROM unnest($1::int4[], $2::int4[], $3::int8[]) AS i(app, collection, generation)
         JOIN sealwire.object_fences f ON f.app = i.app AND f.collection = i.collection
         WHERE f.generation > i.generation
+    ), claimed AS MATERIALIZED (
+        SELECT 1
+        FROM unnest($27::int4[], $28::int4[], $29::bytea[], $30::int8[]) AS i(app, collection, id, version)
+        JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id AND t.version = i.version
+        ORDER BY t.app, t.collection, t.id FOR SHARE OF t
+    ), permitted AS MATERIALIZED (
+        SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM fenced)
+            AND (SELECT count(*) FROM claimed) = cardinality($27::int4[])
     ), objects AS (
         INSERT INTO sealwire.objects (app, collection, id, version, created, updated, expires, archived, subject, key,
             tags, terms, sealed)
@@ -24,71 +34,79 @@ pub(super) static INSERT: &str = "WITH fenced AS MATERIALIZED (
         FROM unnest($4::int4[], $5::int4[], $6::bytea[], $7::int8[], $8::int8[], $9::int8[], $10::int8[], $11::int8[],
                 $12::bytea[], $13::bytea[], $14::text[], $15::bytea[], $16::bytea[])
             AS i(app, collection, id, version, created, updated, expires, archived, subject, key, tags, terms, sealed)
-        WHERE NOT EXISTS (SELECT 1 FROM fenced)
+        WHERE EXISTS (SELECT 1 FROM permitted)
         RETURNING 1
     ), unique_terms AS (
         INSERT INTO sealwire.object_unique (app, collection, index_number, hash, id)
         SELECT i.app, i.collection, i.index_number, i.hash, i.id
         FROM unnest($17::int4[], $18::int4[], $19::int8[], $20::bytea[], $21::bytea[])
             AS i(app, collection, index_number, hash, id)
-        WHERE NOT EXISTS (SELECT 1 FROM fenced)
+        WHERE EXISTS (SELECT 1 FROM permitted)
         RETURNING 1
     ), terms AS (
         INSERT INTO sealwire.object_terms (app, collection, index_number, hash, id)
         SELECT i.app, i.collection, i.index_number, i.hash, i.id
         FROM unnest($22::int4[], $23::int4[], $24::int8[], $25::bytea[], $26::bytea[])
             AS i(app, collection, index_number, hash, id)
-        WHERE NOT EXISTS (SELECT 1 FROM fenced)
+        WHERE EXISTS (SELECT 1 FROM permitted)
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM objects), (SELECT count(*) FROM unique_terms), (SELECT count(*) FROM terms),
-        f.app, f.collection, f.generation
-    FROM (SELECT 1) AS one LEFT JOIN fenced f ON true";
+        EXISTS (SELECT 1 FROM permitted)";
 
 /// Fences of maps.
 pub(super) type Fences = BTreeMap<MapId, u64>;
 
-/// Inserts objects in the given order, and terms. Writes nothing if the fence of a map is above the generation that is
-/// given for the map. Returns these fences.
+/// What must hold for objects to be inserted.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    /// Maps, and the generation that no fence of each may exceed.
+    maps: BTreeMap<MapId, u64>,
+    /// Rows of subject keys, and the version that each must have.
+    claims: BTreeMap<(MapId, ObjectId), u64>,
+}
+
+/// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition does not hold.
 pub(super) async fn insert(
     session: &Session,
-    maps: &[(MapId, u64)],
+    conditions: &Conditions,
     rows: Vec<(MapId, &ObjectRow)>,
     unique: Vec<HeldTerm<'_>>,
     terms: Vec<HeldTerm<'_>>,
-) -> Result<Fences, SqlFault> {
+) -> Result<bool, SqlFault> {
     let (mut apps, mut collections, mut generations) = (Vec::new(), Vec::new(), Vec::new());
-    for (map, lowest) in maps {
+    for (map, lowest) in &conditions.maps {
         let (app, collection) = numbers(*map).map_err(refused)?;
         apps.push(app);
         collections.push(collection);
         generations.push(generation(*lowest));
     }
+    let (mut keys, mut versions) = (Keys::default(), Vec::new());
+    for ((map, id), claimed) in &conditions.claims {
+        keys.push(*map, &id.0).map_err(refused)?;
+        versions.push(version(*claimed).map_err(refused)?);
+    }
     let rows = ObjectColumns::of(rows).map_err(refused)?;
     let unique = TermColumns::sorted(unique).map_err(refused)?;
     let terms = TermColumns::sorted(terms).map_err(refused)?;
     let maps: Params<'_> = &[&apps, &collections, &generations];
-    let all = [maps, &rows.params(), &unique.params(), &terms.params()];
-    let mut fences = Fences::new();
-    for line in session.query(INSERT, &joined(&all)).await? {
-        if column::<Option<i32>>(&line, 3)?.is_some() {
-            fences.insert(map(&line, 3)?, column::<i64>(&line, 5)?.try_into().unwrap_or(0));
-        }
-    }
-    Ok(fences)
+    let versions: Params<'_> = &[&versions];
+    let all = [maps, &rows.params(), &unique.params(), &terms.params(), &keys.params(), versions];
+    let lines = session.query(INSERT, &joined(&all)).await?;
+    lines.first().map_or(Ok(false), |line| column(line, 3))
 }
 
 /// The objects of groups that only add objects, in the order of keys.
 pub(super) struct NewObjects<'a> {
     rows: Vec<(MapId, &'a ObjectRow)>,
-    maps: Vec<(MapId, u64)>,
+    conditions: Conditions,
 }
 
 impl<'a> NewObjects<'a> {
     /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, two rows
-    /// with the same id or unique term, or claims of subject keys that must be compared.
+    /// with the same id or unique term, or claims that change subject keys or contradict each other.
     pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
-        let (mut rows, mut maps) = (Vec::new(), BTreeMap::new());
+        let (mut rows, Conditions { mut maps, mut claims }) = (Vec::new(), Conditions::default());
         let (mut ids, mut terms) = (HashSet::new(), HashSet::new());
         for group in groups {
             let map = group.view.map;
@@ -97,16 +115,24 @@ impl<'a> NewObjects<'a> {
                 *lowest = view.generation.min(*lowest);
             }
             let subjects = MapId::of_subjects(map.app);
-            let new_keys = group.subjects.iter().map(|claim| match claim {
-                SubjectClaim::New(row) if row.version == 1 => Some((subjects, row)),
-                _ => None,
-            });
-            let objects = group.writes.iter().map(|write| match write {
-                ObjectWrite::Add(row) => Some((map, row)),
-                _ => None,
-            });
-            for new in new_keys.chain(objects) {
-                let (map, row) = new?;
+            let mut added = Vec::with_capacity(group.len());
+            for claim in &group.subjects {
+                match claim {
+                    SubjectClaim::New(row) if row.version == 1 => added.push((subjects, row)),
+                    SubjectClaim::Current { version, .. } if version % 2 == 1 => {
+                        let claimed = claims.entry((subjects, claim.row_id())).or_insert(*version);
+                        if claimed != version {
+                            return None;
+                        }
+                    }
+                    _ => return None,
+                }
+            }
+            for write in &group.writes {
+                let ObjectWrite::Add(row) = write else { return None };
+                added.push((map, row));
+            }
+            for (map, row) in added {
                 let is_new = ids.insert((map, row.id)) && row.unique.iter().all(|term| terms.insert((map, term)));
                 if !is_new || row.archived.is_some() || row.check_times().is_err() {
                     return None;
@@ -115,11 +141,12 @@ impl<'a> NewObjects<'a> {
             }
         }
         rows.sort_unstable_by_key(|(map, row)| (*map, row.id));
-        Some(Self { rows, maps: maps.into_iter().collect() })
+        Some(Self { rows, conditions: Conditions { maps, claims } })
     }
 
-    /// Writes all objects in one statement, unless a fence keeps out one of the groups. Returns such fences.
-    pub(super) async fn insert(self, session: &Session) -> Result<Fences, SqlFault> {
+    /// Writes all objects in one statement. Returns false, and writes nothing, if a fence keeps out one of the groups or a
+    /// claim does not hold.
+    pub(super) async fn insert(self, session: &Session) -> Result<bool, SqlFault> {
         let held = |terms: fn(&ObjectRow) -> &Vec<sealwire_store::Term>| {
             let of_row = |(map, row): &(MapId, &'a ObjectRow)| {
                 let (map, id) = (*map, &row.id);
@@ -128,7 +155,7 @@ impl<'a> NewObjects<'a> {
             self.rows.iter().flat_map(of_row).collect::<Vec<_>>()
         };
         let (unique, terms) = (held(|row| &row.unique), held(|row| &row.terms));
-        insert(session, &self.maps, self.rows, unique, terms).await
+        insert(session, &self.conditions, self.rows, unique, terms).await
     }
 }
 
@@ -136,10 +163,41 @@ impl<'a> NewObjects<'a> {
 mod tests {
     use super::*;
     use sealwire_store::suite::objects::{id, object, unique};
-    use sealwire_store::{MapView, SECONDS_MAX};
+    use sealwire_store::{MapView, SECONDS_MAX, SubjectId};
 
     fn map(collection: u32) -> MapId {
         MapId { app: 1, collection }
+    }
+
+    #[test]
+    fn one_statement_takes_claims_that_it_can_check() {
+        let current = |n: u8, version| SubjectClaim::Current { id: SubjectId([n; 16]), version };
+        let key = |n: u8, version| ObjectRow { id: ObjectId([n; 16]), version, ..object(0) };
+        let cases: [(Vec<SubjectClaim>, Vec<SubjectClaim>, Option<(usize, usize)>); 9] = [
+            (vec![current(1, 1)], vec![current(2, 3)], Some((2, 2))),
+            (vec![current(1, 1)], vec![current(1, 1)], Some((1, 2))),
+            (vec![current(1, 1)], vec![current(1, 3)], None),
+            (vec![SubjectClaim::New(key(1, 1))], vec![current(2, 1)], Some((1, 3))),
+            (vec![SubjectClaim::New(key(1, 1))], vec![SubjectClaim::New(key(1, 1))], None),
+            (vec![SubjectClaim::New(key(1, 3))], vec![], None),
+            (vec![current(1, 2)], vec![], None),
+            (vec![SubjectClaim::Erased(key(1, 2))], vec![], None),
+            (vec![], vec![], Some((0, 2))),
+        ];
+        for (first, second, expected) in cases {
+            let group = |n, subjects| ObjectGroup {
+                view: MapView { map: map(1), generation: 5 },
+                writes: vec![ObjectWrite::Add(object(n))],
+                subjects,
+            };
+            let groups = [group(1, first), group(2, second)];
+            let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());
+            let found = new.as_ref().map(|new| (new.conditions.claims.len(), new.rows.len()));
+            assert_eq!(found, expected, "{groups:?}");
+            let fences = new.map(|new| new.conditions.maps.len());
+            let has_claims = groups.iter().any(|group| !group.subjects.is_empty());
+            assert!(fences.is_none_or(|fences| fences == 1 + usize::from(has_claims)), "{groups:?}");
+        }
     }
 
     #[test]
@@ -167,7 +225,7 @@ mod tests {
             assert_eq!(new.is_some(), fits, "{groups:?}");
             if let Some(new) = new {
                 assert!(new.rows.is_sorted_by_key(|(map, row)| (*map, row.id)));
-                assert_eq!(new.maps[0], (map(1), 5));
+                assert_eq!(new.conditions.maps[&map(1)], 5);
             }
         }
     }

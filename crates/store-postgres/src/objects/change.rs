@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::add::insert;
+use super::add::{Conditions, insert};
 use super::overlay::ObjectOverlay;
 use super::rows::{HeldTerm, ObjectColumns, TermColumns, encode_terms, version};
 use crate::rows::{Keys, column, joined, numbers, seconds};
@@ -119,7 +119,9 @@ impl<'a> NetChange<'a> {
         if self.add.is_empty() && self.unique.is_empty() && self.terms.is_empty() {
             return Ok(());
         }
-        insert(session, &[], self.add, self.unique, self.terms).await.map(|_| ())
+        let inserted = insert(session, &Conditions::default(), self.add, self.unique, self.terms).await?;
+        debug_assert!(inserted, "there are no conditions");
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Writes of groups: one statement for groups that only add objects, and a transaction otherwise.
 //!
 //! The statement writes everything or nothing. It fails if an id or a unique term is taken, and writes nothing if a fence
-//! keeps out a group. A transaction then follows, which reads the fences, locks the named objects, and reads the holders
-//! of unique terms. It applies the groups in memory and writes the net difference. If another transaction was faster,
-//! the whole transaction is repeated.
+//! keeps out a group or the claim of a subject key does not hold. A transaction then follows, which reads the fences, locks
+//! the named objects, and reads the holders of unique terms. It applies the groups in memory and writes the net difference.
+//! If another transaction was faster, the whole transaction is repeated.
 //!
 //! If a connection breaks, the attempt may have taken effect. See [`ObjectOverlay::is_written`] for how a repetition
 //! recognizes its own writes.
@@ -117,8 +117,8 @@ async fn attempts(
     {
         let session = call.session().await?;
         match call.bound(&session, new.insert(&session)).await {
-            Ok(fences) if fences.is_empty() => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
-            Ok(_) | Err(SqlFault::Unique) => break,
+            Ok(true) => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
+            Ok(false) | Err(SqlFault::Unique) => break,
             Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
         }
     }

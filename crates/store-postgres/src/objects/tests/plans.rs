@@ -25,7 +25,7 @@ const STATEMENTS: [(&str, &str, &[IndexCondition]); 29] = [
     ("lock", write::LOCK, &[("objects_pkey", "(id = ")]),
     ("holders", write::HOLDERS, &[("object_unique_pkey", "(hash = "), ("objects_pkey", "(id = ")]),
     ("fences of maps", write::FENCES_OF, &[("object_fences_pkey", "(collection = ")]),
-    ("insert", add::INSERT, &[("object_fences_pkey", "(collection = ")]),
+    ("insert", add::INSERT, &[("object_fences_pkey", "(collection = "), ("objects_pkey", "(id = ")]),
     ("change", change::CHANGE, &[("objects_pkey", "(id = ")]),
     ("replace", change::REPLACE, &[("objects_pkey", "(id = ")]),
     (
