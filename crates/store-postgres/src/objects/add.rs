@@ -173,7 +173,9 @@ mod tests {
     fn one_statement_takes_claims_that_it_can_check() {
         let current = |n: u8, version| SubjectClaim::Current { id: SubjectId([n; 16]), version };
         let key = |n: u8, version| ObjectRow { id: ObjectId([n; 16]), version, ..object(0) };
-        let cases: [(Vec<SubjectClaim>, Vec<SubjectClaim>, Option<(usize, usize)>); 9] = [
+        // Claims of two groups, and the claims and rows of the statement, if there is one.
+        type Case = (Vec<SubjectClaim>, Vec<SubjectClaim>, Option<(usize, usize)>);
+        let cases: [Case; 9] = [
             (vec![current(1, 1)], vec![current(2, 3)], Some((2, 2))),
             (vec![current(1, 1)], vec![current(1, 1)], Some((1, 2))),
             (vec![current(1, 1)], vec![current(1, 3)], None),
