@@ -1,6 +1,5 @@
 //! Fills the table before a load and looks up all rows after it: large requests to all engines at once.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -223,18 +222,17 @@ impl Progress {
         use std::io::Write as _;
         self.said = Instant::now();
         // A closed standard error must not stop a load.
-        let _ = writeln!(std::io::stderr(), "{self}");
+        let _ = writeln!(std::io::stderr(), "{}", self.line(self.said - self.began));
     }
-}
 
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.began.elapsed().as_secs_f64().max(1e-3);
+    /// Returns the line for people after this time.
+    fn line(&self, elapsed: Duration) -> String {
+        let seconds = elapsed.as_secs_f64().max(1e-3);
         let per_s = self.done as f64 / seconds;
         let [done, total] = [self.done, self.total].map(|count| number(count as f64));
-        write!(f, "{} {done} of {total} rows in {seconds:.0} s, {} rows/s", self.verb, number(per_s.round()))?;
+        let line = format!("{} {done} of {total} rows in {seconds:.0} s, {} rows/s", self.verb, number(per_s.round()));
         let left = (self.total - self.done.min(self.total)) as f64 / per_s;
-        if left > 0.0 && left.is_finite() { write!(f, ", {left:.0} s left") } else { Ok(()) }
+        if left > 0.0 && left.is_finite() { format!("{line}, {left:.0} s left") } else { line }
     }
 }
 
@@ -254,10 +252,13 @@ mod tests {
     #[test]
     fn progress_says_what_is_left() {
         let mut progress = Progress::new("filled", 1_000_000);
-        progress.began -= Duration::from_secs(10);
-        progress.done = 250_000;
-        assert_eq!(progress.to_string(), "filled 250,000 of 1,000,000 rows in 10 s, 25,000 rows/s, 30 s left");
-        progress.done = 1_000_000;
-        assert_eq!(progress.to_string(), "filled 1,000,000 of 1,000,000 rows in 10 s, 100,000 rows/s");
+        for (done, seconds, expected) in [
+            (250_000, 10, "filled 250,000 of 1,000,000 rows in 10 s, 25,000 rows/s, 30 s left"),
+            (1_000_000, 10, "filled 1,000,000 of 1,000,000 rows in 10 s, 100,000 rows/s"),
+            (0, 0, "filled 0 of 1,000,000 rows in 0 s, 0 rows/s"),
+        ] {
+            progress.done = done;
+            assert_eq!(progress.line(Duration::from_secs(seconds)), expected);
+        }
     }
 }
