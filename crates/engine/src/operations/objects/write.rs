@@ -257,7 +257,10 @@ impl ObjectsRun<'_> {
         for tries in 1.. {
             let rows = self.updated_rows(&sealer, &specs, &access).await?;
             let changed = rows.iter().map(|row| version_of(row.id, row.version)).collect();
-            let Some(claims) = claims_of(&rows).or_else(|| (tries >= TRIES_MAX).then(Vec::new)) else {
+            let Some(claims) = claims_of(&rows) else {
+                if tries >= TRIES_MAX {
+                    return Err(subjects_changed());
+                }
                 self.objects.resize(self.admission, before)?;
                 continue;
             };
@@ -340,7 +343,7 @@ fn subjects_changed() -> CallFailure {
     CallFailure::Items { errors: vec![ItemError { path: "$".to_owned(), code: ErrorCode::Conflict, message }] }
 }
 
-/// The keys of the subjects that a request names, and what the store must still hold when it writes the request.
+/// The keys of the subjects that a request names, and the claims with which the store checks that they are current.
 #[derive(Default)]
 struct ClaimedSubjects {
     keys: Arc<HashMap<SubjectId, Arc<SubjectKey>>>,
