@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::objects::Objects;
+use sealwire_jobs::tokens::now;
 use sealwire_objects::{SubjectKey, subject_version};
 use sealwire_store::{
     MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, SUBJECTS_COLLECTION, SubjectClaim,
@@ -66,6 +69,27 @@ impl ReadableRow {
 /// Stored subjects by id.
 pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;
 
+/// Reads the keys of subjects. `generation`: that of the control state that the engine serves.
+///
+/// # Errors
+/// The store's error.
+pub(crate) async fn stored_subjects(
+    objects: &Objects,
+    generation: u64,
+    app: u32,
+    ids: Vec<SubjectId>,
+) -> Result<StoredSubjects, CallFailure> {
+    if ids.is_empty() {
+        return Ok(StoredSubjects::new());
+    }
+    let (view, now) = (MapView { map: MapId::of_subjects(app), generation }, now());
+    let ids: Vec<ObjectId> = ids.into_iter().map(SubjectId::row).collect();
+    let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
+    let rows = objects.read(view.map, ask).await?;
+    let stored = rows.into_iter().flatten().map(StoredSubject::new);
+    Ok(stored.map(|subject| (subject.id, Arc::new(subject))).collect())
+}
+
 fn is_current(row: &ObjectRow, subject: &StoredSubject) -> bool {
     subject.has_key() && subject_version(&row.sealed) == Some(subject.version)
 }
@@ -91,13 +115,17 @@ pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Op
     Some(versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect())
 }
 
+/// Returns the id under which rows of subject keys name a version of the token key. 0 stands for no key.
+pub(crate) fn token_key_id(number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [0, a, b, c, d]
+}
+
 /// Returns the row of a subject's key. `sealed` is empty for an erased subject.
 pub(crate) fn key_row(id: SubjectId, version: u64, now: u64, sealed: Vec<u8>) -> ObjectRow {
     // As token rows do, the sealed key names the version of the token key in its bytes 1 to 4.
-    let mut key = [0; 5];
-    if let Some(number) = sealed.get(1..5) {
-        key[1..].copy_from_slice(number);
-    }
+    let number = sealed.get(1..5).and_then(|number| number.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let key = token_key_id(number);
     ObjectRow {
         id: id.row(),
         version,

@@ -50,10 +50,17 @@ pub struct CancelToken {
     planned: AtomicU64,
     /// The mask through which the principal sees values, if its role has one.
     mask: OnceLock<Box<str>>,
-    /// The data subjects whose objects the request concerns.
-    subjects: Mutex<BTreeSet<[u8; 16]>>,
-    /// Version and creation time of the key of a data subject that the request erases.
-    erases: Mutex<Option<(u64, u64)>>,
+    /// Data subjects of the request. Most requests have none.
+    subjects: OnceLock<Mutex<SubjectNotes>>,
+}
+
+/// Notes on data subjects, for the audit record of a request.
+#[derive(Debug, Default)]
+struct SubjectNotes {
+    /// Those whose objects the request reads or writes.
+    ids: BTreeSet<[u8; 16]>,
+    /// Version and creation time of the key that the request erases.
+    erases: Option<(u64, u64)>,
 }
 
 impl CancelToken {
@@ -111,22 +118,25 @@ impl CancelToken {
 
     /// Notes the version and the creation time of the key of a data subject, before it is erased.
     pub fn note_erasure(&self, version: u64, created: u64) {
-        *self.erases.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, created));
+        lock(self.subjects.get_or_init(Mutex::default)).erases = Some((version, created));
     }
 
     /// Returns the version and the creation time of the key that the request erases.
     pub fn erasure(&self) -> Option<(u64, u64)> {
-        *self.erases.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(self.subjects.get()?).erases
     }
 
     /// Notes data subjects whose objects the request reads or writes.
     pub fn note_subjects(&self, subjects: impl IntoIterator<Item = [u8; 16]>) {
-        self.subjects.lock().unwrap_or_else(PoisonError::into_inner).extend(subjects);
+        let mut subjects = subjects.into_iter().peekable();
+        if subjects.peek().is_some() {
+            lock(self.subjects.get_or_init(Mutex::default)).ids.extend(subjects);
+        }
     }
 
     /// Returns the noted data subjects, sorted.
     pub fn subjects(&self) -> Vec<[u8; 16]> {
-        self.subjects.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.subjects.get().map_or_else(Vec::new, |notes| lock(notes).ids.iter().copied().collect())
     }
 
     /// Waits until the request is stopped. One waiter at a time. Cancel-safe.
@@ -138,6 +148,10 @@ impl CancelToken {
             self.notify.notified().await;
         }
     }
+}
+
+fn lock(notes: &Mutex<SubjectNotes>) -> MutexGuard<'_, SubjectNotes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The cancel tokens of the requests in flight on one connection, by msgid.

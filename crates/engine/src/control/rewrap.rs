@@ -11,10 +11,9 @@ use bytes::Bytes;
 use sealwire_apps::App;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
-use sealwire_jobs::tokens::{Collection, now};
+use sealwire_jobs::tokens::Collection;
 use sealwire_store::{
-    MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError, SubjectId, TokenId,
-    TokenStore,
+    MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError, TokenId, TokenStore,
 };
 use sealwire_token::{RowBuffer, TokenKeys};
 use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
@@ -27,7 +26,7 @@ use crate::apps::CachedApp;
 use crate::engine::Engine;
 use crate::objects::ObjectCollection;
 use crate::operations::ObjectSealer;
-use crate::subjects::{ReadableRow, StoredSubject, StoredSubjects, subjects_of};
+use crate::subjects::{ReadableRow, stored_subjects, subjects_of, token_key_id};
 
 /// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
 const SUBJECTS_NAME: &str = "data subjects";
@@ -180,14 +179,7 @@ async fn readable(
     view: MapView,
     rows: Vec<ObjectRow>,
 ) -> Result<(Vec<ReadableRow>, u64), CallFailure> {
-    let ids: Vec<ObjectId> = subjects_of(&rows).into_iter().map(SubjectId::row).collect();
-    let mut subjects = StoredSubjects::new();
-    if !ids.is_empty() {
-        let (view, now) = (MapView { map: MapId::of_subjects(view.map.app), ..view }, now());
-        let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
-        let found = objects.read(view.map, ask).await?.into_iter().flatten().map(StoredSubject::new);
-        subjects.extend(found.map(|subject| (subject.id, Arc::new(subject))));
-    }
+    let subjects = stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await?;
     let count = rows.len();
     let readable: Vec<ReadableRow> = rows.into_iter().filter_map(|row| ReadableRow::of(row, &subjects)).collect();
     let erased = count - readable.len();
@@ -205,8 +197,7 @@ async fn rewrap_subjects(
     let answer = |failure: CallFailure| failure.answer();
     let objects = engine.objects().map_err(answer)?;
     let number = keys.newest().ok_or_else(|| CallFailure::NoTokenKey.answer())?;
-    let mut key = [0; 5];
-    key[1..].copy_from_slice(&number.to_be_bytes());
+    let key = token_key_id(number);
     let ask =
         move |store: Arc<dyn ObjectStore>| async move { store.objects_of_other_keys(view, key, after, limit).await };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;

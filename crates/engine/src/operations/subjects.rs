@@ -31,7 +31,7 @@ use crate::subjects::{
 const PAGE_DEFAULT: usize = 100;
 /// Objects that one step of an erasure removes.
 const REMOVED_PER_STEP: usize = 500;
-/// Steps of one `subjects.erase`. What is left is for the next request, or for the sweep.
+/// Steps of one `subjects.erase`. The next request or the sweep removes the rest.
 const STEPS_MAX: usize = 64;
 /// Attempts to erase a key that other requests change at the same time.
 const TRIES_MAX: u32 = 8;

@@ -10,13 +10,13 @@ use sealwire_jobs::tokens::batch::each_sized;
 use sealwire_jobs::tokens::{now, value_of};
 use sealwire_msgpack::TokenReader;
 use sealwire_objects::OpenedObject;
-use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, ObjectStore, SubjectId, matching};
+use sealwire_store::{Filter, MapView, ObjectId, ObjectRow, ObjectStore, SubjectId, matching};
 use sealwire_wire::{Object, Objects};
 
 use super::query::Query;
 use super::{ListRequest, ObjectsRun};
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
-use crate::subjects::{ReadableRow, StoredSubject, StoredSubjects, subjects_of};
+use crate::subjects::{ReadableRow, StoredSubjects, stored_subjects, subjects_of};
 
 /// Requests to the store in one `objects.list` that brought fewer objects than were asked for.
 const PAGES_MAX: usize = 16;
@@ -56,27 +56,17 @@ pub(super) fn cursor(text: &str) -> Result<ObjectId, CallFailure> {
 impl ObjectsRun<'_> {
     /// Returns live rows by id. Rows of erased subjects are absent. The caller has reserved memory for them.
     pub(super) async fn rows(&self, ids: Vec<ObjectId>) -> Result<Vec<Option<ReadableRow>>, CallFailure> {
-        let rows = self.rows_of(self.located.view(), ids).await?;
+        let (view, now) = (self.located.view(), now());
+        let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
+        let rows = self.objects.read(view.map, ask).await?;
         let subjects = self.subjects(subjects_of(rows.iter().flatten())).await?;
         Ok(rows.into_iter().map(|row| ReadableRow::of(row?, &subjects)).collect())
     }
 
-    async fn rows_of(&self, view: MapView, ids: Vec<ObjectId>) -> Result<Vec<Option<ObjectRow>>, CallFailure> {
-        let now = now();
-        let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
-        self.objects.read(view.map, ask).await
-    }
-
     /// Reads the keys of subjects.
     pub(super) async fn subjects(&self, ids: Vec<SubjectId>) -> Result<StoredSubjects, CallFailure> {
-        if ids.is_empty() {
-            return Ok(StoredSubjects::new());
-        }
         let MapView { map, generation } = self.located.view();
-        let view = MapView { map: MapId::of_subjects(map.app), generation };
-        let rows = self.rows_of(view, ids.into_iter().map(SubjectId::row).collect()).await?;
-        let stored = rows.into_iter().flatten().map(StoredSubject::new);
-        Ok(stored.map(|subject| (subject.id, Arc::new(subject))).collect())
+        stored_subjects(self.objects, generation, map.app, ids).await
     }
 
     pub(super) async fn get(
@@ -157,7 +147,8 @@ impl ObjectsRun<'_> {
         // Twice: as objects, and in the response.
         let more = bytes.saturating_add(growth).saturating_mul(2);
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(more))?;
-        let subjects: Vec<Option<SubjectId>> = rows.iter().map(|row| row.row.subject).collect();
+        let of_row = |(at, row): (usize, &ReadableRow)| Some((at, row.row.subject?));
+        let subjects: Vec<(usize, SubjectId)> = rows.iter().enumerate().filter_map(of_row).collect();
         let (collection, mut reads, query) = (self.located.collection.clone(), reads.clone(), query.cloned());
         let time = now();
         let step = move |row: ReadableRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
@@ -165,8 +156,8 @@ impl ObjectsRun<'_> {
             each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::bytes, step)
                 .await?;
         // An audit record does not name the subjects of objects that a query compared and does not return.
-        let returned = subjects.into_iter().zip(&opened).filter(|(_, object)| matches!(object, Ok(Some(_))));
-        self.cancel.note_subjects(returned.filter_map(|(subject, _)| Some(subject?.0)));
+        let returned = subjects.into_iter().filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
+        self.cancel.note_subjects(returned.map(|(_, subject)| subject.0));
         let failed = |path| CallFailure::Field { refusal: FieldProblem::CannotOpen, path };
         opened.into_iter().map(|object| object.map_err(failed)).collect()
     }
