@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sealwire_client::{Client, ClientConfig, Endpoint, Error, Pem};
+use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
 use super::{Failure, dev_folder};
 use sealwire_config::Config;
+
+/// Pause before a retry if the engine does not name one.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments for the address of the engine and the client certificate.
 #[derive(Debug, clap::Args)]
@@ -125,5 +128,50 @@ impl ConnectArgs {
     /// Runs the requests of a command on a new runtime.
     pub(super) fn run<T>(&self, requests: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(requests)
+    }
+}
+
+/// Returns the pause before a retry, or `None` if a retry cannot succeed.
+pub(super) fn retry_pause(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Rpc(error) => match error.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => {
+                Some(error.retry_after_ms.map_or(RETRY_PAUSE, |ms| Duration::from_millis(ms.into())))
+            }
+            _ => None,
+        },
+        Error::Connect(_) | Error::Disconnected { .. } => Some(RETRY_PAUSE),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use sealwire_client::RpcError;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_out_what_passes_and_nothing_else() {
+        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
+        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
+        for (error, expected) in [
+            (Error::Rpc(soon), Some(Duration::from_millis(20))),
+            (rpc(ErrorCode::Overloaded), Some(RETRY_PAUSE)),
+            (rpc(ErrorCode::Unavailable), Some(RETRY_PAUSE)),
+            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(RETRY_PAUSE)),
+            (Error::Disconnected { why: "reset".into() }, Some(RETRY_PAUSE)),
+            (rpc(ErrorCode::BadRequest), None),
+            (rpc(ErrorCode::Forbidden), None),
+            (rpc(ErrorCode::Cancelled), None),
+            (rpc(ErrorCode::Internal), None),
+            (Error::Deadline, None),
+            (Error::Config("none".into()), None),
+        ] {
+            assert_eq!(retry_pause(&error), expected, "{error}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use sealwire_wire::control::{AlterCollection, CollectionCall, CollectionChanged,
 use tokio::time::Instant;
 
 use crate::commands::Failure;
+use crate::commands::connect::{RETRY_PAUSE, retry_pause};
 use crate::commands::documents::SuiteName;
 use crate::commands::operator::ControlTarget;
 use crate::commands::properties::{self, PropertyInput};
@@ -16,8 +17,6 @@ use crate::commands::properties::{self, PropertyInput};
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// Errors in sequence after which a request that is safe to repeat is given up.
 const FAILURES_MAX: u32 = 60;
-/// Pause after an error that names none.
-const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of a new collection of objects.
 ///
@@ -156,14 +155,10 @@ pub(in crate::commands) async fn repeated_safely<T>(
 fn passing_failure(failure: &Failure) -> Option<(Duration, String)> {
     let error = failure.downcast_ref::<Error>()?;
     let pause = match error {
-        Error::Rpc(RpcError { retry_after_ms: Some(pause), .. }) => Duration::from_millis((*pause).into()),
-        Error::Rpc(RpcError { code: ErrorCode::Unavailable | ErrorCode::DeadlineExceeded, .. })
-        | Error::Disconnected { .. }
-        | Error::Connect(_)
-        | Error::Deadline => FAILURE_PAUSE,
-        _ => return None,
+        Error::Rpc(RpcError { code: ErrorCode::DeadlineExceeded, .. }) | Error::Deadline => Some(RETRY_PAUSE),
+        error => retry_pause(error),
     };
-    Some((pause, error.to_string()))
+    Some((pause?, error.to_string()))
 }
 
 async fn repeated_while<T>(
@@ -215,6 +210,27 @@ mod tests {
         };
         let outcome = runtime.block_on(repeated(change, |message| told.push(message.to_owned())));
         (outcome.map_err(|failure| failure.to_string()), told)
+    }
+
+    #[test]
+    fn a_safe_request_is_repeated_past_a_bounded_number_of_failures() {
+        let lost = || Error::Disconnected { why: "reset".into() };
+        let run = |failures: u32, error: fn() -> Error| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let tries = std::cell::Cell::new(0);
+            let request = async || {
+                tries.set(tries.get() + 1);
+                if tries.get() > failures { Ok(7) } else { Err(error().into()) }
+            };
+            let outcome = runtime.block_on(repeated_safely(request, |_| ()));
+            (outcome.ok(), tries.get())
+        };
+        assert_eq!(run(FAILURES_MAX, lost), (Some(7), FAILURES_MAX + 1));
+        assert_eq!(run(u32::MAX, lost), (None, FAILURES_MAX + 1));
+        assert_eq!(run(u32::MAX, || Error::Deadline), (None, FAILURES_MAX + 1));
+        assert_eq!(run(200, || rpc(ErrorCode::Conflict, Some(5))), (Some(7), 201), "conflicts have no bound");
+        assert_eq!(run(u32::MAX, || rpc(ErrorCode::Forbidden, None)), (None, 1));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) struct RewrapJob<'a> {
     pub(super) rate: Option<u32>,
 }
 
-/// What a rewrap has done.
+/// Totals of a rewrap.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct RewrapTotals {
     rewrapped: u64,
@@ -33,7 +33,7 @@ pub(super) struct RewrapTotals {
     unopened: BTreeMap<String, u64>,
 }
 
-/// What a rewrap has done, and the rows under each key version behind it.
+/// Totals of a rewrap, and the rows under each key version after it.
 #[derive(Debug, Serialize)]
 pub(super) struct RewrapReport {
     #[serde(flatten)]

@@ -14,12 +14,11 @@ use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
 use tokio::time::{Instant, sleep};
 
 use super::show::Bar;
+use crate::commands::connect::retry_pause;
 use crate::commands::{Failure, chain};
 
 /// Columns in one request, because the total length of the paths is limited.
 const COLUMNS_MAX: usize = 25;
-/// Pause before a retry if the engine does not name one.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A batch that waits longer than this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
@@ -80,7 +79,7 @@ impl Remote {
                 Err(error) => error,
             };
             let waited = began.elapsed();
-            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
+            let Some(pause) = retry_pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
                 return Err(failed(&error));
             };
             // Reports at most once per batch. With batches that wait and batches that pass, each retry would otherwise
@@ -120,20 +119,6 @@ impl Engine for Remote {
     }
 }
 
-/// Returns the pause before a retry, or `None` if a retry cannot succeed.
-fn pause(error: &Error) -> Option<Duration> {
-    match error {
-        Error::Rpc(error) => match error.code {
-            ErrorCode::Overloaded | ErrorCode::Unavailable => {
-                Some(error.retry_after_ms.map_or(PAUSE, |ms| Duration::from_millis(ms.into())))
-            }
-            _ => None,
-        },
-        Error::Connect(_) | Error::Disconnected { .. } => Some(PAUSE),
-        _ => None,
-    }
-}
-
 fn failed(error: &Error) -> EngineError {
     let unfit = |error: &RpcError| {
         let path = error.details.iter().find(|detail| detail.key == "path")?;
@@ -151,32 +136,9 @@ fn failed(error: &Error) -> EngineError {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use sealwire_client::Detail;
 
     use super::*;
-
-    #[test]
-    fn a_job_waits_out_what_passes_and_nothing_else() {
-        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
-        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
-        for (error, expected) in [
-            (Error::Rpc(soon), Some(Duration::from_millis(20))),
-            (rpc(ErrorCode::Overloaded), Some(PAUSE)),
-            (rpc(ErrorCode::Unavailable), Some(PAUSE)),
-            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(PAUSE)),
-            (Error::Disconnected { why: "reset".into() }, Some(PAUSE)),
-            (rpc(ErrorCode::BadRequest), None),
-            (rpc(ErrorCode::Forbidden), None),
-            (rpc(ErrorCode::Cancelled), None),
-            (rpc(ErrorCode::Internal), None),
-            (Error::Deadline, None),
-            (Error::Config("none".into()), None),
-        ] {
-            assert_eq!(pause(&error), expected, "{error}");
-        }
-    }
 
     #[test]
     fn an_error_that_names_a_value_is_about_that_value() {

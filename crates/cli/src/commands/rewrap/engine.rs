@@ -8,9 +8,8 @@ use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapRe
 use tokio::time::{Instant, sleep};
 
 use crate::commands::chain;
+use crate::commands::connect::retry_pause;
 
-/// Pause before a retry if the engine does not name one.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A request that waits longer than this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
@@ -56,7 +55,7 @@ impl Engine for Remote {
                 Err(error) => error,
             };
             let waited = began.elapsed();
-            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
+            let Some(pause) = retry_pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
                 return Err(failed(&error, request.app));
             };
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
@@ -66,20 +65,6 @@ impl Engine for Remote {
             }
             sleep(pause).await;
         }
-    }
-}
-
-/// Returns the pause before a retry, or `None` if a retry cannot succeed.
-fn pause(error: &Error) -> Option<Duration> {
-    match error {
-        Error::Rpc(error) => match error.code {
-            ErrorCode::Overloaded | ErrorCode::Unavailable => {
-                Some(error.retry_after_ms.map_or(PAUSE, |ms| Duration::from_millis(ms.into())))
-            }
-            _ => None,
-        },
-        Error::Connect(_) | Error::Disconnected { .. } => Some(PAUSE),
-        _ => None,
     }
 }
 
@@ -95,29 +80,9 @@ fn failed(error: &Error, app: &str) -> EngineError {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::sync::Arc;
-
     use sealwire_client::RpcError;
 
     use super::*;
-
-    #[test]
-    fn a_job_waits_for_engines_that_come_back() {
-        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
-        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
-        for (error, expected) in [
-            (Error::Rpc(soon), Some(Duration::from_millis(20))),
-            (rpc(ErrorCode::Unavailable), Some(PAUSE)),
-            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(PAUSE)),
-            (Error::Disconnected { why: "reset".into() }, Some(PAUSE)),
-            (rpc(ErrorCode::BadRequest), None),
-            (rpc(ErrorCode::Forbidden), None),
-            (Error::Deadline, None),
-        ] {
-            assert_eq!(pause(&error), expected, "{error}");
-        }
-    }
 
     #[test]
     fn errors_name_the_app_and_the_remedy() {
