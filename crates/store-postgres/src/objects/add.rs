@@ -57,7 +57,7 @@ pub(super) static INSERT: &str = "WITH fenced AS MATERIALIZED (
 /// Fences of maps.
 pub(super) type Fences = BTreeMap<MapId, u64>;
 
-/// What must hold for objects to be inserted.
+/// Conditions under which objects are inserted.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     /// Maps, and the generation that no fence of each may exceed.
