@@ -157,7 +157,15 @@ fn token(criterion: &mut Criterion) {
     let (token, value) = ("tok_0123456789abcdefghijkl", (Datatype::String, &b"4242424242424242"[..]));
     let context = keys.context(b"cards.pan");
     let id = keys.id(1, token);
-    let new = NewToken { collection: 1, id: &id, context: &context, fingerprint: None, token, value: Some(value) };
+    let new = NewToken {
+        collection: 1,
+        id: &id,
+        context: &context,
+        fingerprint: None,
+        subject: None,
+        token,
+        value: Some(value),
+    };
     let row = keys.seal(&new).expect("seals");
     let mut buffer = RowBuffer::default();
     group.bench_function("context/9B", |b| b.iter(|| keys.context(black_box(b"cards.pan"))));
@@ -173,7 +181,7 @@ fn token(criterion: &mut Criterion) {
     });
     group.bench_function("open/16B", |b| {
         b.iter(|| {
-            let opened = keys.open(1, &id, black_box(&row), &mut buffer).expect("opens");
+            let opened = keys.open(1, &id, None, black_box(&row), &mut buffer).expect("opens");
             opened.value(&context).expect("its context").map(|(_, value)| value.len())
         });
     });

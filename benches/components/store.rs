@@ -67,6 +67,7 @@ impl Rows {
             expires: None,
             created: 1,
             archived: None,
+            subject: None,
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) async fn read(place: &StorePlace, secrets: &[Group], callers: usize) 
         async move {
             let keys: Vec<_> = secret.rows.iter().map(|row| (MAP, row.id)).collect();
             let found = coalescer.get(1, &keys, None).await.map_err(failed)?;
-            let is_same = found.iter().map(Option::as_ref).eq(secret.rows.iter().map(Some));
+            let is_same = found.iter().map(|found| Some(&found.as_ref()?.row)).eq(secret.rows.iter().map(Some));
             if is_same { Ok(()) } else { Err(failed("a secret was not read as it was written")) }
         }
     })

@@ -48,6 +48,7 @@ impl Secrets {
             expires: None,
             created: 1,
             archived: None,
+            subject: None,
         }
     }
 }

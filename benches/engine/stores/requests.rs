@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sealwire_benches::document::APP;
 use sealwire_benches::stats::Summary;
-use sealwire_client::{Client, Detokenize, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions};
+use sealwire_client::{Client, Detokenize, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions};
 use sealwire_msgpack::write;
 use tokio::task::JoinSet;
 
@@ -151,7 +151,10 @@ pub(crate) async fn send(
             (Vec::new(), answer.payload == plain)
         }
         Kind::Find => {
-            let found = client.tokens_find(TokenMap::new(APP, collection), &value, b"").await.map_err(failed)?;
+            let found = client
+                .tokens_find(TokenMap::new(APP, collection), TokenSearch { value: &value, ..TokenSearch::default() })
+                .await
+                .map_err(failed)?;
             let mut text = Vec::new();
             found.token.iter().for_each(|token| write::str(&mut text, token));
             (Vec::new(), document(&text) == token)

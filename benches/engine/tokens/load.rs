@@ -26,7 +26,7 @@ pub(crate) async fn look_up(place: &Arc<Place>, callers: usize, window: Duration
     let call = |place: Arc<Place>, random: u64| async move {
         let key = (MAP, id(random % place.there()));
         let rows = place.coalescer.get(1, &[key], None).await.expect("reads");
-        assert_eq!(rows[0].as_ref().map(|row| row.id), Some(key.1));
+        assert_eq!(rows[0].as_ref().map(|found| found.row.id), Some(key.1));
     };
     run(place, callers, window, call).await
 }

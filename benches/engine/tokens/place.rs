@@ -169,5 +169,6 @@ pub(crate) fn row(number: u64, printed: bool) -> Row {
         expires: None,
         created: 1,
         archived: None,
+        subject: None,
     }
 }

@@ -37,7 +37,7 @@ pub use sealwire_wire::{
     AddObjects, Counted, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt,
     Envelope, ErrorCode, FieldError, Format, Found, Health, Info, Inspect, Inspection, ItemError, KeyScope, Listing,
     Malformed, Mask, MaskList, MaskRule, Masking, Object, ObjectVersion, Objects, ObjectsChanged, OnError, Outside,
-    PropertyDisclosure, Reading, Rewrap, RpcError, RuleFields, ScanError, SubjectErased, SubjectFound, SubjectName,
-    SubjectObjects, SubjectTarget, Suite, Sweep, Token, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, Tokens,
-    Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
+    PropertyDisclosure, Reading, Rewrap, RpcError, RuleFields, ScanError, SubjectErased, SubjectExport, SubjectFound,
+    SubjectName, SubjectTarget, SubjectToken, Suite, Sweep, Token, TokenLookupScope, TokenMap, TokenSearch, Tokenize,
+    TokenizeOptions, Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Writing, control,
 };

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use sealwire_wire::{
     AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation, PropertyDisclosure, SubjectErased,
-    SubjectFound, SubjectObjects, SubjectTarget, SubjectsCall, SubjectsOperation, Sweep, TokenMap, request,
+    SubjectExport, SubjectFound, SubjectTarget, SubjectsCall, SubjectsOperation, Sweep, TokenMap, request,
 };
 
 use crate::client::Client;
@@ -161,9 +161,9 @@ impl Client {
         target: SubjectTarget<'_>,
         after: Option<&str>,
         limit: Option<u32>,
-    ) -> Result<SubjectObjects, Error> {
+    ) -> Result<SubjectExport, Error> {
         let result = self.subjects(target, SubjectsOperation::Export { after, limit }, Course::on_tokens()).await?;
-        SubjectObjects::decode(&result).map_err(Error::Protocol)
+        SubjectExport::decode(&result).map_err(Error::Protocol)
     }
 
     /// Removes the key of a data subject, and then its objects, permanently. `version` and `created`: only a key of at most

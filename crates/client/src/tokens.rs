@@ -1,6 +1,8 @@
 //! The token requests without a document. All are safe to repeat.
 
-use sealwire_wire::{Counted, Found, Listing, Sweep, TokenMap, Tokens, TokensCall, TokensOperation, request};
+use sealwire_wire::{
+    Counted, Found, Listing, Sweep, TokenMap, TokenSearch, Tokens, TokensCall, TokensOperation, request,
+};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -16,13 +18,13 @@ impl Client {
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Finds the token of `value`, one MessagePack value, in a collection where equal values have equal tokens.
+    /// Finds the token of a value, one MessagePack value, in a collection where equal values have equal tokens.
     ///
     /// # Errors
     /// As above, and [`Error::Payload`].
-    pub async fn tokens_find(&self, map: TokenMap<'_>, value: &[u8], context: &[u8]) -> Result<Found, Error> {
-        request::check_payload(value).map_err(Error::Payload)?;
-        let result = self.tokens(map, TokensOperation::Find { value, context }).await?;
+    pub async fn tokens_find(&self, map: TokenMap<'_>, search: TokenSearch<'_>) -> Result<Found, Error> {
+        request::check_payload(search.value).map_err(Error::Payload)?;
+        let result = self.tokens(map, TokensOperation::Find(search)).await?;
         Found::decode(&result).map_err(Error::Protocol)
     }
 

@@ -75,7 +75,7 @@ fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
         let own: Option<[u8; 16]> = own.map(TryInto::try_into).transpose().map_err(|_| "fingerprint")?;
         let seal = |value| {
             let (id, context, fingerprint) = (&id, &context, own.as_ref());
-            keys.seal(&NewToken { collection, id, context, fingerprint, token, value })
+            keys.seal(&NewToken { collection, id, context, fingerprint, subject: None, token, value })
         };
         let Some(datatype) = datatype(request) else {
             return Ok(json!({ "id": hex(&id), "row": hex(&seal(None)?) }));
@@ -88,7 +88,7 @@ fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
     }
     let (id, row) = (unhex(text("id")?)?.try_into().map_err(|_| "id")?, unhex(text("row")?)?);
     let mut buffer = RowBuffer::default();
-    let opened = keys.open(collection, &id, &row, &mut buffer);
+    let opened = keys.open(collection, &id, None, &row, &mut buffer);
     let told = opened.and_then(|opened| Ok((opened.token(), opened.value(&context)?)));
     Ok(told.map_or_else(
         |_| json!({ "refused": true }),

@@ -126,6 +126,12 @@ impl CachedApp {
         self.collections.get(name)
     }
 
+    /// Returns its token map of that number, with its name.
+    pub(crate) fn tokens_of_number(&self, number: u32) -> Option<(&str, &Arc<Collection>)> {
+        let found = self.collections.iter().find(|(_, collection)| collection.map.collection == number);
+        found.map(|(name, collection)| (&**name, collection))
+    }
+
     /// Returns its collection of objects of that name.
     pub(crate) fn objects(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
         self.objects.get(name)

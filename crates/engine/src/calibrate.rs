@@ -7,7 +7,7 @@ use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyMaterial, KeyState, Key
 use sealwire_msgpack::write;
 use sealwire_payload::{Containers, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
-use sealwire_store::{MapId, Written};
+use sealwire_store::{FoundRow, MapId, Written};
 use sealwire_token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_wire::{Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Suite, Unmatched};
 use tokio::sync::oneshot::Receiver;
@@ -275,6 +275,7 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
         expires: None,
         created: 0,
         idempotency_key: Some(Box::from(&b"calibration"[..])),
+        subject: None,
         bounds,
     };
     let shown = Disclosure::clear();
@@ -307,7 +308,8 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
     let reveal = match outcome {
         Outcome::Asks(mut paused) => {
             if let TokenFields::Detokenize(fields) = &mut paused.fields {
-                fields.found(rows.into_iter().map(Some).collect());
+                let found = rows.into_iter().map(|row| Some(FoundRow { row, subject_key: None }));
+                fields.found(found.collect());
             }
             timed(paused.again())?.0
         }

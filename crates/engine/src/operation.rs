@@ -18,6 +18,7 @@ use crate::apps::{Apps, CachedApp};
 use crate::engine::{Engine, Located};
 use crate::frame_text::FrameText;
 use crate::objects::LocatedObjects;
+pub use crate::subjects::SubjectPlan;
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::{OperationKind, fields_max};
@@ -155,6 +156,8 @@ pub struct DocumentPlan {
     pub response_bytes: usize,
     /// Bytes to reserve besides the request and its response.
     pub extra_bytes: usize,
+    /// The key of a data subject that the walk needs.
+    pub subject: Option<SubjectPlan>,
     /// The generation of the keys.
     pub generation: u64,
 }
@@ -256,6 +259,7 @@ impl RequestDocument {
             mask: None,
             response_bytes: 0,
             extra_bytes: 0,
+            subject: None,
             generation,
         })
     }

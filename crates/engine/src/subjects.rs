@@ -1,22 +1,30 @@
-//! Data subjects of objects: their stored keys, and the removal of their objects.
+//! Data subjects of objects and tokens: their stored keys, and the removal of their objects.
 //!
-//! The row of a subject's key is read whenever objects of the subject are read, and never cached. So an erasure takes effect on
+//! The row of a subject's key is read whenever objects or tokens of the subject are read, and never cached. So an erasure takes effect on
 //! every engine as soon as it is durable.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
+use sealwire_jobs::cancel_token::CancelToken;
+use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
+use sealwire_jobs::scheduler::AdmissionPermit;
+use sealwire_jobs::tokens::batch::each;
 use sealwire_jobs::tokens::now;
-use sealwire_objects::{SubjectKey, subject_version};
+use sealwire_objects::subject_version;
 use sealwire_store::{
-    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, SUBJECTS_COLLECTION, SubjectClaim,
-    SubjectId,
+    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, SUBJECTS_COLLECTION,
+    SubjectClaim, SubjectId,
 };
-use sealwire_token::TokenKeys;
+use sealwire_token::{SubjectKey, TokenKeys};
+use tokio::time::Instant;
+
+/// Attempts to create a key that other requests change at the same time.
+const TRIES_MAX: u32 = 8;
 
 /// The stored key of a subject.
 #[derive(Clone, Debug)]
@@ -35,6 +43,11 @@ impl StoredSubject {
     /// Returns true if the subject has a key.
     pub(crate) fn has_key(&self) -> bool {
         self.version % 2 == 1
+    }
+
+    /// Returns true if the subject has a key of this version.
+    pub(crate) fn is_of(&self, version: u64) -> bool {
+        self.has_key() && self.version == version
     }
 
     /// Opens the key.
@@ -68,6 +81,32 @@ impl ReadableRow {
 
 /// Stored subjects by id.
 pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;
+
+/// Keys of subjects that are opened once.
+pub(crate) struct OpenedSubjects {
+    stored: StoredSubjects,
+    opened: HashMap<SubjectId, Result<SubjectKey, CannotOpen>>,
+}
+
+impl OpenedSubjects {
+    pub(crate) fn new(stored: StoredSubjects) -> Self {
+        Self { stored, opened: HashMap::new() }
+    }
+
+    /// Returns the key of a subject; `None` if a row names none.
+    ///
+    /// # Errors
+    /// [`CannotOpen`] if there is no key, or it does not open.
+    pub(crate) fn key(
+        &mut self,
+        subject: Option<SubjectId>,
+        keys: &TokenKeys,
+    ) -> Result<Option<&SubjectKey>, CannotOpen> {
+        let Some(id) = subject else { return Ok(None) };
+        let open = || self.stored.get(&id).ok_or(CannotOpen)?.open(keys);
+        self.opened.entry(id).or_insert_with(open).as_ref().map(Some).map_err(|_| CannotOpen)
+    }
+}
 
 /// Reads the keys of subjects. `generation`: that of the control state that the engine serves.
 ///
@@ -113,6 +152,69 @@ pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Op
         }
     }
     Some(versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect())
+}
+
+/// The key that the walk over a document needs, because the document is about a data subject.
+pub struct SubjectPlan {
+    pub(crate) generation: u64,
+    pub(crate) id: SubjectId,
+    pub(crate) keys: Arc<TokenKeys>,
+    /// Takes the key.
+    pub(crate) key: Arc<OnceLock<SubjectKey>>,
+}
+
+impl SubjectPlan {
+    /// Reads the key, or creates one for a subject without a key, before the walk begins.
+    ///
+    /// # Errors
+    /// The store's error; [`CallFailure::NoKey`]; [`CallFailure::SubjectsChanged`].
+    pub async fn load(
+        self,
+        objects: &Objects,
+        admission: &mut AdmissionPermit,
+        cancel: &Arc<CancelToken>,
+        deadline: Instant,
+    ) -> Result<(), CallFailure> {
+        let Self { generation, id, keys, key } = self;
+        cancel.note_subjects([id.0]);
+        for _ in 0..TRIES_MAX {
+            let stored = stored_subjects(objects, generation, keys.app(), vec![id]).await?.remove(&id);
+            let (app, keys, time) = (keys.app(), Arc::clone(&keys), now());
+            let step = move |()| claim(&keys, id, stored.as_deref(), time);
+            let claimed = each(admission, OperationKind::HASH_TOKENS, cancel, vec![()], step).await?.pop();
+            let (claim, found) = claimed.ok_or(CallFailure::Internal("one key was asked for"))??;
+            if matches!(claim, SubjectClaim::New(_)) {
+                let view = MapView { map: MapId::of_erasures(app), generation };
+                let group = ObjectGroup { view, writes: Vec::new(), subjects: vec![claim] };
+                if objects.write(group, deadline).await? != ObjectsWritten::Done {
+                    continue; // Another request was faster.
+                }
+            }
+            return key.set(found).map_err(|_| CallFailure::Internal("a key is read once"));
+        }
+        Err(CallFailure::SubjectsChanged)
+    }
+}
+
+/// Opens the key of a subject, or creates one. Returns the key, and what the store must check or write.
+///
+/// # Errors
+/// [`CallFailure::NoKey`].
+pub(crate) fn claim(
+    keys: &TokenKeys,
+    id: SubjectId,
+    stored: Option<&StoredSubject>,
+    time: u64,
+) -> Result<(SubjectClaim, SubjectKey), CallFailure> {
+    if let Some(stored) = stored.filter(|stored| stored.has_key()) {
+        // Under a disabled version of the token key, or altered.
+        let key = stored.open(keys).map_err(|_| CallFailure::NoKey)?;
+        return Ok((SubjectClaim::Current { id, version: stored.version }, key));
+    }
+    let version = stored.map_or(0, |stored| stored.version) + 1;
+    let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
+    let (key, sealed) = generated.map_err(|_| CallFailure::NoKey)?;
+    Ok((SubjectClaim::New(key_row(id, version, time, sealed)), key))
 }
 
 /// Returns the id under which rows of subject keys name a version of the token key. 0 stands for no key.

@@ -1,6 +1,6 @@
 //! The background sweep of token maps and objects. A sweep archives expired rows and prunes archived rows after their
-//! collection's retention time. It also erases the rows of deleted collections and apps, and the objects of data subjects
-//! whose erasure was interrupted.
+//! collection's retention time. It also erases the rows of deleted collections and apps, and the objects and tokens of data
+//! subjects whose erasure was interrupted.
 //!
 //! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
 //! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time
@@ -197,7 +197,7 @@ impl<L: Ledger> Sweeper<L> {
 
     /// Finishes the erasures of subjects that a request left.
     async fn sweep_erasures(&mut self, states: &mut MapStates, checked: &mut Instant) -> Result<(), End> {
-        let [_, SweptRows::Objects(store)] = self.rows.clone() else { return Ok(()) };
+        let [SweptRows::Tokens(tokens), SweptRows::Objects(store)] = self.rows.clone() else { return Ok(()) };
         let mut map = None;
         while let Some(next) = store.next_object_map(map).await? {
             map = Some(next);
@@ -210,7 +210,8 @@ impl<L: Ledger> Sweeper<L> {
                 let page = store.list_objects(view, &Filter::default(), after, MARKS_PER_PAGE).await?;
                 for mark in page.found {
                     let mut rows = 0;
-                    let end = self.finish_erasure(&*store, next, &mark, (states, checked), &mut rows).await;
+                    let stores = (&*tokens, &*store);
+                    let end = self.finish_erasure(stores, next, &mark, (states, checked), &mut rows).await;
                     self.record(SweepAction::Erased, next, &(None, None), &mut rows);
                     end?;
                 }
@@ -223,16 +224,33 @@ impl<L: Ledger> Sweeper<L> {
         Ok(())
     }
 
-    /// Removes the objects of an erased subject, and then the mark. Adds their number to `rows`.
+    /// Removes the tokens and objects of an erased subject, and then the mark. Adds their number to `rows`.
     async fn finish_erasure(
         &mut self,
-        store: &dyn ObjectStore,
+        (tokens, store): (&dyn TokenStore, &dyn ObjectStore),
         map: MapId,
         mark: &ObjectRow,
         (states, checked): (&mut MapStates, &mut Instant),
         rows: &mut u64,
     ) -> Result<(), End> {
         let (subject, version) = ((map.app, SubjectId(mark.id.0)), unfinished_version(mark));
+        let mut after = None;
+        loop {
+            if checked.elapsed() >= CHECK_PERIOD {
+                self.check(states).await?;
+                *checked = Instant::now();
+            }
+            let (begun, limit) = (Instant::now(), self.page_rows());
+            let page = tokens.erase_subject_rows(subject.0, subject.1, version, after, limit).await?;
+            self.ledger.count(SweepAction::Erased, page.found);
+            *rows += page.found;
+            after = page.next;
+            let looked = if after.is_some() { limit as u64 } else { page.found };
+            self.rest(self.pace(looked, begun.elapsed())).await?;
+            if after.is_none() {
+                break;
+            }
+        }
         let (mut after, mut in_pass) = (None, 0);
         loop {
             if checked.elapsed() >= CHECK_PERIOD {

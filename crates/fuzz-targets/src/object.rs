@@ -4,12 +4,12 @@ use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_objects::{
-    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, SubjectKey, Values, check, check_indexed,
-    key_of, normalize, open, read_content, seal, subject_version,
+    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, Values, check, check_indexed, key_of,
+    normalize, open, read_content, seal, subject_version,
 };
 use sealwire_store::ObjectId;
 use sealwire_store_embedded::embedded::object_row::{decode, encode};
-use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_token::{SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret};
 use zeroize::Zeroizing;
 
 use crate::input::edited;

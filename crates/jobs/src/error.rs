@@ -157,6 +157,9 @@ pub enum CallFailure {
         /// The parts, in the order of the request; at least one.
         errors: Vec<ItemError>,
     },
+    /// A data subject of the request was erased while the request ran. Nothing was done.
+    #[error("a data subject of the request was erased meanwhile; repeat the request")]
+    SubjectsChanged,
     /// The caller wants a later state than this.
     #[error("generation {have} is older than min_generation")]
     OldGeneration {
@@ -200,7 +203,7 @@ impl CallFailure {
             | Self::LongWithoutRole
             | Self::RoleMask(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::Unavailable,
-            Self::Exhausted => ErrorCode::Conflict,
+            Self::Exhausted | Self::SubjectsChanged => ErrorCode::Conflict,
             Self::Store(StoreError::Fenced { .. }) => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
             Self::Items { errors } => errors.first().map_or(ErrorCode::BadRequest, |first| first.code),
@@ -284,6 +287,7 @@ impl CallFailure {
             | Self::NoTokenKey
             | Self::NoTokens
             | Self::Exhausted
+            | Self::SubjectsChanged
             | Self::NoEpoch
             | Self::SuiteOff { .. } => plain(self.to_string()),
         }

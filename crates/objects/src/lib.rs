@@ -12,7 +12,6 @@ mod normalize;
 mod property_type;
 mod schema;
 mod sealed;
-mod subject;
 mod terms;
 mod value;
 mod values;
@@ -25,7 +24,6 @@ pub use schema::{
     Schema, SchemaChange, SchemaError,
 };
 pub use sealed::{ObjectBinding, OpenedObject, SealError, key_of, open, read_content, seal, subject_version};
-pub use subject::SubjectKey;
 pub use terms::IndexTerm;
 pub use value::{
     ADDRESS_BYTES_MAX, INDEXED_STRING_BYTES_MAX, JSON_DEPTH_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValueError, check,

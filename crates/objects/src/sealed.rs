@@ -26,11 +26,11 @@ use sealwire_crypto::{
     AppId, AppKeys, CannotOpen, Datatype, EncapsulationPlace, Encoding, Envelope, Error, KeyId, KeyScope, KeyVersion,
     OpenedSchedules, Opener, Sealer, Suite,
 };
+use sealwire_token::{SUBJECT_SEAL_BYTES, SubjectKey};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::subject::SUBJECT_SEAL_BYTES;
-use crate::{SubjectKey, VALUES_BYTES_MAX, Values};
+use crate::{VALUES_BYTES_MAX, Values};
 
 /// First byte: the format of an object without a subject.
 const FORMAT: u8 = 1;
@@ -122,7 +122,7 @@ pub fn seal(
 
     let context = binding.context(subject.map(SubjectKey::id), &clear);
     if let Some(subject) = subject {
-        subject.seal(&context, &mut content)?;
+        subject.seal(&context, &mut content, 0)?;
     }
     let mut sealer = Sealer::new(app, Arc::clone(recipient), KeyScope::Request, Encoding::Binary, &context)?
         .placing(EncapsulationPlace::Inline);

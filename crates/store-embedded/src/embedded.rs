@@ -5,8 +5,8 @@
 //! each request are stored completely or not at all, whenever the process ends. A torn end of the journal after a crash
 //! is dropped, because it was never acknowledged.
 //!
-//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of five keyspaces, plus
-//! about 16 MiB for a write batch. Three of the keyspaces are of objects; a keyspace that is not written takes next to
+//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of seven keyspaces, plus
+//! about 16 MiB for a write batch. Four of the keyspaces are of objects, and one of tokens of data subjects; a keyspace that is not written takes next to
 //! nothing. Up to 1,024 queued requests take memory in addition.
 
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::walk::{Stored, count_by, list, next_map, scan, walk};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
-    Changes, Commit, ControlStore, Filter, Fingerprint, Group, Instance, InstanceTable, MapId, Page, Reseal, Row,
-    Snapshot, StoreError, Sweep, TokenId, TokenStore, Written, fit_page,
+    Changes, Commit, ControlStore, Filter, Fingerprint, FoundRow, Group, Instance, InstanceTable, MapId, Page, Reseal,
+    Row, Snapshot, StoreError, SubjectId, Sweep, TokenId, TokenStore, Written, fit_page,
 };
 
 mod database;
@@ -258,12 +258,12 @@ impl TokenStore for EmbeddedStore {
         self.change(write).await.unwrap_or_else(|error| failed_groups(count, error))
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
         self.read(move |database| maps::get(database, now, &keys)).await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
         self.read(move |database| maps::find(database, now, &keys)).await
     }
@@ -354,6 +354,32 @@ impl TokenStore for EmbeddedStore {
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
         self.change(move |turn| turn.edit(|edit| maps::reseal(edit, map, &rows))).await?
+    }
+
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.read(move |database| maps::of_subject(database, (app, subject), after, limit)).await
+    }
+
+    /// Finds rows on a reader thread, and removes the rows that are still to be erased on the writer thread.
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        let page = self.subject_rows(app, subject, after, limit).await?;
+        let rows: Vec<_> = page.iter().map(|(map, row)| (*map, row.id)).collect();
+        let next = rows.last().copied();
+        let erased = self.change(move |turn| turn.edit(|edit| maps::erase(edit, subject, version, &rows)));
+        Ok(Page { found: erased.await??, next })
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -146,7 +146,7 @@ async fn verify(folder: &Path, acknowledged: &Acknowledged) -> usize {
     assert!(groups.values().all(|(count, size)| count == size), "a group is incomplete");
     let keys = acknowledged.by_fingerprint.keys().map(|fingerprint| (MAP, *fingerprint)).collect::<Vec<_>>();
     for (found, (_, fingerprint)) in store.find(0, &keys).await.expect("reads").iter().zip(&keys) {
-        assert_eq!(found.as_ref().map(|row| row.id), acknowledged.by_fingerprint.get(fingerprint).copied());
+        assert_eq!(found.as_ref().map(|found| found.row.id), acknowledged.by_fingerprint.get(fingerprint).copied());
     }
     let control = store.load().await.expect("reads");
     assert!(control.generation >= acknowledged.generation, "{} is lost", acknowledged.generation);
@@ -228,7 +228,16 @@ fn row(round: u64, task: u64, call: u64, index: u64, size: u64, fingerprint: Opt
     let mut sealed = [round, task, call].map(u64::to_be_bytes).concat();
     sealed.push(u8::try_from(size).expect("at most 8"));
     sealed.resize(120, 0xa5);
-    Row { id, fingerprint, sealed: sealed.into(), tags: Vec::new(), expires: None, created: 1, archived: None }
+    Row {
+        id,
+        fingerprint,
+        sealed: sealed.into(),
+        tags: Vec::new(),
+        expires: None,
+        created: 1,
+        archived: None,
+        subject: None,
+    }
 }
 
 // The full disk: a limit on the size of files, which the child sets for itself, takes its place.

@@ -17,10 +17,13 @@ static DELETE: &str = "DELETE FROM sealwire.tokens t
 
 macro_rules! insert {
     () => {
-        "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived)
-    SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.archived
+        "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived,
+        subject)
+    SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.archived,
+        i.subject
     FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[], $8::int8[],
-        $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)"
+        $9::int8[], $10::bytea[])
+        AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived, subject)"
     };
 }
 pub(super) use insert;

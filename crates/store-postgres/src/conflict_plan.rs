@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sealwire_store::{Fingerprint, Group, MapId, Row, TokenId, Written};
+use sealwire_store::{Fingerprint, Group, MapId, Row, SubjectId, TokenId, Written};
 
 /// Existing rows with the ids and fingerprints of the groups.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(super) struct ExistingRows {
     pub(super) holders: HashMap<(MapId, Fingerprint), Row>,
     /// Sealed content by id.
     pub(super) ids: HashMap<(MapId, TokenId), bytes::Bytes>,
+    /// Versions of the keys of subjects, by app.
+    pub(super) subjects: HashMap<(u32, SubjectId), u64>,
 }
 
 /// The rows to write, and the results after writing.
@@ -39,6 +41,12 @@ enum RowDecision<'a> {
 pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, again: bool) -> Plan<'a> {
     let mut plan = Plan { answers: Vec::with_capacity(groups.len()), insert: Vec::new(), archive: Vec::new() };
     for group in groups {
+        let has_key =
+            |(subject, version)| version % 2 == 1 && there.subjects.get(&(group.map.app, subject)) == Some(&version);
+        if !group.rows.iter().filter_map(Row::claim).all(has_key) {
+            plan.answers.push(Some(Written::SubjectsChanged));
+            continue;
+        }
         let fates: Vec<RowDecision<'a>> = {
             let fate = |row| fate(now, group.map, row, &there, &plan.insert, again);
             group.rows.iter().map(fate).collect()
@@ -113,7 +121,8 @@ mod tests {
 
     fn there(rows: &[Row]) -> ExistingRows {
         let holders = rows.iter().filter_map(|row| Some(((MAP, row.fingerprint?), row.clone()))).collect();
-        ExistingRows { holders, ids: rows.iter().map(|row| ((MAP, row.id), row.sealed.clone())).collect() }
+        let ids = rows.iter().map(|row| ((MAP, row.id), row.sealed.clone())).collect();
+        ExistingRows { holders, ids, subjects: HashMap::new() }
     }
 
     fn check(

@@ -23,6 +23,7 @@ mod sqlstate;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
+mod token_subjects;
 mod tokens;
 mod transaction_guard;
 mod worker;

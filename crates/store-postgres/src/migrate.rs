@@ -16,12 +16,13 @@ use super::worker::pause;
 use sealwire_store::StoreError;
 
 /// Migration N (from 1) brings the schema to version N. Released migrations must never change.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("migrations/1.sql"),
     include_str!("migrations/2.sql"),
     include_str!("migrations/3.sql"),
     include_str!("migrations/4.sql"),
     include_str!("migrations/5.sql"),
+    include_str!("migrations/6.sql"),
 ];
 
 /// The newest schema version that this program knows.

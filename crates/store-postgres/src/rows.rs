@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use super::session::Params;
 use super::sqlstate::{SqlFault, damaged};
-use sealwire_store::{Fingerprint, MapId, Row, SECONDS_MAX, StoreError, TokenId};
+use sealwire_store::{Fingerprint, MapId, Row, SECONDS_MAX, StoreError, SubjectId, TokenId};
 
 /// Columns of the table alias `t`, in the order that [`read`] expects.
 macro_rules! columns {
     () => {
-        "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived"
+        "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived, t.subject"
     };
 }
 pub(super) use columns;
@@ -61,7 +61,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires, created, archived.
+/// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires, created, archived, subject.
 pub(super) struct Columns<'a> {
     apps: Vec<i32>,
     collections: Vec<i32>,
@@ -72,6 +72,7 @@ pub(super) struct Columns<'a> {
     expires: Vec<Option<i64>>,
     created: Vec<i64>,
     archived: Vec<Option<i64>>,
+    subjects: Vec<Option<&'a [u8]>>,
 }
 
 impl<'a> Columns<'a> {
@@ -86,6 +87,7 @@ impl<'a> Columns<'a> {
             expires: Vec::with_capacity(rows),
             created: Vec::with_capacity(rows),
             archived: Vec::with_capacity(rows),
+            subjects: Vec::with_capacity(rows),
         }
     }
 
@@ -106,11 +108,12 @@ impl<'a> Columns<'a> {
             columns.expires.push(row.expires.map(seconds));
             columns.created.push(seconds(row.created));
             columns.archived.push(row.archived.map(seconds));
+            columns.subjects.push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
         }
         Ok(columns)
     }
 
-    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 9] {
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 10] {
         [
             &self.apps,
             &self.collections,
@@ -121,6 +124,7 @@ impl<'a> Columns<'a> {
             &self.expires,
             &self.created,
             &self.archived,
+            &self.subjects,
         ]
     }
 
@@ -149,6 +153,9 @@ pub(super) fn array_literal(tags: &[String]) -> Option<String> {
     Some(text)
 }
 
+/// Number of [`columns`].
+pub(super) const COLUMNS: usize = 8;
+
 /// Reads the row whose [`columns`] start at index `at`.
 pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
     Ok(Row {
@@ -159,6 +166,7 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault
         expires: column::<Option<i64>>(row, at + 4)?.map(to_time).transpose()?,
         created: to_time(column(row, at + 5)?)?,
         archived: column::<Option<i64>>(row, at + 6)?.map(to_time).transpose()?,
+        subject: column::<Option<&[u8]>>(row, at + 7)?.map(to_key).transpose()?.map(SubjectId),
     })
 }
 

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio_postgres::types::ToSql;
 
-use super::rows::{self, Keys, column, columns, joined, seconds};
+use super::rows::{self, COLUMNS, Keys, column, columns, joined, seconds};
 use super::sqlstate::{SqlFault, damaged};
 use super::{PostgresStore, bulk_import, write};
 use sealwire_store::{
-    Filter, Fingerprint, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, Sweep, TokenId, TokenStore, Written,
-    check_time,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, SubjectId, Sweep, TokenId,
+    TokenStore, Written, check_time,
 };
 
 /// Maximum keys of one lookup statement.
@@ -25,9 +26,20 @@ macro_rules! live {
     };
 }
 
+/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all keys.
+macro_rules! subject_key {
+    () => {
+        ", CASE WHEN t.subject IS NOT NULL THEN (
+            SELECT int8send(k.version) || k.sealed FROM sealwire.objects k
+            WHERE k.app = t.app AND k.collection = 2147483647 AND k.id = t.subject
+        ) END"
+    };
+}
+
 pub(super) static GET: &str = concat!(
     "SELECT ",
     columns!(),
+    subject_key!(),
     " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id = $3 AND ",
     live!("$4")
 );
@@ -35,6 +47,7 @@ pub(super) static GET: &str = concat!(
 pub(super) static GET_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
+    subject_key!(),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, id, n)
     JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id WHERE ",
     live!("$4")
@@ -43,6 +56,7 @@ pub(super) static GET_MANY: &str = concat!(
 pub(super) static FIND: &str = concat!(
     "SELECT ",
     columns!(),
+    subject_key!(),
     " FROM sealwire.tokens t
     WHERE t.app = $1 AND t.collection = $2 AND t.fingerprint = $3 AND t.fingerprint IS NOT NULL AND ",
     live!("$4")
@@ -51,6 +65,7 @@ pub(super) static FIND: &str = concat!(
 pub(super) static FIND_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
+    subject_key!(),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, fingerprint, n)
     JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
     WHERE t.fingerprint IS NOT NULL AND ",
@@ -198,6 +213,15 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
     Ok(page)
 }
 
+/// Reads what a lookup found. Returns `None` if the key of the row's subject has another version.
+fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, SqlFault> {
+    let row = rows::read(line, at)?;
+    let Some((_, version)) = row.claim() else { return Ok(Some(FoundRow { row, subject_key: None })) };
+    let key = column::<Option<&[u8]>>(line, at + COLUMNS)?.and_then(|key| key.split_first_chunk());
+    let key = key.filter(|(stored, _)| version % 2 == 1 && u64::from_be_bytes(**stored) == version);
+    Ok(key.map(|(_, key)| FoundRow { row, subject_key: Some(Bytes::copy_from_slice(key)) }))
+}
+
 /// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
 fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
     let looked = column::<i64>(row, at)?;
@@ -216,7 +240,7 @@ impl PostgresStore {
         now: u64,
         keys: &[(MapId, &[u8; 16])],
         (one, many): (&'static str, &'static str),
-    ) -> Result<Vec<Option<Row>>, StoreError> {
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let mut found = vec![None; keys.len()];
         let now = seconds(now);
         for (from, asked) in keys.chunks(KEYS_MAX).enumerate().map(|(at, asked)| (at * KEYS_MAX, asked)) {
@@ -225,7 +249,7 @@ impl PostgresStore {
             if asked.len() == 1 {
                 let rows = self.query(self.reader(), true, one, &joined(&[&chunk.single(), &[&now]])).await?;
                 if let Some(row) = rows.first() {
-                    found[from] = Some(rows::read(row, 0).map_err(SqlFault::into_error)?);
+                    found[from] = found_row(row, 0).map_err(SqlFault::into_error)?;
                 }
             } else {
                 let rows = self.query(self.reader(), true, many, &joined(&[&chunk.params(), &[&now]])).await?;
@@ -233,7 +257,7 @@ impl PostgresStore {
                     let n = column::<i64>(row, 0).map_err(SqlFault::into_error)?;
                     let place = usize::try_from(n).ok().and_then(|n| found.get_mut(from + n - 1));
                     *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
-                        Some(rows::read(row, 1).map_err(SqlFault::into_error)?);
+                        found_row(row, 1).map_err(SqlFault::into_error)?;
                 }
             }
         }
@@ -304,12 +328,12 @@ impl TokenStore for PostgresStore {
         written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys: Vec<_> = keys.iter().map(|(map, id)| (*map, &id.0)).collect();
         self.look_up(now, &keys, (GET, GET_MANY)).await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys: Vec<_> = keys.iter().map(|(map, print)| (*map, &print.0)).collect();
         self.look_up(now, &keys, (FIND, FIND_MANY)).await
     }
@@ -420,6 +444,27 @@ impl TokenStore for PostgresStore {
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         self.reseal_rows(map, rows).await
+    }
+
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.subject_rows_page(app, subject, after, limit).await
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        self.erase_subject_page((app, subject), version, after, limit).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

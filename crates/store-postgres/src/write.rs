@@ -4,10 +4,11 @@
 //! fingerprints are new, it inserts without the lookup ([`NewRowPredictor`]). The statement writes everything or nothing: a taken
 //! id makes it fail, and an expired holder keeps it from inserting at all.
 //!
-//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result.
+//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result. A row
+//! that names a data subject is written under a lock of the subject's key, which has the version that the row claims.
 //! Each group is in one statement or transaction, so a process that dies midway has written whole groups only.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,34 +19,67 @@ use super::batches::Batches;
 use super::bulk_import::{INSERT, insert};
 use super::conflict_plan::{ExistingRows, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
-use super::session::Session;
+use super::session::{Params, Session};
 use super::sqlstate::SqlFault;
 use super::transaction_guard::TransactionGuard;
 use super::worker::{DedicatedConnection, Query};
-use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
+use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, SubjectId, TokenId, Written};
 
-/// `$10`: now. Returns holders by the position of their row. Every result line includes the number of written rows.
-pub(super) static MERGE: &str = concat!(
-    "WITH input AS MATERIALIZED (
+/// Writes rows. `$locked`: a further part of the statement. `$permitted`: condition without which nothing is written.
+macro_rules! merge {
+    ($locked:literal, $permitted:literal) => {
+        concat!(
+            "WITH input AS MATERIALIZED (
         SELECT * FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[],
-            $8::int8[], $9::int8[]) WITH ORDINALITY
-            AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived, n)
-    ), held AS MATERIALIZED (
+            $8::int8[], $9::int8[], $10::bytea[]) WITH ORDINALITY
+            AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived, subject, n)
+    )",
+            $locked,
+            ", held AS MATERIALIZED (
         SELECT i.n, ",
-    columns!(),
-    " FROM input i JOIN sealwire.tokens t
+            columns!(),
+            " FROM input i JOIN sealwire.tokens t
             ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
         WHERE t.fingerprint IS NOT NULL
     ), written AS (
-        INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created)
-        SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created FROM input i
-        WHERE i.n NOT IN (SELECT n FROM held) AND NOT EXISTS (SELECT 1 FROM held WHERE expires <= $10)
+        INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, subject)
+        SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.subject
+        FROM input i
+        WHERE i.n NOT IN (SELECT n FROM held) AND NOT EXISTS (SELECT 1 FROM held WHERE expires <= $11) AND ",
+            $permitted,
+            "
         ORDER BY i.n
         ON CONFLICT (app, collection, fingerprint) WHERE fingerprint IS NOT NULL DO NOTHING
         RETURNING 1
     )
-    SELECT (SELECT count(*) FROM written), h.* FROM (SELECT 1) AS one LEFT JOIN held h ON true"
+    SELECT (SELECT count(*) FROM written), ",
+            $permitted,
+            ", h.* FROM (SELECT 1) AS one LEFT JOIN held h ON true"
+        )
+    };
+}
+
+/// `$11`: now. Returns holders by the position of their row. Every result line begins with the number of written rows, and
+/// with true.
+pub(super) static MERGE: &str = merge!("", "true");
+
+/// Like [`MERGE`]. `$12` to `$15`: rows of subject keys, and the version that each must have. If one has not, writes nothing,
+/// and every result line has false. The locks keep a key until the rows are committed.
+pub(super) static MERGE_CLAIMED: &str = merge!(
+    ", claimed AS MATERIALIZED (
+        SELECT 1
+        FROM unnest($12::int4[], $13::int4[], $14::bytea[], $15::int8[]) AS i(app, collection, id, version)
+        JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id AND t.version = i.version
+        ORDER BY t.app, t.collection, t.id FOR SHARE OF t
+    )",
+    "(SELECT count(*) FROM claimed) = cardinality($12::int4[])"
 );
+
+/// Locks the rows of subject keys, in the order of their keys, so that they remain until the transaction ends.
+pub(super) static SUBJECT_KEYS: &str = "SELECT t.app, t.collection, t.id, t.version
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
+    JOIN sealwire.objects t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id
+    ORDER BY t.app, t.collection, t.id FOR SHARE OF t";
 
 /// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from its count.
 static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
@@ -254,6 +288,23 @@ impl<'a> WriteInput<'a> {
     }
 }
 
+/// The versions that the keys of subjects must have, by the rows of the keys.
+type Claims = BTreeMap<(MapId, SubjectId), u64>;
+
+/// Returns the claims of all rows. Returns `None` if a claim cannot hold, or two contradict each other.
+fn claims(groups: &[&Group]) -> Option<Claims> {
+    let mut claims = Claims::new();
+    for group in groups {
+        for (subject, version) in group.rows.iter().filter_map(Row::claim) {
+            let claimed = claims.entry((MapId::of_subjects(group.map.app), subject)).or_insert(version);
+            if *claimed != version || version % 2 == 0 {
+                return None;
+            }
+        }
+    }
+    Some(claims)
+}
+
 /// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the lookup of
 /// fingerprint holders.
 async fn merge(
@@ -263,26 +314,40 @@ async fn merge(
     again: bool,
     trusting: bool,
 ) -> Result<Merged, SqlFault> {
-    let Some(input) = WriteInput::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
+    let Some((input, claims)) = WriteInput::of(now, groups).zip(claims(groups)) else {
+        return Ok(Merged::Hindered { partly: false });
+    };
     if input.rows.is_empty() {
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
     let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
-    if trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()) {
+    if claims.is_empty() && (trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none())) {
         session.execute(INSERT, &columns.params()).await?;
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
     let at = seconds(now);
-    let found = session.query(MERGE, &joined(&[&columns.params(), &[&at]])).await?;
+    let now_param: Params<'_> = &[&at];
+    let found = if claims.is_empty() {
+        session.query(MERGE, &joined(&[&columns.params(), now_param])).await?
+    } else {
+        let (mut keys, mut versions) = (Keys::default(), Vec::with_capacity(claims.len()));
+        for ((map, subject), version) in &claims {
+            keys.push(*map, &subject.0).map_err(refused)?;
+            versions.push(i64::try_from(*version).unwrap_or(i64::MAX));
+        }
+        let versions: Params<'_> = &[&versions];
+        session.query(MERGE_CLAIMED, &joined(&[&columns.params(), now_param, &keys.params(), versions])).await?
+    };
     let mut held = HashMap::new();
-    let mut written = 0;
+    let (mut written, mut permitted) = (0, true);
     for row in &found {
         written = usize::try_from(rows::column::<i64>(row, 0)?).unwrap_or(0);
-        if let Some(n) = rows::column::<Option<i64>>(row, 1)? {
-            held.insert(usize::try_from(n).unwrap_or(0).saturating_sub(1), rows::read(row, 2)?);
+        permitted = rows::column(row, 1)?;
+        if let Some(n) = rows::column::<Option<i64>>(row, 2)? {
+            held.insert(usize::try_from(n).unwrap_or(0).saturating_sub(1), rows::read(row, 3)?);
         }
     }
-    if held.values().all(|row| row.is_live(now)) && held.len() + written == columns.len() {
+    if permitted && held.values().all(|row| row.is_live(now)) && held.len() + written == columns.len() {
         return Ok(Merged::Done(input.answers(&held, again)));
     }
     Ok(Merged::Hindered { partly: written > 0 })
@@ -322,13 +387,24 @@ async fn transaction(
             pushed.and_then(|()| ids.push(group.map, &row.id.0)).map_err(refused)?;
         }
     }
-    let (holder_params, id_params) = (prints.params(), ids.params());
-    let ((), holders, taken) = tokio::try_join!(
+    let claimed = groups.iter().flat_map(|group| {
+        let map = MapId::of_subjects(group.map.app);
+        group.rows.iter().filter_map(move |row| Some((map, row.subject?)))
+    });
+    let claimed: BTreeSet<(MapId, SubjectId)> = claimed.collect();
+    let mut subjects = Keys::default();
+    claimed.iter().try_for_each(|(map, subject)| subjects.push(*map, &subject.0)).map_err(refused)?;
+    let (subject_params, holder_params, id_params) = (subjects.params(), prints.params(), ids.params());
+    let lock =
+        async { if claimed.is_empty() { Ok(Vec::new()) } else { session.query(SUBJECT_KEYS, &subject_params).await } };
+    let ((), keys, holders, taken) = tokio::try_join!(
+        biased;
         session.batch("BEGIN"),
+        lock,
         session.query(HOLDERS, &holder_params),
         session.query(IDS, &id_params)
     )?;
-    let there = there(&holders, &taken)?;
+    let there = there(&keys, &holders, &taken)?;
     let plan = plan(now, groups, there, again);
     archive(session, now, &plan.archive).await?;
     if !plan.insert.is_empty() {
@@ -341,9 +417,17 @@ async fn transaction(
     Ok(plan.answers)
 }
 
-/// Combines the results of two lookups.
-fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<ExistingRows, SqlFault> {
+/// Combines the results of three lookups.
+fn there(
+    keys: &[tokio_postgres::Row],
+    holders: &[tokio_postgres::Row],
+    taken: &[tokio_postgres::Row],
+) -> Result<ExistingRows, SqlFault> {
     let mut there = ExistingRows::default();
+    for row in keys {
+        let version = u64::try_from(rows::column::<i64>(row, 3)?).unwrap_or(0);
+        there.subjects.insert((rows::map(row, 0)?.app, SubjectId(rows::key(row, 2)?)), version);
+    }
     for row in holders {
         let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
         if let Some(print) = holder.fingerprint {

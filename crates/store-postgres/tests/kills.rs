@@ -91,6 +91,7 @@ fn group(round: u64, task: u64, n: u64, raced: bool) -> Group {
         expires: None,
         created: round,
         archived: None,
+        subject: None,
     };
     Group { map: MAP, rows: (0..ROWS).map(row).collect() }
 }
@@ -171,7 +172,7 @@ async fn verify(server: &Postgres, database: &Database<'_>, acknowledged: &Ackno
     let found = store.get(1, &ids).await.unwrap_or_else(|error| panic!("{error}"));
     for ((id, print), row) in rows.iter().zip(found) {
         let row = row.unwrap_or_else(|| panic!("{id:x} was acknowledged and is lost"));
-        assert_eq!(row.fingerprint.map_or(0, |print| u128::from_be_bytes(print.0)), *print, "{id:x}");
+        assert_eq!(row.row.fingerprint.map_or(0, |print| u128::from_be_bytes(print.0)), *print, "{id:x}");
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{Fingerprint, FoundRow, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
 use batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 pub use objects::ObjectWriter;
 use work::{Open, Waiter, Work};
@@ -154,7 +154,7 @@ type Write = Work<PermittedGroup, Written>;
 /// A group, and the throttle permit that it holds until it is durable.
 type PermittedGroup = (Group, Option<Permit>);
 /// A lookup by token id or by fingerprint.
-type LookupWork = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
+type LookupWork = Work<Vec<(MapId, [u8; 16])>, Vec<Option<FoundRow>>>;
 
 impl Coalescer {
     /// Creates a coalescer over `store`. Workers run on the current tokio runtime.
@@ -237,7 +237,7 @@ impl Coalescer {
         now: u64,
         keys: &[(MapId, TokenId)],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<Row>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, CallError> {
         self.look(Sort::First, now, keys, |id| id.0, deadline).await
     }
 
@@ -250,7 +250,7 @@ impl Coalescer {
         now: u64,
         keys: &[(MapId, Fingerprint)],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<Row>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, CallError> {
         self.look(Sort::Second, now, keys, |print| print.0, deadline).await
     }
 
@@ -261,7 +261,7 @@ impl Coalescer {
         keys: &[(MapId, K)],
         bytes: impl Fn(&K) -> [u8; 16],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Option<Row>>, CallError> {
+    ) -> Result<Vec<Option<FoundRow>>, CallError> {
         let mut waiters = Vec::with_capacity(keys.len().div_ceil(self.shared.piece));
         for piece in keys.chunks(self.shared.piece) {
             let size = Size { items: piece.len(), bytes: 0 };

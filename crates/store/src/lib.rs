@@ -35,8 +35,8 @@ pub use objects::{
 pub use reseal::{RESEAL_ROWS_MAX, Reseal, ResealEffect, fit_page};
 pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
 pub use tokens::{
-    Filter, Fingerprint, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore,
-    Written, check_time, fits_scan, fits_scan_bytes,
+    Filter, Fingerprint, FoundRow, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId,
+    TokenStore, Written, check_time, fits_scan, fits_scan_bytes,
 };
 
 use std::path::PathBuf;

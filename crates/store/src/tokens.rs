@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Reseal, StoreError};
+use crate::{Reseal, StoreError, SubjectId};
 
 /// The latest time that a row can contain: the end of the year 9999. Every database and calendar supports this time.
 pub const SECONDS_MAX: u64 = 253_402_300_799;
@@ -52,6 +52,18 @@ pub struct Row {
     pub created: u64,
     /// Archiving time. An archived row counts as absent, whatever its expiry time.
     pub archived: Option<u64>,
+    /// The person whom the row is about, if it names one. [`Row::subject_version`] is then the version of the key that the
+    /// content is sealed under.
+    pub subject: Option<SubjectId>,
+}
+
+/// A row that a lookup found, and the sealed key of its subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundRow {
+    /// The row.
+    pub row: Row,
+    /// The content of the row of the subject's key, if the row names a subject.
+    pub subject_key: Option<Bytes>,
 }
 
 impl Row {
@@ -83,10 +95,24 @@ impl Row {
         number.map_or(0, u32::from_be_bytes)
     }
 
+    /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12 of the sealed content. Returns 0,
+    /// which no key has, if the content is shorter.
+    #[must_use]
+    pub fn subject_version(&self) -> u64 {
+        let version = self.sealed.get(5..13).and_then(|bytes| bytes.try_into().ok());
+        version.map_or(0, u64::from_be_bytes)
+    }
+
+    /// Returns the subject of the row and the version that its key must have.
+    #[must_use]
+    pub fn claim(&self) -> Option<(SubjectId, u64)> {
+        self.subject.map(|subject| (subject, self.subject_version()))
+    }
+
     /// Estimates the bytes that the row takes in memory or on a connection.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        64 + self.sealed.len() + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
+        80 + self.sealed.len() + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
     }
 
     /// Rejects times beyond the range that stores support.
@@ -135,6 +161,8 @@ pub enum Written {
     /// Nothing was written, because existing rows in any state have the ids of these rows. Holds row positions,
     /// ascending. Generate other tokens and try again.
     Taken(Vec<usize>),
+    /// Nothing was written, because the key of a row's subject has another version than [`Row::claim`] says.
+    SubjectsChanged,
 }
 
 /// Selects the rows that [`TokenStore::list`] returns.
@@ -232,23 +260,26 @@ pub trait TokenStore: Send + Sync {
     /// one fingerprint concurrently, all get one row. An expired row with the fingerprint is archived, and the new row
     /// is written.
     ///
+    /// A row that names a subject is written only while the stored key of the subject, in [`MapId::of_subjects`], has the
+    /// version of [`Row::claim`], which is odd. The key cannot be erased between this check and the end of the write.
+    ///
     /// Results are in the order of `groups`, and the failure of one group does not fail the others. Groups of one call
     /// can share a fingerprint or an id: the result is as if they were written in sequence. A row with a time out of
     /// range gets [`StoreError::TimeOutOfRange`].
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>>;
 
     /// Returns live rows by id, in request order; `None` for an absent row. Sees all rows that any instance wrote
-    /// before the call.
+    /// before the call. A row counts as absent if the key of its subject has another version than [`Row::claim`] says.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError>;
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
-    /// Returns live rows by fingerprint, in request order.
+    /// Returns live rows by fingerprint, in request order, as [`TokenStore::get`] does.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError>;
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
     /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed before the call.
     ///
@@ -358,6 +389,33 @@ pub trait TokenStore: Send + Sync {
     /// # Errors
     /// As for [`TokenStore::get`].
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError>;
+
+    /// Returns at most `limit` rows of a subject in any state, of all maps of an app, that follow `after`, in the order of maps
+    /// and ids. Large rows can make a page shorter. Only a page at the end is empty.
+    ///
+    /// # Errors
+    /// As for [`TokenStore::get`].
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError>;
+
+    /// Removes the rows of a subject in any state whose [`Row::subject_version`] is below `version`, in all maps of an app.
+    /// Looks at no more than `limit` rows that follow `after`. Returns the number of rows.
+    ///
+    /// # Errors
+    /// As for [`TokenStore::get`].
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError>;
 
     /// Returns the first map behind `after` that has a row in any state.
     ///

@@ -10,9 +10,9 @@ use sealwire_crypto::Kek;
 use sealwire_apps::Control;
 use sealwire_store::copy::{Copied, CopyError, End, How, MARK, Progress, Side, copy};
 use sealwire_store::{
-    Clause, ControlStore, Filter, Fingerprint, Group, Instance, MapId, MapView, MemoryStore, ObjectGroup, ObjectId,
-    ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal, Row, Snapshot, StoreError, SubjectId, Sweep, Term, TokenId,
-    TokenStore, Written,
+    Clause, ControlStore, Filter, Fingerprint, FoundRow, Group, Instance, MapId, MapView, MemoryStore, ObjectGroup,
+    ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal, Row, Snapshot, StoreError, SubjectId, Sweep, Term,
+    TokenId, TokenStore, Written,
 };
 use sealwire_store_embedded::{EmbeddedStore, embedded};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
@@ -24,6 +24,7 @@ fn rows() -> Vec<(MapId, Row)> {
         let map = MapId { app: number % 3, collection: number % 2 };
         let archived = number.is_multiple_of(7).then_some(9);
         let row = Row {
+            subject: None,
             id: TokenId(u128::from(number.wrapping_mul(0x9e37_79b9)).to_be_bytes()),
             fingerprint: (!number.is_multiple_of(5) && archived.is_none())
                 .then(|| Fingerprint(u128::from(number).to_be_bytes())),
@@ -258,10 +259,10 @@ impl TokenStore for Faulty<'_> {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         self.store.write(now, groups).await
     }
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.store.get(now, keys).await
     }
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.store.find(now, keys).await
     }
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
@@ -330,6 +331,27 @@ impl TokenStore for Faulty<'_> {
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         self.store.reseal(map, rows).await
     }
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.store.subject_rows(app, subject, after, limit).await
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        self.store.erase_subject_rows(app, subject, version, after, limit).await
+    }
+
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.store.next_map(after).await
     }

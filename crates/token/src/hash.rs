@@ -71,6 +71,17 @@ impl TokenKeys {
         TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &length(context), context]))
     }
 
+    /// Returns the scope of a data subject's values under a context, in place of the context in fingerprints. So values of
+    /// two subjects, and of one subject before and after an erasure, have different tokens. `version`: that of the subject's
+    /// key.
+    #[must_use]
+    pub fn subject_scope(&self, context: &TokenContext, subject: &[u8; HASH_BYTES], version: u64) -> TokenContext {
+        // No context has this length.
+        let marker = u64::MAX.to_be_bytes();
+        let version = version.to_be_bytes();
+        TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &marker, &context.0, subject, &version]))
+    }
+
     /// Returns the id that a token is stored under in its collection.
     #[must_use]
     #[inline]

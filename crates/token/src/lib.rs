@@ -9,6 +9,7 @@
 mod format;
 mod hash;
 mod row;
+mod subject;
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ use zeroize::Zeroizing;
 
 pub use format::{CardEnds, Format, Unfit};
 pub use hash::{HASH_BYTES, KeyedHmac, TokenContext};
-pub use row::{NewToken, OpenedToken, RowBuffer};
+pub use row::{NewToken, OpenedToken, RowBuffer, subject_version};
+pub use subject::{SUBJECT_SEAL_BYTES, SubjectKey};
 
 use sealwire_crypto::aead::AeadKey;
 use sealwire_crypto::{Error, KeyState};

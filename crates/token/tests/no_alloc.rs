@@ -28,6 +28,7 @@ fn a_row_is_the_only_thing_allocated() {
     assert_eq!(allocations(|| _ = keys.fingerprint_of_value(2, &context, value.0, value.1)), 0);
     assert_eq!(allocations(|| _ = keys.fingerprint_of_call(2, &context, b"key", 0, value.0, value.1)), 0);
     let new = NewToken {
+        subject: None,
         collection: 2,
         id: &id,
         context: &context,
@@ -38,7 +39,7 @@ fn a_row_is_the_only_thing_allocated() {
     assert_eq!(allocations(|| row = keys.seal(&new).unwrap()), 1);
     let mut open = || {
         allocations(|| {
-            let opened = keys.open(2, &id, &row, &mut buffer).unwrap();
+            let opened = keys.open(2, &id, None, &row, &mut buffer).unwrap();
             assert_eq!((opened.token(), opened.value(&context)), (token.as_str(), Ok(Some(value))));
         })
     };

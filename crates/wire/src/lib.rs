@@ -57,12 +57,12 @@ pub use params::{
     AddObjects, Decrypt, Detokenize, DocumentCall, Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect,
     KeyScope, Listing, Mask, MaskList, MaskRule, Masking, ObjectsCall, ObjectsOperation, OnError, Outside, Param,
     PropertyDisclosure, Reading, Rewrap, RuleFields, SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation,
-    Suite, Sweep, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound,
-    UnknownFields, Unmatched, Writing,
+    Suite, Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall, TokensOperation,
+    Unbound, UnknownFields, Unmatched, Writing,
 };
 pub use results::{
     Counted, Found, Health, Info, Inspection, Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased,
-    SubjectFound, SubjectObjects, Token, Tokens, ValueKind,
+    SubjectExport, SubjectFound, SubjectToken, Token, Tokens, ValueKind,
 };
 pub use scan::Scanner;
 pub use trace::TraceContext;

@@ -21,7 +21,9 @@ pub use objects::{
     SubjectTarget, SubjectsCall, SubjectsOperation,
 };
 pub use table::Param;
-pub use tokens::{Listing, Sweep, TokenLookupScope, TokenMap, TokenizeOptions, TokensCall, TokensOperation};
+pub use tokens::{
+    Listing, Sweep, TokenLookupScope, TokenMap, TokenSearch, TokenizeOptions, TokensCall, TokensOperation,
+};
 
 /// A closed set of names, with the name of each and the way back.
 macro_rules! names {

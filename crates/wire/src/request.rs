@@ -12,8 +12,8 @@ use crate::params::{
     AddObjects, AlterCollection, AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall,
     Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Masking, ObjectsCall,
     ObjectsOperation, OnError, Outside, Page, PrincipalOperation, PropertyDisclosure, PropertySpec, Rewrap,
-    RoleOperation, RootOperation, Scope, SubjectName, SubjectsCall, SubjectsOperation, Suite, TokenFormat, Tokenize,
-    TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
+    RoleOperation, RootOperation, Scope, SubjectName, SubjectsCall, SubjectsOperation, Suite, TokenFormat, TokenSearch,
+    Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -33,7 +33,7 @@ pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
 
 /// Appends a `tokenize` request. `call.payload` must be one MessagePack value.
 pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
-    let TokenizeOptions { collection, tags, expires_s, idempotency_key } = &call.writing;
+    let TokenizeOptions { collection, tags, expires_s, idempotency_key, subject } = &call.writing;
     document(out, msgid, Method::Tokenize, call, |map| {
         map.text("collection", collection);
         if !tags.is_empty() {
@@ -43,6 +43,7 @@ pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
         if let Some(key) = idempotency_key {
             map.binary("idempotency_key", key);
         }
+        map.optional_text("subject", *subject);
     });
 }
 
@@ -130,7 +131,8 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
             map.texts("tokens", tokens);
             return map.number_or_nil("expires_s", *expires_s);
         }
-        TokensOperation::Find { value, context } => {
+        TokensOperation::Find(TokenSearch { value, context, subject }) => {
+            map.optional_text("subject", *subject);
             map.key("value");
             map.out.extend_from_slice(value);
             return map.context(context);

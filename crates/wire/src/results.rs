@@ -21,7 +21,9 @@ pub use control::{
     RootProvider, RootSlotState, RootState, TokenKey,
 };
 pub use keys::{Census, CensusCount, CensusKey, RewrappedRows};
-pub use objects::{Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectFound, SubjectObjects};
+pub use objects::{
+    Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectExport, SubjectFound, SubjectToken,
+};
 pub use tokens::{Counted, Found, Token, Tokens};
 
 names! {

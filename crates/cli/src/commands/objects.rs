@@ -23,7 +23,7 @@ use sealwire_wire::EXPIRES_S_MAX;
 use super::Failure;
 use super::tokens::{Common, Sweeping, When, sweep};
 use clauses::Clause;
-pub(super) use output::json_line;
+pub(super) use output::{json_line, token_line};
 
 /// Arguments of `objects`.
 #[derive(Debug, clap::Args)]

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
-use sealwire_client::{Client, SubjectErased, SubjectName, SubjectObjects, SubjectTarget};
+use sealwire_client::{Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget};
 use serde_json::json;
 
 use super::audit::{self, AuditSource};
 use super::connect::ConnectArgs;
-use super::objects::json_line;
+use super::objects::{json_line, token_line};
 use super::tokens::read_names;
 use super::{Failure, dev_folder};
 
@@ -37,7 +37,7 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Print all objects about a person, of all collections, with all their values: one JSON object a line
+    /// Print all objects and tokens of a person, of all collections, with all their values: one JSON object a line
     #[command(after_help = "\
 Example:
   sealwire subjects export anna@example.com --reason 'request 4711' > anna.jsonl")]
@@ -47,10 +47,10 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Show the audit records of requests that read or changed objects about a person
+    /// Show the audit records of requests that read or changed objects or tokens of a person
     ///
     /// Each engine keeps a trail of its own: run the command on each, or over a folder that collects them. Requests that
-    /// delete objects or change their expiry name no person.
+    /// delete objects or tokens, or change their expiry, name no person.
     #[command(after_help = "\
 Example:
   sealwire subjects accesses anna@example.com --config /etc/sealwire.toml")]
@@ -65,9 +65,9 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Erase a person: at once no engine opens an object about the person any more, and then the objects are removed
+    /// Erase a person: at once no engine opens an object or token of the person any more, and then they are removed
     ///
-    /// There is no way back, but a backup of the database still has the key and the objects. After a restore, `subjects
+    /// There is no way back, but a backup of the database still has the key, the objects and the tokens. After a restore, `subjects
     /// erase-again` repeats the erasures that the audit trail knows.
     #[command(after_help = "\
 Example:
@@ -119,7 +119,7 @@ impl TrailArgs {
 /// A person.
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// Name under which objects were added; `-` reads it from standard input, so that other users do not see it
+    /// Name that was given with objects and documents; `-` reads it from standard input, so that other users do not see it
     #[arg(value_name = "NAME")]
     name: String,
 }
@@ -171,9 +171,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             tell(&erased, *json);
             Ok(())
         }
-        SubjectsCommand::Erase { yes: false, .. } => {
-            Err("this removes all objects about the person from all collections of the app, for good; add --yes".into())
-        }
+        SubjectsCommand::Erase { yes: false, .. } => Err(
+            "this removes all objects and tokens of the person from all collections of the app, for good; add --yes"
+                .into(),
+        ),
         SubjectsCommand::EraseAgain { trail, json, common } => erase_again(trail, *json, common),
     }
 }
@@ -187,7 +188,7 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
     let state = match (found.known, found.erased) {
         (true, _) => "known".to_owned(),
         (false, Some(erased)) => format!("erased at {erased}, in seconds since 1970-01-01 UTC"),
-        (false, None) => "no object was ever added under this name".to_owned(),
+        (false, None) => "nothing was ever stored under this name".to_owned(),
     };
     println!("{}  {state}", found.id);
     Ok(())
@@ -199,11 +200,12 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
         let (target, mut after, mut failed) = (common.target(SubjectName::Name(name)), None::<String>, 0);
         loop {
             let page = client.subjects_export(target, after.as_deref(), None).await?;
-            let SubjectObjects { collection, objects, unreadable, next, .. } = page;
+            let SubjectExport { collection, objects, tokens, unreadable, next, .. } = page;
             failed += unreadable.len();
             unreadable.iter().for_each(|id| eprintln!("{collection}: {id} does not open"));
-            for object in &objects {
-                let line = json_line(object)?;
+            let lines = objects.iter().map(json_line).chain(tokens.iter().map(token_line));
+            for line in lines {
+                let line = line?;
                 // The line is a map, of which the collection becomes the first key.
                 let rest = line.strip_prefix('{').unwrap_or(&line);
                 writeln!(out, "{{\"collection\":{},{rest}", serde_json::to_string(&collection)?)?;
@@ -211,7 +213,11 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
             after = next;
             if after.is_none() {
                 out.flush()?;
-                return if failed == 0 { Ok(()) } else { Err(format!("{failed} objects do not open").into()) };
+                return if failed == 0 {
+                    Ok(())
+                } else {
+                    Err(format!("{failed} objects and tokens do not open").into())
+                };
             }
         }
     })
@@ -225,7 +231,7 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
     Ok(())
 }
 
-/// Erases a key of at most `version`, made at or before `created`, and repeats the request until no object is left.
+/// Erases a key of at most `version`, made at or before `created`, and repeats the request until nothing is left.
 async fn erase(
     client: &Client,
     target: SubjectTarget<'_>,
@@ -235,18 +241,18 @@ async fn erase(
     let mut all = SubjectErased::default();
     while !all.done {
         let found = client.subjects_erase(target, Some(version), created).await?;
-        let (erased, objects) = (all.erased || found.erased, all.objects + found.objects);
-        all = SubjectErased { erased, objects, ..found };
+        let (objects, tokens) = (all.objects + found.objects, all.tokens + found.tokens);
+        all = SubjectErased { erased: all.erased || found.erased, objects, tokens, ..found };
     }
     Ok(all)
 }
 
 fn tell(erased: &SubjectErased, as_json: bool) {
-    let SubjectErased { id, erased, objects, .. } = erased;
+    let SubjectErased { id, erased, objects, tokens, .. } = erased;
     match (as_json, erased) {
-        (true, _) => println!("{}", json!({"id": id, "erased": erased, "objects": objects})),
-        (false, true) => println!("{id}: erased, {objects} objects removed"),
-        (false, false) => println!("{id}: no key to erase, {objects} objects removed"),
+        (true, _) => println!("{}", json!({"id": id, "erased": erased, "objects": objects, "tokens": tokens})),
+        (false, true) => println!("{id}: erased, {objects} objects and {tokens} tokens removed"),
+        (false, false) => println!("{id}: no key to erase, {objects} objects and {tokens} tokens removed"),
     }
 }
 

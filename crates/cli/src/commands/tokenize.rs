@@ -19,6 +19,9 @@ pub(super) struct TokenizeArgs {
     /// Seconds after which new tokens expire [default: the collection's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=sealwire_wire::EXPIRES_S_MAX))]
     expires_s: Option<u64>,
+    /// Person whom the document is about: an erasure of the person removes the tokens
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
     /// Keep fields that do not fit the collection's format as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
@@ -45,6 +48,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
             tags: args.tag.iter().map(String::as_str).collect(),
             expires_s: args.expires_s,
             idempotency_key: None,
+            subject: args.subject.as_deref(),
         };
         let call = Tokenize {
             select: common.select(),

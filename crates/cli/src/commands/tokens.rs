@@ -3,7 +3,7 @@
 use std::io::BufRead as _;
 
 use clap::Subcommand;
-use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, Tokens};
+use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
 
@@ -38,6 +38,9 @@ enum TokensCommand {
         /// The context of the tokenization
         #[arg(long, default_value = "", hide_default_value = true)]
         context: String,
+        /// The person for whom the value was tokenized
+        #[arg(long, value_name = "NAME")]
+        subject: Option<String>,
         #[command(flatten)]
         common: Common,
     },
@@ -144,7 +147,9 @@ pub(super) struct Common {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         TokensCommand::Get { named, common } => get(named, common),
-        TokensCommand::Find { value, as_json, context, common } => find(value, *as_json, context, common),
+        TokensCommand::Find { value, as_json, context, subject, common } => {
+            find(value, *as_json, (context, subject.as_deref()), common)
+        }
         TokensCommand::List { tag, expired, archived, limit, common } => {
             let expired_before = expired.then(unix_s).transpose()?;
             list(
@@ -214,7 +219,7 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<(), Failure> {
+fn find(value: &str, as_json: bool, (context, subject): (&str, Option<&str>), common: &Common) -> Result<(), Failure> {
     let mut value = value.to_owned();
     if value == "-" {
         value = std::io::read_to_string(std::io::stdin())?;
@@ -224,7 +229,8 @@ fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<()
     }
     let document = if as_json { value } else { serde_json::Value::from(value).to_string() };
     let value = json::to_msgpack(document.as_bytes(), WalkLimits::default())?;
-    let found = common.run(async |client| Ok(client.tokens_find(common.map(), &value, context.as_bytes()).await?))?;
+    let search = TokenSearch { value: &value, context: context.as_bytes(), subject };
+    let found = common.run(async |client| Ok(client.tokens_find(common.map(), search).await?))?;
     if common.json {
         println!("{}", serde_json::to_string(&found)?);
         return Ok(());

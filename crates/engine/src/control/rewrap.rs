@@ -13,7 +13,8 @@ use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::tokens::Collection;
 use sealwire_store::{
-    MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError, TokenId, TokenStore,
+    MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError, SubjectId, TokenId,
+    TokenStore,
 };
 use sealwire_token::{RowBuffer, TokenKeys};
 use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
@@ -202,10 +203,10 @@ async fn rewrap_subjects(
         move |store: Arc<dyn ObjectStore>| async move { store.objects_of_other_keys(view, key, after, limit).await };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;
     // The rows of erased subjects are empty.
-    let rows: Vec<(ObjectId, Bytes)> =
-        page.found.into_iter().filter(|row| !row.sealed.is_empty()).map(|row| (row.id, row.sealed)).collect();
+    let rows =
+        page.found.into_iter().filter(|row| !row.sealed.is_empty()).map(|row| (row.id, None, row.sealed)).collect();
     let keys = Arc::clone(keys);
-    let sealed = move || reseal_rows(&keys, SUBJECTS_COLLECTION, rows, |id| id.0);
+    let sealed = move || reseal_rows(&keys, SUBJECTS_COLLECTION, rows, |id: ObjectId| id.0);
     let (rows, unopened) = blocking(sealed).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
     let resealed = match rows.is_empty() {
@@ -240,8 +241,8 @@ async fn rewrap_tokens(
     let ask =
         move |store: Arc<dyn TokenStore>| async move { store.rows_of_other_keys(map, number, after, limit).await };
     let page = tokens.sweep(map.app, ask).await.map_err(answer)?;
-    let rows: Vec<(TokenId, Bytes)> = page.found.into_iter().map(|row| (row.id, row.sealed)).collect();
-    let (rows, unopened) = blocking(move || reseal_rows(&keys, map.collection, rows, |id| id.0)).await?;
+    let rows = page.found.into_iter().map(|row| (row.id, row.subject, row.sealed)).collect();
+    let (rows, unopened) = blocking(move || reseal_rows(&keys, map.collection, rows, |id: TokenId| id.0)).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
     let resealed = match rows.is_empty() {
         true => Vec::new(),
@@ -250,16 +251,17 @@ async fn rewrap_tokens(
     Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
 }
 
-/// Opens and seals rows of the token format. Returns the number of rows that do not open, too.
+/// Opens and seals rows of the token format, each with the data subject that it names. Returns the number of rows that do not open, too.
 fn reseal_rows<I: Copy>(
     keys: &TokenKeys,
     collection: u32,
-    rows: Vec<(I, Bytes)>,
+    rows: Vec<(I, Option<SubjectId>, Bytes)>,
     bytes: fn(I) -> [u8; 16],
 ) -> Result<(Vec<Reseal<I>>, u64), RpcError> {
     let (mut resealed, mut unopened, mut buffer) = (Vec::with_capacity(rows.len()), 0, RowBuffer::default());
-    for (id, old) in rows {
-        match keys.reseal(collection, &bytes(id), &old, &mut buffer).map_err(unsealed)? {
+    for (id, subject, old) in rows {
+        let subject = subject.as_ref().map(|subject| &subject.0);
+        match keys.reseal(collection, &bytes(id), subject, &old, &mut buffer).map_err(unsealed)? {
             Some(new) => resealed.push(Reseal { id, old, new: new.into() }),
             None => unopened += 1,
         }

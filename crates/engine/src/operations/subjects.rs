@@ -1,9 +1,10 @@
-//! The `subjects.*` methods: what is stored about a data subject, in all collections of objects of an app.
+//! The `subjects.*` methods: what is stored about a data subject, in all collections of an app.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_access::ValueVisibility;
+use sealwire_crypto::Datatype;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -11,11 +12,14 @@ use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
+use sealwire_jobs::tokens::store_io::Tokens;
+use sealwire_msgpack::write;
 use sealwire_store::{
     ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
-    SCAN_BYTES, SubjectClaim, SubjectId,
+    Row, SCAN_BYTES, SubjectClaim, SubjectId, TokenId, TokenStore,
 };
-use sealwire_wire::{Object, SubjectErased, SubjectFound, SubjectName, SubjectObjects, SubjectsOperation};
+use sealwire_token::RowBuffer;
+use sealwire_wire::{Object, SubjectErased, SubjectExport, SubjectFound, SubjectName, SubjectToken, SubjectsOperation};
 use tokio::time::Instant;
 
 use super::objects::{disclosed, object};
@@ -24,12 +28,13 @@ use crate::frame_text::FrameText;
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun};
 use crate::subjects::{
-    ReadableRow, RemovalStep, StoredSubject, StoredSubjects, erased_row, removal_step, unfinished, unfinished_version,
+    OpenedSubjects, ReadableRow, RemovalStep, StoredSubject, StoredSubjects, erased_row, removal_step, unfinished,
+    unfinished_version,
 };
 
-/// Objects on a page that names no limit.
+/// Objects or tokens on a page that names no limit.
 const PAGE_DEFAULT: usize = 100;
-/// Objects that one step of an erasure removes.
+/// Objects or tokens that one step of an erasure removes.
 const REMOVED_PER_STEP: usize = 500;
 /// Steps of one `subjects.erase`. The next request or the sweep removes the rest.
 const STEPS_MAX: usize = 64;
@@ -110,6 +115,7 @@ impl Operation for SubjectsRequest {
             Request::Find => SubjectTask::Find,
             Request::Export { after, limit } => {
                 let after = after.map(|after| cursor(app.number, after.as_str())).transpose()?;
+                let after = after.unwrap_or(ExportCursor::Object(None));
                 SubjectTask::Export { after, limit }
             }
             Request::Erase(key) => SubjectTask::Erase(key),
@@ -118,14 +124,43 @@ impl Operation for SubjectsRequest {
     }
 }
 
-/// Parses the cursor of an export: the number of a collection, and the id of an object in it.
-fn cursor(app: u32, text: &str) -> Result<(MapId, ObjectId), CallFailure> {
+/// Position of an export, which has objects first, then tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExportCursor {
+    /// Behind an object.
+    Object(Option<(MapId, ObjectId)>),
+    /// Behind a token.
+    Token(Option<(MapId, TokenId)>),
+}
+
+/// Marks the cursor of a token.
+const TOKEN_CURSOR: &str = "token.";
+
+/// Parses the cursor of an export: the number of a collection, and the id of an object or token in it.
+fn cursor(app: u32, text: &str) -> Result<ExportCursor, CallFailure> {
     let parse = || {
-        let (collection, id) = text.split_once('.')?;
+        let of_token = text.strip_prefix(TOKEN_CURSOR);
+        let (collection, id) = of_token.unwrap_or(text).split_once('.')?;
         let collection = collection.parse().ok().filter(|collection| *collection < ERASURES_COLLECTION)?;
-        Some((MapId { app, collection }, parse_id(id)?))
+        let map = MapId { app, collection };
+        Some(match of_token {
+            Some(_) => ExportCursor::Token(Some((map, super::tokens::cursor(id).ok()?))),
+            None => ExportCursor::Object(Some((map, parse_id(id)?))),
+        })
     };
     parse().ok_or(CallFailure::Param { name: "after", rule: "must be the next of the page before" })
+}
+
+/// Encodes a value of a token as one MessagePack value.
+fn value_text(datatype: Datatype, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() + 5);
+    match datatype {
+        // The row was opened, so it is valid UTF-8.
+        Datatype::String => write::str(&mut out, str::from_utf8(value).unwrap_or_default()),
+        Datatype::Binary => write::bin(&mut out, value),
+        Datatype::Value => out.extend_from_slice(value),
+    }
+    out
 }
 
 /// Returns the id by which requests and the audit trail name a subject.
@@ -143,7 +178,7 @@ struct SubjectsPlan {
 
 enum SubjectTask {
     Find,
-    Export { after: Option<(MapId, ObjectId)>, limit: usize },
+    Export { after: ExportCursor, limit: usize },
     Erase(ErasedKey),
 }
 
@@ -155,8 +190,8 @@ impl StorePlan for SubjectsPlan {
 
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
         let Self { generation, app, id, task } = *self;
-        let StoreContext { objects, admission, cancel, deadline, reply_bytes_max, out, .. } = context;
-        let mut run = SubjectsRun { generation, app, id, objects, admission, cancel, deadline };
+        let StoreContext { tokens, objects, admission, cancel, deadline, reply_bytes_max, out } = context;
+        let mut run = SubjectsRun { generation, app, id, tokens, objects, admission, cancel, deadline };
         Box::pin(async move {
             run.cancel.plan_under(generation);
             run.cancel.note_subjects([id.0]);
@@ -175,6 +210,7 @@ struct SubjectsRun<'a> {
     generation: u64,
     app: Arc<CachedApp>,
     id: SubjectId,
+    tokens: &'a Tokens,
     objects: &'a Objects,
     admission: &'a mut AdmissionPermit,
     cancel: &'a Arc<CancelToken>,
@@ -210,8 +246,78 @@ impl SubjectsRun<'_> {
         Ok(SubjectFound { id: subject_text(self.id), known, version, erased, generation: self.generation })
     }
 
-    async fn export(&mut self, after: Option<(MapId, ObjectId)>, limit: usize) -> Result<SubjectObjects, CallFailure> {
+    async fn export(&mut self, after: ExportCursor, limit: usize) -> Result<SubjectExport, CallFailure> {
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(4 * SCAN_BYTES))?;
+        match after {
+            ExportCursor::Object(after) => match self.export_objects(after, limit).await? {
+                Some(page) => Ok(page),
+                None => self.export_tokens(None, limit).await,
+            },
+            ExportCursor::Token(after) => self.export_tokens(after, limit).await,
+        }
+    }
+
+    /// Returns a page of tokens with their values.
+    async fn export_tokens(
+        &mut self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<SubjectExport, CallFailure> {
+        let (generation, app, id) = (self.generation, self.app.number, self.id);
+        let ask = move |store: Arc<dyn TokenStore>| async move { store.subject_rows(app, id, after, limit).await };
+        let page = self.tokens.sweep(app, ask).await?;
+        // After the rows, so that none is returned once an erasure has its response.
+        let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
+        let Some(first) = page.first().map(|(map, _)| *map) else {
+            self.take_turn().await?;
+            return Ok(SubjectExport { generation, ..SubjectExport::default() });
+        };
+        let rows: Vec<Row> = page.into_iter().take_while(|(map, _)| *map == first).map(|(_, row)| row).collect();
+        let next = rows.last().map(|row| format!("{TOKEN_CURSOR}{}.{}", first.collection, super::tokens::text(row.id)));
+        let is_current = |row: &Row| key.as_ref().is_some_and(|key| key.is_of(row.subject_version()));
+        let rows: Vec<Row> = rows.into_iter().filter(is_current).collect();
+        // A collection without a name was deleted, and its tokens wait for the sweep.
+        let Some((name, collection)) = self.app.tokens_of_number(first.collection) else {
+            return Ok(SubjectExport { next, generation, ..SubjectExport::default() });
+        };
+        let (name, collection) = (name.to_owned(), Arc::clone(collection));
+        let stored = key.map(|key| (id, Arc::new(key))).into_iter().collect();
+        let (mut keys_of, mut buffer) = (OpenedSubjects::new(stored), RowBuffer::default());
+        let step = move |row: Row| {
+            let keys = &collection.keys;
+            let unreadable = || super::tokens::text(row.id);
+            let subject = keys_of.key(row.subject, keys).map_err(|_| unreadable())?;
+            let opened = keys.open(first.collection, &row.id.0, subject, &row.sealed, &mut buffer);
+            let opened = opened.map_err(|_| unreadable())?;
+            Ok(SubjectToken {
+                token: opened.token().to_owned(),
+                value: opened.value_in_any_context().map(|(datatype, value)| value_text(datatype, value)),
+                created: row.created,
+                expires: row.expires,
+                archived: row.archived,
+                tags: row.tags,
+            })
+        };
+        let kind = OperationKind::OPEN_ROWS;
+        let opened = each_sized(self.admission, kind, self.cancel, rows, Row::bytes, step).await?;
+        let (mut tokens, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
+        for token in opened {
+            match token {
+                Ok(token) => tokens.push(token),
+                Err(id) => unreadable.push(id),
+            }
+        }
+        self.cancel.did((tokens.len() + unreadable.len()) as u64, unreadable.len() as u64);
+        let objects = Vec::new();
+        Ok(SubjectExport { collection: name, objects, tokens, unreadable, next, generation })
+    }
+
+    /// Returns a page of objects. Returns `None` behind the last one.
+    async fn export_objects(
+        &mut self,
+        after: Option<(MapId, ObjectId)>,
+        limit: usize,
+    ) -> Result<Option<SubjectExport>, CallFailure> {
         let (generation, app, id) = (self.generation, self.app.number, self.id);
         let ask = move |store: Arc<dyn ObjectStore>| async move {
             store.subject_objects(generation, app, id, after, limit).await
@@ -220,10 +326,7 @@ impl SubjectsRun<'_> {
         // After the objects, so that none is returned once an erasure has its response.
         let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
         let keys: StoredSubjects = key.map(|key| (self.id, Arc::new(key))).into_iter().collect();
-        let Some(first) = page.first().map(|(map, _)| *map) else {
-            self.take_turn().await?;
-            return Ok(SubjectObjects { generation, ..SubjectObjects::default() });
-        };
+        let Some(first) = page.first().map(|(map, _)| *map) else { return Ok(None) };
         let of_first: Vec<(MapId, ObjectRow)> = page.into_iter().take_while(|(map, _)| *map == first).collect();
         let next = of_first.last().map(|(map, row)| format!("{}.{}", map.collection, id_text(row.id)));
         let rows: Vec<ReadableRow> = of_first.into_iter().filter_map(|(_, row)| ReadableRow::of(row, &keys)).collect();
@@ -240,7 +343,7 @@ impl SubjectsRun<'_> {
             }
         }
         self.cancel.did((objects.len() + unreadable.len()) as u64, unreadable.len() as u64);
-        Ok(SubjectObjects { collection, objects, unreadable, next, generation })
+        Ok(Some(SubjectExport { collection, objects, tokens: Vec::new(), unreadable, next, generation }))
     }
 
     /// Opens rows in any state, and returns all their values in the clear, or the id of an object that does not open.
@@ -269,7 +372,22 @@ impl SubjectsRun<'_> {
         let (version, erased) = self.erase_key(key).await?;
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(2 * SCAN_BYTES))?;
         let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
-        for _ in 0..STEPS_MAX {
+        let (mut tokens, mut steps) = (0, 0..STEPS_MAX);
+        let mut after_token = None;
+        for _ in steps.by_ref() {
+            let (subject, of) = (self.id, self.app.number);
+            let ask = move |store: Arc<dyn TokenStore>| async move {
+                store.erase_subject_rows(of, subject, version, after_token, REMOVED_PER_STEP).await
+            };
+            let page = self.tokens.change(of, ask).await?;
+            tokens += page.found;
+            self.cancel.did(tokens, 0);
+            after_token = page.next;
+            if after_token.is_none() {
+                break;
+            }
+        }
+        for _ in steps {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
                 removal_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
@@ -280,7 +398,7 @@ impl SubjectsRun<'_> {
                 self.objects.write(group, self.deadline).await?;
                 objects += count;
                 in_pass += count;
-                self.cancel.did(objects, 0);
+                self.cancel.did(tokens + objects, 0);
             }
             after = next;
             // A rewrap can have sealed an object again between the two steps of its removal.
@@ -291,7 +409,7 @@ impl SubjectsRun<'_> {
             }
         }
         let (id, version) = (subject_text(self.id), version.saturating_sub(1));
-        Ok(SubjectErased { id, erased, version, objects, done, generation: self.generation })
+        Ok(SubjectErased { id, erased, version, objects, tokens, done, generation: self.generation })
     }
 
     /// Removes the subject's key. From then on no engine opens an object of the subject. Returns the version below which
@@ -336,8 +454,11 @@ mod tests {
     #[test]
     fn a_cursor_names_collection_and_object() {
         let id = "0193185c-5000-7123-8000-000000000001";
-        let (map, object) = cursor(7, &format!("3.{id}")).unwrap();
-        assert_eq!((map, id_text(object).as_str()), (MapId { app: 7, collection: 3 }, id));
+        let map = MapId { app: 7, collection: 3 };
+        let object = ExportCursor::Object(Some((map, parse_id(id).unwrap())));
+        assert_eq!(cursor(7, &format!("3.{id}")).unwrap(), object);
+        let token = ExportCursor::Token(Some((map, TokenId([0xab; 16]))));
+        assert_eq!(cursor(7, &format!("token.3.{}", "ab".repeat(16))).unwrap(), token);
         for wrong in [
             "",
             ".",
@@ -348,6 +469,10 @@ mod tests {
             &format!("3.{id}0"),
             id,
             &format!("2147483647.{id}"),
+            &format!("token.3.{id}"),
+            "token.",
+            "token.3.ab",
+            &format!("3.{}", "ab".repeat(16)),
         ] {
             assert!(cursor(7, wrong).is_err(), "{wrong}");
         }

@@ -11,12 +11,14 @@ use crate::frame_text::FrameText;
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
 };
+use crate::subjects::SubjectPlan;
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::job::{FieldContext, Fields, TokenFields};
 use sealwire_jobs::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use sealwire_jobs::tokens::{self, Collection};
+use sealwire_store::SubjectId;
 
 /// A decoded `tokenize`.
 pub(super) struct Tokenize {
@@ -24,16 +26,18 @@ pub(super) struct Tokenize {
     tags: Vec<FrameText>,
     expires_s: Option<u64>,
     idempotency_key: Option<Bytes>,
+    subject: Option<FrameText>,
 }
 
 impl Tokenize {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenizeOptions<'_>>) -> Self {
-        let TokenizeOptions { tags, expires_s, idempotency_key, .. } = &call.writing;
+        let TokenizeOptions { tags, expires_s, idempotency_key, subject, .. } = &call.writing;
         Self {
             document: RequestDocument::new(frame, call),
             tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
             expires_s: *expires_s,
             idempotency_key: idempotency_key.map(|key| part(frame, key)),
+            subject: subject.map(|name| FrameText::new(frame, name)),
         }
     }
 
@@ -56,6 +60,7 @@ impl Tokenize {
             expires: self.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
             created,
             idempotency_key: self.idempotency_key.as_deref().map(Into::into),
+            subject: None,
             bounds: tokens::Bounds::of(limits),
             collection,
         })
@@ -75,7 +80,14 @@ impl Operation for Tokenize {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let limits = &context.engine.limits;
         let located = context.collection()?;
-        let spec = self.spec(Arc::clone(&located.collection), limits)?;
+        let mut spec = self.spec(Arc::clone(&located.collection), limits)?;
+        let subject = self.subject.as_ref().map(|name| SubjectPlan {
+            generation: located.generation,
+            id: SubjectId(located.app.object_keys().subject_id(name.as_str().as_bytes())),
+            keys: Arc::clone(&located.collection.keys),
+            key: Arc::default(),
+        });
+        spec.subject = subject.as_ref().map(|subject| Arc::clone(&subject.key));
         let extra_bytes = spec.entry_bytes(context.fields_max(), context.size.bytes);
         let response_bytes = self.response_bytes(context.size, limits);
         let on_error = self.document.on_error;
@@ -88,6 +100,6 @@ impl Operation for Tokenize {
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
             }),
         )?;
-        Ok(Plan::Document(DocumentPlan { response_bytes, extra_bytes, ..plan }))
+        Ok(Plan::Document(DocumentPlan { response_bytes, extra_bytes, subject, ..plan }))
     }
 }

@@ -8,20 +8,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_msgpack::TokenReader;
-use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
+use sealwire_store::{Filter, Fingerprint, FoundRow, Page, Row, SubjectId, TokenId, TokenStore};
 use sealwire_token::RowBuffer;
-use sealwire_wire::{Counted, Found, Token, TokensOperation};
+use sealwire_wire::{Counted, Found, Token, TokenSearch, TokensOperation};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use crate::apps::Apps;
+use crate::apps::{Apps, CachedApp};
 use crate::engine::Located;
 use crate::frame_text::FrameText;
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
+use crate::subjects::{OpenedSubjects, StoredSubject, stored_subjects};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldProblem;
+use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::batch::each;
 use sealwire_jobs::tokens::store_io;
@@ -45,7 +47,7 @@ pub(super) struct Tokens(Request);
 #[derive(Debug)]
 enum Request {
     Get(Vec<FrameText>),
-    Find { value: Bytes, context: Bytes },
+    Find { value: Bytes, context: Bytes, subject: Option<FrameText> },
     List(Listing),
     Delete(Vec<FrameText>),
     Expire { tokens: Vec<FrameText>, expires_s: Option<u64> },
@@ -82,9 +84,11 @@ impl Tokens {
         };
         Self(match ask {
             TokensOperation::Get(tokens) => Request::Get(texts(tokens)),
-            TokensOperation::Find { value, context } => {
-                Request::Find { value: part(frame, value), context: part(frame, context) }
-            }
+            TokensOperation::Find(TokenSearch { value, context, subject }) => Request::Find {
+                value: part(frame, value),
+                context: part(frame, context),
+                subject: subject.as_ref().map(text),
+            },
             TokensOperation::List(listing) => Request::List(Listing {
                 tag: listing.tag.as_ref().map(text),
                 expired_before: listing.expired_before,
@@ -140,9 +144,9 @@ impl StorePlan for TokensPlan {
     }
 
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
-        let Self { located: Located { generation, collection, .. }, request, .. } = *self;
-        let StoreContext { tokens, admission, cancel, deadline, out, .. } = context;
-        let task = TokensTask { tokens, admission, cancel, collection, generation, deadline };
+        let Self { located: Located { generation, collection, app }, request, .. } = *self;
+        let StoreContext { tokens, objects, admission, cancel, deadline, out, .. } = context;
+        let task = TokensTask { tokens, objects, admission, cancel, app, collection, generation, deadline };
         Box::pin(task.answer(request, out))
     }
 }
@@ -150,9 +154,12 @@ impl StorePlan for TokensPlan {
 /// Runs one request.
 struct TokensTask<'a> {
     tokens: &'a store_io::Tokens,
+    /// Where the keys of data subjects are.
+    objects: &'a Objects,
     admission: &'a mut AdmissionPermit,
     /// Tells when to stop.
     cancel: &'a Arc<CancelToken>,
+    app: Arc<CachedApp>,
     collection: Arc<Collection>,
     generation: u64,
     deadline: Instant,
@@ -174,8 +181,8 @@ impl TokensTask<'_> {
         };
         match request {
             Request::Get(tokens) => listed(self.get(&tokens).await?).encode(out),
-            Request::Find { value, context } => {
-                let token = self.find(&value, &context).await?;
+            Request::Find { value, context, subject } => {
+                let token = self.find(&value, &context, subject.as_ref()).await?;
                 cancel.did(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
@@ -203,13 +210,21 @@ impl TokensTask<'_> {
         .await
     }
 
-    /// The tokens in rows; `None` where a key that would open one is disabled.
-    async fn opened(&mut self, rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
+    /// The tokens in rows; `None` where a key that would open one is disabled. Leaves out rows of erased subjects.
+    async fn opened(&mut self, mut rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
+        let mut subjects: Vec<SubjectId> = rows.iter().filter_map(|row| row.subject).collect();
+        subjects.sort_unstable();
+        subjects.dedup();
+        self.cancel.note_subjects(subjects.iter().map(|id| id.0));
+        let stored = stored_subjects(self.objects, self.generation, self.collection.map.app, subjects).await?;
+        let is_current = |(id, version): (SubjectId, u64)| stored.get(&id).is_some_and(|key| key.is_of(version));
+        rows.retain(|row| row.claim().is_none_or(is_current));
         let collection = Arc::clone(&self.collection);
-        let mut buffer = RowBuffer::default();
+        let (mut keys_of, mut buffer) = (OpenedSubjects::new(stored), RowBuffer::default());
         each(self.admission, OperationKind::OPEN_ROWS, self.cancel, rows, move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
-            let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
+            let subject = keys_of.key(row.subject, keys).ok()?;
+            let opened = keys.open(map.collection, &row.id.0, subject, &row.sealed, &mut buffer).ok()?;
             Some(token(opened.token().to_owned(), row))
         })
         .await
@@ -224,8 +239,10 @@ impl TokensTask<'_> {
         for some in known.chunks(room.most.max(1)) {
             let keys: Vec<_> = some.iter().map(|(_, id)| (self.collection.map, *id)).collect();
             let rows = self.tokens.get(&keys, self.deadline).await?;
-            for ((at, _), row) in some.iter().zip(rows) {
-                listed.tokens[*at] = row.map(|row| token(tokens[*at].as_str().to_owned(), row));
+            for ((at, _), found) in some.iter().zip(rows) {
+                let Some(FoundRow { row, .. }) = found else { continue };
+                self.cancel.note_subjects(row.subject.map(|id| id.0));
+                listed.tokens[*at] = Some(token(tokens[*at].as_str().to_owned(), row));
             }
         }
         room.give_back(self.admission);
@@ -251,7 +268,12 @@ impl TokensTask<'_> {
         Ok(self.counted(&ids, &there))
     }
 
-    async fn find(&mut self, value: &[u8], context: &[u8]) -> Result<Option<String>, CallFailure> {
+    async fn find(
+        &mut self,
+        value: &[u8],
+        context: &[u8],
+        subject: Option<&FrameText>,
+    ) -> Result<Option<String>, CallFailure> {
         if self.collection.kind == CollectionKind::Random {
             let rule = "must be of kind deterministic or one_way: a value has no one token in others";
             return Err(CallFailure::Param { name: "collection", rule });
@@ -259,16 +281,25 @@ impl TokensTask<'_> {
         let token = TokenReader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
         let (wanted, context) = (Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()), context.to_vec());
-        let collection = Arc::clone(&self.collection);
+        let subject = match subject {
+            None => None,
+            Some(name) => match self.subject(name).await? {
+                Some(subject) => Some(subject),
+                None => return Ok(None),
+            },
+        };
+        let (collection, of) = (Arc::clone(&self.collection), subject.clone());
         let hash = move |wanted: Zeroizing<Vec<u8>>| {
             let Collection { keys, map, .. } = &*collection;
-            let scope = collection.scope(&context);
-            (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), scope, wanted)
+            let context = collection.scope(&context);
+            let scope =
+                of.as_ref().map_or(context, |subject| keys.subject_scope(&context, &subject.id.0, subject.version));
+            (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), context, wanted)
         };
         let hashed = each(self.admission, OperationKind::HASH_TOKENS, self.cancel, vec![wanted], hash).await?;
         let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
-        let Some((row, (fingerprint, scope, wanted))) =
+        let Some((FoundRow { row, .. }, (fingerprint, scope, wanted))) =
             rows.into_iter().zip(hashed).find_map(|(row, of)| Some((row?, of)))
         else {
             return Ok(None);
@@ -277,7 +308,8 @@ impl TokensTask<'_> {
         let open = move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let mut buffer = RowBuffer::default();
-            let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
+            let subject = subject.as_ref().map(|subject| subject.open(keys)).transpose().ok()?;
+            let opened = keys.open(map.collection, &row.id.0, subject.as_ref(), &row.sealed, &mut buffer).ok()?;
             let under = (!collection.is_shared()).then_some(&scope);
             let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
@@ -288,6 +320,15 @@ impl TokensTask<'_> {
             None => (),
         }
         Err(CallFailure::Field { refusal: FieldProblem::CannotOpen, path: "value".into() })
+    }
+
+    /// Returns the subject of a name, if it has a key.
+    async fn subject(&mut self, name: &FrameText) -> Result<Option<Arc<StoredSubject>>, CallFailure> {
+        let id = SubjectId(self.app.object_keys().subject_id(name.as_str().as_bytes()));
+        self.cancel.note_subjects([id.0]);
+        let app = self.collection.map.app;
+        let stored = stored_subjects(self.objects, self.generation, app, vec![id]).await?.remove(&id);
+        Ok(stored.filter(|stored| stored.has_key()))
     }
 
     async fn list(&mut self, listing: &Listing) -> Result<sealwire_wire::Tokens, CallFailure> {
@@ -362,11 +403,11 @@ fn token(token: String, row: Row) -> Token {
 }
 
 /// Where a walk goes on, as text: an id in hexadecimal.
-fn text(id: TokenId) -> String {
+pub(super) fn text(id: TokenId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }
 
-fn cursor(text: &str) -> Result<TokenId, CallFailure> {
+pub(super) fn cursor(text: &str) -> Result<TokenId, CallFailure> {
     let is_ours = text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let id = u128::from_str_radix(text, 16).ok().filter(|_| is_ours);
     let rule = "must be the next of the page before";

@@ -103,7 +103,16 @@ impl SweepWorld {
 
 fn row(id: u64, expires: Option<u64>, archived: Option<u64>) -> Row {
     let id = TokenId(u128::from(id).to_be_bytes());
-    Row { id, fingerprint: None, sealed: "sealed".into(), tags: Vec::new(), expires, created: 1, archived }
+    Row {
+        id,
+        fingerprint: None,
+        sealed: "sealed".into(),
+        tags: Vec::new(),
+        expires,
+        created: 1,
+        archived,
+        subject: None,
+    }
 }
 
 const KEPT: MapId = MapId { app: 1, collection: 1 };
@@ -201,16 +210,26 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
     rows.push((KEPT, object_of(2_003, whole, 1)));
     rows.push((KEPT, object(2_004, None, None)));
     world.store.put_objects(&rows).await.unwrap();
+    let token = |id: u64, subject, version: u64| {
+        let sealed = [&[3, 0, 0, 0, 1], &version.to_be_bytes()[..]].concat().into();
+        Row { subject, sealed, ..row(id, None, None) }
+    };
+    let tokens: Vec<_> = (1..=1_100).map(|n| ([KEPT, SHORT][n as usize % 2], token(n, Some(erased), 1))).collect();
+    world.store.put(&tokens).await.unwrap();
+    let others =
+        [token(2_001, Some(back), 1), token(2_002, Some(back), 3), token(2_003, Some(whole), 1), token(2_004, None, 0)];
+    world.store.put(&others.map(|row| (KEPT, row))).await.unwrap();
     for round in 0..2 {
         assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+        assert_eq!((world.ids(KEPT).await, world.ids(SHORT).await), (vec![2_002, 2_003, 2_004], vec![]));
         let left = world.store.scan_objects(None, 5_000).await.unwrap();
         let ids: Vec<u128> = left.iter().map(|(_, row)| u128::from_be_bytes(row.id.0)).collect();
         assert_eq!(ids[..3], [2_002, 2_003, 2_004], "{round}");
         let keys: Vec<_> = left[3..].iter().map(|(map, row)| (*map, row.version)).collect();
         assert_eq!(keys, [(subjects, 2), (subjects, 3), (subjects, 1)]);
-        assert_eq!(*world.book.counted.lock().unwrap(), 1_202);
+        assert_eq!(*world.book.counted.lock().unwrap(), 2_303);
     }
-    assert_eq!(world.records(), [(SweepAction::Erased, None, 1_201), (SweepAction::Erased, None, 1)]);
+    assert_eq!(world.records(), [(SweepAction::Erased, None, 2_301), (SweepAction::Erased, None, 2)]);
     // The keys go with their app, and not before.
     world.control.delete(&app(), Target::App, Duration::from_secs(3_600)).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());

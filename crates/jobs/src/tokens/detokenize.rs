@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Field, Outcome, Path, Transform};
-use sealwire_store::{MapId, Row, TokenId};
-use sealwire_token::{RowBuffer, TokenContext};
+use sealwire_store::{FoundRow, MapId, SUBJECTS_COLLECTION, SubjectId, TokenId};
+use sealwire_token::{RowBuffer, SubjectKey, TokenContext, TokenKeys};
 
 use super::{Bounds, Collection};
 use crate::cancel_token::CancelToken;
@@ -54,14 +54,55 @@ pub struct DetokenizeFields {
     at: usize,
     ids: Vec<TokenId>,
     by_id: HashMap<TokenId, u32>,
-    /// The sealed part of each key's row, as far as the store was asked.
-    rows: Vec<Option<Bytes>>,
+    /// The row of each key, as far as the store was asked.
+    rows: Vec<Option<SealedRow>>,
+    subjects: SubjectKeys,
     /// The rows are being used.
     answered: bool,
     buffer: RowBuffer,
     cancel: Arc<CancelToken>,
     /// Tokens that gave no value.
     pub faults: FieldErrors,
+}
+
+/// What is needed of a row.
+#[derive(Debug)]
+struct SealedRow {
+    sealed: Bytes,
+    subject: Option<SealedSubject>,
+}
+
+/// The stored key of a row's subject.
+#[derive(Debug)]
+struct SealedSubject {
+    id: SubjectId,
+    version: u64,
+    key: Bytes,
+}
+
+impl SealedRow {
+    fn new(FoundRow { row, subject_key }: FoundRow) -> Self {
+        let subject = row.claim().zip(subject_key);
+        let subject = subject.map(|((id, version), key)| SealedSubject { id, version, key });
+        Self { sealed: row.sealed, subject }
+    }
+
+    fn bytes(&self) -> usize {
+        self.sealed.len() + self.subject.as_ref().map_or(0, |subject| subject.key.len())
+    }
+}
+
+/// The opened keys of subjects; `None` for one that does not open.
+#[derive(Debug, Default)]
+struct SubjectKeys(HashMap<(SubjectId, u64), Option<SubjectKey>>);
+
+impl SubjectKeys {
+    /// Returns the key of a row's subject, if the row names one.
+    fn of(&mut self, row: &SealedRow, keys: &TokenKeys) -> Result<Option<&SubjectKey>, FieldProblem> {
+        let Some(SealedSubject { id, version, key }) = &row.subject else { return Ok(None) };
+        let open = || SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, *version, key).ok();
+        self.0.entry((*id, *version)).or_insert_with(open).as_ref().map(Some).ok_or(FieldProblem::CannotOpen)
+    }
 }
 
 impl DetokenizeFields {
@@ -76,6 +117,7 @@ impl DetokenizeFields {
             ids: Vec::new(),
             by_id: HashMap::new(),
             rows: Vec::new(),
+            subjects: SubjectKeys::default(),
             answered: false,
             buffer: RowBuffer::default(),
             cancel,
@@ -95,10 +137,10 @@ impl DetokenizeFields {
     }
 
     /// Takes the rows of these keys in, and gives the bytes they take.
-    pub fn found(&mut self, rows: Vec<Option<Row>>) -> usize {
+    pub fn found(&mut self, rows: Vec<Option<FoundRow>>) -> usize {
         let before = self.rows.len();
-        self.rows.extend(rows.into_iter().map(|row| row.map(|row| row.sealed)));
-        self.rows[before..].iter().flatten().map(Bytes::len).sum()
+        self.rows.extend(rows.into_iter().map(|row| row.map(SealedRow::new)));
+        self.rows[before..].iter().flatten().map(SealedRow::bytes).sum()
     }
 
     /// Tokens that the store has, and those that it has not.
@@ -109,7 +151,7 @@ impl DetokenizeFields {
 
     /// The most by which the values may make the document longer.
     pub fn value_bytes(&self) -> usize {
-        let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, Bytes::len);
+        let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, |row| row.sealed.len());
         let bytes = self.slots.iter().map(sealed).fold(0, usize::saturating_add);
         bytes.saturating_add(self.looking.shown.growth(self.slots.len(), bytes))
     }
@@ -144,12 +186,14 @@ impl DetokenizeFields {
     fn reveal(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         let Collection { keys, map, .. } = &*self.looking.collection;
         let Some(Some(row)) = self.rows.get(key) else { return Err(FieldProblem::NoToken.into()) };
-        let opened = keys.open(map.collection, &self.ids[key].0, row, &mut self.buffer);
+        let subject = self.subjects.of(row, keys)?;
+        let opened = keys.open(map.collection, &self.ids[key].0, subject, &row.sealed, &mut self.buffer);
         let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
         let value = opened.value(&self.scope).or_else(|_| opened.value(&self.context));
         let value = value.map_err(|_| FieldProblem::NoToken)?;
         let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
+        self.cancel.note_subjects(subject.map(|subject| *subject.id()));
         self.looking.shown.write(datatype, value, out);
         Ok(())
     }

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use sealwire_store::{
-    CallError, Coalescer, Fingerprint, Group, MapId, Reseal, Row, StoreError, TokenId, TokenStore, WriteThrottle,
-    Written,
+    CallError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId, TokenStore,
+    WriteThrottle, Written,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -70,6 +70,11 @@ impl Tokens {
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
         let (sweeps, changes) = (FairSemaphore::new(SWEEPS_MAX), FairSemaphore::new(CHANGES_MAX));
         Self { store, throttle, sweeps, changes, row_bytes_max, metrics }
+    }
+
+    /// Returns the store, for operations that are not batched.
+    pub fn store(&self) -> &Arc<dyn TokenStore> {
+        self.store.store()
     }
 
     /// Accepts nothing more. Returns when everything accepted is answered.
@@ -169,6 +174,7 @@ impl Tokens {
                 self.metrics.tokens(TokenLabel::Made, (given.len() - reused) as u64);
             }
             Written::Taken(taken) => self.metrics.tokens(TokenLabel::Taken, taken.len() as u64),
+            Written::SubjectsChanged => (),
         }
     }
 
@@ -184,7 +190,11 @@ impl Tokens {
     }
 
     /// Returns live rows by token.
-    pub async fn get(&self, keys: &[(MapId, TokenId)], deadline: Instant) -> Result<Vec<Option<Row>>, CallFailure> {
+    pub async fn get(
+        &self,
+        keys: &[(MapId, TokenId)],
+        deadline: Instant,
+    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
         Ok(self.store.get(now(), keys, Some(deadline)).await?)
     }
 
@@ -193,7 +203,7 @@ impl Tokens {
         &self,
         keys: &[(MapId, Fingerprint)],
         deadline: Instant,
-    ) -> Result<Vec<Option<Row>>, CallFailure> {
+    ) -> Result<Vec<Option<FoundRow>>, CallFailure> {
         Ok(self.store.find(now(), keys, Some(deadline)).await?)
     }
 

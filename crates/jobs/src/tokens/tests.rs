@@ -33,6 +33,7 @@ fn minting(collection: &Arc<Collection>) -> TokenizeSpec {
         expires: None,
         created: 1_000,
         idempotency_key: None,
+        subject: None,
         bounds: BOUNDS,
     }
 }
@@ -229,6 +230,7 @@ async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
         id: &[0; 16],
         context: &collection.keys.context(b""),
         fingerprint: Some(&[0; 16]),
+        subject: None,
         token: &strings(&tokens)[0],
         value: None,
     };

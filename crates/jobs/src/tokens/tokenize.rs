@@ -4,14 +4,15 @@
 //! would take all of them. A later walk goes over the same fields and does only what the store's answer asks for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
+use sealwire_store::SubjectId;
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
-use sealwire_token::{NewToken, OpenedToken, RowBuffer, TokenContext, Unfit};
+use sealwire_token::{NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, Unfit};
 
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;
@@ -44,11 +45,17 @@ pub struct TokenizeSpec {
     pub created: u64,
     /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal tokens anyway.
     pub idempotency_key: Option<Box<[u8]>>,
+    /// The key of the data subject whom the document is about, from before the first walk.
+    pub subject: Option<Arc<OnceLock<SubjectKey>>>,
     /// Limits of the request.
     pub bounds: Bounds,
 }
 
 impl TokenizeSpec {
+    fn subject(&self) -> Option<&SubjectKey> {
+        self.subject.as_ref()?.get()
+    }
+
     /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
@@ -61,8 +68,10 @@ impl TokenizeSpec {
 #[derive(Debug)]
 pub struct TokenizeFields {
     minting: TokenizeSpec,
-    /// Returns the context under which rows are sealed and found.
+    /// The context under which rows are sealed.
     context: TokenContext,
+    /// The scope in which rows are found: the context, or that of a subject under it.
+    scope: TokenContext,
     /// Of each field, in the order of the document.
     slots: Vec<Slot>,
     /// The next field.
@@ -112,8 +121,13 @@ enum EntryState {
 impl TokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
     pub fn new(minting: TokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
+        let context = minting.collection.scope(&minting.context);
+        let scope = minting.subject().map_or(context, |subject| {
+            minting.collection.keys.subject_scope(&context, subject.id(), subject.version())
+        });
         Self {
-            context: minting.collection.scope(&minting.context),
+            context,
+            scope,
             minting,
             slots: Vec::new(),
             at: 0,
@@ -145,7 +159,7 @@ impl TokenizeFields {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Exhausted`] once tokens were taken too often.
+    /// [`CallFailure::Exhausted`] once tokens were taken too often; [`CallFailure::SubjectsChanged`] if the data subject was erased.
     pub fn answered(&mut self, written: Written) -> Result<bool, CallFailure> {
         let changed = match written {
             Written::Done(given) => {
@@ -171,6 +185,7 @@ impl TokenizeFields {
                 }
                 true
             }
+            Written::SubjectsChanged => return Err(CallFailure::SubjectsChanged),
         };
         Ok(changed)
     }
@@ -208,6 +223,7 @@ impl TokenizeFields {
             expires: *expires,
             created: *created,
             archived: None,
+            subject: self.minting.subject().map(|subject| SubjectId(*subject.id())),
         });
         self.entries.push(TokenEntry {
             token: self.text.as_str().into(),
@@ -229,9 +245,9 @@ impl TokenizeFields {
         Some(Fingerprint(match (kind, &self.minting.idempotency_key) {
             (CollectionKind::Random, Some(key)) => {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
-                keys.fingerprint_of_call(map.collection, &self.context, key, at, datatype, &value)
+                keys.fingerprint_of_call(map.collection, &self.scope, key, at, datatype, &value)
             }
-            _ => keys.fingerprint_of_value(map.collection, &self.context, datatype, &value),
+            _ => keys.fingerprint_of_value(map.collection, &self.scope, datatype, &value),
         }))
     }
 
@@ -255,6 +271,7 @@ impl TokenizeFields {
                     id: &id.0,
                     context: &self.context,
                     fingerprint: bound.as_ref().map(|bound| &bound.0),
+                    subject: self.minting.subject(),
                     token: &self.text,
                     value: (*kind != CollectionKind::OneWay).then_some((datatype, value)),
                 });
@@ -275,7 +292,8 @@ impl TokenizeFields {
             }
             EntryState::Given(row) => {
                 let Collection { keys, map, .. } = &*self.minting.collection;
-                let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut self.buffer);
+                let subject = self.minting.subject();
+                let opened = keys.open(map.collection, &row.id.0, subject, &row.sealed, &mut self.buffer);
                 // Not what the store says that it is found by, but what was asked for.
                 let wanted = self.rows[entry].fingerprint.map_or([0; 16], |fingerprint| fingerprint.0);
                 let under = (!self.minting.collection.is_shared()).then_some(&self.context);

@@ -247,6 +247,7 @@ fn a_stored_subject_key_opens_in_its_place_only() {
         id: &[5; 16],
         context: &keys.context(b""),
         fingerprint: None,
+        subject: None,
         token: "3",
         value: Some((Datatype::Binary, &[1; 32])),
     };

@@ -22,7 +22,7 @@ use super::audit::RequestSummary;
 use super::replies::Outgoing;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::operation::{
-    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan,
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectPlan,
 };
 use sealwire_jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
 use sealwire_jobs::cost::OperationKind;
@@ -75,8 +75,8 @@ pub(super) struct Prepared {
 
 /// Work of a request.
 pub(super) enum Task {
-    /// A walk over its document.
-    Document(Box<Job>, oneshot::Receiver<Finished>),
+    /// A walk over its document, and the key of a data subject that it needs.
+    Document(Box<Job>, oneshot::Receiver<Finished>, Option<Box<SubjectPlan>>),
     /// Requests to the token store.
     Store(Box<dyn StorePlan>),
     /// None: this is the result.
@@ -165,13 +165,14 @@ fn plan(
             Ok(Task::Store(plan))
         }
         Plan::Done(result) => Ok(Task::Done(result)),
-        Plan::Document(plan) => {
+        Plan::Document(mut plan) => {
+            let subject = plan.subject.take().map(Box::new);
             let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
             if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
                 return Err(CallFailure::no_memory());
             }
             let (job, finished) = job(engine, request, plan, response_bytes, admission);
-            Ok(Task::Document(job, finished))
+            Ok(Task::Document(job, finished, subject))
         }
     }
 }
@@ -288,7 +289,12 @@ async fn run(
         admission.admitted().await;
         let result = match task {
             Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
-            Task::Document(job, finished) => {
+            Task::Document(job, finished, subject) => {
+                if let Some(subject) = subject {
+                    idle.is_over = false;
+                    subject.load(engine.objects()?, &mut admission, cancel, deadline).await?;
+                    idle.is_over = true;
+                }
                 run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
             }
             Task::Done(result) => {

@@ -14,10 +14,10 @@ use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, pa
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
-/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects, and layout 2 no
-/// index of subjects. A program that knows only an older layout would copy a store without its objects, ignore fences, or
-/// add an object that nobody finds by its subject.
-const LAYOUT: u32 = 3;
+/// Version of the keyspaces and keys. The row formats have their own versions. Layout 1 had no objects, layout 2 no index of
+/// the objects of subjects, and layout 3 no index of their tokens. A program that knows only an older layout would copy a
+/// store without its objects, ignore fences, or write what nobody finds by its subject.
+const LAYOUT: u32 = 4;
 const LAYOUT_KEY: &str = "layout";
 const FACTS: &str = "facts";
 pub(super) const GENERATION_KEY: &str = "generation";
@@ -88,6 +88,8 @@ pub(super) struct Database {
     pub(super) rows: Keyspace,
     /// Map and fingerprint -> id of the row with the fingerprint.
     pub(super) fingerprints: Keyspace,
+    /// App, subject, collection and id of each row that names a subject -> nothing.
+    pub(super) token_subjects: Keyspace,
     /// Control records by key.
     pub(super) records: Keyspace,
     /// Metadata of the store: layout version, generation and fences.
@@ -128,6 +130,7 @@ impl Database {
         let database = Self {
             rows: keyspace("rows", options.write_buffer_bytes)?,
             fingerprints: keyspace("fingerprints", options.write_buffer_bytes)?,
+            token_subjects: keyspace("token_subjects", options.write_buffer_bytes)?,
             records: keyspace("records", CONTROL_BUFFER_BYTES)?,
             facts: keyspace(FACTS, CONTROL_BUFFER_BYTES)?,
             objects: keyspace("objects", options.write_buffer_bytes)?,
@@ -153,7 +156,7 @@ impl Database {
             let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
             let (map, row) = self.decoded_object(&key, &value)?;
             if let Some(subject) = row.subject {
-                batch.insert(&self.object_subjects, subject_key(map, subject, row.id), []);
+                batch.insert(&self.object_subjects, subject_key(map, subject, row.id.0), []);
             }
         }
         Ok(())
@@ -284,6 +287,7 @@ impl Database {
         let large = [
             &self.rows,
             &self.fingerprints,
+            &self.token_subjects,
             &self.objects,
             &self.object_unique,
             &self.object_terms,

@@ -58,25 +58,25 @@ pub(super) fn posting_key(map: MapId, term: Term, id: ObjectId) -> PostingKey {
     key
 }
 
-/// The bytes `app u32 | subject 16 | collection u32 | id 16`.
+/// The bytes `app u32 | subject 16 | collection u32 | id 16`, of a token's row or an object.
 pub(super) type SubjectEntryKey = [u8; 40];
 
-pub(super) fn subject_key(map: MapId, subject: SubjectId, id: ObjectId) -> SubjectEntryKey {
+pub(super) fn subject_key(map: MapId, subject: SubjectId, id: [u8; 16]) -> SubjectEntryKey {
     let mut key = [0; 40];
     key[..4].copy_from_slice(&map.app.to_be_bytes());
     key[4..20].copy_from_slice(&subject.0);
     key[20..24].copy_from_slice(&map.collection.to_be_bytes());
-    key[24..].copy_from_slice(&id.0);
+    key[24..].copy_from_slice(&id);
     key
 }
 
-/// Returns the object of a [`SubjectEntryKey`]. Returns `None` if the length is wrong.
-pub(super) fn subject_object(key: &[u8]) -> Option<(MapId, ObjectId)> {
+/// Returns map and id of a [`SubjectEntryKey`]. Returns `None` if the length is wrong.
+pub(super) fn subject_row(key: &[u8]) -> Option<(MapId, [u8; 16])> {
     let (app, rest) = key.split_first_chunk()?;
     let (_, rest) = rest.split_first_chunk::<16>()?;
     let (collection, id) = rest.split_first_chunk()?;
     let map = MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(*collection) };
-    Some((map, ObjectId(id.try_into().ok()?)))
+    Some((map, id.try_into().ok()?))
 }
 
 /// Returns the object of a posting key. Returns `None` if the length is wrong.

@@ -1,17 +1,28 @@
 //! The operations of the token store: reads of a database snapshot, and edits within a write batch.
 
+use std::collections::BTreeSet;
+
 use fjall::Snapshot;
 
 use super::database::Database;
-use super::keys::{fingerprint_key, row_key};
+use super::keys::{fingerprint_key, object_key, row_key};
+use super::walk::subject_entries;
 use super::write_batch::{RequestEdit, indexed};
 use sealwire_store::{
-    Fingerprint, Group, MapId, Reseal, ResealEffect, Row, SECONDS_MAX, StoreError, TokenId, Written, check_time,
+    Fingerprint, FoundRow, Group, MapId, ObjectChanges as _, Reseal, ResealEffect, Row, SECONDS_MAX, StoreError,
+    SubjectId, TokenId, Written, check_time, fits_scan_bytes,
 };
 
 pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
     group.rows.iter().try_for_each(Row::check_times)?;
     let map = group.map;
+    let claims: BTreeSet<(SubjectId, u64)> = group.rows.iter().filter_map(Row::claim).collect();
+    for (subject, version) in claims {
+        let key = edit.object(MapId::of_subjects(map.app), subject.row())?;
+        if version % 2 == 0 || key.is_none_or(|key| key.version != version) {
+            return Ok(Written::SubjectsChanged);
+        }
+    }
     let (mut answers, mut taken) = (Vec::with_capacity(group.rows.len()), Vec::new());
     for (index, row) in group.rows.into_iter().enumerate() {
         let holder =
@@ -103,7 +114,50 @@ pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result
     Ok(())
 }
 
-pub(super) fn get(database: &Database, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+/// Returns a page of the rows of an app's subject behind `after`.
+pub(super) fn of_subject(
+    database: &Database,
+    (app, subject): (u32, SubjectId),
+    after: Option<(MapId, TokenId)>,
+    limit: usize,
+) -> Result<Vec<(MapId, Row)>, StoreError> {
+    let at = database.snapshot();
+    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    let after = after.map(|(map, id)| (map, id.0));
+    for entry in subject_entries(database, &database.token_subjects, &at, (app, subject), after, limit) {
+        let (map, id) = entry?;
+        let row = database.row(&at, &row_key(map, TokenId(id)))?;
+        let row = row.ok_or_else(|| database.damaged("a subject leads to a row that is not there"))?;
+        if !fits(row.sealed.len()) {
+            break;
+        }
+        page.push((map, row));
+    }
+    Ok(page)
+}
+
+/// Removes those of `rows` that still are a subject's rows under a key below `version`. Returns their number.
+pub(super) fn erase(
+    edit: &mut RequestEdit<'_>,
+    subject: SubjectId,
+    version: u64,
+    rows: &[(MapId, TokenId)],
+) -> Result<u64, StoreError> {
+    let mut count = 0;
+    for (map, id) in rows {
+        let is_due = |row: &Row| row.subject == Some(subject) && row.subject_version() < version;
+        let Some(row) = edit.row(*map, *id)?.filter(is_due) else { continue };
+        edit.remove(*map, &row);
+        count += 1;
+    }
+    Ok(count)
+}
+
+pub(super) fn get(
+    database: &Database,
+    now: u64,
+    keys: &[(MapId, TokenId)],
+) -> Result<Vec<Option<FoundRow>>, StoreError> {
     let at = database.snapshot();
     keys.iter().map(|(map, id)| live(database, &at, now, *map, *id)).collect()
 }
@@ -112,7 +166,7 @@ pub(super) fn find(
     database: &Database,
     now: u64,
     keys: &[(MapId, Fingerprint)],
-) -> Result<Vec<Option<Row>>, StoreError> {
+) -> Result<Vec<Option<FoundRow>>, StoreError> {
     let at = database.snapshot();
     let find = |(map, fingerprint): &(MapId, Fingerprint)| {
         let id = database.holder(&at, &fingerprint_key(*map, *fingerprint))?;
@@ -121,6 +175,11 @@ pub(super) fn find(
     keys.iter().map(find).collect()
 }
 
-fn live(database: &Database, at: &Snapshot, now: u64, map: MapId, id: TokenId) -> Result<Option<Row>, StoreError> {
-    Ok(database.row(at, &row_key(map, id))?.filter(|row| row.is_live(now)))
+/// Returns a live row, and the key of its subject. A row of another version of the key is absent.
+fn live(database: &Database, at: &Snapshot, now: u64, map: MapId, id: TokenId) -> Result<Option<FoundRow>, StoreError> {
+    let Some(row) = database.row(at, &row_key(map, id))?.filter(|row| row.is_live(now)) else { return Ok(None) };
+    let Some((subject, version)) = row.claim() else { return Ok(Some(FoundRow { row, subject_key: None })) };
+    let key = database.object(at, &object_key(MapId::of_subjects(map.app), subject.row()))?;
+    let key = key.filter(|key| version % 2 == 1 && key.version == version);
+    Ok(key.map(|key| FoundRow { row, subject_key: Some(key.sealed) }))
 }

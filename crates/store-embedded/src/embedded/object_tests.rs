@@ -7,6 +7,7 @@ use fjall::{KeyspaceCreateOptions, PersistMode};
 
 use super::*;
 use crate::embedded::keys::{object_key, posting_key, row_key, subject_key, term_key};
+use sealwire_store::suite::tokens::rows_of;
 use sealwire_store::{
     Clause, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore as _, ObjectWrite,
     ObjectsWritten, SubjectId, Term,
@@ -56,6 +57,7 @@ async fn add(store: &EmbeddedStore, rows: &[ObjectRow]) -> Result<ObjectsWritten
 
 fn row(n: u8) -> Row {
     Row {
+        subject: None,
         id: TokenId([n; 16]),
         fingerprint: None,
         sealed: Bytes::from_static(b"sealed"),
@@ -118,13 +120,25 @@ const LAYOUT_1: [&str; 3] = ["rows", "fingerprints", "records"];
 const LAYOUT_2: [&str; 7] = ["facts", "fingerprints", "object_terms", "object_unique", "objects", "records", "rows"];
 const LAYOUT_3: [&str; 8] =
     ["facts", "fingerprints", "object_subjects", "object_terms", "object_unique", "objects", "records", "rows"];
+const LAYOUT_4: [&str; 9] = [
+    "facts",
+    "fingerprints",
+    "object_subjects",
+    "object_terms",
+    "object_unique",
+    "objects",
+    "records",
+    "rows",
+    "token_subjects",
+];
 
 #[tokio::test]
 async fn older_layouts_are_upgraded() {
     let half = [&LAYOUT_1[..], &["objects"]].concat();
     let second = [&LAYOUT_1[..], &LAYOUT_2].concat();
+    let third = [&LAYOUT_1[..], &LAYOUT_3].concat();
     // Also after a crash during the upgrade, or while a folder was created.
-    let cases: [(&[&str], Option<u32>); 7] = [
+    let cases: [(&[&str], Option<u32>); 9] = [
         (&LAYOUT_1, Some(1)),
         (&half, Some(1)),
         (&LAYOUT_1, None),
@@ -132,13 +146,15 @@ async fn older_layouts_are_upgraded() {
         (&LAYOUT_1, Some(2)),
         (&second, Some(2)),
         (&LAYOUT_1, Some(3)),
+        (&third, Some(3)),
+        (&LAYOUT_1, Some(4)),
     ];
     for (keyspaces, from) in cases {
         let folder = tempfile::tempdir().expect("makes one");
         write_database(folder.path(), keyspaces, from.map(u32::to_be_bytes).as_ref().map(|layout| &layout[..]));
         for round in 0..2 {
             let store = open(folder.path());
-            assert_eq!(store.get(1, &[(MAP, row(1).id)]).await.expect("reads"), [Some(row(1))], "{from:?}");
+            assert_eq!(rows_of(store.get(1, &[(MAP, row(1).id)]).await.expect("reads")), [Some(row(1))], "{from:?}");
             assert_eq!(store.generation().await.expect("known"), 7);
             assert_eq!(store.scan_objects(None, 10).await.expect("reads").len(), usize::from(round));
             assert_eq!(add(&store, &[object(round)]).await.expect("writes"), ObjectsWritten::Done);
@@ -146,7 +162,7 @@ async fn older_layouts_are_upgraded() {
         }
         let (layout, names) = layout(folder.path());
         // A program that knows only an older layout rejects this one.
-        assert_eq!((layout, names), (Some(vec![0, 0, 0, 3]), LAYOUT_3.map(str::to_owned).to_vec()), "{from:?}");
+        assert_eq!((layout, names), (Some(vec![0, 0, 0, 4]), LAYOUT_4.map(str::to_owned).to_vec()), "{from:?}");
     }
 }
 
@@ -162,7 +178,7 @@ async fn an_upgrade_finds_the_subjects_of_older_objects() {
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
     let mut batch = database.batch();
     batch.insert(&database.facts, "layout", 2_u32.to_be_bytes());
-    batch.remove(&database.object_subjects, subject_key(MAP, subject, named.id));
+    batch.remove(&database.object_subjects, subject_key(MAP, subject, named.id.0));
     batch.commit().expect("writes");
     drop(database);
     for _ in 0..2 {
@@ -175,7 +191,7 @@ async fn an_upgrade_finds_the_subjects_of_older_objects() {
 
 #[test]
 fn an_unknown_layout_is_rejected_and_left_as_it_is() {
-    let cases: [&[u8]; 5] = [&[0, 0, 0, 0], &[0, 0, 0, 4], &[0xff; 4], &[0, 0, 2], &[]];
+    let cases: [&[u8]; 5] = [&[0, 0, 0, 0], &[0, 0, 0, 5], &[0xff; 4], &[0, 0, 2], &[]];
     for given in cases {
         let folder = tempfile::tempdir().expect("makes one");
         write_database(folder.path(), &["rows", "something newer"], Some(given));

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use fjall::{Readable as _, Snapshot};
 
 use super::database::Database;
-use super::keys::{object_key, posting_id, posting_key, subject_key, subject_object, term_key};
-use super::walk::{LOOKED_MAX, count_by, list, next_map, scan};
+use super::keys::{object_key, posting_id, posting_key, term_key};
+use super::walk::{count_by, list, next_map, scan, subject_entries};
 use super::write_batch::{RequestEdit, WriteBatch};
 use super::{EmbeddedStore, failed_groups};
 use sealwire_store::{
@@ -144,16 +144,11 @@ fn of_subject(
     limit: usize,
 ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
     let at = database.snapshot();
-    let in_app = |collection| MapId { app, collection };
-    let first = after.map_or(Bound::Included(subject_key(in_app(0), subject, ObjectId([0; 16]))), |(map, id)| {
-        Bound::Excluded(subject_key(in_app(map.collection), subject, id))
-    });
-    let last = Bound::Included(subject_key(in_app(u32::MAX), subject, ObjectId([0xff; 16])));
     let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
-    for entry in at.range(&database.object_subjects, (first, last)).take(limit.min(LOOKED_MAX)) {
-        let key = entry.key().map_err(|error| database.failed(error))?;
-        let (map, id) =
-            subject_object(&key).ok_or_else(|| database.damaged("a subject under a key of another length"))?;
+    let after = after.map(|(map, id)| (map, id.0));
+    for entry in subject_entries(database, &database.object_subjects, &at, (app, subject), after, limit) {
+        let (map, id) = entry?;
+        let id = ObjectId(id);
         check_fence(MapView { map, generation }, database.fence(&at, map)?)?;
         let row = database.object(&at, &object_key(map, id))?;
         let row = row.ok_or_else(|| database.damaged("a subject leads to an object that is not there"))?;

@@ -1,18 +1,19 @@
 //! Binary row format, version 1: the value that the embedded store keeps under a row's map and id.
 //!
-//! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [tags] | sealed`. Numbers
-//! are big endian. Each bracketed part is present if its flag is set. `tags` is `count u32`, then per tag `bytes u32 |
+//! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [subject 16] | [tags] | sealed`.
+//! Numbers are big endian. Each bracketed part is present if its flag is set. `tags` is `count u32`, then per tag `bytes u32 |
 //! UTF-8`. The sealed part is the rest. The encoding is canonical: decoded bytes always encode to the same bytes.
 
 use bytes::Bytes;
 
-use sealwire_store::{Fingerprint, Row, TokenId};
+use sealwire_store::{Fingerprint, Row, SubjectId, TokenId};
 
 const VERSION: u8 = 1;
 const FINGERPRINT: u8 = 1;
 const EXPIRES: u8 = 1 << 1;
 const ARCHIVED: u8 = 1 << 2;
 const TAGS: u8 = 1 << 3;
+const SUBJECT: u8 = 1 << 4;
 
 /// The bytes are not a row of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,18 +24,20 @@ pub struct Malformed(pub(super) &'static str);
 #[must_use]
 pub fn encode(row: &Row) -> Vec<u8> {
     let tags: usize = row.tags.iter().map(|tag| 4 + tag.len()).sum();
-    let mut out = Vec::with_capacity(46 + tags + row.sealed.len());
+    let mut out = Vec::with_capacity(62 + tags + row.sealed.len());
     let flag = |is: bool, flag| if is { flag } else { 0 };
     out.push(VERSION);
     out.push(
         flag(row.fingerprint.is_some(), FINGERPRINT)
             | flag(row.expires.is_some(), EXPIRES)
             | flag(row.archived.is_some(), ARCHIVED)
-            | flag(!row.tags.is_empty(), TAGS),
+            | flag(!row.tags.is_empty(), TAGS)
+            | flag(row.subject.is_some(), SUBJECT),
     );
     out.extend(row.created.to_be_bytes());
     out.extend(row.fingerprint.iter().flat_map(|fingerprint| fingerprint.0));
     out.extend(row.expires.iter().chain(&row.archived).flat_map(|time| time.to_be_bytes()));
+    out.extend(row.subject.iter().flat_map(|subject| subject.0));
     put_tags(&mut out, &row.tags);
     out.extend_from_slice(&row.sealed);
     out
@@ -66,7 +69,7 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     if version != VERSION {
         return Err(Malformed("of a version that this program does not know"));
     }
-    if flags & !(FINGERPRINT | EXPIRES | ARCHIVED | TAGS) != 0 {
+    if flags & !(FINGERPRINT | EXPIRES | ARCHIVED | TAGS | SUBJECT) != 0 {
         return Err(Malformed("with flags that this program does not know"));
     }
     let part = |flag| flags & flag != 0;
@@ -74,8 +77,9 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     let fingerprint = part(FINGERPRINT).then(|| rest.array().map(Fingerprint)).transpose()?;
     let expires = part(EXPIRES).then(|| rest.u64()).transpose()?;
     let archived = part(ARCHIVED).then(|| rest.u64()).transpose()?;
+    let subject = part(SUBJECT).then(|| rest.array().map(SubjectId)).transpose()?;
     let tags = if part(TAGS) { rest.tags()? } else { Vec::new() };
-    Ok(Row { id, fingerprint, sealed: Bytes::copy_from_slice(rest.0), tags, expires, created, archived })
+    Ok(Row { id, fingerprint, sealed: Bytes::copy_from_slice(rest.0), tags, expires, created, archived, subject })
 }
 
 /// Bytes that are not read yet.
@@ -129,8 +133,9 @@ mod tests {
             time(),
             any::<u64>(),
             time(),
+            proptest::option::of(any::<[u8; 16]>()),
         )
-            .prop_map(|(id, fingerprint, sealed, tags, expires, created, archived)| Row {
+            .prop_map(|(id, fingerprint, sealed, tags, expires, created, archived, subject)| Row {
                 id: TokenId(id),
                 fingerprint: fingerprint.map(Fingerprint),
                 sealed: sealed.into(),
@@ -138,6 +143,7 @@ mod tests {
                 expires,
                 created,
                 archived,
+                subject: subject.map(SubjectId),
             })
     }
 
@@ -148,7 +154,7 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..100), flags in 0_u8..16) {
+        fn what_decodes_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..100), flags in 0_u8..32) {
             let id = TokenId([7; 16]);
             for bytes in [bytes.clone(), [&[VERSION, flags], bytes.as_slice()].concat()] {
                 if let Ok(row) = decode(id, &bytes) {
@@ -175,16 +181,18 @@ mod tests {
             expires: Some(3),
             created: 2,
             archived: Some(4),
+            subject: Some(SubjectId([7; 16])),
         };
         let bytes = [
-            &[1, 0b1111, 0, 0, 0, 0, 0, 0, 0, 2][..],
+            &[1, 0b1_1111, 0, 0, 0, 0, 0, 0, 0, 2][..],
             &[5; 16],
             &[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4],
+            &[7; 16],
             b"\0\0\0\x02\0\0\0\x01a\0\0\0\x02bcsealed",
         ]
         .concat();
         assert_eq!(encode(&full), bytes);
-        let bare = Row { fingerprint: None, tags: Vec::new(), expires: None, archived: None, ..full };
+        let bare = Row { fingerprint: None, tags: Vec::new(), expires: None, archived: None, subject: None, ..full };
         assert_eq!(encode(&bare), b"\x01\0\0\0\0\0\0\0\0\x02sealed");
     }
 
@@ -193,7 +201,7 @@ mod tests {
         let check = |bytes: &[u8], why| assert_eq!(decode(TokenId([0; 16]), bytes), Err(Malformed(why)), "{bytes:?}");
         check(b"", "that is cut short");
         check(b"\x02\0\0\0\0\0\0\0\0\0", "of a version that this program does not know");
-        check(b"\x01\x10\0\0\0\0\0\0\0\0", "with flags that this program does not know");
+        check(b"\x01\x20\0\0\0\0\0\0\0\0", "with flags that this program does not know");
         check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0", "that announces tags and has none");
         check(b"\x01\x08\0\0\0\0\0\0\0\0\xff\xff\xff\xff", "that is cut short");
         check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\xff", "with a tag that is not text");

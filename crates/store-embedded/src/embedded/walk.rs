@@ -7,11 +7,12 @@ use std::ops::Bound;
 use fjall::{Keyspace, Readable as _, Slice, Snapshot};
 
 use super::database::Database;
-use super::keys::{Key, key};
+use super::keys::{Key, key, subject_key, subject_row};
 use super::maps;
 use super::write_batch::RequestEdit;
 use sealwire_store::{
-    MapId, ObjectChanges as _, ObjectId, ObjectRow, Page, Row, StoreError, Sweep, TokenId, apply_sweep, fits_scan_bytes,
+    MapId, ObjectChanges as _, ObjectId, ObjectRow, Page, Row, StoreError, SubjectId, Sweep, TokenId, apply_sweep,
+    fits_scan_bytes,
 };
 
 /// Maximum number of rows that a page of a walk looks at.
@@ -156,6 +157,26 @@ pub(super) fn count_by<R: Stored, K: Ord>(
     };
     let Page { next, .. } = walk(database, &database.snapshot(), map, after, (1, limit), count)?;
     Ok(Page { found: counts.into_inner(), next })
+}
+
+/// Iterates over map and id of a subject's rows or objects behind `after`, at most `limit` of them.
+pub(super) fn subject_entries<'a>(
+    database: &'a Database,
+    keyspace: &'a Keyspace,
+    at: &Snapshot,
+    (app, subject): (u32, SubjectId),
+    after: Option<(MapId, [u8; 16])>,
+    limit: usize,
+) -> impl Iterator<Item = Result<(MapId, [u8; 16]), StoreError>> + 'a {
+    let in_app = |collection| MapId { app, collection };
+    let first = after.map_or(Bound::Included(subject_key(in_app(0), subject, [0; 16])), |(map, id)| {
+        Bound::Excluded(subject_key(in_app(map.collection), subject, id))
+    });
+    let last = Bound::Included(subject_key(in_app(u32::MAX), subject, [0xff; 16]));
+    at.range(keyspace, (first, last)).take(limit.min(LOOKED_MAX)).map(|entry| {
+        let key = entry.key().map_err(|error| database.failed(error))?;
+        subject_row(&key).ok_or_else(|| database.damaged("a subject under a key of another length"))
+    })
 }
 
 /// Returns the first map behind `after` that has a row.

@@ -26,6 +26,8 @@ const TERM_BYTES: usize = 64;
 struct Changes {
     rows: HashMap<Key, Option<Row>>,
     holders: HashMap<Key, Option<TokenId>>,
+    /// Rows that name a subject. The value is the key's presence.
+    token_subjects: HashMap<SubjectEntryKey, Option<()>>,
     objects: HashMap<Key, Option<ObjectRow>>,
     /// Objects that hold unique terms.
     unique: HashMap<TermKey, Option<ObjectId>>,
@@ -40,9 +42,11 @@ struct Changes {
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        let Self { rows, holders, objects, unique, terms, subjects, fences, records, generation } = self;
+        let Self { rows, holders, token_subjects, objects, unique, terms, subjects, fences, records, generation } =
+            self;
         rows.is_empty()
             && holders.is_empty()
+            && token_subjects.is_empty()
             && objects.is_empty()
             && unique.is_empty()
             && terms.is_empty()
@@ -54,20 +58,22 @@ impl Changes {
 
     /// Returns the number of changed rows, objects and terms.
     fn count(&self) -> usize {
-        self.rows.len() + self.objects.len() + self.unique.len() + self.terms.len() + self.subjects.len()
+        let entries = self.unique.len() + self.terms.len() + self.subjects.len() + self.token_subjects.len();
+        self.rows.len() + self.objects.len() + entries
     }
 
     fn bytes(&self) -> usize {
         self.rows.values().flatten().map(Row::bytes).sum::<usize>()
             + self.objects.values().flatten().map(ObjectRow::bytes).sum::<usize>()
             + self.records.values().flatten().map(Vec::len).sum::<usize>()
-            + TERM_BYTES * (self.unique.len() + self.terms.len() + self.subjects.len())
+            + TERM_BYTES * (self.unique.len() + self.terms.len() + self.subjects.len() + self.token_subjects.len())
     }
 
     /// Adds changes that were made on top of these.
     fn extend(&mut self, later: Self) {
         self.rows.extend(later.rows);
         self.holders.extend(later.holders);
+        self.token_subjects.extend(later.token_subjects);
         self.objects.extend(later.objects);
         self.unique.extend(later.unique);
         self.terms.extend(later.terms);
@@ -131,15 +137,18 @@ impl<'a> WriteBatch<'a> {
     /// Makes all changes durable, then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
-        let Changes { rows, holders, objects, unique, terms, subjects, fences, records, generation } = self.pending;
+        let Changes { rows, holders, token_subjects, objects, unique, terms, subjects, fences, records, generation } =
+            self.pending;
         let rows = rows.into_iter().map(|(key, row)| (key, row.map(|row| row::encode(&row))));
         stage(&mut batch, &database.rows, rows);
         stage(&mut batch, &database.fingerprints, holders.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
+        let present = |(key, held): (SubjectEntryKey, Option<()>)| (key, held.map(|()| []));
+        stage(&mut batch, &database.token_subjects, token_subjects.into_iter().map(present));
         let objects = objects.into_iter().map(|(key, row)| (key, row.map(|row| object_row::encode(&row))));
         stage(&mut batch, &database.objects, objects);
         stage(&mut batch, &database.object_unique, unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
         stage(&mut batch, &database.object_terms, terms.into_iter().map(|(key, held)| (key, held.map(|()| []))));
-        stage(&mut batch, &database.object_subjects, subjects.into_iter().map(|(key, held)| (key, held.map(|()| []))));
+        stage(&mut batch, &database.object_subjects, subjects.into_iter().map(present));
         let fences = fences.into_iter().map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
         stage(&mut batch, &database.facts, fences);
         stage(&mut batch, &database.records, records.into_iter().map(|(key, record)| (record_key(&key), record)));
@@ -193,6 +202,12 @@ impl RequestEdit<'_> {
         if let Some(fingerprint) = indexed(&row) {
             self.changes.holders.insert(fingerprint_key(map, fingerprint), Some(row.id));
         }
+        if let Some(subject) = old.and_then(|old| old.subject).filter(|subject| row.subject != Some(*subject)) {
+            self.changes.token_subjects.insert(subject_key(map, subject, row.id.0), None);
+        }
+        if let Some(subject) = row.subject.filter(|subject| old.and_then(|old| old.subject) != Some(*subject)) {
+            self.changes.token_subjects.insert(subject_key(map, subject, row.id.0), Some(()));
+        }
         self.changes.rows.insert(row_key(map, row.id), Some(row));
     }
 
@@ -200,6 +215,7 @@ impl RequestEdit<'_> {
         if let Some(fingerprint) = indexed(row) {
             self.changes.holders.insert(fingerprint_key(map, fingerprint), None);
         }
+        self.changes.token_subjects.extend(row.subject.map(|subject| (subject_key(map, subject, row.id.0), None)));
         self.changes.rows.insert(row_key(map, row.id), None);
     }
 
@@ -277,10 +293,10 @@ impl ObjectChanges for RequestEdit<'_> {
         self.changes.terms.extend(freed.map(|term| (posting_key(map, term, new.id), None)));
         self.changes.terms.extend(taken.map(|term| (posting_key(map, term, new.id), Some(()))));
         if let Some(subject) = old.and_then(|old| old.subject).filter(|subject| new.subject != Some(*subject)) {
-            self.changes.subjects.insert(subject_key(map, subject, new.id), None);
+            self.changes.subjects.insert(subject_key(map, subject, new.id.0), None);
         }
         if let Some(subject) = new.subject.filter(|subject| old.and_then(|old| old.subject) != Some(*subject)) {
-            self.changes.subjects.insert(subject_key(map, subject, new.id), Some(()));
+            self.changes.subjects.insert(subject_key(map, subject, new.id.0), Some(()));
         }
         self.changes.objects.insert(object_key(map, new.id), Some(new));
     }
@@ -288,7 +304,7 @@ impl ObjectChanges for RequestEdit<'_> {
     fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
         self.changes.unique.extend(old.unique.iter().map(|term| (term_key(map, *term), None)));
         self.changes.terms.extend(old.terms.iter().map(|term| (posting_key(map, *term, old.id), None)));
-        self.changes.subjects.extend(old.subject.map(|subject| (subject_key(map, subject, old.id), None)));
+        self.changes.subjects.extend(old.subject.map(|subject| (subject_key(map, subject, old.id.0), None)));
         self.changes.objects.insert(object_key(map, old.id), None);
     }
 }

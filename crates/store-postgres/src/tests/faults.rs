@@ -9,7 +9,7 @@ use tokio::time::{pause, resume, sleep, timeout};
 
 use super::{LONG, options, shared, unsynced};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::tokens::{fresh, id, printed, row, scanned, write};
+use sealwire_store::suite::tokens::{fresh, id, printed, row, rows_of, scanned, write};
 use sealwire_store::{ControlStore, Group, MapId, Row, StoreError, TokenStore, Written};
 
 async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {
@@ -82,7 +82,7 @@ async fn a_restart_fails_no_call() {
                     let n = (task << 64) + mine.len() as u128;
                     let row = if task % 2 == 0 { printed(n, n) } else { row(n) };
                     assert_eq!(try_write(&store, map, row.clone()).await.unwrap(), Written::Done(vec![None]));
-                    assert_eq!(store.get(1, &[(map, row.id)]).await.unwrap(), [Some(row.clone())]);
+                    assert_eq!(rows_of(store.get(1, &[(map, row.id)]).await.unwrap()), [Some(row.clone())]);
                     mine.push(row);
                     counts[task as usize].store(mine.len(), Ordering::Relaxed);
                 }
@@ -233,7 +233,7 @@ async fn calls_that_are_dropped_leave_nothing_open() {
         let _ = timeout(Duration::from_micros(50 * (n as u64 % 10)), store.get(1, &[(map, id(9)), (map, id(n))])).await;
     }
     assert_eq!(write(&store, 1, map, &[row(1), row(2)]).await, Written::Done(vec![None, None]));
-    assert_eq!(store.get(1, &[(map, id(9))]).await.unwrap(), [Some(row(9))]);
+    assert_eq!(rows_of(store.get(1, &[(map, id(9))]).await.unwrap()), [Some(row(9))]);
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
     let started = Instant::now();
     while database.sql(open).unwrap() != "0" {

@@ -3,10 +3,11 @@
 
 use super::{options, shared};
 use crate::session::PLANNER;
-use crate::{PostgresStore, reseal, tokens, write};
+use crate::{PostgresStore, reseal, token_subjects, tokens, write};
+use sealwire_testkit::Database;
 
 /// Statements, and the column that their index condition must have besides app and collection.
-const LOOKUPS: [(&str, &str, &str); 11] = [
+const LOOKUPS: [(&str, &str, &str); 12] = [
     ("get", tokens::GET, "id"),
     ("get many", tokens::GET_MANY, "id"),
     ("delete", tokens::DELETE, "id"),
@@ -16,9 +17,16 @@ const LOOKUPS: [(&str, &str, &str); 11] = [
     ("find", tokens::FIND, "fingerprint"),
     ("find many", tokens::FIND_MANY, "fingerprint"),
     ("merge", write::MERGE, "fingerprint"),
+    ("merge with claims", write::MERGE_CLAIMED, "fingerprint"),
     ("holders", write::HOLDERS, "fingerprint"),
     ("archive", write::ARCHIVE, "fingerprint"),
 ];
+
+fn plan(database: &Database, statement: &str) -> String {
+    let parameters = (1..=15).filter(|n| statement.contains(&format!("${n}"))).count();
+    let nulls = vec!["NULL"; parameters].join(", ");
+    database.sql(&format!("{PLANNER}; PREPARE lookup AS {statement}; EXPLAIN EXECUTE lookup({nulls})")).unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
@@ -37,17 +45,19 @@ async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
             ))
             .unwrap();
         for (name, statement, column) in LOOKUPS {
-            let parameters = (1..=12).filter(|n| statement.contains(&format!("${n}"))).count();
-            let nulls = vec!["NULL"; parameters].join(", ");
-            let plan = database
-                .sql(&format!("{PLANNER}; PREPARE lookup AS {statement}; EXPLAIN EXECUTE lookup({nulls})"))
-                .unwrap();
+            let plan = plan(&database, statement);
             let conditions = plan.lines().filter(|line| line.contains("Index Cond:") && line.contains("collection ="));
             let conditions: Vec<&str> = conditions.collect();
             assert!(!conditions.is_empty(), "{name}: {plan}");
             for condition in conditions {
-                assert!(condition.contains(&format!("({column} = ")), "{name} among {rows} rows: {plan}");
+                // A subject's key is found by its id.
+                let is_whole = condition.contains(&format!("({column} = ")) || condition.contains("(id = ");
+                assert!(is_whole, "{name} among {rows} rows: {plan}");
             }
+        }
+        for statement in [token_subjects::ROWS, token_subjects::ERASE] {
+            let plan = plan(&database, statement);
+            assert!(plan.contains("tokens_subject"), "{rows} rows: {plan}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{options, shared, unsynced};
 use crate::examine;
 use crate::migrate::KNOWN;
 use crate::{PostgresOptions, PostgresStore};
-use sealwire_store::suite::tokens::{fresh, id, print, printed, row, scanned, write};
+use sealwire_store::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned, write};
 use sealwire_store::{ControlStore, Filter, Group, Row, StoreError, TokenStore, Written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +20,7 @@ async fn sixteen_make_the_schema_once() {
         tasks.spawn(PostgresStore::connect(options));
     }
     let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
-    assert_eq!(database.sql("SELECT version FROM sealwire.migrations ORDER BY 1").unwrap(), "1\n2\n3\n4\n5");
+    assert_eq!(database.sql("SELECT version FROM sealwire.migrations ORDER BY 1").unwrap(), "1\n2\n3\n4\n5\n6");
     let map = fresh();
     for (n, store) in (1..).zip(&stores) {
         assert_eq!(write(store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
@@ -67,10 +67,13 @@ async fn used(store: &PostgresStore, map: sealwire_store::MapId, n: u128) {
     assert_eq!(write(store, 1, map, &[printed(n, n + 3), row(n)]).await, Written::Taken(vec![0, 1]));
     let keys = [(map, id(n)), (map, id(n + 1))];
     let both = rows.clone().map(Some);
-    assert_eq!(store.get(1, &keys).await.unwrap(), both);
-    assert_eq!(store.get(1, &keys[1..]).await.unwrap(), both[1..]);
-    assert_eq!(store.find(1, &[(map, print(n)), (map, print(n))]).await.unwrap(), [both[0].clone(), both[0].clone()]);
-    assert_eq!(store.find(1, &[(map, print(n))]).await.unwrap(), both[..1]);
+    assert_eq!(rows_of(store.get(1, &keys).await.unwrap()), both);
+    assert_eq!(rows_of(store.get(1, &keys[1..]).await.unwrap()), both[1..]);
+    assert_eq!(
+        rows_of(store.find(1, &[(map, print(n)), (map, print(n))]).await.unwrap()),
+        [both[0].clone(), both[0].clone()]
+    );
+    assert_eq!(rows_of(store.find(1, &[(map, print(n))]).await.unwrap()), both[..1]);
     assert!(store.list(map, &Filter::default(), None, 1_000).await.unwrap().found.contains(&rows[1]));
     assert!(scanned(store, map).await.contains(&rows[1]));
     let generation = store.load().await.unwrap().generation;

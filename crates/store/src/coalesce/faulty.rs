@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use crate::{
-    Filter, Fingerprint, Group, MapId, MemoryStore, Page, Reseal, Row, StoreError, Sweep, TokenId, TokenStore, Written,
+    Filter, Fingerprint, FoundRow, Group, MapId, MemoryStore, Page, Reseal, Row, StoreError, SubjectId, Sweep, TokenId,
+    TokenStore, Written,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl TokenStore for Faulty {
         }
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.looks
             .lock()
             .unwrap()
@@ -99,7 +100,7 @@ impl TokenStore for Faulty {
         }
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.looks
             .lock()
             .unwrap()
@@ -189,6 +190,27 @@ impl TokenStore for Faulty {
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         self.inner.reseal(map, rows).await
+    }
+
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.inner.subject_rows(app, subject, after, limit).await
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        self.inner.erase_subject_rows(app, subject, version, after, limit).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -8,8 +8,8 @@ use tokio::time::sleep;
 
 use super::faulty::{Faulty, InjectedFault, RecordedBatch};
 use super::*;
-use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
-use crate::{Filter, MemoryStore, Page, Pressure, Reseal, Sweep, ThrottleBounds, WriteThrottle, suite};
+use crate::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned};
+use crate::{Filter, MemoryStore, Page, Pressure, Reseal, SubjectId, Sweep, ThrottleBounds, WriteThrottle, suite};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -49,8 +49,8 @@ async fn a_lone_call_is_sent_at_once() {
         let (answer, took) = begin(&coalescer, map, vec![printed(n, n)], None).await.unwrap();
         assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
         let since = Instant::now();
-        assert_eq!(coalescer.get(1, &[(map, id(n))], None).await.unwrap(), [Some(printed(n, n))]);
-        assert_eq!(coalescer.find(1, &[(map, print(n))], None).await.unwrap(), [Some(printed(n, n))]);
+        assert_eq!(rows_of(coalescer.get(1, &[(map, id(n))], None).await.unwrap()), [Some(printed(n, n))]);
+        assert_eq!(rows_of(coalescer.find(1, &[(map, print(n))], None).await.unwrap()), [Some(printed(n, n))]);
         assert_eq!(since.elapsed(), ms(20));
     }
     assert!(coalescer.get(1, &[], None).await.unwrap().is_empty());
@@ -235,7 +235,7 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
             assert!(matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))), "{answer:?}");
         }
     }
-    assert_eq!(coalescer.get(1, &[(map, id(1))], None).await.unwrap(), [None]);
+    assert_eq!(rows_of(coalescer.get(1, &[(map, id(1))], None).await.unwrap()), [None]);
     assert_eq!(store.looks.lock().unwrap().len(), 3);
     let io = || std::io::Error::new(std::io::ErrorKind::StorageFull, "full");
     let damaged = StoreError::Damaged { place: "here".to_owned(), what: "bent".to_owned() };
@@ -313,14 +313,14 @@ async fn look_ups_are_joined_in_pieces_and_by_turns() {
     }
     let since = Instant::now();
     for answer in calls.join_all().await {
-        assert_eq!(answer.unwrap(), [None, Some(printed(7, 7))]);
+        assert_eq!(rows_of(answer.unwrap()), [None, Some(printed(7, 7))]);
     }
     assert_eq!(since.elapsed(), ms(19), "in the very next one");
     // A find waits for at most one lookup of the other sort.
     let since = Instant::now();
-    assert_eq!(coalescer.find(1, &[(single, print(7))], None).await.unwrap(), [Some(printed(7, 7))]);
+    assert_eq!(rows_of(coalescer.find(1, &[(single, print(7))], None).await.unwrap()), [Some(printed(7, 7))]);
     assert!(since.elapsed() <= ms(20), "{:?}", since.elapsed());
-    assert!(whole.await.unwrap().unwrap().into_iter().eq(rows.into_iter().map(Some)));
+    assert!(rows_of(whole.await.unwrap().unwrap()).into_iter().eq(rows.into_iter().map(Some)));
     let looks = store.looks.lock().unwrap();
     assert!(looks.iter().all(|trip| trip.items() <= KEYS_TOGETHER), "{looks:?}");
     assert_eq!(looks.iter().map(|trip| trip.items()).sum::<usize>(), 10_000 + 10 + 1);
@@ -448,11 +448,11 @@ impl TokenStore for CoalescedStore {
         answers
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.0.get(now, keys, None).await.map_err(unwrapped)
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.0.find(now, keys, None).await.map_err(unwrapped)
     }
 
@@ -529,6 +529,27 @@ impl TokenStore for CoalescedStore {
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         self.0.store().reseal(map, rows).await
+    }
+
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.0.store().subject_rows(app, subject, after, limit).await
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        self.0.store().erase_subject_rows(app, subject, version, after, limit).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -5,12 +5,13 @@ use std::ops::Bound;
 use std::sync::{MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::{
-    Clause, Filter, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page,
-    Reseal, ResealEffect, StoreError, SubjectId, Sweep, Term, apply_group, apply_put, apply_sweep, check_fence,
-    fit_page, fits_scan_bytes,
+    Clause, Filter, FoundRow, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
+    ObjectsWritten, Page, Reseal, ResealEffect, Row, StoreError, SubjectId, Sweep, Term, apply_group, apply_put,
+    apply_sweep, check_fence, fit_page, fits_scan_bytes,
 };
 
 const FIRST: ObjectId = ObjectId([0; 16]);
@@ -84,6 +85,20 @@ impl Collections {
         })
     }
 
+    /// Returns the sealed key of a row's subject. Returns `None` if it has another version than the row claims. A row without a
+    /// subject needs no key.
+    pub(super) fn subject_key(&self, app: u32, row: &Row) -> Option<Option<Bytes>> {
+        let Some((subject, version)) = row.claim() else { return Some(None) };
+        let key = self.rows.get(&(MapId::of_subjects(app), subject.row())).filter(|key| key.version == version)?;
+        (version % 2 == 1).then(|| Some(key.sealed.clone()))
+    }
+
+    /// Returns what a lookup of a row finds.
+    pub(super) fn found(&self, map: MapId, row: Row) -> Option<FoundRow> {
+        let subject_key = self.subject_key(map.app, &row)?;
+        Some(FoundRow { row, subject_key })
+    }
+
     fn page(
         &self,
         map: MapId,
@@ -135,7 +150,7 @@ impl ObjectChanges for PendingChanges<'_> {
 }
 
 impl MemoryStore {
-    fn objects(&self) -> MutexGuard<'_, Collections> {
+    pub(super) fn objects(&self) -> MutexGuard<'_, Collections> {
         // No code in this file panics between two steps of a change.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
 use crate::{
-    Filter, Fingerprint, Group, MapId, Page, Reseal, ResealEffect, Row, StoreError, Sweep, TokenId, TokenStore,
-    Written, fit_page,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, ResealEffect, Row, StoreError, SubjectId, Sweep,
+    TokenId, TokenStore, Written, fit_page,
 };
 
 const LAST: TokenId = TokenId([0xff; 16]);
@@ -23,9 +23,13 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    fn write(&mut self, now: u64, group: Group) -> Result<Written, StoreError> {
+    /// Writes a group. `has_key`: the key of a row's subject has the version that the row claims.
+    fn write(&mut self, now: u64, group: Group, has_key: impl Fn(&Row) -> bool) -> Result<Written, StoreError> {
         group.rows.iter().try_for_each(Row::check_times)?;
         let map = group.map;
+        if !group.rows.iter().all(has_key) {
+            return Ok(Written::SubjectsChanged);
+        }
         let known: Vec<Option<Row>> = group.rows.iter().map(|row| self.find(now, map, row.fingerprint?)).collect();
         let rows = || group.rows.iter().zip(&known).enumerate();
         let taken: Vec<usize> = rows()
@@ -91,6 +95,18 @@ impl Maps {
         page(&self.rows, map, from, bounds, wanted)
     }
 
+    /// Returns the rows of a subject in the maps of an app, behind `after`.
+    fn of_subject(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+    ) -> impl Iterator<Item = (&(MapId, TokenId), &Row)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rows = self.rows.range((from, Bound::Unbounded));
+        rows.filter(move |((map, _), row)| map.app == app && row.subject == Some(subject))
+    }
+
     fn put(&mut self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
         rows.iter().try_for_each(|(_, row)| row.check_times())?;
         // Checks all index changes first, so that all rows are written or none.
@@ -126,18 +142,22 @@ impl MemoryStore {
 #[async_trait]
 impl TokenStore for MemoryStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        let mut maps = self.maps();
-        groups.into_iter().map(|group| maps.write(now, group)).collect()
+        let (objects, mut maps) = (self.objects(), self.maps());
+        let write = |group: Group| {
+            let app = group.map.app;
+            maps.write(now, group, |row| objects.subject_key(app, row).is_some())
+        };
+        groups.into_iter().map(write).collect()
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
-        let maps = self.maps();
-        Ok(keys.iter().map(|(map, id)| maps.get(now, *map, *id)).collect())
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+        let (objects, maps) = (self.objects(), self.maps());
+        Ok(keys.iter().map(|(map, id)| objects.found(*map, maps.get(now, *map, *id)?)).collect())
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
-        let maps = self.maps();
-        Ok(keys.iter().map(|(map, print)| maps.find(now, *map, *print)).collect())
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+        let (objects, maps) = (self.objects(), self.maps());
+        Ok(keys.iter().map(|(map, print)| objects.found(*map, maps.find(now, *map, *print)?)).collect())
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
@@ -260,6 +280,35 @@ impl TokenStore for MemoryStore {
         Ok(rows.iter().map(&mut reseal).collect())
     }
 
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        let (maps, mut fits) = (self.maps(), fits_scan());
+        let rows = maps.of_subject(app, subject, after).take(limit).take_while(|(_, row)| fits(row));
+        Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        let mut maps = self.maps();
+        let looked: Vec<_> =
+            maps.of_subject(app, subject, after).take(limit).map(|(key, row)| (*key, row.subject_version())).collect();
+        let next = looked.last().filter(|_| looked.len() == limit).map(|(key, _)| *key);
+        let erased: Vec<_> = looked.into_iter().filter(|(_, of)| *of < version).map(|(key, _)| key).collect();
+        erased.iter().for_each(|(map, id)| maps.remove(*map, *id));
+        Ok(Page { found: erased.len() as u64, next })
+    }
+
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         let from = after.map_or(Bound::Unbounded, |map| Bound::Excluded((map, LAST)));
         let maps = self.maps();
@@ -289,5 +338,6 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_suite() {
         suite::token_store(Arc::new(MemoryStore::default())).await;
+        suite::token_subjects(Arc::new(MemoryStore::default())).await;
     }
 }

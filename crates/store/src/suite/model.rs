@@ -11,7 +11,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use super::tokens::{fresh, id, print, row, scanned};
+use super::tokens::{fresh, id, print, row, rows_of, scanned};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, Written};
 
 const CASES: u32 = 48;
@@ -122,11 +122,11 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, c
         }
         ModelOperation::Get(now, keys) => {
             let keys: Vec<_> = keys.iter().map(|(map, n)| (maps[*map], id(*n))).collect();
-            Answer::Rows(store.get(*now, &keys).await.unwrap())
+            Answer::Rows(rows_of(store.get(*now, &keys).await.unwrap()))
         }
         ModelOperation::Find(now, keys) => {
             let keys: Vec<_> = keys.iter().map(|(map, n)| (maps[*map], print(*n))).collect();
-            Answer::Rows(store.find(*now, &keys).await.unwrap())
+            Answer::Rows(rows_of(store.find(*now, &keys).await.unwrap()))
         }
         ModelOperation::Delete(map, ids) => {
             let ids: Vec<_> = ids.iter().copied().map(id).collect();

@@ -4,6 +4,7 @@
 pub mod keep;
 pub mod race;
 pub mod reseal;
+pub mod subjects;
 pub mod write;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 
-use crate::{Fingerprint, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
+use crate::{Fingerprint, FoundRow, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
 
 /// Returns a map that no other test uses.
 pub fn fresh() -> MapId {
@@ -30,7 +31,16 @@ pub fn print(n: u128) -> Fingerprint {
 /// Returns a row with this id, without a fingerprint, that never expires.
 pub fn row(n: u128) -> Row {
     let sealed = Bytes::from(format!("sealed {n}"));
-    Row { id: id(n), fingerprint: None, sealed, tags: Vec::new(), expires: None, created: 1, archived: None }
+    Row {
+        id: id(n),
+        fingerprint: None,
+        sealed,
+        tags: Vec::new(),
+        expires: None,
+        created: 1,
+        archived: None,
+        subject: None,
+    }
 }
 
 /// Returns a row with this id and fingerprint.
@@ -69,14 +79,19 @@ fn ids(rows: &[Row]) -> Vec<TokenId> {
     rows.iter().map(|row| row.id).collect()
 }
 
+/// Returns what lookups found, without the keys of subjects.
+pub fn rows_of(found: Vec<Option<FoundRow>>) -> Vec<Option<Row>> {
+    found.into_iter().map(|found| Some(found?.row)).collect()
+}
+
 async fn get_all(store: &dyn TokenStore, now: u64, map: MapId, ids: &[TokenId]) -> Vec<Option<Row>> {
     let keys: Vec<_> = ids.iter().map(|id| (map, *id)).collect();
-    store.get(now, &keys).await.unwrap()
+    rows_of(store.get(now, &keys).await.unwrap())
 }
 
 async fn find_all(store: &dyn TokenStore, now: u64, map: MapId, prints: &[u128]) -> Vec<Option<Row>> {
     let keys: Vec<_> = prints.iter().map(|n| (map, print(*n))).collect();
-    store.find(now, &keys).await.unwrap()
+    rows_of(store.find(now, &keys).await.unwrap())
 }
 
 fn is_out_of_range<T>(result: &Result<T, StoreError>) -> bool {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sha2::Sha256;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use crate::{NewToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
+use crate::{NewToken, RowBuffer, SubjectKey, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, subject_version};
 use sealwire_crypto::{CannotOpen, Datatype, Error, Kek, KeyPair, KeyState, Scalar};
 
 const ACTIVE: KeyState = KeyState::Active;
@@ -35,7 +35,7 @@ fn seal(
     token: &str,
     value: Option<(Datatype, &[u8])>,
 ) -> Result<Vec<u8>, Error> {
-    keys.seal(&NewToken { collection: 3, id, context, fingerprint: None, token, value })
+    keys.seal(&NewToken { collection: 3, id, context, fingerprint: None, subject: None, token, value })
 }
 
 type RowFacts = (String, Option<(Datatype, Vec<u8>)>);
@@ -43,7 +43,7 @@ type RowFacts = (String, Option<(Datatype, Vec<u8>)>);
 /// Opens a row by its place, then its value by the context.
 fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[u8]) -> Result<RowFacts, CannotOpen> {
     let mut buffer = RowBuffer::default();
-    let opened = keys.open(collection, &id, row, &mut buffer)?;
+    let opened = keys.open(collection, &id, None, row, &mut buffer)?;
     let value = opened.value(&keys.context(context))?;
     Ok((opened.token().to_owned(), value.map(|(datatype, value)| (datatype, value.to_vec()))))
 }
@@ -93,7 +93,7 @@ fn what_is_sealed_opens() {
             let row = seal(&keys, &id, &context, token, value).unwrap();
             assert_eq!(row.len(), 52 + token.len() + value.map_or(0, |(_, value)| value.len()));
             assert_eq!(row.capacity(), row.len(), "made in one piece");
-            let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
+            let opened = keys.open(3, &id, None, &row, &mut buffer).unwrap();
             assert_eq!((opened.token(), opened.value(&context)), (token, Ok(value)));
         }
     }
@@ -109,6 +109,90 @@ fn a_row_is_sealed_anew_each_time() {
     assert_eq!(rows.len(), 64);
 }
 
+/// The stored keys of two versions of two subjects, `[1; 16]` and `[2; 16]`.
+fn subjects(keys: &TokenKeys) -> [SubjectKey; 4] {
+    [(1, 1), (1, 3), (2, 1), (2, 3)].map(|(id, version)| SubjectKey::generate(keys, 9, [id; 16], version).unwrap().0)
+}
+
+#[test]
+fn a_row_of_a_subject_opens_with_its_key_only() {
+    let keys = keys(7, &[(1, ACTIVE, 1)]);
+    let subjects = subjects(&keys);
+    let context = keys.context(b"ctx");
+    let mut buffer = RowBuffer::default();
+    for (fingerprint, value) in [(None, Some((Datatype::String, &b"4242"[..]))), (Some(&[5; 16]), None)] {
+        let new = NewToken {
+            collection: 3,
+            id: &[4; 16],
+            context: &context,
+            fingerprint,
+            subject: Some(&subjects[0]),
+            token: "tok",
+            value,
+        };
+        let row = keys.seal(&new).unwrap();
+        assert_eq!(row.capacity(), row.len(), "made in one piece");
+        assert_eq!(row[..5], [3 + u8::from(fingerprint.is_some()), 0, 0, 0, 1]);
+        assert_eq!(subject_version(&row), Some(1));
+        let opened = keys.open(3, &[4; 16], Some(&subjects[0]), &row, &mut buffer).unwrap();
+        assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
+        for wrong in [None, Some(&subjects[1]), Some(&subjects[2]), Some(&subjects[3])] {
+            assert!(keys.open(3, &[4; 16], wrong, &row, &mut buffer).is_err(), "{wrong:?}");
+        }
+        // A key of the same subject and version that was made anew, as after a loss.
+        let (again, _) = SubjectKey::generate(&keys, 9, [1; 16], 1).unwrap();
+        assert!(keys.open(3, &[4; 16], Some(&again), &row, &mut buffer).is_err());
+        let plain = keys.seal(&NewToken { subject: None, ..new }).unwrap();
+        assert_eq!(subject_version(&plain), None);
+        assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &plain, &mut buffer).is_err());
+        for at in 0..row.len() {
+            let mut altered = row.clone();
+            altered[at] ^= 1;
+            assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &altered, &mut buffer).is_err(), "byte {at}");
+            assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &row[..at], &mut buffer).is_err(), "{at} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_row_is_resealed_without_the_key_of_its_subject() {
+    let (old, new) = (keys(7, &[(1, ACTIVE, 1)]), keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]));
+    let subjects = subjects(&old);
+    let context = old.context(b"");
+    let mut buffer = RowBuffer::default();
+    for (subject, other) in [(None, Some(&[1; 16])), (Some(&subjects[0]), None), (Some(&subjects[0]), Some(&[2; 16]))] {
+        for fingerprint in [None, Some(&[5; 16])] {
+            let value = Some((Datatype::String, &b"4242"[..]));
+            let token =
+                NewToken { collection: 3, id: &[4; 16], context: &context, fingerprint, subject, token: "tok", value };
+            let row = old.seal(&token).unwrap();
+            let id = subject.map(SubjectKey::id);
+            let resealed = new.reseal(3, &[4; 16], id, &row, &mut buffer).unwrap().unwrap();
+            assert_eq!((resealed[4], resealed.len(), resealed.capacity()), (2, row.len(), row.len()));
+            assert_eq!(subject_version(&resealed), subject.map(SubjectKey::version));
+            let opened = new.open(3, &[4; 16], subject, &resealed, &mut buffer).unwrap();
+            assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
+            for (collection, id, subject) in [(3, [4; 16], other), (2, [4; 16], id), (3, [3; 16], id)] {
+                assert_eq!(new.reseal(collection, &id, subject, &row, &mut buffer), Ok(None));
+            }
+        }
+    }
+}
+
+#[test]
+fn values_of_other_subjects_have_other_fingerprints() {
+    let keys = keys(7, &[(1, ACTIVE, 1)]);
+    let contexts = [keys.context(b""), keys.context(b"ctx")];
+    let mut scopes = contexts.to_vec();
+    for context in &contexts {
+        for (subject, version) in [([1; 16], 1), ([1; 16], 3), ([2; 16], 1)] {
+            scopes.push(keys.subject_scope(context, &subject, version));
+        }
+    }
+    let print = |scope: &TokenContext| keys.fingerprint_of_value(3, scope, Datatype::String, b"4242");
+    assert_eq!(scopes.iter().map(print).collect::<HashSet<_>>().len(), 8);
+}
+
 /// Every bit of every byte, of every prefix, and a byte more. All refuse, and all refuse alike.
 #[test]
 fn no_altered_row_opens() {
@@ -121,12 +205,20 @@ fn no_altered_row_opens() {
             for bit in 0..8 {
                 let mut flipped = row.clone();
                 flipped[at] ^= 1 << bit;
-                assert_eq!(keys.open(3, &id, &flipped, &mut buffer).err(), Some(CannotOpen), "byte {at} bit {bit}");
+                assert_eq!(
+                    keys.open(3, &id, None, &flipped, &mut buffer).err(),
+                    Some(CannotOpen),
+                    "byte {at} bit {bit}"
+                );
             }
-            assert_eq!(keys.open(3, &id, &row[..at], &mut buffer).err(), Some(CannotOpen), "{at} bytes");
+            assert_eq!(keys.open(3, &id, None, &row[..at], &mut buffer).err(), Some(CannotOpen), "{at} bytes");
         }
-        assert!(keys.open(3, &id, &[&row[..], &[0]].concat(), &mut buffer).is_err());
-        assert_eq!(keys.open(3, &id, &row, &mut buffer).unwrap().token(), "tok", "and still opens after all that");
+        assert!(keys.open(3, &id, None, &[&row[..], &[0]].concat(), &mut buffer).is_err());
+        assert_eq!(
+            keys.open(3, &id, None, &row, &mut buffer).unwrap().token(),
+            "tok",
+            "and still opens after all that"
+        );
     }
 }
 
@@ -166,10 +258,11 @@ fn a_row_belongs_to_the_fingerprint_and_the_value_that_it_was_sealed_for() {
     let (mut buffer, own, other) = (RowBuffer::default(), [1; 16], [2; 16]);
     let five = (Datatype::Value, &[5_u8][..]);
     for (fingerprint, value, len) in [(None, Some(five), 56), (Some(&own), Some(five), 72), (Some(&own), None, 71)] {
-        let new = NewToken { collection: 3, id: &id, context: &context, fingerprint, token: "tok", value };
+        let new =
+            NewToken { collection: 3, id: &id, context: &context, fingerprint, subject: None, token: "tok", value };
         let row = keys.seal(&new).unwrap();
         assert_eq!((row.len(), row.capacity()), (len, len), "made in one piece");
-        let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
+        let opened = keys.open(3, &id, None, &row, &mut buffer).unwrap();
         assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
         assert!(opened.is_of(&own, None, five.0, five.1, written));
         assert!(opened.is_of(&own, Some(&context), five.0, five.1, written));
@@ -182,7 +275,7 @@ fn a_row_belongs_to_the_fingerprint_and_the_value_that_it_was_sealed_for() {
         // Neither layout reads as the other.
         let mut relabelled = row.clone();
         relabelled[0] = 3 - relabelled[0];
-        assert_eq!(keys.open(3, &id, &relabelled, &mut buffer).err(), Some(CannotOpen));
+        assert_eq!(keys.open(3, &id, None, &relabelled, &mut buffer).err(), Some(CannotOpen));
     }
 }
 
@@ -193,7 +286,7 @@ fn the_token_is_told_without_the_context_and_the_value_is_not() {
     for value in [Some((Datatype::String, &b"x"[..])), None] {
         let id = keys.id(3, "tok");
         let row = seal(&keys, &id, &keys.context(b"ctx"), "tok", value).unwrap();
-        let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
+        let opened = keys.open(3, &id, None, &row, &mut buffer).unwrap();
         assert_eq!(opened.token(), "tok");
         for other in [&b""[..], b"ct", b"ctx\0", b"CTX"] {
             assert_eq!(opened.value(&keys.context(other)), Err(CannotOpen));
@@ -247,23 +340,24 @@ fn a_resealed_row_is_under_the_newest_version_and_holds_the_same() {
     let (mut buffer, print) = (RowBuffer::default(), [9; 16]);
     for fingerprint in [None, Some(&print)] {
         for value in [None, Some((Datatype::String, &b"42"[..])), Some((Datatype::Value, b"\x2a"))] {
-            let new = NewToken { collection: 3, id: &id, context: &context, fingerprint, token: "tok", value };
+            let new =
+                NewToken { collection: 3, id: &id, context: &context, fingerprint, subject: None, token: "tok", value };
             let row = old.seal(&new).unwrap();
-            let resealed = both.reseal(3, &id, &row, &mut buffer).unwrap().expect("it opens");
+            let resealed = both.reseal(3, &id, None, &row, &mut buffer).unwrap().expect("it opens");
             assert_eq!((resealed[0], &resealed[1..5], resealed.len()), (row[0], &[0, 0, 0, 2][..], row.len()));
             let value = value.map(|(datatype, value)| (datatype, value.to_vec()));
             assert_eq!(open(&newest, 3, id, b"c", &resealed), Ok(("tok".to_owned(), value)));
             assert_eq!(open(&newest, 3, id, b"d", &resealed), Err(CannotOpen));
-            let opened = newest.open(3, &id, &resealed, &mut buffer).unwrap();
+            let opened = newest.open(3, &id, None, &resealed, &mut buffer).unwrap();
             assert!(opened.is_of(&print, None, Datatype::String, b"42", written) || new.value.is_some());
             // In another place, and under a version that does not open, nothing is sealed.
-            assert_eq!(both.reseal(4, &id, &row, &mut buffer), Ok(None));
-            assert_eq!(newest.reseal(3, &id, &row, &mut buffer), Ok(None));
+            assert_eq!(both.reseal(4, &id, None, &row, &mut buffer), Ok(None));
+            assert_eq!(newest.reseal(3, &id, None, &row, &mut buffer), Ok(None));
         }
     }
     let none = keys(7, &[(1, DISABLED, 1)]);
     let row = seal(&old, &id, &context, "tok", None).unwrap();
-    assert_eq!(none.reseal(3, &id, &row, &mut buffer), Ok(None));
+    assert_eq!(none.reseal(3, &id, None, &row, &mut buffer), Ok(None));
 }
 
 #[test]
@@ -377,7 +471,7 @@ fn no_secret_is_printed() {
     let (id, context) = (keys.id(3, "canary"), keys.context(b"canary"));
     let row = seal(&keys, &id, &context, "canary", Some((Datatype::String, b"canary"))).unwrap();
     let mut buffer = RowBuffer::default();
-    let opened = format!("{:?}", keys.open(3, &id, &row, &mut buffer).unwrap());
+    let opened = format!("{:?}", keys.open(3, &id, None, &row, &mut buffer).unwrap());
     let printed = format!("{before} {keys:?} {context:?} {opened} {buffer:?}");
     assert!(printed.contains("number: 2, state: Disabled"), "{printed}");
     for secret in ["abab", "171, 171", "cdcd", "205, 205", "canary", "99, 97"] {
@@ -390,9 +484,9 @@ proptest! {
     fn arbitrary_rows_never_open_and_never_panic(bytes: Vec<u8>, number in 0u32..3) {
         let keys = keys(7, &[(1, ACTIVE, 1)]);
         let mut buffer = RowBuffer::default();
-        prop_assert!(keys.open(3, &[0; 16], &bytes, &mut buffer).is_err());
+        prop_assert!(keys.open(3, &[0; 16], None, &bytes, &mut buffer).is_err());
         let row = [&[1][..], &number.to_be_bytes(), &bytes].concat();
-        prop_assert!(keys.open(3, &[0; 16], &row, &mut buffer).is_err());
+        prop_assert!(keys.open(3, &[0; 16], None, &row, &mut buffer).is_err());
     }
 
     /// Whatever an authentic plaintext holds, reading it gives what was sealed or nothing.

@@ -192,7 +192,7 @@ fn row(keys: &TokenKeys, name: &str, layout: u8, collection: u32, id: &[u8; 16],
     let nonce: [u8; 12] = Sha256::digest(format!("nonce {name}"))[..12].try_into().unwrap();
     let (number, key) = keys.sealing().unwrap();
     let mut row = [&[layout][..], &number.to_be_bytes(), &nonce, plaintext].concat();
-    key.seal(nonce, keys.place(layout, collection, id).bytes(), &mut row, 17).unwrap();
+    key.seal(nonce, keys.place(layout, collection, id, None).bytes(), &mut row, 17).unwrap();
     row
 }
 
@@ -223,7 +223,7 @@ fn sealed_for(
     let nonce = row[5..17].try_into().unwrap();
     let value = value.map(|(datatype, bytes)| (Datatype::from_byte(datatype).unwrap(), bytes));
     let bound = keys.context(context);
-    let new = NewToken { collection: 3, id: &id, context: &bound, fingerprint, token, value };
+    let new = NewToken { collection: 3, id: &id, context: &bound, fingerprint, subject: None, token, value };
     assert_eq!(keys.seal_with(nonce, &new).unwrap(), row);
     let opens_to = OpensTo {
         token: token.into(),
@@ -392,7 +392,7 @@ fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
     let keys = keys(row.app, &row.keys);
     let mut buffer = RowBuffer::default();
     let id = unhex(&row.id).try_into().unwrap();
-    let Ok(opened) = keys.open(row.collection, &id, &unhex(&row.row), &mut buffer) else {
+    let Ok(opened) = keys.open(row.collection, &id, None, &unhex(&row.row), &mut buffer) else {
         return (Expect::Refuse, None);
     };
     let token = opened.token().to_owned();

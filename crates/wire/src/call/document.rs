@@ -75,6 +75,7 @@ impl<'a> OwnParams<'a> for TokenizeOptions<'a> {
                 let key = params.bytes(param, IDEMPOTENCY_KEY_BYTES_MAX)?;
                 self.idempotency_key = Some(if key.is_empty() { return Err(breaks(param)) } else { key });
             }
+            "subject" => self.subject = Some(params.subject(param)?),
             other => return Err(params.unknown(other.as_bytes())),
         }
         Ok(())

@@ -125,11 +125,7 @@ pub(super) fn subject_call<'a>(method: Method, params: &mut Params<'a>) -> Resul
     while let Some(param) = params.next()? {
         match param.name {
             "app" => map.app = params.app(param)?,
-            "subject" => {
-                name = Some(params.text(param, SUBJECT_BYTES_MAX)?)
-                    .filter(|name| !name.is_empty())
-                    .ok_or(breaks(param))?;
-            }
+            "subject" => name = params.subject(param)?,
             "by_id" => by_id = params.flag(param)?,
             "version" => version = Some(params.integer(param)?),
             "created" => created = Some(params.integer(param)?),

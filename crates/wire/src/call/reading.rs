@@ -6,8 +6,8 @@ use crate::call_error::CallError;
 use crate::frame::Span;
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX,
-    PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, TAG_BYTES_MAX,
-    TAGS_MAX,
+    PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX,
+    TAG_BYTES_MAX, TAGS_MAX,
 };
 use crate::method::Method;
 use crate::params::Param;
@@ -121,6 +121,12 @@ impl<'a> Params<'a> {
             return Err(breaks(param));
         }
         self.reader.str_utf8().map_err(|malformed| wrong(param, malformed))
+    }
+
+    /// Reads the name of a data subject.
+    pub(super) fn subject(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+        let name = self.text(param, SUBJECT_BYTES_MAX)?;
+        if name.is_empty() { Err(breaks(param)) } else { Ok(name) }
     }
 
     pub(super) fn name<T>(&mut self, param: &'static Param, from_name: fn(&str) -> Option<T>) -> Result<T, CallError> {

@@ -7,15 +7,14 @@ use crate::limits::{
     VALUE_BYTES_MAX,
 };
 use crate::method::Method;
-use crate::params::{Listing, Sweep, TokenMap, TokensCall, TokensOperation};
+use crate::params::{Listing, Sweep, TokenMap, TokenSearch, TokensCall, TokensOperation};
 
 /// The params of all token methods, as they are read.
 #[derive(Default)]
 struct TokensParams<'a> {
     map: TokenMap<'a>,
     tokens: Vec<&'a str>,
-    value: &'a [u8],
-    context: &'a [u8],
+    search: TokenSearch<'a>,
     expires_s: Option<u64>,
     listing: Listing<'a>,
     sweep: Sweep<'a>,
@@ -25,7 +24,7 @@ struct TokensParams<'a> {
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option<TokensCall<'a>>, CallError> {
     let ask: fn(TokensParams<'a>) -> TokensOperation<'a> = match method {
         Method::TokensGet => |said| TokensOperation::Get(said.tokens),
-        Method::TokensFind => |said| TokensOperation::Find { value: said.value, context: said.context },
+        Method::TokensFind => |said| TokensOperation::Find(said.search),
         Method::TokensList => |said| TokensOperation::List(said.listing),
         Method::TokensDelete => |said| TokensOperation::Delete(said.tokens),
         Method::TokensExpire => |said| TokensOperation::Expire { tokens: said.tokens, expires_s: said.expires_s },
@@ -50,8 +49,9 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<TokensParams<'a>,
             "reason" => said.map.reason = Some(params.reason(param)?),
             "traceparent" => said.map.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?),
             "tokens" => said.tokens = params.texts(param, TOKENS_MAX, TOKEN_BYTES_MAX)?,
-            "value" => said.value = params.value(param, VALUE_BYTES_MAX)?,
-            "context" => said.context = params.context(param)?,
+            "value" => said.search.value = params.value(param, VALUE_BYTES_MAX)?,
+            "context" => said.search.context = params.context(param)?,
+            "subject" => said.search.subject = Some(params.subject(param)?),
             "expires_s" => said.expires_s = params.or_nil(|params| params.within(param, 0..=EXPIRES_S_MAX))?,
             "tag" => said.listing.tag = Some(params.tag(param)?),
             "expired_before" => said.listing.expired_before = Some(params.integer(param)?),

@@ -167,13 +167,16 @@ const REWRAP: [Param; 18] = document(
         param("outside", "string", Some("\"accept\""), "\"accept\" or \"refuse\" or \"adopt\""),
     ],
 );
-const TOKENIZE: [Param; 14] = document(
+/// The data subject of a document or a value.
+const OF_SUBJECT: Param = param("subject", "string", Some("none"), "1 to 256 bytes");
+const TOKENIZE: [Param; 15] = document(
     "every leaf",
     &[
         COLLECTION,
         param("tags", "array of strings", Some("none"), "1 to 16 tags of 1 to 64 bytes of visible ASCII"),
         param("expires_s", "integer", Some("the collection's"), EXPIRY),
         param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
+        OF_SUBJECT,
     ],
 );
 const DETOKENIZE: [Param; 11] = document("every token", &[COLLECTION]);
@@ -198,8 +201,11 @@ const MASK: [Param; 10] = joined([
 ]);
 const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
 const TOKENS_NAMED: [Param; 7] = in_collection(&[TOKENS]);
-const TOKENS_FIND: [Param; 8] =
-    in_collection(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
+const TOKENS_FIND: [Param; 9] = in_collection(&[
+    param("value", "any value", None, "one MessagePack value of at most 65536 bytes"),
+    CONTEXT,
+    OF_SUBJECT,
+]);
 const TOKENS_LIST: [Param; 11] = in_collection(&[
     param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
     param("expired_before", "integer", Some("expired or not"), "0 or more"),

@@ -3,7 +3,7 @@
 use crate::method::Method;
 
 /// How `tokenize` makes tokens. Their kind and format are the collection's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct TokenizeOptions<'a> {
     /// Where they go. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
     pub collection: &'a str,
@@ -13,6 +13,20 @@ pub struct TokenizeOptions<'a> {
     pub expires_s: Option<u64>,
     /// A repeated request with this key, field and value gets the token of the first one. 1 to 64 bytes.
     pub idempotency_key: Option<&'a [u8]>,
+    /// Name of the data subject whom the document is about, 1 to 256 bytes. Equal values of two subjects have different tokens.
+    pub subject: Option<&'a str>,
+}
+
+/// Omits the name of the subject.
+impl std::fmt::Debug for TokenizeOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenizeOptions")
+            .field("collection", &self.collection)
+            .field("tags", &self.tags)
+            .field("expires_s", &self.expires_s)
+            .field("subject", &self.subject.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where `detokenize` looks tokens up.
@@ -60,7 +74,7 @@ impl TokensOperation<'_> {
     pub const fn method(&self) -> Method {
         match self {
             Self::Get(_) => Method::TokensGet,
-            Self::Find { .. } => Method::TokensFind,
+            Self::Find(_) => Method::TokensFind,
             Self::List(_) => Method::TokensList,
             Self::Delete(_) => Method::TokensDelete,
             Self::Expire { .. } => Method::TokensExpire,
@@ -76,12 +90,7 @@ pub enum TokensOperation<'a> {
     /// Returns the metadata of these tokens, without their values.
     Get(Vec<&'a str>),
     /// The token of a value, where equal values have equal tokens.
-    Find {
-        /// One MessagePack value, at most 65,536 bytes.
-        value: &'a [u8],
-        /// The context it was tokenized under, 0 to 4,096 bytes.
-        context: &'a [u8],
-    },
+    Find(TokenSearch<'a>),
     /// A page of the collection's tokens.
     List(Listing<'a>),
     /// Removes these for good.
@@ -97,6 +106,24 @@ pub enum TokensOperation<'a> {
     Archive(Sweep<'a>),
     /// Removes for good what was archived at least `older_s` seconds ago.
     Prune(Sweep<'a>),
+}
+
+/// The value whose token `tokens.find` returns.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenSearch<'a> {
+    /// One MessagePack value, at most 65,536 bytes.
+    pub value: &'a [u8],
+    /// The context it was tokenized under, 0 to 4,096 bytes.
+    pub context: &'a [u8],
+    /// Name of the data subject it was tokenized for, 1 to 256 bytes.
+    pub subject: Option<&'a str>,
+}
+
+/// Omits the value, and the name of the subject.
+impl std::fmt::Debug for TokenSearch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenSearch").field("subject", &self.subject.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// Which tokens `tokens.list` gives.

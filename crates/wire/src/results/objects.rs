@@ -98,21 +98,84 @@ pub struct SubjectErased {
     pub version: u64,
     /// Number of objects that this request removed.
     pub objects: u64,
-    /// True if no object is left that was sealed under this version or an earlier one. Otherwise repeat the request, or
+    /// Number of tokens that this request removed.
+    #[serde(default)]
+    pub tokens: u64,
+    /// True if no object and no token is left that was sealed under this version or an earlier one. Otherwise repeat the request, or
     /// wait for the next sweep.
     pub done: bool,
     /// The server's generation when it worked.
     pub generation: u64,
 }
 
-/// The result of `subjects.export`: objects of one collection.
+/// A token with its value, which `Debug` omits.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SubjectToken {
+    /// The token.
+    pub token: String,
+    /// Its value, in MessagePack; `None` for a one-way token.
+    pub value: Option<Vec<u8>>,
+    /// When it was made.
+    pub created: u64,
+    /// When it expires or has expired; `None`: never.
+    pub expires: Option<u64>,
+    /// When it was archived.
+    pub archived: Option<u64>,
+    /// Its tags, sorted.
+    pub tags: Vec<String>,
+}
+
+impl fmt::Debug for SubjectToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubjectToken").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+impl SubjectToken {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut map = Map::begin(out);
+        map.text("token", &self.token);
+        if let Some(value) = &self.value {
+            map.key("value");
+            map.out.extend_from_slice(value);
+        }
+        map.number("created", Some(self.created));
+        map.number("expires", self.expires);
+        map.number("archived", self.archived);
+        if !self.tags.is_empty() {
+            map.texts("tags", &self.tags.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    fn read(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
+        let (mut token, mut value, mut created, mut expires, mut archived) = (None, None, None, None, None);
+        let mut tags = Vec::new();
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "token" => token = Some(reader.str_utf8()?.to_owned()),
+                "value" => value = Some(reader.value()?.to_vec()),
+                "created" => created = Some(reader.u64()?),
+                "expires" => expires = Some(reader.u64()?),
+                "archived" => archived = Some(reader.u64()?),
+                "tags" => tags = list(reader)?,
+                _ => reader.skip_value()?,
+            }
+        }
+        let (token, created) = (token.ok_or(MISSING)?, created.ok_or(MISSING)?);
+        Ok(Self { token, value, created, expires, archived, tags })
+    }
+}
+
+/// The result of `subjects.export`: objects or tokens of one collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubjectObjects {
-    /// The collection of the objects; empty if there are none.
+pub struct SubjectExport {
+    /// The collection; empty if there is nothing.
     pub collection: String,
     /// The objects by id, with all their properties.
     pub objects: Vec<Object>,
-    /// Ids of objects that do not open.
+    /// The tokens with their values.
+    pub tokens: Vec<SubjectToken>,
+    /// Ids of objects, and keyed hashes of tokens, that do not open.
     pub unreadable: Vec<String>,
     /// Cursor of the next page, which can be of another collection; `None` at the end.
     pub next: Option<String>,
@@ -122,7 +185,7 @@ pub struct SubjectObjects {
 
 maps!(ObjectsChanged, SubjectFound, SubjectErased);
 
-impl SubjectObjects {
+impl SubjectExport {
     /// Appends it as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut map = Map::begin(out);
@@ -130,6 +193,11 @@ impl SubjectObjects {
         map.key("objects");
         write::array_len(map.out, count(self.objects.len()));
         self.objects.iter().for_each(|object| object.encode(map.out));
+        if !self.tokens.is_empty() {
+            map.key("tokens");
+            write::array_len(map.out, count(self.tokens.len()));
+            self.tokens.iter().for_each(|token| token.encode(map.out));
+        }
         if !self.unreadable.is_empty() {
             map.texts("unreadable", &self.unreadable.iter().map(String::as_str).collect::<Vec<_>>());
         }
@@ -143,7 +211,7 @@ impl SubjectObjects {
     /// [`Malformed`] if a key is missing that is always there, or a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut collection, mut objects, mut unreadable) = (None, None, Vec::new());
+        let (mut collection, mut objects, mut tokens, mut unreadable) = (None, None, Vec::new(), Vec::new());
         let (mut next, mut generation) = (None, None);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -155,6 +223,11 @@ impl SubjectObjects {
                     }
                     objects = Some(found);
                 }
+                "tokens" => {
+                    for _ in 0..reader.array_len()? {
+                        tokens.push(SubjectToken::read(&mut reader)?);
+                    }
+                }
                 "unreadable" => unreadable = list(&mut reader)?,
                 "next" => next = Some(reader.str_utf8()?.to_owned()),
                 "generation" => generation = Some(reader.u64()?),
@@ -163,7 +236,7 @@ impl SubjectObjects {
         }
         at_end(&reader)?;
         let (collection, objects) = (collection.ok_or(MISSING)?, objects.ok_or(MISSING)?);
-        Ok(Self { collection, objects, unreadable, next, generation: generation.ok_or(MISSING)? })
+        Ok(Self { collection, objects, tokens, unreadable, next, generation: generation.ok_or(MISSING)? })
     }
 }
 
@@ -298,11 +371,12 @@ mod tests {
         for (collection, objects, next) in [("", vec![], None), ("people", vec![object()], Some("x".to_owned()))] {
             let unreadable = objects.iter().map(|object: &Object| object.id.clone()).collect();
             let collection = collection.to_owned();
-            let result = SubjectObjects { collection, objects, unreadable, next, generation: 7 };
+            let result =
+                SubjectExport { collection, objects, unreadable, next, generation: 7, ..SubjectExport::default() };
             let mut out = Vec::new();
             result.encode(&mut out);
-            assert_eq!(SubjectObjects::decode(&out), Ok(result));
-            assert!(SubjectObjects::decode(&out[..out.len() - 1]).is_err());
+            assert_eq!(SubjectExport::decode(&out), Ok(result));
+            assert!(SubjectExport::decode(&out[..out.len() - 1]).is_err());
         }
     }
 

@@ -329,11 +329,22 @@ fn results_of_the_methods_on_objects() {
     assert_eq!(column(&table("Subject result", "key"), 0), keys(&bytes));
     assert_eq!(SubjectFound::decode(&bytes), Ok(found));
     let objects =
-        SubjectObjects { unreadable: vec!["0193".into()], next: Some(String::new()), ..SubjectObjects::default() };
+        SubjectExport { unreadable: vec!["0193".into()], next: Some(String::new()), ..SubjectExport::default() };
+    let token = SubjectToken {
+        token: "tok".into(),
+        value: Some(b"\xa14".to_vec()),
+        created: 1,
+        expires: Some(2),
+        archived: Some(3),
+        tags: vec!["a".into()],
+    };
+    let bare = SubjectToken { value: None, expires: None, archived: None, tags: Vec::new(), ..token.clone() };
+    let objects = SubjectExport { tokens: vec![token, bare], ..objects };
     let mut bytes = Vec::new();
     objects.encode(&mut bytes);
-    assert_eq!(column(&table("Subject's objects result", "key"), 0), keys(&bytes));
-    let erased = SubjectErased { id: "0193".into(), objects: 2, ..SubjectErased::default() };
+    assert_eq!(column(&table("Subject export result", "key"), 0), keys(&bytes));
+    assert_eq!(SubjectExport::decode(&bytes), Ok(objects));
+    let erased = SubjectErased { id: "0193".into(), objects: 2, tokens: 3, ..SubjectErased::default() };
     let mut bytes = Vec::new();
     erased.encode(&mut bytes);
     assert_eq!(column(&table("Erasure result", "key"), 0), keys(&bytes));

@@ -366,6 +366,7 @@ proptest! {
         (number, limit) in (prop::option::of(any::<u64>()), prop::option::of(1..=1_000_u32)),
         tokens in vec(".{1,40}", 1..9),
         (after, tag) in (prop::option::of(".{0,30}"), prop::option::of("[!-~]{1,64}")),
+        subject in prop::option::of(".{1,40}"),
         flag in any::<bool>(),
     ) {
         let sent = Tokenize {
@@ -377,6 +378,7 @@ proptest! {
                 tags: tags.iter().map(String::as_str).collect(),
                 expires_s,
                 idempotency_key: key.as_deref(),
+                subject: subject.as_deref(),
             },
             ..Tokenize::new("a", &payload)
         };
@@ -401,7 +403,7 @@ proptest! {
             TokensOperation::Prune(sweep),
         ];
         if payload.len() <= VALUE_BYTES_MAX {
-            asks.push(TokensOperation::Find { value: &payload, context: &context });
+            asks.push(TokensOperation::Find(TokenSearch { value: &payload, context: &context, subject: subject.as_deref() }));
         }
         for ask in asks {
             let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), traceparent: tag.as_deref(), ..TokenMap::new("a", "people") };

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Stdout, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_client::{Object, ObjectVersion};
+use sealwire_client::{Object, ObjectVersion, SubjectToken};
 use sealwire_msgpack::{Token, TokenReader};
 use sealwire_payload::{WalkLimits, json};
 
@@ -64,6 +64,23 @@ impl ObjectPrinter {
         }
         Ok(())
     }
+}
+
+/// Returns a token with its value as one line of JSON.
+pub(in crate::commands) fn token_line(token: &SubjectToken) -> Result<String, Failure> {
+    let mut line = format!("{{\"token\":{}", serde_json::to_string(&token.token)?);
+    if let Some(value) = &token.value {
+        line.push_str(&format!(",\"value\":{}", value_json("value", value)?));
+    }
+    let numbers = [("created", Some(token.created)), ("expires", token.expires), ("archived", token.archived)];
+    for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+        line.push_str(&format!(",\"{name}\":{number}"));
+    }
+    if !token.tags.is_empty() {
+        line.push_str(&format!(",\"tags\":{}", serde_json::to_string(&token.tags)?));
+    }
+    line.push('}');
+    Ok(line)
 }
 
 /// Returns an object as one line of JSON.

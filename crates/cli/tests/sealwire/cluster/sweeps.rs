@@ -37,7 +37,8 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     let client = cluster.client(&all);
     let tokenize = async |collection, rows: u64| {
         let payload = to_payload(&(0..rows).collect::<Vec<_>>()).unwrap();
-        let minting = TokenizeOptions { collection, tags: vec![], expires_s: None, idempotency_key: None };
+        let minting =
+            TokenizeOptions { collection, tags: vec![], expires_s: None, idempotency_key: None, subject: None };
         client.tokenize(Tokenize { writing: minting, ..Tokenize::new(APP, &payload) }).await.unwrap().payload
     };
     for _ in 0..ROWS / 500 {

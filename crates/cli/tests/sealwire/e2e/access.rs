@@ -16,7 +16,7 @@ use sealwire_client::control::{
 use sealwire_client::{
     AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask,
     MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap,
-    Tokenize, TokenizeOptions,
+    TokenSearch, Tokenize, TokenizeOptions,
 };
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
@@ -125,7 +125,7 @@ fn message(operation: Operation) -> Vec<u8> {
             return out;
         }
         Operation::TokensGet => tokens(TokensOperation::Get(vec!["tok"])),
-        Operation::TokensFind => tokens(TokensOperation::Find { value: nil, context: b"" }),
+        Operation::TokensFind => tokens(TokensOperation::Find(TokenSearch { value: nil, context: b"", subject: None })),
         Operation::TokensList => tokens(TokensOperation::List(Listing::default())),
         Operation::TokensDelete => tokens(TokensOperation::Delete(vec!["tok"])),
         Operation::TokensExpire => tokens(TokensOperation::Expire { tokens: vec!["tok"], expires_s: None }),

@@ -136,7 +136,13 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         relay.inspect(Inspect { envelope: Envelope::Text(&first[0]) }).await.unwrap();
         assert_eq!(code(relay.inspect(Inspect { envelope: Envelope::Text(CANARY) }).await), ErrorCode::BadRequest);
 
-        let minting = TokenizeOptions { collection: "people", tags: vec![], expires_s: None, idempotency_key: None };
+        let minting = TokenizeOptions {
+            collection: "people",
+            tags: vec![],
+            expires_s: None,
+            idempotency_key: None,
+            subject: None,
+        };
         let tokenize = || Tokenize { writing: minting.clone(), ..Tokenize::new(APP, &payload) };
         let tokens = relay.tokenize(Tokenize { min_generation: Some(made.generation), ..tokenize() }).await.unwrap();
         let names: Vec<String> = strings(&tokens.payload);

@@ -6,6 +6,7 @@ mod memory;
 mod queries;
 mod schema;
 mod subjects;
+mod tokens;
 
 use std::sync::Arc;
 

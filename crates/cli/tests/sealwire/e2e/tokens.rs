@@ -16,7 +16,7 @@ use sealwire_testkit::Postgres;
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::{
     Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep, TokenLookupScope,
-    TokenMap, Tokenize, TokenizeOptions, TokensCall, TokensOperation, request,
+    TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall, TokensOperation, request,
 };
 use tokio::time::sleep;
 
@@ -278,7 +278,14 @@ fn contexts_bind_values_and_scopes_tokens() {
                 assert_eq!(code(client.detokenize(look(wrong)).await), ErrorCode::NotFound);
             }
             let find = async |scope: Scope, value: &[u8], context: &[u8]| {
-                client.tokens_find(TokenMap::new(APP, scope.name()), value, context).await.unwrap().token
+                client
+                    .tokens_find(
+                        TokenMap::new(APP, scope.name()),
+                        TokenSearch { value: value, context: context, subject: None },
+                    )
+                    .await
+                    .unwrap()
+                    .token
             };
             assert_eq!(find(Scope::Context, b"\xa1a", b"row 1").await, Some(strings(&one).remove(0)));
             assert_eq!(find(Scope::Context, b"\xa1a", b"row 3").await, None);
@@ -347,7 +354,14 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             let reported =
                 client.detokenize(Detokenize { on_error: OnError::Report, ..to_values("deterministic", &few) });
             assert_eq!(errors(&reported.await.unwrap()), [("$[0]", ErrorCode::NotFound)]);
-            assert_eq!(client.tokens_find(map, b"\xa9value 1 0", b"").await.unwrap().token, None);
+            assert_eq!(
+                client
+                    .tokens_find(map, TokenSearch { value: b"\xa9value 1 0", context: b"", subject: None })
+                    .await
+                    .unwrap()
+                    .token,
+                None
+            );
             let again = strings(&tokenize(&client, "deterministic", &payload).await);
             assert!(again[0] != tokens[0] && again[10] == tokens[10]);
             // All ten are archived: one when its value got another token and the others by a sweep, or all ten at once.
@@ -417,7 +431,10 @@ fn what_a_call_names_must_be_there_and_its_own() {
             let newer = Tokenize { min_generation: Some(u64::MAX), ..to_tokens("random", &payload) };
             assert_eq!(code(client.tokenize(newer).await), ErrorCode::Conflict);
             let map = TokenMap::new(APP, "random");
-            assert_eq!(code(client.tokens_find(map, b"\xa1a", b"").await), ErrorCode::BadRequest);
+            assert_eq!(
+                code(client.tokens_find(map, TokenSearch { value: b"\xa1a", context: b"", subject: None }).await),
+                ErrorCode::BadRequest
+            );
             let listing = Listing { after: Some("elsewhere"), ..Listing::default() };
             assert_eq!(code(client.tokens_list(map, listing).await), ErrorCode::BadRequest);
             assert_eq!(code(client.tokens_get(TokenMap::new(APP, "none"), &["a"]).await), not_found);
@@ -604,7 +621,7 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
             rpc_error(client.tokenize(to_tokens("deterministic", &payload)).await),
             rpc_error(client.detokenize(to_values("deterministic", &tokens)).await),
             rpc_error(client.tokens_get(map, &[&strings(&tokens)[0]]).await),
-            rpc_error(client.tokens_find(map, b"\xa1a", b"").await),
+            rpc_error(client.tokens_find(map, TokenSearch { value: b"\xa1a", context: b"", subject: None }).await),
             rpc_error(client.tokens_list(map, Listing::default()).await),
             rpc_error(client.tokens_delete(map, &[&strings(&tokens)[0]]).await),
             rpc_error(client.tokens_archive(map, Sweep::default()).await),

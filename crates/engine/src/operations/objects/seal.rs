@@ -6,8 +6,9 @@ use bytes::Bytes;
 use sealwire_crypto::{CannotOpen, KeyVersion, OpenedSchedules};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::OBJECT_BYTES_MAX;
-use sealwire_objects::{ObjectBinding, OpenedObject, Property, SubjectKey, Values, key_of, open, seal};
+use sealwire_objects::{ObjectBinding, OpenedObject, Property, Values, key_of, open, seal};
 use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
+use sealwire_token::SubjectKey;
 use sealwire_wire::{ErrorCode, ItemError};
 
 use super::payload::{Assignments, bad, place};

@@ -11,12 +11,11 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
-use sealwire_objects::{SubjectKey, Values};
+use sealwire_objects::Values;
 use sealwire_store::{
-    ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SUBJECTS_COLLECTION, SubjectClaim,
-    SubjectId,
+    ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim, SubjectId,
 };
-use sealwire_token::TokenKeys;
+use sealwire_token::SubjectKey;
 use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
 
 use super::payload::{ERRORS_MAX, ObjectChange, ValueReader, bad, change, items, place};
@@ -24,7 +23,7 @@ use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of
 use super::{ObjectsRun, no_object};
 use crate::frame_text::FrameText;
 use crate::objects::{id_text, new_id};
-use crate::subjects::{ReadableRow, StoredSubject, claims_of, key_row};
+use crate::subjects::{ReadableRow, claim, claims_of};
 
 /// Attempts to update objects that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
@@ -95,7 +94,7 @@ impl ObjectsRun<'_> {
                 Ok(())
             }
             ObjectsWritten::Conflicts(conflicts) => Err(self.conflicts(&conflicts)),
-            ObjectsWritten::SubjectsChanged => Err(subjects_changed()),
+            ObjectsWritten::SubjectsChanged => Err(CallFailure::SubjectsChanged),
         }
     }
 
@@ -150,7 +149,7 @@ impl ObjectsRun<'_> {
             ObjectsChanged { objects: changed, generation: self.located.generation }.encode(out);
             return Ok(());
         }
-        Err(subjects_changed())
+        Err(CallFailure::SubjectsChanged)
     }
 
     /// Seals the objects of an `objects.add`.
@@ -259,7 +258,7 @@ impl ObjectsRun<'_> {
             let changed = rows.iter().map(|row| version_of(row.id, row.version)).collect();
             let Some(claims) = claims_of(&rows) else {
                 if tries >= TRIES_MAX {
-                    return Err(subjects_changed());
+                    return Err(CallFailure::SubjectsChanged);
                 }
                 self.objects.resize(self.admission, before)?;
                 continue;
@@ -279,7 +278,7 @@ impl ObjectsRun<'_> {
                     }
                     self.objects.resize(self.admission, before)?;
                 }
-                ObjectsWritten::SubjectsChanged if tries >= TRIES_MAX => return Err(subjects_changed()),
+                ObjectsWritten::SubjectsChanged if tries >= TRIES_MAX => return Err(CallFailure::SubjectsChanged),
                 ObjectsWritten::SubjectsChanged => self.objects.resize(self.admission, before)?,
             }
         }
@@ -338,34 +337,11 @@ impl ObjectsRun<'_> {
     }
 }
 
-fn subjects_changed() -> CallFailure {
-    let message = "the data subjects of the request were erased meanwhile; repeat the request".into();
-    CallFailure::Items { errors: vec![ItemError { path: "$".to_owned(), code: ErrorCode::Conflict, message }] }
-}
-
 /// The keys of the subjects that a request names, and the claims with which the store checks that they are current.
 #[derive(Default)]
 struct ClaimedSubjects {
     keys: Arc<HashMap<SubjectId, Arc<SubjectKey>>>,
     claims: Vec<SubjectClaim>,
-}
-
-/// Opens the key of a subject, or creates one.
-fn claim(
-    keys: &TokenKeys,
-    id: SubjectId,
-    stored: Option<&StoredSubject>,
-    time: u64,
-) -> Result<(SubjectClaim, SubjectKey), CallFailure> {
-    if let Some(stored) = stored.filter(|stored| stored.has_key()) {
-        // Under a disabled version of the token key, or altered.
-        let key = stored.open(keys).map_err(|_| CallFailure::NoKey)?;
-        return Ok((SubjectClaim::Current { id, version: stored.version }, key));
-    }
-    let version = stored.map_or(0, |stored| stored.version) + 1;
-    let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
-    let (key, sealed) = generated.map_err(|_| CallFailure::NoKey)?;
-    Ok((SubjectClaim::New(key_row(id, version, time, sealed)), key))
 }
 
 /// An object that a request adds: its id, and with an idempotency key the hash of its values.

@@ -46,7 +46,7 @@ async fn everybody_gets_the_same_row(store: &Arc<dyn TokenStore>, map: MapId) {
     assert_eq!(winners.len() as u128, PRINTS);
     for (print, ids) in winners {
         let found = store.find(20, &[(map, print.expect("asked with one"))]).await.unwrap();
-        assert_eq!(found[0].as_ref().map(|row| BTreeSet::from([row.id])), Some(ids));
+        assert_eq!(found[0].as_ref().map(|found| BTreeSet::from([found.row.id])), Some(ids));
     }
 }
 

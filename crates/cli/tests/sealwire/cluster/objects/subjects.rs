@@ -1,5 +1,5 @@
-//! Erasure of data subjects on two engines, while clients add and read objects of the same subjects, and while engines are
-//! killed.
+//! Erasure of data subjects on two engines, while clients add and read objects and tokens of the same subjects, and while
+//! engines are killed.
 //!
 //! `SEALWIRE_SUBJECTS` sets the number of subjects that the store has besides; the default is 2,000, and 100,000 is the long
 //! form. `SEALWIRE_KILL_ROUNDS` sets the number of kills; the default is 10, and 100 is the long form.
@@ -9,21 +9,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::PropertySpec;
-use sealwire_client::{AddObjects, Client, Error, ErrorCode, PropertyDisclosure, SubjectName, SubjectTarget, TokenMap};
+use sealwire_client::control::{Kind, PropertySpec, TokenFormat};
+use sealwire_client::{
+    AddObjects, Client, Detokenize, Error, ErrorCode, OnError, PropertyDisclosure, SubjectName, SubjectTarget,
+    TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
+};
 use sealwire_testkit::Postgres;
 
 use super::{AGREE, create, create_app, doc, in_time, list};
 use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
 
 const COLLECTION: &str = "people";
+const TOKENS: &str = "cards";
 const WRITERS: u64 = 6;
 /// Subjects that are erased again and again, while objects are added about them.
 const HOT: u64 = 4;
 
-/// An acknowledged addition of an object.
+/// An acknowledged addition of an object or a token.
 struct Added {
+    /// The id of the object, or the token.
     id: String,
+    is_token: bool,
     subject: u64,
     begun: Instant,
     acknowledged: Instant,
@@ -67,12 +73,15 @@ fn an_erased_subject_is_gone_on_both_engines_under_load() {
             load.goes_on().await;
             let (subject, begun) = (round % HOT, Instant::now());
             let erased = load.erase(subject, round as usize % 2).await;
-            // Objects that were acknowledged before are gone on both engines.
-            let before: Vec<String> = load.before(subject, erased).await;
-            let ids: Vec<&str> = before.iter().map(String::as_str).collect();
+            // What was acknowledged before is gone on both engines.
+            let before = [false, true].map(|is_token| load.before(subject, is_token, erased));
+            let [ids, tokens] = before.each_ref().map(|ids| ids.iter().map(String::as_str).collect::<Vec<_>>());
             for (client, ids) in load.clients.iter().flat_map(|client| ids.chunks(500).map(move |ids| (client, ids))) {
                 let found = in_time(client.objects_get(map(), ids, PropertyDisclosure::default())).await.unwrap();
                 assert!(found.objects.iter().all(Option::is_none), "an engine opens an object of an erased subject");
+            }
+            for client in &load.clients {
+                assert!(there(client, &tokens).await.is_empty(), "an engine finds a token of an erased subject");
             }
             slowest = slowest.max(begun.elapsed());
         }
@@ -141,8 +150,19 @@ async fn start(cluster: &Cluster<'_>) -> [EngineProcess; 2] {
         PropertySpec { unique: true, ..PropertySpec::new("seat", "string") },
     ];
     create(&operator, COLLECTION, properties).await;
+    cluster.collection(&engines[0], TOKENS, Kind::Deterministic, TokenFormat::Opaque).await;
     cluster.agree(&engines.each_ref()).await;
     engines
+}
+
+/// Returns those of the tokens that an engine finds.
+async fn there(client: &Client, tokens: &[&str]) -> BTreeSet<String> {
+    let mut there = BTreeSet::new();
+    for tokens in tokens.chunks(1_000) {
+        let found = in_time(client.tokens_get(TokenMap::new(APP, TOKENS), tokens)).await.unwrap();
+        there.extend(found.tokens.into_iter().flatten().map(|token| token.token));
+    }
+    there
 }
 
 impl Load {
@@ -178,7 +198,10 @@ impl Load {
                     if load.stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    load.add(writer, n).await;
+                    match n % 2 {
+                        0 => load.add(writer, n).await,
+                        _ => load.tokenize(writer, n).await,
+                    }
                 }
             });
         }
@@ -200,7 +223,27 @@ impl Load {
             let seat = |object: &sealwire_client::Object| super::text(&object.properties[1].1);
             assert!(read.objects[0].as_ref().is_none_or(|object| seat(object) == format!("\"hot {writer}-{n}\"")));
         }
-        self.added.lock().unwrap().push(Added { id, subject, begun, acknowledged: Instant::now() });
+        self.added.lock().unwrap().push(Added { id, is_token: false, subject, begun, acknowledged: Instant::now() });
+    }
+
+    /// Replaces a value about a hot subject by a token, and reads it.
+    async fn tokenize(&self, writer: u64, n: u64) {
+        let (subject, client) = ((writer + n / 2) % HOT, &self.clients[(writer % 2) as usize]);
+        let (value, subject_name) = (doc(&format!("\"card {writer}-{n}\"")), name(subject));
+        let writing =
+            TokenizeOptions { collection: TOKENS, subject: Some(&subject_name), ..TokenizeOptions::default() };
+        let begun = Instant::now();
+        let made = in_time(client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &value) })).await;
+        let Some(made) = self.result(made).await else { return };
+        let acknowledged = Instant::now();
+        let writing = TokenLookupScope { collection: TOKENS };
+        let call = Detokenize { writing, on_error: OnError::Report, ..Detokenize::new(APP, &made.payload) };
+        if let Some(read) = self.result(in_time(client.detokenize(call)).await).await {
+            // An erasure may have come between.
+            assert!(read.payload == value || read.payload == made.payload, "another value");
+        }
+        let id = super::text(&made.payload).trim_matches('"').to_owned();
+        self.added.lock().unwrap().push(Added { id, is_token: true, subject, begun, acknowledged });
     }
 
     /// Erases a subject. Repeats the request until it has a response and no object is left. Returns when it began.
@@ -222,10 +265,11 @@ impl Load {
         }
     }
 
-    /// Returns the objects of a subject that were acknowledged before a time.
-    async fn before(&self, subject: u64, time: Instant) -> Vec<String> {
+    /// Returns the objects or tokens of a subject that were acknowledged before a time.
+    fn before(&self, subject: u64, is_token: bool, time: Instant) -> Vec<String> {
         let added = self.added.lock().unwrap();
-        let before = added.iter().filter(|added| added.subject == subject && added.acknowledged < time);
+        let is_before = |added: &&Added| added.is_token == is_token && added.acknowledged < time;
+        let before = added.iter().filter(|added| added.subject == subject).filter(is_before);
         before.map(|added| added.id.clone()).collect()
     }
 
@@ -250,26 +294,45 @@ impl Load {
         None
     }
 
-    /// Verifies through both engines that exactly those objects are there that no erasure took.
+    /// Verifies through both engines that exactly those objects and tokens are there that no erasure took.
     async fn verify(&self, cluster: &Cluster<'_>, kept: &BTreeSet<String>) {
         let mut erasures: HashMap<u64, Vec<(Instant, Instant)>> = HashMap::new();
         for Erased { subject, begun, answered } in &*self.erased.lock().unwrap() {
             erasures.entry(*subject).or_default().push((*begun, *answered));
         }
         for client in &self.clients {
-            let there: BTreeSet<String> = list(client, map()).await.into_iter().map(|object| object.id).collect();
+            let mut there: BTreeSet<String> = list(client, map()).await.into_iter().map(|object| object.id).collect();
             assert!(kept.is_subset(&there), "an object of another subject is gone");
             let rows = cluster.database.sql("SELECT count(*) FROM sealwire.objects WHERE collection = 1").unwrap();
             assert_eq!(rows, there.len().to_string(), "rows are left that nobody sees");
-            for Added { id, subject, begun, acknowledged } in &*self.added.lock().unwrap() {
+            let added = std::mem::take(&mut *self.added.lock().unwrap());
+            let made: Vec<&str> = added.iter().filter(|added| added.is_token).map(|added| &*added.id).collect();
+            let tokens = self::there(client, &made).await;
+            let rows = cluster.database.sql("SELECT count(*) FROM sealwire.tokens").unwrap();
+            // A request whose response was lost made a token, too.
+            assert!(rows.parse::<usize>().unwrap() >= tokens.len());
+            there.extend(tokens);
+            for Added { id, subject, begun, acknowledged, .. } in &added {
                 let of_subject = erasures.get(subject).map_or(&[][..], Vec::as_slice);
                 if of_subject.iter().any(|(erased, _)| erased > acknowledged) {
-                    assert!(!there.contains(id), "an object outlived the erasure of its subject");
+                    assert!(!there.contains(id), "an object or token outlived the erasure of its subject");
                 } else if of_subject.iter().all(|(_, answered)| answered < begun) {
-                    assert!(there.contains(id), "an acknowledged object is lost");
+                    assert!(there.contains(id), "an acknowledged object or token is lost");
                 }
             }
+            *self.added.lock().unwrap() = added;
         }
+        self.verify_token_rows(cluster).await;
         assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
+    }
+
+    /// Verifies that every row of a token is under the present key of its subject.
+    async fn verify_token_rows(&self, cluster: &Cluster<'_>) {
+        let outdated = cluster.database.sql(
+            "SELECT count(*) FROM sealwire.tokens t WHERE NOT EXISTS (SELECT 1 FROM sealwire.objects k
+                WHERE k.app = t.app AND k.collection = 2147483647 AND k.id = t.subject
+                    AND int8send(k.version) = substring(t.sealed FROM 6 FOR 8))",
+        );
+        assert_eq!(outdated.unwrap(), "0", "a row of an erased key is left");
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use sealwire_store::{
-    Filter, Fingerprint, Group, MapId, Page, Reseal, Row, StoreError, Sweep, TokenId, TokenStore, Written,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, StoreError, SubjectId, Sweep, TokenId, TokenStore,
+    Written,
 };
 use tokio::sync::watch;
 
@@ -63,12 +64,12 @@ impl TokenStore for Balky {
         }
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.ready().await?;
         self.store.get(now, keys).await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.ready().await?;
         self.store.find(now, keys).await
     }
@@ -157,6 +158,27 @@ impl TokenStore for Balky {
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         self.store.reseal(map, rows).await
+    }
+
+    async fn subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.store.subject_rows(app, subject, after, limit).await
+    }
+
+    async fn erase_subject_rows(
+        &self,
+        app: u32,
+        subject: SubjectId,
+        version: u64,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
+        self.store.erase_subject_rows(app, subject, version, after, limit).await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {

@@ -1,5 +1,5 @@
-//! The keys of data subjects. An object that names a subject is sealed under the subject's key too, so that the object is
-//! unreadable once that key is removed.
+//! The keys of data subjects. An object or a token's row that names a subject is sealed under the subject's key too, so that
+//! it is unreadable once that key is removed.
 //!
 //! A subject key is 32 random bytes, used with AES-256-GCM-SIV (RFC 8452) under random nonces. It rests as a row of the token
 //! format (`proto/token.md`), sealed under the newest version of the app's token key, in a collection that no tokens use.
@@ -8,11 +8,12 @@ use std::fmt;
 
 use sealwire_crypto::aead::{AeadKey, KEY_BYTES, NONCE_BYTES, TAG_BYTES};
 use sealwire_crypto::{CannotOpen, Datatype, Error};
-use sealwire_token::{NewToken, RowBuffer, TokenKeys};
 use zeroize::Zeroizing;
 
+use super::{NewToken, RowBuffer, TokenKeys};
+
 /// Bytes that sealing under a subject key adds.
-pub(crate) const SUBJECT_SEAL_BYTES: usize = NONCE_BYTES + TAG_BYTES;
+pub const SUBJECT_SEAL_BYTES: usize = NONCE_BYTES + TAG_BYTES;
 /// The context of sealed subject keys, as of token rows.
 const CONTEXT: &[u8] = b"sealwire/object/subject/1";
 
@@ -36,6 +37,7 @@ impl SubjectKey {
             id: &id,
             context: &keys.context(CONTEXT),
             fingerprint: None,
+            subject: None,
             token: &version.to_string(),
             value: Some((Datatype::Binary, &bytes[..])),
         };
@@ -55,7 +57,7 @@ impl SubjectKey {
         sealed: &[u8],
     ) -> Result<Self, CannotOpen> {
         let mut buffer = RowBuffer::default();
-        let opened = keys.open(collection, &id, sealed, &mut buffer)?;
+        let opened = keys.open(collection, &id, None, sealed, &mut buffer)?;
         let value = opened.value(&keys.context(CONTEXT))?;
         let Some((Datatype::Binary, bytes)) = value.filter(|_| opened.token() == version.to_string()) else {
             return Err(CannotOpen);
@@ -76,18 +78,25 @@ impl SubjectKey {
         self.version
     }
 
-    /// Seals `content` in place: `nonce 12 | ciphertext | tag 16`.
-    pub(crate) fn seal(&self, context: &[u8], content: &mut Vec<u8>) -> Result<(), Error> {
+    /// Seals the bytes of `content` behind `from` in place: `nonce 12 | ciphertext | tag 16`. The caller reserves
+    /// [`SUBJECT_SEAL_BYTES`] more, because growing would leave an unwiped copy.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn seal(&self, context: &[u8], content: &mut Vec<u8>, from: usize) -> Result<(), Error> {
         let nonce: [u8; NONCE_BYTES] = random()?;
-        let from = content.len();
-        content.resize(from + NONCE_BYTES, 0);
-        content.copy_within(..from, NONCE_BYTES);
-        content[..NONCE_BYTES].copy_from_slice(&nonce);
-        self.key.seal(nonce, context, content, NONCE_BYTES)
+        let end = content.len();
+        content.resize(end + NONCE_BYTES, 0);
+        content.copy_within(from..end, from + NONCE_BYTES);
+        content[from..from + NONCE_BYTES].copy_from_slice(&nonce);
+        self.key.seal(nonce, context, content, from + NONCE_BYTES)
     }
 
     /// Opens what [`SubjectKey::seal`] made, in place.
-    pub(crate) fn open_content<'a>(&self, context: &[u8], sealed: &'a mut [u8]) -> Result<&'a [u8], CannotOpen> {
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub fn open_content<'a>(&self, context: &[u8], sealed: &'a mut [u8]) -> Result<&'a [u8], CannotOpen> {
         let (nonce, sealed) = sealed.split_first_chunk_mut::<NONCE_BYTES>().ok_or(CannotOpen)?;
         self.key.open(*nonce, context, sealed).map(|content| &*content)
     }
