@@ -279,10 +279,7 @@ fn contexts_bind_values_and_scopes_tokens() {
             }
             let find = async |scope: Scope, value: &[u8], context: &[u8]| {
                 client
-                    .tokens_find(
-                        TokenMap::new(APP, scope.name()),
-                        TokenSearch { value: value, context: context, subject: None },
-                    )
+                    .tokens_find(TokenMap::new(APP, scope.name()), TokenSearch { value, context, subject: None })
                     .await
                     .unwrap()
                     .token
