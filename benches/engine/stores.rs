@@ -31,7 +31,8 @@ Stores beside each other through the API: tokens written and read over mutual TL
     --out FOLDER   Where stores.md and stores.json go; target/stores by default.
     --help         This.
 
-Kinds: random tokens; deterministic tokens of new and of known values; detokenize; tokens.find. Every response is checked.
+Kinds: random tokens; deterministic tokens of new and of known values; detokenize; tokens.find; new values and detokenize
+again for tokens that name one of 1,000 persons. Every response is checked.
 Engines have roles and an audit record of every request. The engine has no state in memory that keeps tokens, so
 `memory` is not compared here. Clients, engines and database share the machine. Leave it alone meanwhile.
 ";

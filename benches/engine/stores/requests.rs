@@ -17,6 +17,9 @@ use super::place::{DETERMINISTIC, RANDOM, failed};
 /// reads visit each value once if the prime does not divide their count.
 const STEP: usize = 7_919;
 
+/// Number of persons about whom values are.
+const PERSONS: usize = 1_000;
+
 /// A kind of request, in the order in which a round sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -25,10 +28,20 @@ pub(crate) enum Kind {
     Known,
     Detokenize,
     Find,
+    NewOfPerson,
+    DetokenizeOfPerson,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [Self::Random, Self::New, Self::Known, Self::Detokenize, Self::Find];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Random,
+        Self::New,
+        Self::Known,
+        Self::Detokenize,
+        Self::Find,
+        Self::NewOfPerson,
+        Self::DetokenizeOfPerson,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -37,6 +50,8 @@ impl Kind {
             Self::Known => "tokenize, deterministic, known value",
             Self::Detokenize => "detokenize",
             Self::Find => "tokens.find",
+            Self::NewOfPerson => "tokenize, deterministic, new value of a person",
+            Self::DetokenizeOfPerson => "detokenize, token of a person",
         }
     }
 }
@@ -61,7 +76,7 @@ pub(crate) async fn round(client: &Client, number: usize, count: usize, clients:
         };
         let (result, answers) = closed_loop(client, kind, count, clients, send).await?;
         measured.push(result);
-        if kind == Kind::New {
+        if matches!(kind, Kind::New | Kind::NewOfPerson) {
             tokens = Arc::new(answers);
         }
     }
@@ -80,7 +95,11 @@ where
     S: Fn(Client, usize) -> A + Clone + Send + 'static,
     A: Future<Output = io::Result<Vec<u8>>> + Send + 'static,
 {
-    let step = if matches!(kind, Kind::Random | Kind::New) || count.is_multiple_of(STEP) { 1 } else { STEP };
+    let step = if matches!(kind, Kind::Random | Kind::New | Kind::NewOfPerson) || count.is_multiple_of(STEP) {
+        1
+    } else {
+        STEP
+    };
     let next = Arc::new(AtomicUsize::new(0));
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
@@ -138,13 +157,15 @@ pub(crate) async fn send(
     let token = token.unwrap_or_default();
     let collection = if kind == Kind::Random { RANDOM } else { DETERMINISTIC };
     let (answer, is_right) = match kind {
-        Kind::Random | Kind::New | Kind::Known => {
-            let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
+        Kind::Random | Kind::New | Kind::Known | Kind::NewOfPerson => {
+            let person = format!("person {}", at % PERSONS);
+            let subject = (kind == Kind::NewOfPerson).then_some(&*person);
+            let writing = TokenizeOptions { collection, subject, ..TokenizeOptions::default() };
             let answer = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &plain) }).await.map_err(failed)?;
             let is_right = answer.payload != plain && (kind != Kind::Known || answer.payload == token);
             (answer.payload.to_vec(), is_right)
         }
-        Kind::Detokenize => {
+        Kind::Detokenize | Kind::DetokenizeOfPerson => {
             let writing = TokenLookupScope { collection };
             let answer =
                 client.detokenize(Detokenize { writing, ..Detokenize::new(APP, token) }).await.map_err(failed)?;

@@ -13,7 +13,7 @@ mod views;
 
 pub use apps::{apps, change_app, change_collection, collections, export};
 pub use bootstrap::first_start;
-pub use keys::{KeyJobs, census};
+pub use keys::{KeyPermits, census};
 pub use refusal::of as refused;
 pub use rewrap::rewrap;
 pub use roles::{change_principal, change_role, check, principals, roles};

@@ -266,7 +266,7 @@ pub(crate) fn unfinished_version(row: &ObjectRow) -> u64 {
 }
 
 /// One step of the removal of a subject's objects.
-pub(crate) struct RemovalStep {
+pub(crate) struct ErasureStep {
     /// By map. Removing an object that has changed in between changes nothing.
     pub(crate) groups: Vec<ObjectGroup>,
     /// Cursor of the next page; `None` at the end.
@@ -277,14 +277,14 @@ pub(crate) struct RemovalStep {
 ///
 /// # Errors
 /// Any error of the store.
-pub(crate) async fn removal_step(
+pub(crate) async fn erasure_step(
     store: &dyn ObjectStore,
     generation: u64,
     (app, id): (u32, SubjectId),
     version: u64,
     after: Option<(MapId, ObjectId)>,
     limit: usize,
-) -> Result<RemovalStep, sealwire_store::StoreError> {
+) -> Result<ErasureStep, sealwire_store::StoreError> {
     let page = store.subject_objects(generation, app, id, after, limit).await?;
     let next = page.last().map(|(map, row)| (*map, row.id));
     let mut by_map: BTreeMap<MapId, Vec<ObjectWrite>> = BTreeMap::new();
@@ -294,7 +294,7 @@ pub(crate) async fn removal_step(
         by_map.entry(map).or_default().push(ObjectWrite::Erase { id: row.id, sealed: row.sealed });
     }
     let group = |(map, writes)| ObjectGroup { view: MapView { map, generation }, writes, subjects: Vec::new() };
-    Ok(RemovalStep { groups: by_map.into_iter().map(group).collect(), next })
+    Ok(ErasureStep { groups: by_map.into_iter().map(group).collect(), next })
 }
 
 #[cfg(test)]

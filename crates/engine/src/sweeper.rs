@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apps::jittered;
-use crate::subjects::{removal_step, unfinished_version};
+use crate::subjects::{erasure_step, unfinished_version};
 use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
 
 /// Name of the lease.
@@ -258,7 +258,7 @@ impl<L: Ledger> Sweeper<L> {
                 *checked = Instant::now();
             }
             let begun = Instant::now();
-            let step = removal_step(store, states.generation(), subject, version, after, self.page_rows()).await?;
+            let step = erasure_step(store, states.generation(), subject, version, after, self.page_rows()).await?;
             let count = step.groups.iter().map(|group| group.writes.len() as u64).sum::<u64>();
             for result in store.write_objects((self.clock)(), step.groups).await {
                 result?;

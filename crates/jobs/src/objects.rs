@@ -89,6 +89,9 @@ impl Objects {
         rows: Vec<Reseal<ObjectId>>,
         deadline: Instant,
     ) -> Result<Vec<bool>, CallFailure> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
         let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
         let _permit = permit.map_err(CallFailure::StoreBehind)?;

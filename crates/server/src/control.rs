@@ -145,7 +145,7 @@ pub(crate) struct ControlService {
     /// A permit for each call at once.
     calls: Arc<Semaphore>,
     /// State of the operations on the rows of key versions.
-    keys: control::KeyJobs,
+    keys: control::KeyPermits,
     /// A permit for each caller at once that is not listed.
     strangers: Semaphore,
     /// Says who they are, once in a while.
@@ -157,7 +157,7 @@ impl ControlService {
     pub(crate) fn new(engine: Arc<Engine>, root: RootAdmin, access: &Access, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
         let administrators = (access.mode != AccessMode::Off).then(|| access.administrators.clone());
-        let (keys, stranger) = (control::KeyJobs::default(), LogThrottle::default());
+        let (keys, stranger) = (control::KeyPermits::default(), LogThrottle::default());
         Self { engine, root, administrators, callers, calls, keys, strangers, stranger }
     }
 

@@ -30,19 +30,19 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// State that the operations on the rows of key versions share.
 #[derive(Debug)]
-pub struct KeyJobs {
+pub struct KeyPermits {
     /// Fences that this engine raised: the generation, and when it was reached.
     fences: Mutex<HashMap<MapId, (u64, Instant)>>,
     pub(super) rewraps: Semaphore,
 }
 
-impl Default for KeyJobs {
+impl Default for KeyPermits {
     fn default() -> Self {
         Self { fences: Mutex::default(), rewraps: Semaphore::new(REWRAPS_MAX) }
     }
 }
 
-impl KeyJobs {
+impl KeyPermits {
     /// Returns when this engine raised the fence of a map to a generation.
     fn raised(&self, map: MapId, generation: u64) -> Option<Instant> {
         let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +122,7 @@ impl RowCursor {
 ///
 /// # Errors
 /// The error response: no such app, a conflict that passes, or an error of a store.
-pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> Result<Census, RpcError> {
+pub async fn census(engine: &Engine, permits: &KeyPermits, call: &CensusCall<'_>) -> Result<Census, RpcError> {
     check_stores(engine)?;
     let control = engine.apps.control();
     engine.apps.refresh().await.map_err(of)?;
@@ -133,7 +133,7 @@ pub async fn census(engine: &Engine, jobs: &KeyJobs, call: &CensusCall<'_>) -> R
         Some(text) => RowCursor::parse(text)?,
         None => {
             if call.prove {
-                prove(engine, jobs, summary.number, call.app, generation).await?;
+                prove(engine, permits, summary.number, call.app, generation).await?;
             }
             RowCursor::first(call.prove)
         }
@@ -191,7 +191,7 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
 }
 
 /// Fails while an engine could still write objects, or a live engine tokens, by a state before `generation`.
-async fn prove(engine: &Engine, jobs: &KeyJobs, app: u32, name: &str, generation: u64) -> Result<(), RpcError> {
+async fn prove(engine: &Engine, permits: &KeyPermits, app: u32, name: &str, generation: u64) -> Result<(), RpcError> {
     let instances = engine.apps.control().instances().await.map_err(of)?;
     let behind = instances.iter().filter(|instance| instance.generation < generation);
     let behind: Vec<&str> = behind.map(|instance| instance.id.as_str()).collect();
@@ -202,11 +202,11 @@ async fn prove(engine: &Engine, jobs: &KeyJobs, app: u32, name: &str, generation
     let Some(objects) = &engine.objects else { return Ok(()) };
     let (store, mut wait) = (objects.store(), Duration::ZERO);
     for map in object_maps(engine, &**store, app, name).await? {
-        let since = match jobs.raised(map, generation) {
+        let since = match permits.raised(map, generation) {
             Some(since) => since,
             None => {
                 store.raise_fence(map, generation).await.map_err(of)?;
-                jobs.raise(map, generation)
+                permits.raise(map, generation)
             }
         };
         wait = wait.max(store.fence_delay().saturating_sub(since.elapsed()));

@@ -21,7 +21,7 @@ use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::keys::{KeyJobs, RowCursor, RowKind, check_stores, passing};
+use super::keys::{KeyPermits, RowCursor, RowKind, check_stores, passing};
 use super::refusal::of;
 use crate::apps::CachedApp;
 use crate::engine::Engine;
@@ -84,10 +84,10 @@ impl RewrapPage {
 ///
 /// # Errors
 /// The error response: no such app or collection, no key that seals, or an error of a store.
-pub async fn rewrap(engine: &Engine, jobs: &KeyJobs, call: &RewrapRowsCall<'_>) -> Result<RewrappedRows, RpcError> {
+pub async fn rewrap(engine: &Engine, permits: &KeyPermits, call: &RewrapRowsCall<'_>) -> Result<RewrappedRows, RpcError> {
     check_stores(engine)?;
     // A control request that waits takes a place from others, so the wait is short.
-    let permit = tokio::time::timeout(PERMIT_WAIT, jobs.rewraps.acquire()).await;
+    let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
         return Err(passing("other rewraps are under way".to_owned(), PERMIT_WAIT));
     };
@@ -166,10 +166,7 @@ async fn rewrap_objects(
     let (rows, unopened) = blocking(move || reseal_objects(&sealer, found)).await?;
     let unopened = unopened + erased;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = match rows.is_empty() {
-        true => Vec::new(),
-        false => objects.reseal(view, key, rows, deadline).await.map_err(answer)?,
-    };
+    let resealed = objects.reseal(view, key, rows, deadline).await.map_err(answer)?;
     Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
 }
 
@@ -209,10 +206,7 @@ async fn rewrap_subjects(
     let sealed = move || reseal_rows(&keys, SUBJECTS_COLLECTION, rows, |id: ObjectId| id.0);
     let (rows, unopened) = blocking(sealed).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = match rows.is_empty() {
-        true => Vec::new(),
-        false => objects.reseal(view, key, rows, deadline).await.map_err(answer)?,
-    };
+    let resealed = objects.reseal(view, key, rows, deadline).await.map_err(answer)?;
     Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
 }
 
@@ -220,7 +214,7 @@ async fn rewrap_subjects(
 fn reseal_objects(sealer: &ObjectSealer, rows: Vec<ReadableRow>) -> Result<(Vec<Reseal<ObjectId>>, u64), RpcError> {
     let (mut resealed, mut unopened) = (Vec::with_capacity(rows.len()), 0);
     for row in rows {
-        match sealer.reseal(&row).map_err(unsealed)? {
+        match sealer.reseal(&row).map_err(seal_failed)? {
             Some(new) => resealed.push(Reseal { id: row.row.id, old: row.row.sealed, new: new.into() }),
             None => unopened += 1,
         }
@@ -244,10 +238,7 @@ async fn rewrap_tokens(
     let rows = page.found.into_iter().map(|row| (row.id, row.subject, row.sealed)).collect();
     let (rows, unopened) = blocking(move || reseal_rows(&keys, map.collection, rows, |id: TokenId| id.0)).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = match rows.is_empty() {
-        true => Vec::new(),
-        false => tokens.reseal(map, rows, deadline).await.map_err(answer)?,
-    };
+    let resealed = tokens.reseal(map, rows, deadline).await.map_err(answer)?;
     Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
 }
 
@@ -261,7 +252,7 @@ fn reseal_rows<I: Copy>(
     let (mut resealed, mut unopened, mut buffer) = (Vec::with_capacity(rows.len()), 0, RowBuffer::default());
     for (id, subject, old) in rows {
         let subject = subject.as_ref().map(|subject| &subject.0);
-        match keys.reseal(collection, &bytes(id), subject, &old, &mut buffer).map_err(unsealed)? {
+        match keys.reseal(collection, &bytes(id), subject, &old, &mut buffer).map_err(seal_failed)? {
             Some(new) => resealed.push(Reseal { id, old, new: new.into() }),
             None => unopened += 1,
         }
@@ -270,7 +261,7 @@ fn reseal_rows<I: Copy>(
 }
 
 /// Returns the error for a row that opened and could not be sealed.
-fn unsealed(error: impl std::fmt::Display) -> RpcError {
+fn seal_failed(error: impl std::fmt::Display) -> RpcError {
     RpcError::new(ErrorCode::Internal, format!("a row could not be sealed again: {error}"))
 }
 

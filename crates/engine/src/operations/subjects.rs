@@ -28,7 +28,7 @@ use crate::frame_text::FrameText;
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun};
 use crate::subjects::{
-    OpenedSubjects, ReadableRow, RemovalStep, StoredSubject, StoredSubjects, erased_row, removal_step, unfinished,
+    ErasureStep, OpenedSubjects, ReadableRow, StoredSubject, StoredSubjects, erased_row, erasure_step, unfinished,
     unfinished_version,
 };
 
@@ -390,9 +390,9 @@ impl SubjectsRun<'_> {
         for _ in steps {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
-                removal_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
+                erasure_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
             };
-            let RemovalStep { groups, next } = self.objects.sweep(self.view(MapId::of_subjects).map, ask).await?;
+            let ErasureStep { groups, next } = self.objects.sweep(self.view(MapId::of_subjects).map, ask).await?;
             for group in groups {
                 let count = group.writes.len() as u64;
                 self.objects.write(group, self.deadline).await?;

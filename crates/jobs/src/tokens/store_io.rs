@@ -236,6 +236,9 @@ impl Tokens {
         rows: Vec<Reseal<TokenId>>,
         deadline: Instant,
     ) -> Result<Vec<bool>, CallFailure> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
         let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
         let _permit = permit.map_err(CallFailure::StoreBehind)?;
