@@ -75,12 +75,19 @@ def token_hash(v, secret):
 
 
 def check_token_row(v):
-    """Its verdict: hold, token or refuse. What opens is sealed again to the same bytes."""
+    """Its verdict: hold, token or refuse. What opens and names no subject is sealed again to the same bytes."""
     keys = {key["number"]: bytes.fromhex(key["secret"]) for key in v["keys"]}
     active = {key["number"] for key in v["keys"] if key["active"]}
     identity, context, row = (bytes.fromhex(v[name]) for name in ("id", "context", "row"))
+    place = (keys, active, v["app"], v["collection"], identity)
+    subject = v.get("subject")
     try:
-        bound, fingerprint, token, value = tk.open(keys, active, v["app"], v["collection"], identity, row)
+        if subject:
+            of = (bytes.fromhex(subject["id"]), subject["version"])
+            key = tk.subject_key(keys, active, v["app"], of, bytes.fromhex(subject["key"]))
+            bound, fingerprint, token, value = tk.open_of_subject(*place, of, key, row)
+        else:
+            bound, fingerprint, token, value = tk.open(*place, row)
     except sw.Refused:
         return "refuse"
     want = v["opens_to"]
@@ -90,6 +97,8 @@ def check_token_row(v):
         assert want["value"] is None, v["name"]
         return "token"
     assert value == (None if want["value"] is None else (want["datatype"], bytes.fromhex(want["value"]))), v["name"]
+    if subject:
+        return "hold"
     number = int.from_bytes(row[1:5], "big")
     assert tk.seal(keys, number, row[5:17], v["app"], v["collection"], identity, context, token, value, fingerprint) == row
     return "hold"

@@ -52,8 +52,36 @@ def fingerprint_of_call(secret, app, collection, context, key, index, datatype, 
     return _hash(secret, b"fingerprint", b"\x02", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
 
 
-def _aad(layout, app, collection, identity):
-    return (b"" if layout == 1 else bytes([layout])) + _u32(app) + _u32(collection) + identity
+def _aad(layout, app, collection, identity, subject=None):
+    place = (b"" if layout == 1 else bytes([layout])) + _u32(app) + _u32(collection) + identity
+    return place if subject is None else place + subject[0] + struct.pack(">Q", subject[1])
+
+
+SUBJECTS = 0x7FFFFFFF
+
+
+def subject_key(secrets, active, app, subject, stored):
+    """The key in a stored row of a data subject, which is (id, version); or raises Refused."""
+    context, _, text, value = open(secrets, active, app, SUBJECTS, subject[0], stored)
+    ours = context == context_hash(secrets[1], app, b"sealwire/object/subject/1")
+    if not ours or text != str(subject[1]) or value is None or value[0] != 1 or len(value[1]) != 32:
+        raise Refused
+    return value[1]
+
+
+def open_of_subject(secrets, active, app, collection, identity, subject, key, row):
+    """Like `open`, for a row of layout 3 or 4. `subject` is (id, version), `key` the subject's key."""
+    number = int.from_bytes(row[1:5], "big")
+    if len(row) < 25 + 12 + 19 + 32 or row[0] not in (3, 4) or number not in active:
+        raise Refused
+    if int.from_bytes(row[5:13], "big") != subject[1]:
+        raise Refused
+    aad = _aad(row[0], app, collection, identity, subject)
+    try:
+        content = AESGCMSIV(sub_key(secrets[number], b"seal")).decrypt(row[13:25], row[25:], aad)
+        return _content(row[0] == 4, AESGCMSIV(key).decrypt(content[:12], content[12:], aad))
+    except (ValueError, InvalidTag) as error:
+        raise Refused from error
 
 
 def seal(secrets, number, nonce, app, collection, identity, context, token, value, fingerprint=None):
@@ -74,25 +102,28 @@ def open(secrets, active, app, collection, identity, row):
         raise Refused
     try:
         key = AESGCMSIV(sub_key(secrets[number], b"seal"))
-        plain = key.decrypt(row[5:17], row[17:], _aad(row[0], app, collection, identity))
-        context, plain = plain[:16], plain[16:]
-        fingerprint = None
-        if row[0] == 2:
-            fingerprint, plain = plain[:16], plain[16:]
-        length = int.from_bytes(plain[:2], "big")
-        token, rest = plain[2 : 2 + length], plain[2 + length :]
-        if len(token) < length or not rest:
-            raise Refused
-        datatype, value = rest[0], rest[1:]
-        if datatype == NO_VALUE and not value:
-            return context, fingerprint, token.decode(), None
-        if datatype > 2:
-            raise Refused
-        if datatype == 0:
-            value.decode()
-        return context, fingerprint, token.decode(), (datatype, value)
+        return _content(row[0] == 2, key.decrypt(row[5:17], row[17:], _aad(row[0], app, collection, identity)))
     except (ValueError, InvalidTag) as error:
         raise Refused from error
+
+
+def _content(is_bound, plain):
+    context, plain = plain[:16], plain[16:]
+    fingerprint = None
+    if is_bound:
+        fingerprint, plain = plain[:16], plain[16:]
+    length = int.from_bytes(plain[:2], "big")
+    token, rest = plain[2 : 2 + length], plain[2 + length :]
+    if len(token) < length or not rest:
+        raise Refused
+    datatype, value = rest[0], rest[1:]
+    if datatype == NO_VALUE and not value:
+        return context, fingerprint, token.decode(), None
+    if datatype > 2:
+        raise Refused
+    if datatype == 0:
+        value.decode()
+    return context, fingerprint, token.decode(), (datatype, value)
 
 
 def _luhn(text):

@@ -43,7 +43,7 @@ const NO_VALUE: u8 = 0x80;
 
 /// A reusable buffer in which rows are opened; wiped on drop.
 #[derive(Default)]
-pub struct RowBuffer(Zeroizing<Vec<u8>>);
+pub struct RowBuffer(pub(super) Zeroizing<Vec<u8>>);
 
 impl fmt::Debug for RowBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

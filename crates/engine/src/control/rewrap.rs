@@ -84,7 +84,11 @@ impl RewrapPage {
 ///
 /// # Errors
 /// The error response: no such app or collection, no key that seals, or an error of a store.
-pub async fn rewrap(engine: &Engine, permits: &KeyPermits, call: &RewrapRowsCall<'_>) -> Result<RewrappedRows, RpcError> {
+pub async fn rewrap(
+    engine: &Engine,
+    permits: &KeyPermits,
+    call: &RewrapRowsCall<'_>,
+) -> Result<RewrappedRows, RpcError> {
     check_stores(engine)?;
     // A control request that waits takes a place from others, so the wait is short.
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;

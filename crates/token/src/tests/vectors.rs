@@ -1,6 +1,6 @@
 //! `proto/vectors/token.jsonl`: the file that every language's implementation reads.
 //!
-//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto vectors` writes it anew; a format change shows as
+//! `SEALWIRE_BLESS=1 cargo test -p sealwire-token vectors` writes it anew; a format change shows as
 //! a diff of that file.
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::{hex, unhex};
-use crate::{CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use crate::{CardEnds, Format, NewToken, RowBuffer, SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::aead::AeadKey;
 use sealwire_crypto::{Datatype, KeyState};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/token.jsonl");
@@ -64,9 +65,12 @@ struct RowVector {
     collection: u32,
     id: String,
     context: String,
-    /// In layout 2.
+    /// In layouts 2 and 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
+    /// In layouts 3 and 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subject: Option<VectorSubject>,
     row: String,
     expect: Expect,
     /// Unless refused. `datatype` and `value` are null for one-way.
@@ -79,6 +83,14 @@ struct Key {
     number: u32,
     active: bool,
     secret: String,
+}
+
+/// A data subject: its id, the version of its key, and the row of the key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct VectorSubject {
+    id: String,
+    version: u64,
+    key: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,11 +251,43 @@ fn sealed_for(
         id,
         context,
         fingerprint,
+        subject: None,
         row,
         expect: Expect::Hold,
         opens_to: Some(opens_to),
     };
     TokenVector { name: format!("row: {name}"), case: Case::Row(case) }
+}
+
+/// The collection of subject keys.
+const SUBJECTS: u32 = 0x7fff_ffff;
+
+/// Returns a row of the same content that names a subject, sealed here step by step.
+fn of_subject(base: &TokenVector) -> TokenVector {
+    let Case::Row(mut row) = base.case.clone() else { panic!("not a row") };
+    let (keys, name) = (keys(row.app, &row.keys), format!("{}, of a subject", base.name));
+    let (subject, version, bytes) = ([0xab; 16], 3, [0x5e; 32]);
+    let stored = plaintext(&keys, b"sealwire/object/subject/1", b"3", 1, &bytes);
+    let stored = self::row(&keys, "subject", 1, SUBJECTS, &subject, &stored);
+    let id = unhex(&row.id).try_into().unwrap();
+    let plain = unhex(&row.row);
+    let mut buffer = RowBuffer::default();
+    let key = keys.opening(u32::from_be_bytes(plain[1..5].try_into().unwrap())).unwrap();
+    let place = keys.place(plain[0], row.collection, &id, None);
+    buffer.0.extend_from_slice(&plain[17..]);
+    let content = key.open(plain[5..17].try_into().unwrap(), place.bytes(), &mut buffer.0).unwrap().to_vec();
+
+    let nonce = |of: &str| -> [u8; 12] { Sha256::digest(format!("nonce {of} {name}"))[..12].try_into().unwrap() };
+    let place = keys.place(plain[0], row.collection, &id, Some((&subject, version)));
+    let mut inner = [&nonce("inner")[..], &content].concat();
+    AeadKey::siv(&bytes).unwrap().seal(nonce("inner"), place.bytes(), &mut inner, 12).unwrap();
+    let (number, key) = keys.sealing().unwrap();
+    let header = [&[plain[0] + 2][..], &number.to_be_bytes(), &version.to_be_bytes(), &nonce("outer")].concat();
+    let mut sealed = [&header[..], &inner].concat();
+    key.seal(nonce("outer"), place.bytes(), &mut sealed, header.len()).unwrap();
+    row.row = hex(&sealed);
+    row.subject = Some(VectorSubject { id: hex(&subject), version, key: hex(&stored) });
+    TokenVector { name, case: Case::Row(row) }
 }
 
 /// Returns a changed row.
@@ -308,6 +352,28 @@ fn rows(all: &mut Vec<TokenVector>) {
         all.push(spoilt(base, "another context", |row| {
             (row.expect, row.opens_to, row.context) = (Expect::Token, token, hex(b"cards.pan.2"));
         }));
+    }
+    let of_subjects = [0, 2, 8].map(|at| of_subject(&good[at]));
+    all.extend(of_subjects.iter().cloned());
+    for base in &of_subjects {
+        for (at, what) in [
+            (0, "layout version altered"),
+            (4, "key number altered"),
+            (12, "subject version altered"),
+            (13, "nonce altered"),
+            (25, "inner nonce altered"),
+            (37, "content altered"),
+        ] {
+            all.push(spoilt(base, what, |row| rewrite(row, |bytes| bytes[at] ^= 4)));
+        }
+        all.push(spoilt(base, "as a row of no subject", |row| row.subject = None));
+        all.push(spoilt(base, "as layout 1", |row| rewrite(row, |bytes| bytes[0] -= 2)));
+        let subject = |change: fn(&mut VectorSubject)| {
+            move |row: &mut RowVector| change(row.subject.as_mut().expect("it names a subject"))
+        };
+        all.push(spoilt(base, "another subject", subject(|subject| subject.id.replace_range(..2, "00"))));
+        all.push(spoilt(base, "another version of the subject's key", subject(|subject| subject.version = 1)));
+        all.push(spoilt(base, "erased subject", subject(|subject| subject.key.clear())));
     }
     malformed(all, &good[0]);
 }
@@ -392,8 +458,17 @@ fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
     let keys = keys(row.app, &row.keys);
     let mut buffer = RowBuffer::default();
     let id = unhex(&row.id).try_into().unwrap();
-    let Ok(opened) = keys.open(row.collection, &id, None, &unhex(&row.row), &mut buffer) else {
-        return (Expect::Refuse, None);
+    let refused = (Expect::Refuse, None);
+    let subject = match &row.subject {
+        None => None,
+        Some(VectorSubject { id, version, key }) => {
+            let id = unhex(id).try_into().unwrap();
+            let Ok(key) = SubjectKey::open(&keys, SUBJECTS, id, *version, &unhex(key)) else { return refused };
+            Some(key)
+        }
+    };
+    let Ok(opened) = keys.open(row.collection, &id, subject.as_ref(), &unhex(&row.row), &mut buffer) else {
+        return refused;
     };
     let token = opened.token().to_owned();
     match opened.value(&keys.context(&unhex(&row.context))) {
