@@ -30,7 +30,7 @@ pub use checkpoint::CHECKPOINT_FILE;
 pub use digest::Digest;
 pub use key::AuditKey;
 pub use note::NoteError;
-pub use record::{Change, Event, RECORD_BYTES_MAX, Record};
+pub use record::{Change, Event, RECORD_BYTES_MAX, Record, SUBJECTS_MAX};
 pub use segment_writer::{FoundSegment, Journal, JournalError, Options};
 pub use show::{Filter, Follow, RecordView};
 pub use statement::{ARCHIVED_FILE, Archived};

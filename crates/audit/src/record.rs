@@ -17,8 +17,8 @@ const REASON_BYTES_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 128;
 /// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the grants of a role.
 const CHANGE_BYTES_MAX: usize = 4_096;
-/// Maximum number of data subjects: one for each object of a request. They take 35 bytes each.
-const SUBJECTS_MAX: usize = 500;
+/// Maximum number of data subjects in a record. They take 35 bytes each.
+pub const SUBJECTS_MAX: usize = 500;
 /// Maximum number of facts about a change.
 const CHANGES_MAX: usize = 8;
 
@@ -40,7 +40,8 @@ pub struct Record<'a> {
     pub reason: Option<&'a str>,
     /// The masking function that the principal's role applies to values.
     pub mask: Option<&'a str>,
-    /// The data subjects whose objects the request read or wrote: keyed hashes of their names.
+    /// The data subjects whose objects or tokens the request read or wrote: keyed hashes of their names, at most
+    /// [`SUBJECTS_MAX`].
     pub subjects: &'a [[u8; 16]],
     /// The requested change of a control request, or the key that an erasure removes.
     pub change: &'a [(&'static str, Change<'a>)],

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, Trail, TrailOptions, WriteAck,
+    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, SUBJECTS_MAX, Trail, TrailOptions, WriteAck,
 };
 
 use crate::sweeper::Swept;
@@ -113,9 +113,15 @@ impl Audit {
         }
     }
 
-    /// Takes the record of a request. The result tells when the response can be sent.
+    /// Takes the record of a request. The result tells when the response can be sent. Data subjects beyond those that one
+    /// record holds are in further records of the request before it, without its counts.
     pub fn record(&self, record: &Record<'_>) -> Recording {
-        Recording(self.trail.get().map(|trail| trail.record(record)))
+        let Some(trail) = self.trail.get() else { return Recording::none() };
+        let (subjects, more) = record.subjects.split_at(record.subjects.len().min(SUBJECTS_MAX));
+        for subjects in more.chunks(SUBJECTS_MAX) {
+            drop(trail.record(&Record { subjects, change: &[], fields: 0, errors: 0, ..*record }));
+        }
+        Recording(Some(trail.record(&Record { subjects, ..*record })))
     }
 
     /// Takes the record of a request that was refused before any work: of a flood, most are only counted.

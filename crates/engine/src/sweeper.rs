@@ -182,7 +182,13 @@ impl<L: Ledger> Sweeper<L> {
         let mut states = MapStates::default();
         self.check(&mut states).await?;
         let mut checked = Instant::now();
-        self.sweep_erasures(&mut states, &mut checked).await?;
+        match self.sweep_erasures(&mut states, &mut checked).await {
+            // Other rows do not wait for a subject whose rows cannot be removed.
+            Err(End::Store(error)) => {
+                tracing::warn!(%error, "an erasure of a data subject could not be finished; the next sweep goes on");
+            }
+            end => end?,
+        }
         for rows in self.rows.clone() {
             let mut map = None;
             while let Some(next) = rows.next_map(map).await? {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
 use super::options::Settings;
@@ -31,8 +32,30 @@ pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
 /// Key of the advisory lock that a migrating engine holds.
 const LOCK: i64 = 0x5345_414c_5749_5245;
 
-/// Time limit for concurrent migrations and for this one.
+/// Time limit for concurrent migrations and for this one, without the building of indexes.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Longest time that a migration waits for a lock of a table. Requests of other engines wait behind it.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Pause before the next attempt.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Returns true for an index that exists and is whole, false for one that was not built to its end, and NULL for none.
+static IS_INDEXED: &str = "SELECT (SELECT i.indisvalid FROM pg_index i
+    WHERE i.indexrelid = to_regclass('sealwire.tokens_subject'))";
+
+/// Builds the index by which the rows of a subject are found, without keeping out those who use the table. Building an index
+/// sets the number of rows, so statistics are made again, for the reason that migration 4 gives. Each text has a transaction of
+/// its own.
+const INDEX: [&str; 3] = [
+    "DROP INDEX CONCURRENTLY IF EXISTS sealwire.tokens_subject",
+    "CREATE INDEX CONCURRENTLY tokens_subject ON sealwire.tokens (app, subject, collection, id) WHERE subject IS NOT NULL",
+    "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, created, subject)
+        SELECT -1, -1, int4send(n), int4send(n), '', 0, CASE WHEN n % 10 = 0 THEN int4send(n) END
+        FROM generate_series(1, 300) AS n;
+    ANALYZE sealwire.tokens;
+    DELETE FROM sealwire.tokens WHERE app = -1",
+];
 
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
@@ -53,20 +76,18 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> 
     let work = async {
         tokio::select! {
             biased;
-            outcome = forward(session.client()) => outcome,
+            outcome = prepare(session.client()) => outcome,
             ended = link => Err(Failure::from(ended.err())),
         }
     };
-    match timeout(PATIENCE, work).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(failure)) => Err(failure.into_error()),
-        Err(_) => Err(StoreError::Unavailable("the schema is locked by somebody else".into())),
-    }
+    work.await.map_err(Failure::into_error)
 }
 
 /// Reasons for which the schema cannot be used.
 pub(super) enum Failure {
     Newer(i32),
+    /// Somebody else holds a lock, and a later attempt can get it.
+    Locked,
     SqlFault(SqlFault),
 }
 
@@ -74,6 +95,7 @@ impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Newer(found) => StoreError::Newer { found, known: KNOWN },
+            Self::Locked => StoreError::Unavailable("the schema is locked by somebody else".into()),
             Self::SqlFault(fault) => fault.into_error(),
         }
     }
@@ -81,6 +103,9 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+            return Self::Locked;
+        }
         Self::SqlFault(match SqlFault::from(error) {
             SqlFault::Refused(what) => SqlFault::Refused(format!("the schema cannot be made: {what}")),
             other => other,
@@ -94,18 +119,68 @@ impl From<Option<Error>> for Failure {
     }
 }
 
-async fn forward(client: &Client) -> Result<(), Failure> {
+/// Migrates the schema, then builds the index that it lacks.
+async fn prepare(client: &Client) -> Result<(), Failure> {
     warn_of_no_fsync(client).await?;
+    timeout(PATIENCE, forward_in_turn(client)).await.map_err(|_| Failure::Locked)??;
+    build_index(client).await
+}
+
+/// Migrates the schema. Gives way to those who use a table before it tries again.
+async fn forward_in_turn(client: &Client) -> Result<(), Failure> {
+    loop {
+        match forward(client).await {
+            Err(Failure::Locked) => {
+                client.batch_execute("ROLLBACK").await?;
+                sleep(LOCK_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Builds the index of subjects, unless it exists. One engine builds, and the others wait. They wait between transactions,
+/// because the building waits for all older ones.
+async fn build_index(client: &Client) -> Result<(), Failure> {
+    loop {
+        if client.query_one(IS_INDEXED, &[]).await?.get::<_, Option<bool>>(0) == Some(true) {
+            return Ok(());
+        }
+        if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
+            break;
+        }
+        sleep(LOCK_PAUSE).await;
+    }
+    let built = async {
+        // Another engine can have built it between the look and the lock.
+        if client.query_one(IS_INDEXED, &[]).await?.get::<_, Option<bool>>(0) != Some(true) {
+            tracing::info!("building the index of data subjects; this can take minutes for a large table");
+            client.batch_execute("SET statement_timeout = 0").await?;
+            for statement in INDEX {
+                client.batch_execute(statement).await?;
+            }
+        }
+        Ok(())
+    };
+    let built = built.await;
+    // The end of the session releases it, too.
+    client.batch_execute(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
+    built
+}
+
+async fn forward(client: &Client) -> Result<(), Failure> {
     if current(client).await? == KNOWN {
         return Ok(());
     }
     // The lock ends with the transaction, even if this process dies.
     client
         .batch_execute(&format!(
-            "BEGIN; SET LOCAL statement_timeout = {}; SELECT pg_advisory_xact_lock({LOCK}); \
+            "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
+             SELECT pg_advisory_xact_lock({LOCK}); \
              CREATE SCHEMA IF NOT EXISTS sealwire; CREATE TABLE IF NOT EXISTS sealwire.migrations ( \
              version int4 NOT NULL PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
-            PATIENCE.as_millis()
+            PATIENCE.as_millis(),
+            LOCK_WAIT.as_millis()
         ))
         .await?;
     let current = current(client).await?;

@@ -34,10 +34,12 @@ use crate::subjects::{
 
 /// Objects or tokens on a page that names no limit.
 const PAGE_DEFAULT: usize = 100;
-/// Objects or tokens that one step of an erasure removes.
+/// Objects that one step of an erasure looks at.
 const REMOVED_PER_STEP: usize = 500;
-/// Steps of one `subjects.erase`. The next request or the sweep removes the rest.
-const STEPS_MAX: usize = 64;
+/// Objects and tokens that one `subjects.erase` removes, at least. The next request or the sweep removes the rest.
+const REMOVED_MAX: u64 = 32_000;
+/// Rows of tokens that one step looks at. Most can be under a newer key.
+const TOKENS_PER_STEP: usize = 2_000;
 /// Attempts to erase a key that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
 
@@ -372,22 +374,19 @@ impl SubjectsRun<'_> {
         let (version, erased) = self.erase_key(key).await?;
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(2 * SCAN_BYTES))?;
         let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
-        let (mut tokens, mut steps) = (0, 0..STEPS_MAX);
-        let mut after_token = None;
-        for _ in steps.by_ref() {
+        let (mut tokens, mut after_token, mut is_last) = (0, None, false);
+        while !is_last && tokens < REMOVED_MAX {
             let (subject, of) = (self.id, self.app.number);
             let ask = move |store: Arc<dyn TokenStore>| async move {
-                store.erase_subject_rows(of, subject, version, after_token, REMOVED_PER_STEP).await
+                store.erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP).await
             };
             let page = self.tokens.change(of, ask).await?;
             tokens += page.found;
             self.cancel.did(tokens, 0);
             after_token = page.next;
-            if after_token.is_none() {
-                break;
-            }
+            is_last = after_token.is_none();
         }
-        for _ in steps {
+        while is_last && !done && tokens + objects < REMOVED_MAX {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
                 erasure_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
@@ -405,7 +404,6 @@ impl SubjectsRun<'_> {
             if after.is_none() && std::mem::take(&mut in_pass) == 0 {
                 self.finish(version).await?;
                 done = true;
-                break;
             }
         }
         let (id, version) = (subject_text(self.id), version.saturating_sub(1));

@@ -215,10 +215,10 @@ impl TokensTask<'_> {
         let mut subjects: Vec<SubjectId> = rows.iter().filter_map(|row| row.subject).collect();
         subjects.sort_unstable();
         subjects.dedup();
-        self.cancel.note_subjects(subjects.iter().map(|id| id.0));
         let stored = stored_subjects(self.objects, self.generation, self.collection.map.app, subjects).await?;
         let is_current = |(id, version): (SubjectId, u64)| stored.get(&id).is_some_and(|key| key.is_of(version));
         rows.retain(|row| row.claim().is_none_or(is_current));
+        self.cancel.note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
         let collection = Arc::clone(&self.collection);
         let (mut keys_of, mut buffer) = (OpenedSubjects::new(stored), RowBuffer::default());
         each(self.admission, OperationKind::OPEN_ROWS, self.cancel, rows, move |row: Row| {

@@ -4,6 +4,7 @@
 //! The second one goes over the same strings with the rows that the store gave.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ use crate::masks::disclosure::Disclosure;
 
 /// Bytes per token until the store has responded: its key, its positions, and the row without its sealed part.
 const ENTRY_BYTES: usize = 384;
+/// Bytes of the opened key of a subject, with its place in the map.
+const SUBJECT_BYTES: usize = 1_024;
 
 /// The lookup of a `detokenize` request.
 #[derive(Debug)]
@@ -69,39 +72,46 @@ pub struct DetokenizeFields {
 #[derive(Debug)]
 struct SealedRow {
     sealed: Bytes,
-    subject: Option<SealedSubject>,
+    /// The subject that the row names, and the version of its key.
+    subject: Option<(SubjectId, u64)>,
 }
 
-/// The stored key of a row's subject.
-#[derive(Debug)]
-struct SealedSubject {
-    id: SubjectId,
-    version: u64,
-    key: Bytes,
-}
-
-impl SealedRow {
-    fn new(FoundRow { row, subject_key }: FoundRow) -> Self {
-        let subject = row.claim().zip(subject_key);
-        let subject = subject.map(|((id, version), key)| SealedSubject { id, version, key });
-        Self { sealed: row.sealed, subject }
-    }
-
-    fn bytes(&self) -> usize {
-        self.sealed.len() + self.subject.as_ref().map_or(0, |subject| subject.key.len())
-    }
-}
-
-/// The opened keys of subjects; `None` for one that does not open.
+/// The keys of subjects by version, opened when they are needed.
 #[derive(Debug, Default)]
-struct SubjectKeys(HashMap<(SubjectId, u64), Option<SubjectKey>>);
+struct SubjectKeys(HashMap<(SubjectId, u64), KeyOfSubject>);
+
+#[derive(Debug)]
+enum KeyOfSubject {
+    Sealed(Bytes),
+    Opened(Box<SubjectKey>),
+    Unreadable,
+}
 
 impl SubjectKeys {
+    /// Keeps a stored key. Returns the bytes that it takes.
+    fn add(&mut self, subject: (SubjectId, u64), key: Bytes) -> usize {
+        match self.0.entry(subject) {
+            Entry::Occupied(_) => 0,
+            Entry::Vacant(entry) => {
+                let bytes = SUBJECT_BYTES + key.len();
+                entry.insert(KeyOfSubject::Sealed(key));
+                bytes
+            }
+        }
+    }
+
     /// Returns the key of a row's subject, if the row names one.
     fn of(&mut self, row: &SealedRow, keys: &TokenKeys) -> Result<Option<&SubjectKey>, FieldProblem> {
-        let Some(SealedSubject { id, version, key }) = &row.subject else { return Ok(None) };
-        let open = || SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, *version, key).ok();
-        self.0.entry((*id, *version)).or_insert_with(open).as_ref().map(Some).ok_or(FieldProblem::CannotOpen)
+        let Some((id, version)) = row.subject else { return Ok(None) };
+        let key = self.0.get_mut(&(id, version)).ok_or(FieldProblem::CannotOpen)?;
+        if let KeyOfSubject::Sealed(stored) = key {
+            let opened = SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, version, stored);
+            *key = opened.map_or(KeyOfSubject::Unreadable, |opened| KeyOfSubject::Opened(Box::new(opened)));
+        }
+        match key {
+            KeyOfSubject::Opened(key) => Ok(Some(key)),
+            KeyOfSubject::Sealed(_) | KeyOfSubject::Unreadable => Err(FieldProblem::CannotOpen),
+        }
     }
 }
 
@@ -138,9 +148,17 @@ impl DetokenizeFields {
 
     /// Takes the rows of these keys in, and gives the bytes they take.
     pub fn found(&mut self, rows: Vec<Option<FoundRow>>) -> usize {
-        let before = self.rows.len();
-        self.rows.extend(rows.into_iter().map(|row| row.map(SealedRow::new)));
-        self.rows[before..].iter().flatten().map(SealedRow::bytes).sum()
+        let mut bytes = 0;
+        for found in rows {
+            let sealed = found.map(|FoundRow { row, subject_key }| {
+                let subject = row.claim();
+                bytes += row.sealed.len();
+                bytes += subject.zip(subject_key).map_or(0, |(subject, key)| self.subjects.add(subject, key));
+                SealedRow { sealed: row.sealed, subject }
+            });
+            self.rows.push(sealed);
+        }
+        bytes
     }
 
     /// Tokens that the store has, and those that it has not.
@@ -192,8 +210,8 @@ impl DetokenizeFields {
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
         let value = opened.value(&self.scope).or_else(|_| opened.value(&self.context));
         let value = value.map_err(|_| FieldProblem::NoToken)?;
-        let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
         self.cancel.note_subjects(subject.map(|subject| *subject.id()));
+        let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
         self.looking.shown.write(datatype, value, out);
         Ok(())
     }

@@ -271,7 +271,7 @@ async fn run(
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
     let engine = &connection.engine;
-    let Prepared { mut admission, task, deadline, offered, .. } = prepared;
+    let Prepared { mut admission, task, deadline, mut offered, .. } = prepared;
     let cancel = request.cancel.token();
     let (mut ran, patience) = (None, admission.patience());
     let finish = async {
@@ -291,9 +291,9 @@ async fn run(
             Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
             Task::Document(job, finished, subject) => {
                 if let Some(subject) = subject {
-                    idle.is_over = false;
+                    // The wait for the store says nothing of the predicted work.
+                    offered = None;
                     subject.load(engine.objects()?, &mut admission, cancel, deadline).await?;
-                    idle.is_over = true;
                 }
                 run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
             }

@@ -58,6 +58,9 @@ async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
         for statement in [token_subjects::ROWS, token_subjects::ERASE] {
             let plan = plan(&database, statement);
             assert!(plan.contains("tokens_subject"), "{rows} rows: {plan}");
+            // Each row that is removed is found by its own key.
+            let by_key = plan.lines().any(|line| line.contains("Index Cond:") && line.contains("(id = "));
+            assert_eq!(by_key, statement == token_subjects::ERASE, "{rows} rows: {plan}");
         }
     }
 }

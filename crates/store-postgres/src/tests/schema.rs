@@ -28,6 +28,49 @@ async fn sixteen_make_the_schema_once() {
     assert_eq!(scanned(&stores[0], map).await.len(), 16);
 }
 
+const INDEXED: &str = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'sealwire.tokens_subject'::regclass";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_is_missing_or_half_built_is_built() {
+    let server = shared();
+    let database = server.database().unwrap();
+    for (change, columns) in [
+        ("SELECT 1", "t"),
+        ("DROP INDEX sealwire.tokens_subject", "t"),
+        ("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'sealwire.tokens_subject'::regclass", "t"),
+    ] {
+        PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+        database.sql(change).unwrap();
+        let stores = [0; 3].map(|_| PostgresStore::connect(options(server, database.socket_url())));
+        let [a, b, c] = stores;
+        let (a, b, c) = tokio::join!(a, b, c);
+        let _stores = [a, b, c].map(Result::unwrap);
+        assert_eq!(database.sql(INDEXED).unwrap(), columns, "{change}");
+        assert_eq!(database.sql("SELECT count(*) FROM sealwire.tokens").unwrap(), "0");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_waits_for_long_transactions() {
+    let server = shared();
+    let database = server.database().unwrap();
+    PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let older = "ALTER TABLE sealwire.tokens DROP COLUMN subject; DELETE FROM sealwire.migrations WHERE version = 6";
+    database.sql(older).unwrap();
+    let options = options(server, database.socket_url());
+    std::thread::scope(|scope| {
+        // Longer than the migration waits at once.
+        let long = "BEGIN; SELECT count(*) FROM sealwire.tokens; SELECT pg_sleep(3); COMMIT";
+        let reader = scope.spawn(|| database.sql(long));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let runtime = tokio::runtime::Handle::current();
+        let connected = tokio::task::block_in_place(|| runtime.block_on(PostgresStore::connect(options)));
+        connected.unwrap();
+        reader.join().unwrap().unwrap();
+    });
+    assert_eq!(database.sql(INDEXED).unwrap(), "t");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_schema_is_left_alone() {
     let server = shared();

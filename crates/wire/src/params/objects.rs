@@ -285,5 +285,9 @@ mod tests {
         let add = AddObjects { objects: b"anna", subjects: vec!["anna@example.com"], ..AddObjects::default() };
         let expected = "AddObjects { bytes: 4, tags: [], expires_s: None, subjects: 1, .. }";
         assert_eq!(format!("{add:?}"), expected);
+        let options = TokenizeOptions { subject: Some("anna@example.com"), ..TokenizeOptions::default() };
+        let search = TokenSearch { value: b"anna", subject: Some("anna@example.com"), ..TokenSearch::default() };
+        let shown = format!("{options:?} {search:?} {:?}", TokensOperation::Find(search));
+        assert!(shown.contains("subject: true") && !shown.contains("anna") && !shown.contains("97"), "{shown}");
     }
 }

@@ -238,6 +238,18 @@ fn an_erasure_takes_effect_before_any_token_is_removed() {
             let erased = vault.client.subjects_erase(named(ANNA), Some(1), None).await.unwrap();
             assert_eq!((erased.erased, erased.tokens, erased.done), (false, 6, true));
             assert_eq!(vault.try_detokenize("deterministic", &since).await.unwrap(), CARDS.replace(' ', ""));
+
+            // A repetition ends, however many tokens there are since.
+            let store = Arc::clone(vault.harness.engine().tokens().unwrap().store());
+            let (map, row) = vault.token_rows(ANNA).await.remove(0);
+            let newer = |n: u32| {
+                let id = sealwire_store::TokenId(u128::from(n).to_be_bytes());
+                (map, sealwire_store::Row { id, fingerprint: None, ..row.clone() })
+            };
+            store.put(&(0..9_000).map(newer).collect::<Vec<_>>()).await.unwrap();
+            let again = vault.client.subjects_erase(named(ANNA), Some(1), None).await.unwrap();
+            assert_eq!((again.erased, again.tokens, again.done), (false, 0, true));
+            assert_eq!(vault.erase_person(ANNA).await, (true, 0, 9_002, true));
         }
     });
 }
@@ -288,10 +300,24 @@ fn the_audit_trail_names_the_subjects_of_requests_on_tokens() {
         vault.client.tokens_get(TokenMap::new(APP, "deterministic"), &[&tokens[0]]).await.unwrap();
         vault.erase_person(ANNA).await;
         let _ = vault.try_detokenize("deterministic", &tokens).await;
-        let records = records(&folder).into_iter().filter(|record| record.subjects.contains(&anna));
-        let methods: Vec<_> = records.filter_map(|record| record.method).collect();
+        let of_anna = records(&folder).into_iter().filter(|record| record.subjects.contains(&anna));
+        let methods: Vec<_> = of_anna.filter_map(|record| record.method).collect();
         let expected =
             ["tokenize", "subjects.find", "detokenize", "tokens.find", "tokens.list", "tokens.get", "subjects.erase"];
         assert_eq!(methods, expected);
+
+        // A request about many persons names all of them, in several records.
+        let mut tokens = Vec::new();
+        for n in 0..501 {
+            let made = vault.try_tokenize("random", "4", Some(&format!("person {n}"))).await.unwrap();
+            tokens.push(text(&made.payload).trim_matches('"').to_owned());
+        }
+        vault.try_detokenize("random", &tokens).await.unwrap();
+        let records = self::records(&folder);
+        let last: Vec<_> =
+            records.iter().filter(|record| record.method.as_deref() == Some("detokenize")).skip(2).collect();
+        let named: std::collections::BTreeSet<_> = last.iter().flat_map(|record| &record.subjects).collect();
+        assert_eq!((last.len(), named.len()), (2, 501));
+        assert_eq!(last.iter().map(|record| record.fields).collect::<Vec<_>>(), [0, 501]);
     });
 }
