@@ -102,7 +102,7 @@ enum Command {
     Objects(objects::Args),
     /// Show, export and erase what is stored about a person, and show who has read it
     Subjects(subjects::Args),
-    /// Count the rows of objects and tokens by key version, and seal them again under the newest versions
+    /// Count the rows of objects and tokens by key version, and rewrap them under the newest versions
     Keys(keys::Args),
     /// List the engines that share one state
     Instances(instances::Args),

@@ -1,4 +1,4 @@
-//! `keys`: counts the rows of an app by key version, and seals them again under the newest versions.
+//! `keys`: counts the rows of an app by key version, and rewraps them under the newest versions.
 
 mod census;
 mod rewrap;

@@ -1,4 +1,4 @@
-//! `keys.rewrap`: seals rows again under the newest key versions, a page at a time.
+//! `keys.rewrap`: rewraps rows under the newest key versions, a page at a time.
 //!
 //! A page reads rows of one collection that are under other key versions, opens and seals them on a thread of the blocking
 //! pool, and replaces each row whose content is still the one that was read. So a change of a row that came first wins, a page
@@ -38,7 +38,7 @@ const THROTTLE_MAX: Duration = Duration::from_secs(10);
 /// Longest time that a page waits for others.
 const PERMIT_WAIT: Duration = Duration::from_secs(2);
 
-/// A collection whose rows are sealed again.
+/// A collection whose rows are rewrapped.
 struct RewrapTarget {
     name: String,
     number: u32,
@@ -266,7 +266,7 @@ fn reseal_rows<I: Copy>(
 
 /// Returns the error for a row that opened and could not be sealed.
 fn seal_failed(error: impl std::fmt::Display) -> RpcError {
-    RpcError::new(ErrorCode::Internal, format!("a row could not be sealed again: {error}"))
+    RpcError::new(ErrorCode::Internal, format!("a row could not be rewrapped: {error}"))
 }
 
 fn ended() -> RpcError {

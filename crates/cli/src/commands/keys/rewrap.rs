@@ -15,7 +15,7 @@ use crate::commands::Failure;
 use crate::commands::collections::repeated_safely;
 use crate::commands::documents::DocumentProgress;
 
-/// The rows to seal again.
+/// The rows to rewrap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RewrapJob<'a> {
     pub(super) app: &'a str,
@@ -72,7 +72,7 @@ impl RewrapJob<'_> {
                 if unopened > 0 {
                     *totals.unopened.entry(collection).or_default() += unopened;
                 }
-                progress.say(&format!("pass {}: {} rows sealed again", totals.passes, totals.rewrapped));
+                progress.say(&format!("pass {}: {} rows rewrapped", totals.passes, totals.rewrapped));
                 after = next;
                 if after.is_none() {
                     break;
@@ -123,7 +123,7 @@ impl RewrapTotals {
 impl fmt::Display for RewrapReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RewrapTotals { rewrapped, passes, .. } = self.done;
-        writeln!(f, "{rewrapped} rows sealed again, {passes} passes")?;
+        writeln!(f, "{rewrapped} rows rewrapped, {passes} passes")?;
         self.census.fmt(f)
     }
 }

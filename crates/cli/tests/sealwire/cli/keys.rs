@@ -49,7 +49,7 @@ fn commands_empty_a_key_version_and_prove_it() {
     assert!(rows == 3 && new != old);
     // A repetition has nothing to do.
     let again = dev.operate(&["keys", "rewrap", "demo"]);
-    assert!(again.starts_with("0 rows sealed again, 1 passes\nKEY "), "{again}");
+    assert!(again.starts_with("0 rows rewrapped, 1 passes\nKEY "), "{again}");
     assert!(check(&old).contains("is active"));
     dev.operate(&["apps", "disable", "demo", &old]);
     let proven = dev.operate(&["keys", "census", "demo", &old, "--expect-none"]);

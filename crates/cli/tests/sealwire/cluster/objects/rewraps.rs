@@ -82,7 +82,7 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         rewraps.join_all().await;
         let written = writer.await.unwrap();
         println!(
-            "{rounds} kills, {} rows sealed again, {} updates",
+            "{rounds} kills, {} rows rewrapped, {} updates",
             job.rewrapped.load(Ordering::Relaxed),
             job.updates.load(Ordering::Relaxed)
         );
