@@ -275,6 +275,7 @@ pub struct AlterCollection<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::{TokenSearch, TokenizeOptions, TokensOperation};
 
     #[test]
     fn debug_output_of_a_subject_shows_no_name() {
