@@ -4,6 +4,7 @@
 //! while the interpreter is held ([`request`]), and sent without it: by the calling thread ([`client`]), by the client's
 //! runtime for an event loop ([`event_loop`]), or in batches for columns ([`arrow`]).
 
+mod arrow;
 mod client;
 mod errors;
 mod event_loop;
@@ -20,6 +21,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::NativeClient>()?;
     module.add_class::<event_loop::EventLoop>()?;
     module.add_class::<request::Request>()?;
+    module.add_class::<arrow::ArrowTable>()?;
+    module.add_class::<arrow::ArrowBatch>()?;
+    module.add_class::<arrow::ArrowColumn>()?;
+    module.add_function(wrap_pyfunction!(arrow::transform, module)?)?;
     module.add_class::<results::Document>()?;
     module.add_class::<results::FieldError>()?;
     module.add_class::<value::Extension>()?;
