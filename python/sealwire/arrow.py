@@ -66,9 +66,14 @@ def _names(columns):
 
 
 def _type_of(types, columns, name):
-    if types is None or columns is None:
-        return types
-    return types.get(name)
+    data_type = types if types is None or columns is None else types.get(name)
+    if data_type is None or hasattr(data_type, "__arrow_c_schema__"):
+        return data_type
+    if getattr(data_type, "__module__", "").partition(".")[0] == "polars":
+        import polars
+
+        return polars.Schema({"": data_type})
+    raise TypeError("a type must be one of pyarrow, polars, or another with the Arrow PyCapsule interface")
 
 
 def _transform(client, method, app, data, columns, named, batching):

@@ -4,6 +4,7 @@ import itertools
 import threading
 import unittest
 
+import polars as pl
 import pyarrow as pa
 import sealwire
 from sealwire import arrow
@@ -167,6 +168,30 @@ class Columns(unittest.TestCase):
         self.assertTrue(pa.table(sealed)["n"][0].as_py().startswith("sw1:"))
         self.assertEqual(pa.table(arrow.decrypt(self.client, sealed, app="demo", columns=["n"])), table)
 
+    def test_polars(self):
+        frame = pl.DataFrame(
+            {
+                "text": ["x", None, "longer than twelve bytes"],
+                "n": [1, None, 3],
+                "list": [["p", "q"], None, []],
+                "struct": [{"x": 1.5}, {"x": None}, {"x": 2.0}],
+                "day": [datetime.date(2026, 1, 1), None, datetime.date(2025, 1, 1)],
+                "other": [1, 2, 3],
+            }
+        )
+        columns = ["text", "n", "list[*]", "struct.x", "day"]
+        sealed = arrow.encrypt(self.client, frame, app="demo", columns=columns)
+        self.assertIsInstance(sealed, pl.DataFrame)
+        self.assertTrue(sealed["list"][0][0].startswith("sw1:"))
+        # polars keeps no metadata of fields.
+        types = {"n": pl.Int64, "struct.x": pl.Float64(), "day": pl.Date}
+        opened = arrow.decrypt(self.client, sealed, app="demo", columns=columns, types=types)
+        self.assertEqual(opened.schema, frame.schema)
+        self.assertTrue(opened.equals(frame))
+        series = arrow.encrypt(self.client, frame["n"], app="demo")
+        self.assertEqual((type(series), series.name), (pl.Series, "n"))
+        self.assertTrue(arrow.decrypt(self.client, series, app="demo", types=pl.Int64).equals(frame["n"]))
+
     def test_tokens(self):
         table = pa.table({"name": ["Zoë", None, "Ada"], "n": pa.array([1, 2, None], pa.int32())})
         options = {"app": "demo", "collection": "people", "columns": ["name", "n"]}
@@ -225,6 +250,7 @@ class Columns(unittest.TestCase):
             (lambda: arrow.encrypt(self.client, table, app="demo"), TypeError, "must be named"),
             (lambda: arrow.encrypt(self.client, [1], app="demo", columns=["t"]), TypeError, "PyCapsule interface"),
             (lambda: arrow.encrypt(self.client, table["t"], app="demo", columns=["t"]), TypeError, "has no names"),
+            (lambda: arrow.decrypt(self.client, table["t"], app="demo", types=int), TypeError, "a type must be one of"),
             (lambda: arrow.mask(self.client, table, app="demo", masks={"t": "keep"}, types={"t": pa.int64()}), TypeError, "column t: value 0 is a string that type Int64 does not hold"),
         ]:
             with self.assertRaisesRegex(error, expected) as raised:
@@ -297,19 +323,20 @@ class Requests(unittest.TestCase):
         peer.close()
 
     def test_the_first_error_cancels_the_rest(self):
+        together = threading.Barrier(3)
+
         def answer(peer, method, params):
+            together.wait(PATIENCE_S)
             if 0 in params["payload"]:
-                # Once the others have come, none of which is answered.
-                while peer.requests.qsize() < 3:
-                    pass
                 return "error", {"code": "forbidden", "message": "why", "details": {"path": "$[1]"}}
             return None
 
         peer = Peer(answer)
-        with sealwire.Client(**peer.arguments) as client, self.assertRaises(sealwire.ForbiddenError) as raised:
-            arrow.mask(client, pa.array([None, 5, 0, 1, 2, 3, 4]), app="demo", masks="keep", batch_fields=2, in_flight=3)
-        self.assertEqual(raised.exception.details, {"row": 2})
-        cancelled = sorted(peer.notifications.get(timeout=PATIENCE_S) for _ in range(2))
+        with sealwire.Client(**peer.arguments) as client:
+            with self.assertRaises(sealwire.ForbiddenError) as raised:
+                arrow.mask(client, pa.array([None, 5, 0, 1, 2, 3, 4]), app="demo", masks="keep", batch_fields=2, in_flight=3)
+            self.assertEqual(raised.exception.details, {"row": 2})
+            cancelled = sorted(peer.notifications.get(timeout=PATIENCE_S) for _ in range(2))
         sent = sorted((msgid, params["payload"]) for msgid, _, params in (peer.requests.get() for _ in range(3)))
         self.assertEqual(cancelled, [("cancel", [msgid]) for msgid, payload in sent if 0 not in payload])
         peer.close()

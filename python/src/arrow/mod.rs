@@ -131,13 +131,21 @@ fn read_column(
     let request = DocumentRequest::read(method, app.to_owned(), &options)?;
     let request = request.ok_or_else(|| PyTypeError::new_err(format!("no method {method} for columns")))?;
     options.finish()?;
-    let data_type = data_type.map(|data_type| DataType::from_pyarrow_bound(&data_type)).transpose()?;
+    let data_type = data_type.map(|data_type| read_type(&data_type)).transpose()?;
     let path = Path::parse(path, schema).map_err(PyTypeError::new_err)?;
     let old = path.field(schema).map_err(PyTypeError::new_err)?;
     for data_type in [Some(old.data_type()), data_type.as_ref()].into_iter().flatten() {
         types::check(path.text(), data_type).map_err(PyTypeError::new_err)?;
     }
     Ok(Column { path, request, data_type })
+}
+
+/// Reads a type. polars gives its types as a schema of one column.
+fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
+    Ok(match DataType::from_pyarrow_bound(data_type)? {
+        DataType::Struct(fields) if fields.len() == 1 => fields[0].data_type().clone(),
+        other => other,
+    })
 }
 
 /// Finds the values of each column in each batch: first all batches of the first column.
