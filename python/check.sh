@@ -9,11 +9,14 @@ cd "$(dirname "$0")/.."
 work=$PWD/target/python
 tools=$work/tools
 mkdir -p "$work"
-[ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
 # Kept as files, so that the environment of the tests is made anew each time and without the network.
-.ci/again "$tools/bin/pip" install --quiet --disable-pip-version-check --requirement python/tests/tools.txt
-.ci/again "$tools/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --dest "$work/downloads" \
-    --requirement python/tests/requirements.txt
+if ! cat python/tests/tools.txt python/tests/requirements.txt | cmp --silent - "$work/downloaded"; then
+    python3 -m venv --clear "$tools"
+    .ci/again "$tools/bin/pip" install --quiet --disable-pip-version-check --requirement python/tests/tools.txt
+    .ci/again "$tools/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --dest "$work/downloads" \
+        --requirement python/tests/requirements.txt
+    cat python/tests/tools.txt python/tests/requirements.txt >"$work/downloaded"
+fi
 
 [ "${1:-}" != --set-up ] || exit 0
 if [ $# -lt 1 ]; then
@@ -23,9 +26,10 @@ fi
 program=$(realpath "$1")
 
 # In the folder of the workspace, whose libraries are compiled alike.
+rm -rf "$work/wheels"
 "$tools/bin/maturin" build --quiet --locked --manifest-path python/Cargo.toml --profile dev --compatibility linux \
     --target-dir "${CARGO_TARGET_DIR:-target}" --out "$work/wheels"
-python3 -m venv --clear "$work/venv"
-"$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$work/downloads" \
-    --requirement python/tests/requirements.txt "$work"/wheels/sealwire-*.whl
+python3 -m venv --clear --without-pip "$work/venv"
+"$tools/bin/pip" --python "$work/venv" install --quiet --disable-pip-version-check --no-compile --no-index \
+    --find-links "$work/downloads" --requirement python/tests/requirements.txt "$work"/wheels/sealwire-*.whl
 SEALWIRE_PROGRAM=$program exec "$work/venv/bin/python" python/tests

@@ -5,17 +5,19 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
 
 use crate::errors;
 use crate::options::Options;
@@ -68,11 +70,54 @@ impl Running {
     /// Waits for a future without the interpreter. A signal handler that raises ends the wait and drops the future.
     pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
         let mut future = pin!(future);
+        let parked = Arc::new(ParkedThread { thread: thread::current(), is_woken: AtomicBool::new(true) });
         loop {
-            let waited = py.detach(|| self.runtime().block_on(async { timeout(SIGNALS_EVERY, future.as_mut()).await }));
+            let waited = py.detach(|| {
+                let _context = self.runtime().enter();
+                parked.poll_for(future.as_mut(), SIGNALS_EVERY)
+            });
             match waited {
-                Ok(output) => return Ok(output),
-                Err(_) => py.check_signals()?,
+                Poll::Ready(output) => return Ok(output),
+                Poll::Pending => py.check_signals()?,
+            }
+        }
+    }
+}
+
+/// The thread that waits for a future. A timer of the runtime for each wait would wake a thread of the runtime each time.
+struct ParkedThread {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
+
+impl Wake for ParkedThread {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl ParkedThread {
+    /// Polls a future whenever it asks to be, for this long at most.
+    fn poll_for<T>(self: &Arc<Self>, mut future: Pin<&mut impl Future<Output = T>>, most: Duration) -> Poll<T> {
+        let waker = Waker::from(Arc::clone(self));
+        let until = Instant::now() + most;
+        loop {
+            if self.is_woken.swap(false, Ordering::Acquire)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Poll::Ready(output);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Poll::Pending;
+            }
+            if !self.is_woken.load(Ordering::Acquire) {
+                thread::park_timeout(left);
             }
         }
     }

@@ -62,12 +62,20 @@ class Async(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(await heard(peer.notifications), ("cancel", [msgid]))
         peer.close()
 
-    async def test_an_expired_wait_cancels_its_request(self):
-        peer = Peer(silent)
-        async with sealwire.AsyncClient(**peer.arguments) as client:
-            with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.encrypt("demo", "x", deadline_ms=600_000), 0.3)
+    async def test_an_expired_time_out_cancels_its_request(self):
+        peer, loop = Peer(silent), asyncio.get_running_loop()
+
+        async def expire(limit):
             msgid, _, _ = await heard(peer.requests)
+            limit.reschedule(loop.time())
+            return msgid
+
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            with self.assertRaises(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    expired = loop.create_task(expire(limit))
+                    await client.encrypt("demo", "x", deadline_ms=600_000)
+            msgid = await expired
             self.assertEqual(await heard(peer.notifications), ("cancel", [msgid]))
         peer.close()
 
