@@ -291,11 +291,11 @@ class Requests(unittest.TestCase):
             return echo(peer, method, params)
 
         peer = Peer(answer)
-        numbers = pa.array([number if number % 10 == 0 or number % 3 else None for number in range(40)])
+        numbers = pa.array(range(40))
         with sealwire.Client(**peer.arguments) as client:
-            masked = arrow.mask(client, pa.chunked_array([numbers.slice(begin, 10) for begin in range(0, 40, 10)]), app="demo", masks="keep", in_flight=4)
-        self.assertEqual(masked.combine_chunks(), numbers)
-        self.assertEqual(len(started), 4)
+            masked = arrow.mask(client, numbers, app="demo", masks="keep", batch_fields=10, in_flight=4)
+        self.assertEqual(masked, numbers)
+        self.assertEqual(started, [10] * 4)
         peer.close()
 
     def test_bounds(self):

@@ -247,6 +247,7 @@ class Errors(unittest.TestCase):
             client.health()
             child = os.fork()
             if child == 0:
+                signal.alarm(PATIENCE_S)
                 status = 1
                 try:
                     client.health()
@@ -305,7 +306,7 @@ class Course(unittest.TestCase):
         peer = Peer(interrupt)
         with sealwire.Client(**peer.arguments) as client:
             with self.assertRaises(KeyboardInterrupt):
-                client.encrypt("demo", SECRET, deadline_ms=600_000)
+                client.encrypt("demo", SECRET, deadline_ms=1_000 * PATIENCE_S)
             msgid, _, _ = peer.requests.get(timeout=PATIENCE_S)
             self.assertEqual(peer.notifications.get(timeout=PATIENCE_S), ("cancel", [msgid]))
         peer.close()
