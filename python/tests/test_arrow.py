@@ -146,6 +146,9 @@ class Columns(unittest.TestCase):
         sealed = arrow.encrypt(self.client, numbers, app="demo")
         self.assertIsInstance(sealed, pa.Array)
         self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", types=pa.int16()), numbers)
+        structs = pa.array([{"name": "Zoë", "n": 1}, {"name": None, "n": 2}])
+        sealed = arrow.encrypt(self.client, structs, app="demo", columns=["name"])
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["name"]), structs)
         chunks = pa.chunked_array([["a"], [], [None, "b"]])
         sealed = arrow.encrypt(self.client, chunks, app="demo")
         self.assertEqual(arrow.decrypt(self.client, sealed, app="demo"), chunks)
@@ -251,6 +254,7 @@ class Columns(unittest.TestCase):
             (lambda: arrow.encrypt(self.client, table, app="demo"), TypeError, "must be named"),
             (lambda: arrow.encrypt(self.client, [1], app="demo", columns=["t"]), TypeError, "PyCapsule interface"),
             (lambda: arrow.encrypt(self.client, table["t"], app="demo", columns=["t"]), TypeError, "has no names"),
+            (lambda: arrow.encrypt(self.client, pa.array([{"x": SECRET}, None]), app="demo", columns=["x"]), TypeError, "must be within a table"),
             (lambda: arrow.decrypt(self.client, table["t"], app="demo", types=int), TypeError, "a type must be one of"),
             (lambda: arrow.mask(self.client, table, app="demo", masks={"t": "keep"}, types={"t": pa.int64()}), TypeError, "column t: value 0 is a string that type Int64 does not hold"),
         ]:

@@ -32,6 +32,9 @@ impl ArrowData {
         if data.hasattr("__arrow_c_array__")? {
             let array = ArrayData::from_pyarrow_bound(data)?;
             if matches!(array.data_type(), DataType::Struct(_)) {
+                if array.null_count() > 0 {
+                    return Err(PyTypeError::new_err("a column of structs with nulls must be within a table"));
+                }
                 let batch = RecordBatch::from_pyarrow_bound(data)?;
                 return Ok(Self { kind: Kind::Batch, schema: batch.schema(), batches: vec![batch] });
             }
