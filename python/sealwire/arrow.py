@@ -14,7 +14,7 @@ where a field's metadata is lost, as for a column without a table, `types` names
 
 from ._native import transform
 
-# Chosen by python/benches/client.py: larger requests gain nothing, and smaller ones share a key agreement among fewer values.
+# Larger requests gain little, and smaller ones share a key agreement among fewer values. In flight, more gain nothing.
 BATCH_FIELDS = 1000
 IN_FLIGHT = 8
 
