@@ -267,7 +267,7 @@ class Client:
     def health(self) -> None:
         """Succeeds if the engine responds."""
 class AsyncClient:
-    """The same client for asyncio. It belongs to the event loop of its first request."""
+    """A client for asyncio with the methods of `Client`. It belongs to the event loop of its first request."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same client for asyncio. It belongs to the event loop of its first request."""
+    """A client for asyncio with the methods of `Client`. It belongs to the event loop of its first request."""
 
     def __init__(self, endpoints, **options):
         self._native = NativeClient(endpoints, options)

@@ -1,4 +1,4 @@
-"""Exceptions of requests: one class for each code of the wire, and for what the client itself finds.
+"""Exceptions of requests: one class for each code of the wire, and for errors that the client itself finds.
 
 Messages name parameters, limits and methods. They never contain a value of a document.
 """

@@ -75,7 +75,7 @@ impl<'py> Options<'py> {
         })
     }
 
-    /// Rejects what no one has read.
+    /// Rejects options that were not read.
     pub(crate) fn finish(self) -> PyResult<()> {
         let Some(unknown) = self.left.keys().iter().next() else { return Ok(()) };
         Err(PyTypeError::new_err(format!("{}() got an unexpected keyword argument '{unknown}'", self.function)))

@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) call: Arc<Call>,
 }
 
-/// The methods and what each of them takes.
+/// A method with its arguments.
 pub(crate) enum Call {
     Document(Box<DocumentRequest>, Vec<u8>),
     InspectText(String),
@@ -29,7 +29,7 @@ pub(crate) enum Call {
     Health,
 }
 
-/// What a request returns.
+/// The result of a request.
 pub(crate) enum Outcome {
     Document(Document),
     Inspection(Inspection),

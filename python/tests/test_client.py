@@ -125,7 +125,7 @@ class Documents(unittest.TestCase):
 
 
 class Unfit(unittest.TestCase):
-    """What cannot be sent is rejected by its place and type, before anything is sent."""
+    """Values that cannot be sent are rejected by place and type, before anything is sent."""
 
     def test_values(self):
         looped = []
@@ -259,7 +259,7 @@ class Errors(unittest.TestCase):
             client.health()
 
 
-class Course(unittest.TestCase):
+class Lifecycle(unittest.TestCase):
     """Deadlines, cancellation, retries: against a server whose answers are the test's."""
 
     def test_a_deadline_passes_and_the_server_is_told(self):
