@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks licences, bans and sources of all dependencies against deny.toml, in a second and without building a tool.
 
-    .ci/dependencies.py [MANIFEST...]        default: Cargo.toml and loadtest/native/Cargo.toml
+    .ci/dependencies.py [MANIFEST...]        default: Cargo.toml, and those of loadtest/native and python
 
 It reads the same deny.toml as `cargo deny check bans licenses sources` and applies these rules of it: licenses.allow and
 exceptions, bans.deny with wrappers and with versions as `name:<1.2.3`, bans.wildcards, and registries alone as sources. An option of these sections that it
@@ -152,4 +152,4 @@ def main(manifests):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["Cargo.toml", "loadtest/native/Cargo.toml"]))
+    sys.exit(main(sys.argv[1:] or ["Cargo.toml", "loadtest/native/Cargo.toml", "python/Cargo.toml"]))

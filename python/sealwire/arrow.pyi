@@ -1,0 +1,105 @@
+"""Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeVar
+
+from . import Client
+
+BATCH_FIELDS: Final[int]
+IN_FLIGHT: Final[int]
+
+# A table, a record batch or a column: what comes from pyarrow or polars comes back as its own type.
+_Data = TypeVar("_Data")
+
+def encrypt(
+    client: Client,
+    data: _Data,
+    *,
+    app: str,
+    columns: Iterable[str] | None = None,
+    batch_fields: int = 1000,
+    in_flight: int = 8,
+    suite: Literal["p256", "secp256k1", "xaes", "p256-mlkem768"] | None = None,
+    key_scope: Literal["request", "field", "epoch"] | None = None,
+    format: Literal["native", "evervault", "evervault-bare"] | None = None,
+    role: str | None = None,
+    encoding: Literal["text", "binary"] | None = None,
+    context: bytes | str | None = None,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> _Data:
+    """Replaces the values of columns by envelopes."""
+
+def tokenize(
+    client: Client,
+    data: _Data,
+    *,
+    app: str,
+    collection: str,
+    columns: Iterable[str] | None = None,
+    batch_fields: int = 1000,
+    in_flight: int = 8,
+    tags: Iterable[str] | None = None,
+    expires_s: int | None = None,
+    context: bytes | str | None = None,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> _Data:
+    """Replaces the values of columns by tokens."""
+
+def decrypt(
+    client: Client,
+    data: _Data,
+    *,
+    app: str,
+    columns: Iterable[str] | None = None,
+    types: Mapping[str, Any] | Any | None = None,
+    batch_fields: int = 1000,
+    in_flight: int = 8,
+    outside: Literal["accept", "refuse"] | None = None,
+    context: bytes | str | None = None,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> _Data:
+    """Opens the envelopes of columns, and restores their types."""
+
+def detokenize(
+    client: Client,
+    data: _Data,
+    *,
+    app: str,
+    collection: str,
+    columns: Iterable[str] | None = None,
+    types: Mapping[str, Any] | Any | None = None,
+    batch_fields: int = 1000,
+    in_flight: int = 8,
+    context: bytes | str | None = None,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> _Data:
+    """Replaces the tokens of columns by their values, and restores their types."""
+
+def mask(
+    client: Client,
+    data: _Data,
+    *,
+    app: str,
+    masks: Mapping[str, str] | str,
+    types: Mapping[str, Any] | Any | None = None,
+    batch_fields: int = 1000,
+    in_flight: int = 8,
+    lists: dict[str, list[str]] | None = None,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> _Data:
+    """Masks columns: `masks` gives the function of each, or that of a column without a table."""

@@ -1,0 +1,249 @@
+//! Columns of Arrow data: their values go to the engine in batches, several under way, and come back in order.
+//!
+//! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep their buffers. The values of
+//! one column of one record batch are cut into pieces ([`encode`]), each of which is one request on an array; a new column
+//! is built from the results ([`decode`]). Nulls are neither sent nor changed.
+
+mod decode;
+mod encode;
+mod exchange;
+mod path;
+mod types;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_pyarrow::FromPyArrow;
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sealwire_client::{Client, DetailValue, Error};
+
+pub(crate) use exchange::{ArrowBatch, ArrowColumn, ArrowTable};
+
+use crate::client::NativeClient;
+use crate::errors;
+use crate::options::Options;
+use crate::request::DocumentRequest;
+use encode::{Piece, Pieces};
+use exchange::ArrowData;
+use path::{Leaf, Path};
+
+/// Requests of one call that are under way at once, at most.
+const IN_FLIGHT_MAX: usize = 1_024;
+/// An engine takes this many fields in a request on tokens, unless its operator has set another limit.
+const BATCH_FIELDS_MAX: usize = 10_000;
+
+/// Options of requests that have no meaning for a column or would be used for several requests.
+const NOT_FOR_COLUMNS: [&str; 6] =
+    ["select", "unmatched", "on_error", "encapsulation", "encapsulations", "idempotency_key"];
+
+/// A column to work on.
+struct Column {
+    path: Path,
+    request: DocumentRequest,
+    /// The type of the new column, if the caller names it.
+    data_type: Option<DataType>,
+}
+
+/// How new columns relate to the old ones.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Direction {
+    /// Any type becomes text or binary, and is noted in the field.
+    Seal,
+    /// The noted type comes back.
+    Open,
+    /// The type stays.
+    Keep,
+}
+
+/// Sizes and limits of a call.
+struct Batching {
+    batch_fields: usize,
+    in_flight: usize,
+}
+
+/// The error of one piece.
+struct PieceError {
+    error: Error,
+    column: String,
+    /// The row, unless the column is within a list.
+    row: Option<usize>,
+}
+
+/// Works on the columns of a table, a record batch or a column. `columns` are the path of each, the type that it gets, and the
+/// options of its requests.
+#[pyfunction]
+pub(crate) fn transform<'py>(
+    py: Python<'py>,
+    client: &NativeClient,
+    method: &str,
+    app: &str,
+    data: &Bound<'py, PyAny>,
+    columns: Vec<(String, Option<Bound<'py, PyAny>>, Bound<'py, PyDict>)>,
+    batching: (usize, usize),
+) -> PyResult<Bound<'py, PyAny>> {
+    let (batch_fields, in_flight) = batching;
+    if !(1..=BATCH_FIELDS_MAX).contains(&batch_fields) {
+        return Err(PyValueError::new_err(format!("batch_fields must be in 1..={BATCH_FIELDS_MAX}")));
+    }
+    if !(1..=IN_FLIGHT_MAX).contains(&in_flight) {
+        return Err(PyValueError::new_err(format!("in_flight must be in 1..={IN_FLIGHT_MAX}")));
+    }
+    let running = client.running(py)?;
+    let data = ArrowData::import(data)?;
+    let schema = data.schema();
+    let columns = columns
+        .into_iter()
+        .map(|(path, data_type, options)| read_column(&schema, method, app, &path, data_type, &options))
+        .collect::<PyResult<Vec<_>>>()?;
+    let direction = match method {
+        "encrypt" | "tokenize" => Direction::Seal,
+        "decrypt" | "detokenize" => Direction::Open,
+        _ => Direction::Keep,
+    };
+    let mut batches = data.batches();
+    let leaves = find_leaves(&columns, &batches)?;
+    let batching = Batching { batch_fields, in_flight };
+    let work = send_all(running.client(), &columns, &leaves, &batching);
+    let results = running.wait(py, work)?.map_err(|failed| piece_error(py, &failed))?;
+    let schema = py
+        .detach(|| replace_columns(&schema, &mut batches, &columns, leaves, results, direction))
+        .map_err(PyTypeError::new_err)?;
+    data.export(py, schema, batches)
+}
+
+fn read_column(
+    schema: &Schema,
+    method: &str,
+    app: &str,
+    path: &str,
+    data_type: Option<Bound<'_, PyAny>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Column> {
+    for name in NOT_FOR_COLUMNS {
+        if options.contains(name)? {
+            return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
+        }
+    }
+    let options = Options::new(method, options)?;
+    let request = DocumentRequest::read(method, app.to_owned(), &options)?;
+    let request = request.ok_or_else(|| PyTypeError::new_err(format!("no method {method} for columns")))?;
+    options.finish()?;
+    let data_type = data_type.map(|data_type| read_type(&data_type)).transpose()?;
+    let path = Path::parse(path, schema).map_err(PyTypeError::new_err)?;
+    let old = path.field(schema).map_err(PyTypeError::new_err)?;
+    for data_type in [Some(old.data_type()), data_type.as_ref()].into_iter().flatten() {
+        types::check(path.text(), data_type).map_err(PyTypeError::new_err)?;
+    }
+    Ok(Column { path, request, data_type })
+}
+
+/// Reads a type. polars gives its types as a schema of one column.
+fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
+    Ok(match DataType::from_pyarrow_bound(data_type)? {
+        DataType::Struct(fields) if fields.len() == 1 => fields[0].data_type().clone(),
+        other => other,
+    })
+}
+
+/// Finds the values of each column in each batch: first all batches of the first column.
+fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> PyResult<Vec<Leaf>> {
+    let of_column = |column: &Column| batches.iter().map(|batch| column.path.find(batch)).collect::<Vec<_>>();
+    columns.iter().flat_map(of_column).collect::<Result<_, _>>().map_err(PyTypeError::new_err)
+}
+
+/// Sends all values. Returns the payloads of each leaf's results, in the order of its values.
+async fn send_all(
+    client: &Client,
+    columns: &[Column],
+    leaves: &[Leaf],
+    batching: &Batching,
+) -> Result<Vec<Vec<Bytes>>, PieceError> {
+    let batches = leaves.len().checked_div(columns.len()).unwrap_or(0);
+    let send = async |piece: Piece| {
+        let column = &columns[piece.leaf / batches];
+        match column.request.send(client, &piece.payload).await {
+            Ok(document) => Ok((piece.leaf, document.payload)),
+            Err(error) => {
+                let row = failed_field(&error).and_then(|field| leaves[piece.leaf].row(piece.first_row, field));
+                let earlier = &leaves[piece.leaf / batches * batches..piece.leaf];
+                let row = row.filter(|_| !column.path.is_in_list());
+                let row = row.map(|row| row + earlier.iter().map(Leaf::rows).sum::<usize>());
+                Err(PieceError { error, column: column.path.text().to_owned(), row })
+            }
+        }
+    };
+    let pieces = stream::iter(Pieces::new(leaves, batching.batch_fields)).map(send);
+    let mut results = vec![Vec::new(); leaves.len()];
+    let mut arriving = pieces.buffered(batching.in_flight);
+    while let Some((leaf, payload)) = arriving.try_next().await? {
+        results[leaf].push(payload);
+    }
+    Ok(results)
+}
+
+/// Returns the position in its request of the field that an error is about.
+fn failed_field(error: &Error) -> Option<usize> {
+    let Error::Rpc(error) = error else { return None };
+    let path = error.details.iter().find(|detail| detail.key == "path")?;
+    let DetailValue::Text(path) = &path.value else { return None };
+    path.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns the client's exception with the column and the row among its details, instead of the path in the request.
+fn piece_error(py: Python<'_>, failed: &PieceError) -> PyErr {
+    let error = errors::of_client(py, &failed.error);
+    let note = || -> PyResult<()> {
+        let details = error.value(py).getattr("details")?.cast_into::<PyDict>()?;
+        if details.contains("path")? {
+            details.del_item("path")?;
+        }
+        if !failed.column.is_empty() {
+            details.set_item("column", &failed.column)?;
+        }
+        failed.row.map_or(Ok(()), |row| details.set_item("row", row))
+    };
+    match note() {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}
+
+/// Puts new columns in the place of the old ones. Returns the new schema.
+fn replace_columns(
+    schema: &SchemaRef,
+    batches: &mut [RecordBatch],
+    columns: &[Column],
+    leaves: Vec<Leaf>,
+    results: Vec<Vec<Bytes>>,
+    direction: Direction,
+) -> Result<SchemaRef, String> {
+    let mut schema = SchemaRef::clone(schema);
+    let mut work = leaves.into_iter().zip(results);
+    for column in columns {
+        let own: Vec<_> = work.by_ref().take(batches.len()).collect();
+        let old = column.path.field(&schema)?;
+        let field = types::new_field(&old, column.data_type.as_ref(), direction, &own)?;
+        schema = column.path.replace_field(&schema, &field);
+        for (batch, (leaf, results)) in batches.iter_mut().zip(own) {
+            let values = decode::build(field.data_type(), &leaf, &results)
+                .map_err(|problem| format!("column {}: {problem}", column.path.text()))?;
+            *batch = replace_column(batch, &schema, &column.path, &field, values)?;
+        }
+    }
+    Ok(schema)
+}
+
+fn replace_column(
+    batch: &RecordBatch,
+    schema: &SchemaRef,
+    path: &Path,
+    field: &FieldRef,
+    values: ArrayRef,
+) -> Result<RecordBatch, String> {
+    let columns = path.replace(batch, field, values)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(SchemaRef::clone(schema), columns, &options).map_err(|error| error.to_string())
+}

@@ -1,0 +1,215 @@
+//! Paths to the values of a column: `name`, `address.street`, `tags[*]`, `people[*].email`.
+//!
+//! A path leads to one array of values in each record batch. Values under a null struct or outside of what a list refers to
+//! are not part of the table, whatever their buffers hold, so they count as null.
+
+use std::sync::Arc;
+
+use arrow_array::builder::BooleanBufferBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+
+/// A path, checked against a schema.
+pub(crate) struct Path {
+    text: String,
+    column: usize,
+    steps: Vec<Step>,
+}
+
+/// A step from a column of containers to what they contain.
+enum Step {
+    Member(usize),
+    Items,
+}
+
+/// The values of one column in one record batch.
+pub(crate) struct Leaf {
+    pub(crate) values: ArrayRef,
+    /// Which of the values are there; `None`: all of them.
+    pub(crate) present: Option<NullBuffer>,
+}
+
+impl Leaf {
+    /// Returns the number of values, nulls included.
+    pub(crate) fn rows(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(crate) fn is_present(&self, row: usize) -> bool {
+        self.present.as_ref().is_none_or(|present| present.is_valid(row))
+    }
+
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.present.as_ref().is_some_and(|present| present.null_count() > 0)
+    }
+
+    /// Returns the row of the value with this number among those that are there from `first` on.
+    pub(crate) fn row(&self, first: usize, number: usize) -> Option<usize> {
+        (first..self.rows()).filter(|row| self.is_present(*row)).nth(number)
+    }
+}
+
+impl Path {
+    /// Reads a path. The name of a column goes before a path of the same text.
+    pub(crate) fn parse(text: &str, schema: &Schema) -> Result<Self, String> {
+        if let Ok(column) = schema.index_of(text) {
+            return Ok(Self { text: text.to_owned(), column, steps: Vec::new() });
+        }
+        let missing = |name: &str| format!("column {text}: there is no {name}");
+        let mut segments = text.split('.').flat_map(|segment| {
+            let name = segment.trim_end_matches("[*]");
+            let lists = (segment.len() - name.len()) / "[*]".len();
+            [Some(name)].into_iter().chain(std::iter::repeat_n(None, lists))
+        });
+        let name = segments.next().flatten().unwrap_or_default();
+        let column = schema.index_of(name).map_err(|_| missing(name))?;
+        let mut data_type = schema.field(column).data_type();
+        let mut steps = Vec::new();
+        for segment in segments {
+            let (step, next) = match (segment, data_type) {
+                (Some(name), DataType::Struct(fields)) => {
+                    let (index, field) = fields.find(name).ok_or_else(|| missing(name))?;
+                    (Step::Member(index), field)
+                }
+                (None, DataType::List(items) | DataType::LargeList(items)) => (Step::Items, items),
+                (Some(name), _) => return Err(format!("column {text}: {name} is not within a struct")),
+                (None, _) => return Err(format!("column {text}: [*] is not of a list")),
+            };
+            steps.push(step);
+            data_type = next.data_type();
+        }
+        Ok(Self { text: text.to_owned(), column, steps })
+    }
+
+    /// Returns the path as it was written.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn is_in_list(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Items))
+    }
+
+    /// Finds the values of a batch.
+    pub(crate) fn find(&self, batch: &RecordBatch) -> Result<Leaf, String> {
+        let mut values = ArrayRef::clone(batch.column(self.column));
+        let mut present = values.nulls().cloned();
+        for step in &self.steps {
+            (values, present) = match step {
+                Step::Member(index) => {
+                    let child = ArrayRef::clone(values.as_struct().column(*index));
+                    let both = NullBuffer::union(present.as_ref(), child.nulls());
+                    (child, both)
+                }
+                Step::Items if matches!(values.data_type(), DataType::List(_)) => {
+                    items(values.as_list::<i32>(), &present)
+                }
+                Step::Items => items(values.as_list::<i64>(), &present),
+            };
+        }
+        Ok(Leaf { values, present })
+    }
+
+    /// Returns the field that the path leads to.
+    pub(crate) fn field(&self, schema: &Schema) -> Result<FieldRef, String> {
+        let mut field = FieldRef::clone(&schema.fields()[self.column]);
+        for step in &self.steps {
+            field = match (step, field.data_type()) {
+                (Step::Member(index), DataType::Struct(fields)) => FieldRef::clone(&fields[*index]),
+                (Step::Items, DataType::List(items) | DataType::LargeList(items)) => FieldRef::clone(items),
+                _ => return Err(format!("column {}: the schema has changed", self.text)),
+            };
+        }
+        Ok(field)
+    }
+
+    /// Returns the schema with another field in the place of this one.
+    pub(crate) fn replace_field(&self, schema: &Schema, new: &FieldRef) -> SchemaRef {
+        let fields = replace_in(schema.fields(), self.column, |old| replace_field(old, &self.steps, new));
+        Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    }
+
+    /// Returns the columns of a batch with other values in the place of these.
+    pub(crate) fn replace(
+        &self,
+        batch: &RecordBatch,
+        field: &FieldRef,
+        values: ArrayRef,
+    ) -> Result<Vec<ArrayRef>, String> {
+        let mut columns = batch.columns().to_vec();
+        let old = &columns[self.column];
+        columns[self.column] = replace(old, &self.steps, field, values).map_err(|error| error.to_string())?;
+        Ok(columns)
+    }
+}
+
+/// Returns the items of a list column, and which of them a list that is there refers to.
+fn items<O: OffsetSizeTrait>(
+    lists: &GenericListArray<O>,
+    present: &Option<NullBuffer>,
+) -> (ArrayRef, Option<NullBuffer>) {
+    let values = ArrayRef::clone(lists.values());
+    let mut referred = BooleanBufferBuilder::new(values.len());
+    for (row, ends) in lists.offsets().windows(2).enumerate() {
+        let (start, end) = (ends[0].as_usize(), ends[1].as_usize());
+        if present.as_ref().is_none_or(|present| present.is_valid(row)) && end > referred.len() {
+            referred.append_n(start.saturating_sub(referred.len()), false);
+            referred.append_n(end - referred.len(), true);
+        }
+    }
+    referred.append_n(values.len() - referred.len(), false);
+    let both = NullBuffer::union(Some(&NullBuffer::new(referred.finish())), values.nulls());
+    (values, both)
+}
+
+fn replace_in(fields: &Fields, index: usize, new: impl FnOnce(&FieldRef) -> FieldRef) -> Fields {
+    let mut fields = fields.to_vec();
+    fields[index] = new(&fields[index]);
+    fields.into()
+}
+
+fn replace_field(old: &FieldRef, steps: &[Step], new: &FieldRef) -> FieldRef {
+    let Some((step, rest)) = steps.split_first() else { return FieldRef::clone(new) };
+    let data_type = match (step, old.data_type()) {
+        (Step::Member(index), DataType::Struct(fields)) => {
+            DataType::Struct(replace_in(fields, *index, |child| replace_field(child, rest, new)))
+        }
+        (_, DataType::List(items)) => DataType::List(replace_field(items, rest, new)),
+        (_, DataType::LargeList(items)) => DataType::LargeList(replace_field(items, rest, new)),
+        (_, other) => other.clone(),
+    };
+    Arc::new(Field::clone(old).with_data_type(data_type))
+}
+
+fn replace(
+    old: &ArrayRef,
+    steps: &[Step],
+    field: &FieldRef,
+    new: ArrayRef,
+) -> Result<ArrayRef, arrow_schema::ArrowError> {
+    let Some((step, rest)) = steps.split_first() else { return Ok(new) };
+    Ok(match (step, old.data_type()) {
+        (Step::Member(index), _) => {
+            let (fields, mut columns, nulls) = old.as_struct().clone().into_parts();
+            let length = old.len();
+            columns[*index] = replace(&columns[*index], rest, field, new)?;
+            let fields = replace_in(&fields, *index, |child| replace_field(child, rest, field));
+            Arc::new(StructArray::try_new_with_length(fields, columns, nulls, length)?)
+        }
+        (Step::Items, DataType::List(_)) => replace_items(old.as_list::<i32>(), rest, field, new)?,
+        (Step::Items, _) => replace_items(old.as_list::<i64>(), rest, field, new)?,
+    })
+}
+
+fn replace_items<O: OffsetSizeTrait>(
+    old: &GenericListArray<O>,
+    rest: &[Step],
+    field: &FieldRef,
+    new: ArrayRef,
+) -> Result<ArrayRef, arrow_schema::ArrowError> {
+    let (items, offsets, values, nulls) = old.clone().into_parts();
+    let values = replace(&values, rest, field, new)?;
+    Ok(Arc::new(GenericListArray::<O>::try_new(replace_field(&items, rest, field), offsets, values, nulls)?))
+}

@@ -1,0 +1,177 @@
+//! Types of columns: which can be sent, and how a type survives as text.
+//!
+//! A column that is encrypted or tokenized becomes text. Its field then notes the type under `sealwire:type`, in the words of
+//! the Arrow C data interface, so that it also survives in files that keep a field's metadata, such as Parquet and Arrow IPC.
+//! The names of extension types are put aside in the same way: they do not apply to the text.
+
+use std::sync::Arc;
+
+use arrow_array::types::Date32Type;
+use arrow_data::decimal::is_validate_decimal_precision;
+use arrow_schema::ffi::FFI_ArrowSchema;
+use arrow_schema::{DataType, Field, FieldRef, Metadata, TimeUnit};
+use bytes::Bytes;
+use sealwire_msgpack::{Token, TokenReader, write};
+
+use super::Direction;
+use super::path::Leaf;
+
+const TYPE: &str = "sealwire:type";
+/// Before the metadata of extension types that is put aside.
+const ASIDE: &str = "sealwire:";
+const EXTENSION: &str = "ARROW:extension:";
+
+/// Bytes from which a column of text needs offsets of 64 bits.
+const OFFSETS_32: usize = i32::MAX as usize;
+
+/// Returns the field of the new column.
+pub(crate) fn new_field(
+    old: &FieldRef,
+    named: Option<&DataType>,
+    direction: Direction,
+    work: &[(Leaf, Vec<Bytes>)],
+) -> Result<FieldRef, String> {
+    let mut metadata = old.metadata().clone();
+    let data_type = match direction {
+        Direction::Seal => {
+            put_aside(&mut metadata, old.data_type())?;
+            sealed_type(old.data_type(), work)
+        }
+        Direction::Open => {
+            let noted = bring_back(&mut metadata)?;
+            noted.unwrap_or_else(|| text_type(old.data_type(), work))
+        }
+        Direction::Keep => old.data_type().clone(),
+    };
+    let data_type = named.cloned().unwrap_or(data_type);
+    // Items that no list refers to become null.
+    let nullable = old.is_nullable() || work.iter().any(|(leaf, _)| leaf.has_nulls());
+    Ok(Arc::new(Field::new(old.name(), data_type, nullable).with_metadata(metadata)))
+}
+
+/// Rejects types that cannot be sent.
+pub(crate) fn check(column: &str, data_type: &DataType) -> Result<(), String> {
+    let problem = match data_type {
+        DataType::Struct(fields) => {
+            let first = fields.first().map_or("", |field| field.name());
+            format!("is a struct: name a field of it, such as .{first}")
+        }
+        DataType::List(_) | DataType::LargeList(_) => "is a list: name its items with [*]".to_owned(),
+        DataType::Dictionary(..) => "is a dictionary: cast it to the type of its values".to_owned(),
+        _ if is_sent(data_type) => return Ok(()),
+        _ => format!("has type {data_type}, which cannot be sent"),
+    };
+    Err(format!("column {column} {problem}"))
+}
+
+fn is_sent(data_type: &DataType) -> bool {
+    data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Boolean
+                | DataType::Float32
+                | DataType::Float64
+                | DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Utf8View
+                | DataType::Binary
+                | DataType::LargeBinary
+                | DataType::BinaryView
+                | DataType::FixedSizeBinary(_)
+                | DataType::Date32
+                | DataType::Decimal128(..)
+                | DataType::Timestamp(..)
+        )
+}
+
+fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), String> {
+    let schema = FFI_ArrowSchema::try_from(data_type).map_err(|error| error.to_string())?;
+    *metadata = std::mem::take(metadata)
+        .into_iter()
+        .map(|(key, value)| if key.starts_with(EXTENSION) { (format!("{ASIDE}{key}"), value) } else { (key, value) })
+        .collect();
+    metadata.insert(TYPE, schema.format());
+    Ok(())
+}
+
+fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, String> {
+    let Some(format) = metadata.remove(TYPE) else { return Ok(None) };
+    *metadata = std::mem::take(metadata)
+        .into_iter()
+        .map(|(key, value)| match key.strip_prefix(ASIDE) {
+            Some(extension) if extension.starts_with(EXTENSION) => (extension.to_owned(), value),
+            _ => (key, value),
+        })
+        .collect();
+    let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
+    noted.map(Some).map_err(|error| error.to_string())
+}
+
+/// Returns text, or binary if the engine was asked for binary envelopes.
+fn sealed_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
+    let first = work.iter().find_map(|(_, results)| results.first());
+    let is_binary = first.is_some_and(|result| {
+        let mut reader = TokenReader::new(result);
+        reader.array_len().is_ok() && matches!(reader.token(), Ok(Token::Bin(_)))
+    });
+    match (is_binary, text_type(old, work)) {
+        (true, DataType::LargeUtf8) => DataType::LargeBinary,
+        (true, _) => DataType::Binary,
+        (false, text) => text,
+    }
+}
+
+/// Returns the type of text that is wide enough for the results.
+fn text_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
+    let is_wide = |(_, results): &(Leaf, Vec<Bytes>)| results.iter().map(Bytes::len).sum::<usize>() > OFFSETS_32;
+    if matches!(old, DataType::LargeUtf8 | DataType::LargeBinary) || work.iter().any(is_wide) {
+        DataType::LargeUtf8
+    } else {
+        DataType::Utf8
+    }
+}
+
+/// Returns how many of a unit are a second.
+pub(crate) fn per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// Writes a date as `2026-03-14`, and as its days since 1970 if its year has more than six digits.
+pub(crate) fn append_date(out: &mut Vec<u8>, days: i32) {
+    match Date32Type::to_naive_date_opt(days) {
+        Some(date) => write::str(out, &date.to_string()),
+        None => write::int(out, days.into()),
+    }
+}
+
+/// Reads what [`append_date`] writes.
+pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
+    match token {
+        Token::Str(text) => std::str::from_utf8(text).ok()?.parse().ok().map(Date32Type::from_naive_date),
+        Token::Uint(days) => days.try_into().ok(),
+        Token::Int(days) => days.try_into().ok(),
+        _ => None,
+    }
+}
+
+/// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type holds.
+pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
+    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
+        return None;
+    }
+    let number: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let missing = i32::from(scale) - i32::try_from(fraction.len()).ok()?;
+    let power = 10_i128.checked_pow(missing.unsigned_abs())?;
+    let number =
+        if missing >= 0 { number.checked_mul(power)? } else { (number % power == 0).then_some(number / power)? };
+    let number = if negative { -number } else { number };
+    is_validate_decimal_precision(number, precision).then_some(number)
+}

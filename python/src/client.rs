@@ -1,0 +1,239 @@
+//! The client with its runtime, and requests that the calling thread waits for.
+//!
+//! Each client has a runtime of its own, so that closing it ends its threads and its connections. A process that was
+//! forked has none of these threads: a client is not used there, and not dropped either.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::errors;
+use crate::options::Options;
+use crate::request::Request;
+
+/// How often a waiting thread looks for a signal such as Ctrl-C.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// Threads of a client's runtime, unless the caller says otherwise: one for each connection to an engine.
+const THREADS: usize = 2;
+const THREADS_MAX: usize = 64;
+
+/// The client that the classes in Python share.
+#[pyclass(frozen, module = "sealwire._native")]
+pub(crate) struct NativeClient {
+    running: Mutex<Option<Arc<Running>>>,
+}
+
+/// A client that has not been closed.
+pub(crate) struct Running {
+    /// Both are `Some` until the drop.
+    parts: Option<(Client, Runtime)>,
+    process: u32,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let parts = self.parts.take();
+        if self.process != process::id() {
+            // Locks of the runtime can be held by threads that this process does not have.
+            Box::leak(Box::new(parts));
+        } else if let Some((client, runtime)) = parts {
+            drop(client);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Running {
+    pub(crate) fn client(&self) -> &Client {
+        let (client, _) = self.parts.as_ref().expect("dropped once");
+        client
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        let (_, runtime) = self.parts.as_ref().expect("dropped once");
+        runtime
+    }
+
+    /// Waits for a future without the interpreter. A signal handler that raises ends the wait and drops the future.
+    pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+        let mut future = pin!(future);
+        let parked = Arc::new(ParkedThread { thread: thread::current(), is_woken: AtomicBool::new(true) });
+        loop {
+            let waited = py.detach(|| {
+                let _context = self.runtime().enter();
+                parked.poll_for(future.as_mut(), SIGNALS_EVERY)
+            });
+            match waited {
+                Poll::Ready(output) => return Ok(output),
+                Poll::Pending => py.check_signals()?,
+            }
+        }
+    }
+}
+
+/// The thread that waits for a future. A timer of the runtime for each wait would wake a thread of the runtime each time.
+struct ParkedThread {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
+
+impl Wake for ParkedThread {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl ParkedThread {
+    /// Polls a future whenever it asks to be, for this long at most.
+    fn poll_for<T>(self: &Arc<Self>, mut future: Pin<&mut impl Future<Output = T>>, most: Duration) -> Poll<T> {
+        let waker = Waker::from(Arc::clone(self));
+        let until = Instant::now() + most;
+        loop {
+            if self.is_woken.swap(false, Ordering::Acquire)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Poll::Ready(output);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Poll::Pending;
+            }
+            if !self.is_woken.load(Ordering::Acquire) {
+                thread::park_timeout(left);
+            }
+        }
+    }
+}
+
+impl NativeClient {
+    pub(crate) fn running(&self, py: Python<'_>) -> PyResult<Arc<Running>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let running = running.ok_or_else(|| errors::unusable(py, "the client is closed"))?;
+        if running.process != process::id() {
+            return Err(errors::unusable(py, "the client was created before a fork: create one in each process"));
+        }
+        Ok(running)
+    }
+}
+
+#[pymethods]
+impl NativeClient {
+    #[new]
+    fn new(py: Python<'_>, endpoints: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = Options::new("Client", options)?;
+        let threads = options.take("threads", "an integer")?.unwrap_or(THREADS);
+        if !(1..=THREADS_MAX).contains(&threads) {
+            return Err(PyValueError::new_err(format!("threads must be in 1..={THREADS_MAX}")));
+        }
+        let config = read_config(endpoints, &options)?;
+        options.finish()?;
+        let runtime =
+            Builder::new_multi_thread().worker_threads(threads).thread_name("sealwire").enable_all().build()?;
+        let client = py.detach(|| Client::lazy(config)).map_err(|error| errors::of_client(py, &error))?;
+        let running = Running { parts: Some((client, runtime)), process: process::id() };
+        Ok(Self { running: Mutex::new(Some(Arc::new(running))) })
+    }
+
+    /// Sends a request and waits for its result.
+    fn run<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
+        let running = self.running(py)?;
+        let outcome = running.wait(py, request.call.send(running.client()))?;
+        outcome.map_err(|error| errors::of_client(py, &error))?.into_python(py)
+    }
+
+    /// Returns the client's counters.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.running(py)?.client().stats();
+        let map = PyDict::new(py);
+        map.set_item("attempts", stats.attempts)?;
+        map.set_item("retries", stats.retries)?;
+        map.set_item("retries_refused", stats.retries_refused)?;
+        map.set_item("ejections", stats.ejections)?;
+        Ok(map)
+    }
+
+    /// Ends the connections once the requests that threads wait for are done. Does nothing if repeated.
+    fn close(&self, py: Python<'_>) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(running));
+    }
+}
+
+fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<ClientConfig> {
+    let server_name: Option<String> = options.take("server_name", "a string")?;
+    let pem = |name: &str| read_pem(&options.required::<Bound<'_, PyAny>>(name, "a path or bytes")?, name);
+    let mut config = ClientConfig::new("", "", pem("ca")?, pem("cert")?, pem("key")?);
+    config.endpoints = read_endpoints(endpoints, server_name.as_deref())?;
+    let count = |name: &str, into: &mut usize| {
+        options.take(name, "a positive integer").map(|value| value.into_iter().for_each(|value| *into = value))
+    };
+    count("connections", &mut config.connections)?;
+    count("in_flight_max", &mut config.in_flight_max)?;
+    count("request_bytes_max", &mut config.request_bytes_max)?;
+    count("reply_bytes_max", &mut config.reply_bytes_max)?;
+    let number = |name: &str, into: &mut u32| {
+        options.take(name, "a positive integer").map(|value| value.into_iter().for_each(|value| *into = value))
+    };
+    number("attempts_max", &mut config.attempts_max)?;
+    number("retry_percent", &mut config.retry_percent)?;
+    number("eject_after", &mut config.eject_after)?;
+    let milliseconds = |name: &str, into: &mut Duration| {
+        let value = options.take::<u64>(name, "a positive integer of milliseconds")?;
+        value.into_iter().for_each(|value| *into = Duration::from_millis(value));
+        PyResult::Ok(())
+    };
+    milliseconds("connect_timeout_ms", &mut config.connect_timeout)?;
+    milliseconds("deadline_ms", &mut config.deadline)?;
+    milliseconds("backoff_min_ms", &mut config.backoff_min)?;
+    milliseconds("backoff_max_ms", &mut config.backoff_max)?;
+    milliseconds("ejection_min_ms", &mut config.ejection_min)?;
+    milliseconds("ejection_max_ms", &mut config.ejection_max)?;
+    config.repeat_sent = options.take("repeat_sent", "a boolean")?.unwrap_or(config.repeat_sent);
+    Ok(config)
+}
+
+/// Reads a path, or the PEM text itself as bytes. A string is a path, so that a key is never taken for one.
+fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
+    }
+    let path: PathBuf = value
+        .extract()
+        .map_err(|_| PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes")))?;
+    Ok(Pem::File(path))
+}
+
+/// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in its certificate.
+fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
+    let wrong = |_| PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let one = |value: &Bound<'_, PyAny>| {
+        if let Ok(address) = value.extract::<String>() {
+            let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
+            let name = server_name.unwrap_or(host.trim_start_matches('[').trim_end_matches(']')).to_owned();
+            return Ok(Endpoint::new(address, name));
+        }
+        value.extract::<(String, String)>().map(|(address, name)| Endpoint::new(address, name)).map_err(wrong)
+    };
+    match one(value) {
+        Ok(endpoint) => Ok(vec![endpoint]),
+        Err(_) => value.try_iter().map_err(wrong)?.map(|value| one(&value?)).collect(),
+    }
+}

@@ -1,0 +1,361 @@
+import datetime
+import decimal
+import itertools
+import threading
+import unittest
+
+import polars as pl
+import pyarrow as pa
+import sealwire
+from sealwire import arrow
+from support import PATIENCE_S, Peer, echo, engine, silent
+
+UTC = datetime.timezone.utc
+SECRET = "4242424242424242"
+LONG = "x" * 300_000
+
+# Every type that can be sent, with values at its ends and a null.
+COLUMNS = {
+    "text": pa.array(["", "Zoë", None, "a" * 3000]),
+    "large_text": pa.array(["x", None, "y", "z"], pa.large_string()),
+    "text_view": pa.array(["short", None, "longer than twelve bytes", ""], pa.string_view()),
+    "binary": pa.array([b"", b"\x00\xff", None, b"x"]),
+    "large_binary": pa.array([b"", b"\x00\xff", None, b"x"], pa.large_binary()),
+    "binary_view": pa.array([b"", b"\x00\xff", None, b"longer than twelve bytes"], pa.binary_view()),
+    "fixed": pa.array([b"abcd", None, b"\x00\x00\x00\x00", b"efgh"], pa.binary(4)),
+    "flag": pa.array([True, None, False, True]),
+    **{
+        f"int{bits}": pa.array([0, None, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1], getattr(pa, f"int{bits}")())
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"uint{bits}": pa.array([0, None, 1, 2**bits - 1], getattr(pa, f"uint{bits}")()) for bits in (8, 16, 32, 64)},
+    "float32": pa.array([0.0, None, -1.5, 3.4028234663852886e38], pa.float32()),
+    "float64": pa.array([0.1, None, 5e-324, float("inf")]),
+    "date": pa.array([datetime.date(2026, 3, 14), None, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "far_date": pa.array([0, None, 2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32()),
+    "amount": pa.array([decimal.Decimal("12.50"), None, decimal.Decimal("-0.01"), decimal.Decimal(0)], pa.decimal128(12, 2)),
+    "digits": pa.array([decimal.Decimal("9" * 38), None, decimal.Decimal("-" + "9" * 38), decimal.Decimal(1)], pa.decimal128(38, 0)),
+    **{
+        f"moment_{unit}": pa.array([0, None, -1, 1_773_480_413_589_793], pa.timestamp(unit, zone))
+        for unit, zone in (("ms", "UTC"), ("us", None), ("ns", "Europe/Zurich"))
+    },
+    "moment_s": pa.array([0, None, -1, 1_773_480_413], pa.timestamp("s")),
+    "moment_end": pa.array([2**63 - 1, None, -(2**63) + 1, 1], pa.timestamp("ns")),
+}
+
+
+def buffers(column):
+    return [buffer and buffer.address for chunk in column.chunks for buffer in chunk.buffers()]
+
+
+class Columns(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.client = sealwire.Client(**engine().arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+
+    def test_every_type_comes_back(self):
+        table = pa.table(COLUMNS)
+        for options in ({}, {"encoding": "binary"}, {"context": b"here"}):
+            sealed = arrow.encrypt(self.client, table, app="demo", columns=table.column_names, **options)
+            for name in table.column_names:
+                is_binary = options.get("encoding") == "binary"
+                expected = (pa.binary(), pa.large_binary()) if is_binary else (pa.string(), pa.large_string())
+                self.assertIn(sealed.schema.field(name).type, expected)
+                self.assertEqual(sealed[name].is_null(), table[name].is_null(), name)
+            context = {key: options[key] for key in options if key == "context"}
+            opened = arrow.decrypt(self.client, sealed, app="demo", columns=table.column_names, **context)
+            for name in table.column_names:
+                self.assertEqual(opened[name], table[name], name)
+            self.assertTrue(opened.schema.equals(table.schema, check_metadata=True))
+
+    def test_other_clients_read_the_values(self):
+        table = pa.table({name: COLUMNS[name] for name in ("text", "int64", "date", "amount", "moment_us", "flag")})
+        sealed = arrow.encrypt(self.client, table, app="demo", columns=table.column_names)
+        row = self.client.decrypt("demo", sealed.to_pylist()[3]).payload
+        moment = datetime.datetime(1970, 1, 1, tzinfo=UTC) + datetime.timedelta(microseconds=1_773_480_413_589_793)
+        self.assertEqual(
+            row,
+            {"text": "a" * 3000, "int64": 2**63 - 1, "date": "9999-12-31", "amount": "0.00", "moment_us": moment, "flag": True},
+        )
+
+    def test_columns_that_are_not_named_keep_their_buffers(self):
+        table = pa.table({"name": ["Zoë", None, "Ada"] * 100, "other": list(range(300)), "more": ["x"] * 300})
+        table = table.replace_schema_metadata({"key": "value"})
+        sealed = arrow.encrypt(self.client, table, app="demo", columns=["name"])
+        for name in ("other", "more"):
+            self.assertEqual(buffers(sealed[name]), buffers(table[name]))
+        self.assertEqual(sealed.schema.metadata, {b"key": b"value"})
+        self.assertEqual(sealed.column_names, table.column_names)
+
+    def test_nested_columns_by_path(self):
+        rows = [
+            {"a": {"street": "Elm", "no": 7, "tags": ["x", None, "y"]}, "people": [{"mail": "a@x", "n": 1}, {"mail": None, "n": 2}], "a.b": "dot"},
+            {"a": None, "people": None, "a.b": None},
+            {"a": {"street": None, "no": None, "tags": None}, "people": [], "a.b": ""},
+            {"a": {"street": "Oak", "no": 1, "tags": []}, "people": [None, {"mail": "b@x", "n": 3}], "a.b": "z"},
+        ]
+        paths = ["a.street", "a.tags[*]", "people[*].mail", "a.b", "a.no"]
+        table = pa.Table.from_pylist(rows)
+        for part in (table, table.slice(1, 3), table.slice(3), table.slice(0, 0)):
+            sealed = arrow.encrypt(self.client, part, app="demo", columns=paths)
+            self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=paths), part)
+            self.assertEqual(sealed.num_rows, part.num_rows)
+        sealed = arrow.encrypt(self.client, table, app="demo", columns=paths).to_pylist()
+        self.assertEqual(sealed[1], {"a": None, "people": None, "a.b": None})
+        self.assertEqual([person and person["n"] for person in sealed[0]["people"] + sealed[3]["people"]], [1, 2, None, 3])
+        for value in (sealed[0]["a"]["street"], sealed[0]["a"]["tags"][2], sealed[3]["people"][1]["mail"], sealed[0]["a.b"], sealed[3]["a"]["no"]):
+            self.assertTrue(value.startswith("sw1:"))
+
+    def test_lists_of_lists_and_large_lists(self):
+        values = [[["a", None], []], None, [None, ["b"]]]
+        for inner, outer in itertools.product((pa.list_, pa.large_list), repeat=2):
+            table = pa.table({"x": pa.array(values, outer(inner(pa.string())))})
+            sealed = arrow.encrypt(self.client, table, app="demo", columns=["x[*][*]"])
+            self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["x[*][*]"]), table)
+
+    def test_what_a_null_hides_is_not_sent(self):
+        sent = []
+
+        def answer(peer, method, params):
+            sent.extend(params["payload"])
+            return echo(peer, method, params)
+
+        peer = Peer(answer)
+        hidden = pa.array([SECRET, "seen"])
+        struct = pa.StructArray.from_arrays([hidden], ["card"], mask=pa.array([True, False]))
+        offsets = pa.array([0, 1, 2], pa.int32())
+        lists = pa.ListArray.from_arrays(offsets, hidden, mask=pa.array([True, False]))
+        with sealwire.Client(**peer.arguments) as client:
+            table = pa.table({"struct": struct, "list": lists})
+            result = arrow.mask(client, table, app="demo", masks={"struct.card": "redact", "list[*]": "redact"})
+        self.assertEqual(sent, ["seen", "seen"])
+        self.assertEqual(result.to_pylist(), table.to_pylist())
+        peer.close()
+
+    def test_batches_columns_and_chunks(self):
+        values = pa.array(["Zoë", None, "Ada"])
+        batch = pa.record_batch({"name": values, "n": [1, 2, 3]})
+        sealed = arrow.encrypt(self.client, batch, app="demo", columns=["name"])
+        self.assertIsInstance(sealed, pa.RecordBatch)
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["name"]), batch)
+        numbers = pa.array([1, None, 3], pa.int16())
+        sealed = arrow.encrypt(self.client, numbers, app="demo")
+        self.assertIsInstance(sealed, pa.Array)
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", types=pa.int16()), numbers)
+        structs = pa.array([{"name": "Zoë", "n": 1}, {"name": None, "n": 2}])
+        sealed = arrow.encrypt(self.client, structs, app="demo", columns=["name"])
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["name"]), structs)
+        chunks = pa.chunked_array([["a"], [], [None, "b"]])
+        sealed = arrow.encrypt(self.client, chunks, app="demo")
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo"), chunks)
+        self.assertEqual(sealed.num_chunks, 3)
+        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])
+        table = pa.Table.from_batches([batch, batch])
+        sealed = arrow.encrypt(self.client, reader, app="demo", columns=["name"])
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["name"]), table)
+
+    def test_any_object_with_the_interface(self):
+        class Foreign:
+            def __init__(self, table):
+                self._table = table
+
+            def __arrow_c_stream__(self, requested_schema=None):
+                return self._table.__arrow_c_stream__(requested_schema)
+
+        table = pa.table({"n": [1, None]})
+        sealed = arrow.encrypt(self.client, Foreign(table), app="demo", columns=["n"])
+        self.assertNotIsInstance(sealed, pa.Table)
+        self.assertTrue(pa.table(sealed)["n"][0].as_py().startswith("sw1:"))
+        self.assertEqual(pa.table(arrow.decrypt(self.client, sealed, app="demo", columns=["n"])), table)
+
+    def test_polars(self):
+        frame = pl.DataFrame(
+            {
+                "text": ["x", None, "longer than twelve bytes"],
+                "n": [1, None, 3],
+                "list": [["p", "q"], None, []],
+                "struct": [{"x": 1.5}, {"x": None}, {"x": 2.0}],
+                "day": [datetime.date(2026, 1, 1), None, datetime.date(2025, 1, 1)],
+                "other": [1, 2, 3],
+            }
+        )
+        columns = ["text", "n", "list[*]", "struct.x", "day"]
+        sealed = arrow.encrypt(self.client, frame, app="demo", columns=columns)
+        self.assertIsInstance(sealed, pl.DataFrame)
+        self.assertTrue(sealed["list"][0][0].startswith("sw1:"))
+        # polars keeps no metadata of fields.
+        types = {"n": pl.Int64, "struct.x": pl.Float64(), "day": pl.Date}
+        opened = arrow.decrypt(self.client, sealed, app="demo", columns=columns, types=types)
+        self.assertEqual(opened.schema, frame.schema)
+        self.assertTrue(opened.equals(frame))
+        series = arrow.encrypt(self.client, frame["n"], app="demo")
+        self.assertEqual((type(series), series.name), (pl.Series, "n"))
+        self.assertTrue(arrow.decrypt(self.client, series, app="demo", types=pl.Int64).equals(frame["n"]))
+
+    def test_tokens(self):
+        table = pa.table({"name": ["Zoë", None, "Ada"], "n": pa.array([1, 2, None], pa.int32())})
+        options = {"app": "demo", "collection": "people", "columns": ["name", "n"]}
+        made = arrow.tokenize(self.client, table, **options, tags=["import"])
+        self.assertEqual(made["name"].is_null(), table["name"].is_null())
+        self.assertNotIn("Zoë", made["name"].to_pylist())
+        self.assertEqual(arrow.detokenize(self.client, made, **options), table)
+        plain = made.cast(pa.schema([("name", pa.string()), ("n", pa.string())]))
+        self.assertEqual(arrow.detokenize(self.client, plain, **options, types={"n": pa.int32()}), table)
+
+    def test_masks(self):
+        table = pa.table({"card": [SECRET, None], "age": [31, 57], "name": ["Zoë", "Ada"]})
+        masked = arrow.mask(self.client, table, app="demo", masks={"card": "partial(last=4)", "name": "keep"})
+        self.assertEqual(masked, pa.table({"card": ["*" * 12 + "4242", None], "age": [31, 57], "name": ["Zoë", "Ada"]}))
+        column = arrow.mask(self.client, table["card"], app="demo", masks="partial(last=4)")
+        self.assertEqual(column.to_pylist(), ["*" * 12 + "4242", None])
+
+    def test_extension_types_are_put_aside_and_restored(self):
+        table = pa.table({"id": pa.array([bytes(16), None], pa.uuid())})
+        sealed = arrow.encrypt(self.client, table, app="demo", columns=["id"])
+        self.assertEqual(sealed.schema.field("id").type, pa.string())
+        self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["id"]), table)
+
+    def test_errors_name_column_and_row(self):
+        table = pa.table({"n": ["x"] * 7})
+        sealed = arrow.encrypt(self.client, table, app="demo", columns=["n"], context="here")
+        values = sealed["n"].to_pylist()
+        mixed = pa.chunked_array([[None] + values[:3], values[3:]])
+        other = arrow.encrypt(self.client, pa.array([SECRET]), app="demo", context="there")[0].as_py()
+        for row in (1, 3, 5):
+            broken = mixed.to_pylist()
+            broken[row] = other
+            chunks = pa.chunked_array([broken[:4], broken[4:]])
+            with self.assertRaises(sealwire.CannotOpenError) as raised:
+                arrow.decrypt(self.client, pa.table({"n": chunks}), app="demo", columns=["n"], context="here", batch_fields=2)
+            self.assertEqual(raised.exception.details, {"column": "n", "row": row})
+
+    def test_what_is_rejected(self):
+        table = pa.table({"s": [{"x": SECRET}], "l": [[SECRET]], "d": pa.array([SECRET]).dictionary_encode(), "t": [SECRET], "v": pa.array([1], pa.duration("s"))})
+        call = lambda *columns, **options: arrow.encrypt(self.client, table, app="demo", columns=columns, **options)  # noqa: E731
+        for attempt, error, expected in [
+            (lambda: call("s"), TypeError, "column s is a struct: name a field of it, such as .x"),
+            (lambda: call("l"), TypeError, "column l is a list: name its items with"),
+            (lambda: call("d"), TypeError, "column d is a dictionary: cast it"),
+            (lambda: call("v"), TypeError, "column v has type Duration"),
+            (lambda: call("absent"), TypeError, "there is no absent"),
+            (lambda: call("s.absent"), TypeError, "there is no absent"),
+            (lambda: call("t[*]"), TypeError, "is not of a list"),
+            (lambda: call("l.x"), TypeError, "is not within a struct"),
+            (lambda: call("t", "t"), ValueError, "each of them once"),
+            (lambda: call(), ValueError, "columns must be names"),
+            (lambda: call("t", select=["$"]), TypeError, "unexpected keyword argument 'select'"),
+            (lambda: call("t", batch_fields=0), ValueError, "batch_fields must be in"),
+            (lambda: call("t", in_flight=0), ValueError, "in_flight must be in"),
+            (lambda: arrow.encrypt(self.client, table, app="demo", columns="t"), TypeError, "list of names"),
+            (lambda: arrow.encrypt(self.client, table, app="demo"), TypeError, "must be named"),
+            (lambda: arrow.encrypt(self.client, [1], app="demo", columns=["t"]), TypeError, "PyCapsule interface"),
+            (lambda: arrow.encrypt(self.client, table["t"], app="demo", columns=["t"]), TypeError, "has no names"),
+            (lambda: arrow.encrypt(self.client, pa.array([{"x": SECRET}, None]), app="demo", columns=["x"]), TypeError, "must be within a table"),
+            (lambda: arrow.decrypt(self.client, table["t"], app="demo", types=int), TypeError, "a type must be one of"),
+            (lambda: arrow.mask(self.client, table, app="demo", masks={"t": "keep"}, types={"t": pa.int64()}), TypeError, "column t: value 0 is a string that type Int64 does not hold"),
+        ]:
+            with self.assertRaisesRegex(error, expected) as raised:
+                attempt()
+            self.assertNotIn(SECRET, str(raised.exception))
+        # Another type than the values have is found after they were opened.
+        sealed = call("t")
+        with self.assertRaisesRegex(TypeError, "value 0 is a string that type Int64 does not hold") as raised:
+            arrow.decrypt(self.client, sealed, app="demo", columns=["t"], types={"t": pa.int64()})
+        self.assertNotIn(SECRET, str(raised.exception))
+
+    def test_without_rows_or_values(self):
+        empty = pa.table({"n": pa.array([], pa.int8())})
+        nothing = pa.table({"n": pa.array([None, None], pa.int8())})
+        for table in (empty, nothing, pa.Table.from_batches([], empty.schema)):
+            sealed = arrow.encrypt(self.client, table, app="demo", columns=["n"])
+            self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["n"]), table)
+
+
+class Requests(unittest.TestCase):
+    """How a column becomes requests: seen from a server whose answers are the test's."""
+
+    def test_pieces_overlap_and_keep_their_order(self):
+        # Each of these answers waits for the others, and the earliest is the last to be sent.
+        lock, started, four = threading.Lock(), [], threading.Barrier(4)
+        turns = [threading.Event() for _ in range(4)]
+        turns[3].set()
+
+        def answer(peer, method, params):
+            with lock:
+                started.append(len(params["payload"]))
+            four.wait(PATIENCE_S)
+            place = params["payload"][0] // 10
+            turns[place].wait(PATIENCE_S)
+            if place > 0:
+                turns[place - 1].set()
+            return echo(peer, method, params)
+
+        peer = Peer(answer)
+        numbers = pa.array(range(40))
+        with sealwire.Client(**peer.arguments) as client:
+            masked = arrow.mask(client, numbers, app="demo", masks="keep", batch_fields=10, in_flight=4)
+        self.assertEqual(masked, numbers)
+        self.assertEqual(started, [10] * 4)
+        peer.close()
+
+    def test_bounds(self):
+        lock, together = threading.Lock(), threading.Barrier(3)
+        running, most, sizes = 0, 0, []
+
+        def answer(peer, method, params):
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+                sizes.append(len(params["payload"]))
+            if params["payload"][0] != LONG:
+                together.wait(PATIENCE_S)
+            with lock:
+                running -= 1
+            return echo(peer, method, params)
+
+        peer = Peer(answer)
+        numbers = pa.array([None if number % 5 == 0 else number for number in range(100)])
+        with sealwire.Client(**peer.arguments) as client:
+            masked = arrow.mask(client, numbers, app="demo", masks="keep", batch_fields=7, in_flight=3)
+            self.assertEqual(masked, numbers)
+            self.assertEqual((sum(sizes), max(sizes), len(sizes)), (80, 7, 12))
+            self.assertEqual(most, 3)
+            # Long values make requests of fewer fields.
+            sizes.clear()
+            arrow.mask(client, pa.array([LONG] * 8), app="demo", masks="keep")
+            self.assertEqual(sizes, [4, 4])
+        peer.close()
+
+    def test_the_first_error_cancels_the_rest(self):
+        together = threading.Barrier(3)
+
+        def answer(peer, method, params):
+            together.wait(PATIENCE_S)
+            if 0 in params["payload"]:
+                return "error", {"code": "forbidden", "message": "why", "details": {"path": "$[1]"}}
+            return None
+
+        peer = Peer(answer)
+        with sealwire.Client(**peer.arguments) as client:
+            with self.assertRaises(sealwire.ForbiddenError) as raised:
+                arrow.mask(client, pa.array([None, 5, 0, 1, 2, 3, 4]), app="demo", masks="keep", batch_fields=2, in_flight=3)
+            self.assertEqual(raised.exception.details, {"row": 2})
+            cancelled = sorted(peer.notifications.get(timeout=PATIENCE_S) for _ in range(2))
+        sent = sorted((msgid, params["payload"]) for msgid, _, params in (peer.requests.get() for _ in range(3)))
+        self.assertEqual(cancelled, [("cancel", [msgid]) for msgid, payload in sent if 0 not in payload])
+        peer.close()
+
+    def test_a_deadline_passes(self):
+        peer = Peer(silent)
+        with sealwire.Client(**peer.arguments) as client, self.assertRaises(sealwire.DeadlineExceededError):
+            arrow.mask(client, pa.array([1]), app="demo", masks="keep", deadline_ms=200)
+        peer.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

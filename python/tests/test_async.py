@@ -1,0 +1,163 @@
+import asyncio
+import threading
+import unittest
+
+import sealwire
+from support import PATIENCE_S, Peer, client_files, echo, engine, silent
+
+
+async def heard(queue):
+    return await asyncio.to_thread(queue.get, timeout=PATIENCE_S)
+
+
+class Async(unittest.IsolatedAsyncioTestCase):
+    async def test_documents(self):
+        document = {"name": "Zoë", "photo": b"\x00\xff", "numbers": [1, 2.5, None]}
+        async with sealwire.AsyncClient(**engine().arguments) as client:
+            sealed = await client.encrypt("demo", document, context="row 7")
+            self.assertEqual((await client.decrypt("demo", sealed.payload, context="row 7")).payload, document)
+            tokens = (await client.tokenize("demo", ["Zoë"], collection="people")).payload
+            self.assertEqual((await client.detokenize("demo", tokens, collection="people")).payload, ["Zoë"])
+            rules = [{"column": "name", "mask": "redact"}]
+            masked = (await client.mask("demo", document, rules=rules, unknown="keep")).payload
+            self.assertNotEqual(masked["name"], "Zoë")
+            again = (await client.rewrap("demo", sealed.payload["name"], context="row 7")).payload
+            self.assertEqual((await client.inspect(again))["datatype"], "string")
+            self.assertEqual((await client.info())["protocol"], 1)
+            self.assertIsNone(await client.health())
+            self.assertGreater(client.stats()["attempts"], 0)
+
+    async def test_errors(self):
+        async with sealwire.AsyncClient(**engine().arguments) as client:
+            with self.assertRaises(sealwire.NotFoundError):
+                await client.encrypt("nobody", 1)
+            with self.assertRaises(TypeError):
+                await client.encrypt("demo", {1, 2})
+            with self.assertRaises(TypeError):
+                await client.encrypt("demo", 1, colour="red")
+        with self.assertRaisesRegex(sealwire.ConfigError, "closed"):
+            await client.health()
+
+    async def test_requests_run_at_once_on_one_connection(self):
+        together = threading.Barrier(50)
+
+        def answer(*request):
+            together.wait(PATIENCE_S)
+            return echo(*request)
+
+        peer = Peer(answer)
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            documents = await asyncio.gather(*(client.encrypt("demo", number) for number in range(50)))
+        self.assertEqual([document.payload for document in documents], list(range(50)))
+        peer.close()
+
+    async def test_cancelling_a_task_cancels_its_request(self):
+        peer = Peer(silent)
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            task = asyncio.create_task(client.encrypt("demo", "x", deadline_ms=600_000))
+            msgid, _, _ = await heard(peer.requests)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(await heard(peer.notifications), ("cancel", [msgid]))
+        peer.close()
+
+    async def test_an_expired_time_out_cancels_its_request(self):
+        peer, loop = Peer(silent), asyncio.get_running_loop()
+
+        async def expire(limit):
+            msgid, _, _ = await heard(peer.requests)
+            limit.reschedule(loop.time())
+            return msgid
+
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            with self.assertRaises(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    expired = loop.create_task(expire(limit))
+                    await client.encrypt("demo", "x", deadline_ms=600_000)
+            msgid = await expired
+            self.assertEqual(await heard(peer.notifications), ("cancel", [msgid]))
+        peer.close()
+
+    async def test_a_deadline_passes(self):
+        peer = Peer(silent)
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            with self.assertRaises(sealwire.DeadlineExceededError):
+                await client.encrypt("demo", "x", deadline_ms=200)
+        peer.close()
+
+    async def test_a_cancelled_request_leaves_its_connection_to_the_others(self):
+        release = threading.Event()
+
+        def answer(peer, method, params):
+            if params["payload"] == "slow":
+                release.wait(PATIENCE_S)
+            return echo(peer, method, params)
+
+        peer = Peer(answer)
+        async with sealwire.AsyncClient(**peer.arguments) as client:
+            slow = asyncio.create_task(client.encrypt("demo", "slow"))
+            await heard(peer.requests)
+            slow.cancel()
+            self.assertEqual((await client.encrypt("demo", "quick")).payload, "quick")
+            release.set()
+            # The late response of the cancelled request is dropped.
+            self.assertEqual((await client.encrypt("demo", "later")).payload, "later")
+            self.assertTrue(slow.cancelled())
+        peer.close()
+
+    async def test_closing_ends_what_is_waited_for(self):
+        peer = Peer(silent)
+        client = sealwire.AsyncClient(**peer.arguments)
+        task = asyncio.create_task(client.encrypt("demo", "x"))
+        await heard(peer.requests)
+        await client.close()
+        with self.assertRaisesRegex(sealwire.ConfigError, "closed during the request"):
+            await task
+        peer.close()
+
+
+class Loops(unittest.TestCase):
+    def test_a_client_moves_to_a_new_loop_once_its_own_is_closed(self):
+        client = sealwire.AsyncClient(**engine().arguments)
+        for number in range(2):
+            sealed = asyncio.run(client.encrypt("demo", number))
+            self.assertTrue(sealed.payload.startswith("sw1:"))
+        asyncio.run(client.close())
+
+    def test_two_loops_cannot_share_a_client(self):
+        async def other(client):
+            with self.assertRaisesRegex(RuntimeError, "different event loop"):
+                await client.health()
+
+        async def first():
+            async with sealwire.AsyncClient(**engine().arguments) as client:
+                await client.health()
+                await asyncio.to_thread(asyncio.run, other(client))
+                await client.health()
+
+        asyncio.run(first())
+
+    def test_a_loop_that_ends_leaves_no_request(self):
+        peer = Peer(silent)
+        client = sealwire.AsyncClient(**peer.arguments)
+
+        async def abandon():
+            asyncio.ensure_future(client.encrypt("demo", "x", deadline_ms=600_000))
+            return await heard(peer.requests)
+
+        # `asyncio.run` cancels the tasks that are left.
+        msgid, _, _ = asyncio.run(abandon())
+        self.assertEqual(peer.notifications.get(timeout=PATIENCE_S), ("cancel", [msgid]))
+        asyncio.run(client.close())
+        peer.close()
+
+    def test_nothing_is_connected_before_the_first_request(self):
+        client = sealwire.AsyncClient("127.0.0.1:1", **client_files(engine().folder), attempts_max=1)
+        with self.assertRaises(sealwire.ConnectError):
+            asyncio.run(client.health())
+        asyncio.run(client.close())
+
+
+if __name__ == "__main__":
+    unittest.main()
