@@ -127,6 +127,7 @@ struct TokenizeRequest {
     tags: Vec<String>,
     expires_s: Option<u64>,
     idempotency_key: Option<Vec<u8>>,
+    subject: Option<String>,
 }
 
 struct MaskRequest {
@@ -166,6 +167,7 @@ impl DocumentRequest {
                 tags: options.texts("tags")?.unwrap_or_default(),
                 expires_s: options.take("expires_s", "a positive integer")?,
                 idempotency_key: options.bytes("idempotency_key")?,
+                subject: options.take("subject", "a string")?,
             }),
             "detokenize" => DocumentMethod::Detokenize { collection: options.required("collection", "a string")? },
             "mask" => DocumentMethod::Mask(read_mask(options)?),
@@ -194,12 +196,13 @@ impl DocumentRequest {
             DocumentMethod::Encrypt(options) => client.encrypt(self.call(payload, options.writing())).await,
             DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, *reading)).await,
             DocumentMethod::Rewrap(options) => client.rewrap(self.call(payload, options.writing())).await,
-            DocumentMethod::Tokenize(TokenizeRequest { collection, tags, expires_s, idempotency_key }) => {
+            DocumentMethod::Tokenize(TokenizeRequest { collection, tags, expires_s, idempotency_key, subject }) => {
                 let writing = TokenizeOptions {
                     collection,
                     tags: texts(tags),
                     expires_s: *expires_s,
                     idempotency_key: idempotency_key.as_deref(),
+                    subject: subject.as_deref(),
                 };
                 client.tokenize(self.call(payload, writing)).await
             }
