@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::citus;
 use super::rows::Columns;
 use super::session::Session;
 use super::sqlstate::SqlFault;
@@ -58,6 +59,6 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
 async fn replace(session: &Session, columns: &Columns<'_>) -> Result<(), SqlFault> {
     session.batch("BEGIN").await?;
     session.execute(DELETE, &columns.params()[..3]).await?;
-    session.execute(INSERT, &columns.params()).await?;
+    citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
     session.batch("COMMIT").await
 }

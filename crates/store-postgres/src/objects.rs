@@ -8,6 +8,7 @@
 
 mod add;
 mod change;
+mod insert_apart;
 mod overlay;
 mod read;
 mod reseal;
@@ -25,9 +26,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use crate::PostgresStore;
 use crate::rows::{column, map, numbers};
 use crate::sqlstate::SqlFault;
+use crate::{PostgresStore, citus};
 use rows::generation;
 use sealwire_store::{
     Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal,
@@ -44,11 +45,13 @@ static FENCES: &str =
 #[async_trait]
 impl ObjectStore for PostgresStore {
     async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
-        let (shared, count) = (Arc::clone(&self.shared), groups.len());
         // Runs in its own task, because a write that is cancelled midway costs a connection.
-        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let write = |groups: Vec<ObjectGroup>| {
+            let shared = Arc::clone(&self.shared);
+            async move { write::write(&shared, now, &groups).await }
+        };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+        citus::by_app(self.shared.is_distributed, groups, |group| group.view.map.app, write, failed).await
     }
 
     async fn get_objects(
@@ -157,9 +160,16 @@ impl ObjectStore for PostgresStore {
     }
 
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
-        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
-        let put = tokio::spawn(async move { write::put(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+        let put = |rows: Vec<(MapId, ObjectRow)>| {
+            let shared = Arc::clone(&self.shared);
+            async move {
+                let put = write::put(&shared, &rows).await;
+                citus::of_each(rows.len(), put.map(|()| vec![(); rows.len()]))
+            }
+        };
+        let failed = || Err(StoreError::Unavailable("a write failed".into()));
+        let put = citus::by_app(self.shared.is_distributed, rows.to_vec(), |(map, _)| map.app, put, failed);
+        put.await.into_iter().collect()
     }
 
     async fn raise_fence(&self, map: MapId, fence: u64) -> Result<(), StoreError> {

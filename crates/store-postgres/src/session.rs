@@ -14,6 +14,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::citus;
 use super::options::{ConnectTarget, Settings, unreadable};
 use super::sqlstate::{SqlFault, describe};
 use super::tls;
@@ -48,6 +49,7 @@ pub(super) struct Session {
     prepared: Mutex<HashMap<usize, Statement>>,
     gives_up: Notify,
     condemned: AtomicBool,
+    is_distributed: bool,
 }
 
 impl Session {
@@ -64,14 +66,15 @@ impl Session {
         for at in (0..count).map(|step| (*from + step) % count) {
             let target = &settings.targets[at];
             let config = config(settings, target, password.as_deref());
-            match timeout(patience, connected(&config, connector.clone(), settings.options.timeout)).await {
-                Ok(Ok((client, link))) => {
+            match timeout(patience, connected(&config, connector.clone(), settings)).await {
+                Ok(Ok((client, link, is_distributed))) => {
                     *from = at;
                     let session = Self {
                         client,
                         prepared: Mutex::default(),
                         gives_up: Notify::new(),
                         condemned: AtomicBool::new(false),
+                        is_distributed,
                     };
                     return Ok((session, link));
                 }
@@ -92,6 +95,11 @@ impl Session {
     /// Returns the underlying client, for one-time operations.
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns true if Citus distributes the tables by app.
+    pub(super) fn is_distributed(&self) -> bool {
+        self.is_distributed
     }
 
     /// Gives up the connection: it is replaced, and pending statements fail.
@@ -122,7 +130,8 @@ impl Session {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(sql).await?;
+        let text = if self.is_distributed { citus::of_one_app(sql) } else { sql.into() };
+        let statement = self.client.prepare(&text).await?;
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(key, statement.clone());
         Ok(statement)
     }
@@ -168,11 +177,15 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
     config
 }
 
-/// Connects and configures the session.
-async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<(Client, Link), Error> {
+/// Connects and configures the session. Returns true with it if Citus distributes the tables by app.
+async fn connected(
+    config: &Config,
+    tls: MakeRustlsConnect,
+    settings: &Settings,
+) -> Result<(Client, Link, bool), Error> {
     let (client, mut link) = config.connect(tls).await?;
     let set_up = async {
-        let ms = limit.as_millis();
+        let ms = settings.options.timeout.as_millis();
         client
             .batch_execute(&format!(
                 "SET search_path = pg_catalog, pg_temp; SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
@@ -181,16 +194,25 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
             .await?;
         match client.batch_execute(PLANNER).await {
             // Compatible databases have other planners, so errors of these settings are ignored.
-            Err(error) if error.code().is_none() => Err(error),
-            _ => Ok(()),
+            Err(error) if error.code().is_none() => return Err(error),
+            _ => {}
         }
+        let is_distributed = match settings.is_distributed.get() {
+            Some(known) => *known,
+            None => citus::is_distributed(&client).await?,
+        };
+        if is_distributed {
+            client.batch_execute(citus::PLANNER).await?;
+        }
+        Ok(is_distributed)
     };
-    tokio::select! {
+    let is_distributed = tokio::select! {
         biased;
         outcome = set_up => outcome?,
-        ended = &mut link => ended?,
-    }
-    Ok((client, link))
+        // A connection that ends without an error has no session either.
+        ended = &mut link => ended.map(|()| false)?,
+    };
+    Ok((client, link, is_distributed))
 }
 
 /// Returns advice about a failed connection attempt, and true if an operator must act.

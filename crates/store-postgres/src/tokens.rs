@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 
 use super::rows::{self, Keys, column, columns, joined, seconds};
 use super::sqlstate::{SqlFault, damaged};
-use super::{PostgresStore, bulk_import, write};
+use super::{PostgresStore, bulk_import, citus, write};
 use sealwire_store::{
     Filter, Fingerprint, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, Sweep, TokenId, TokenStore, Written,
     check_time,
@@ -214,7 +214,24 @@ impl PostgresStore {
     async fn look_up(
         &self,
         now: u64,
-        keys: &[(MapId, &[u8; 16])],
+        keys: Vec<(MapId, [u8; 16])>,
+        statements: (&'static str, &'static str),
+    ) -> Result<Vec<Option<Row>>, StoreError> {
+        if !self.shared.is_distributed || keys.iter().all(|(map, _)| map.app == keys[0].0.app) {
+            return self.look_up_at_once(now, &keys, statements).await;
+        }
+        let look_up = |keys: Vec<(MapId, [u8; 16])>| {
+            let store = self.clone();
+            async move { citus::of_each(keys.len(), store.look_up_at_once(now, &keys, statements).await) }
+        };
+        let failed = || Err(StoreError::Unavailable("a look-up failed".into()));
+        citus::by_app(true, keys, |(map, _)| map.app, look_up, failed).await.into_iter().collect()
+    }
+
+    async fn look_up_at_once(
+        &self,
+        now: u64,
+        keys: &[(MapId, [u8; 16])],
         (one, many): (&'static str, &'static str),
     ) -> Result<Vec<Option<Row>>, StoreError> {
         let mut found = vec![None; keys.len()];
@@ -297,21 +314,23 @@ impl PostgresStore {
 #[async_trait]
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        let (shared, count) = (Arc::clone(&self.shared), groups.len());
         // Runs in its own task, because a write that is cancelled midway costs a connection.
-        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let write = |groups: Vec<Group>| {
+            let shared = Arc::clone(&self.shared);
+            async move { write::write(&shared, now, &groups).await }
+        };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+        citus::by_app(self.shared.is_distributed, groups, |group| group.map.app, write, failed).await
     }
 
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
-        let keys: Vec<_> = keys.iter().map(|(map, id)| (*map, &id.0)).collect();
-        self.look_up(now, &keys, (GET, GET_MANY)).await
+        let keys = keys.iter().map(|(map, id)| (*map, id.0)).collect();
+        self.look_up(now, keys, (GET, GET_MANY)).await
     }
 
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
-        let keys: Vec<_> = keys.iter().map(|(map, print)| (*map, &print.0)).collect();
-        self.look_up(now, &keys, (FIND, FIND_MANY)).await
+        let keys = keys.iter().map(|(map, print)| (*map, print.0)).collect();
+        self.look_up(now, keys, (FIND, FIND_MANY)).await
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
@@ -446,8 +465,15 @@ impl TokenStore for PostgresStore {
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
-        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
-        let put = tokio::spawn(async move { bulk_import::put(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+        let put = |rows: Vec<(MapId, Row)>| {
+            let shared = Arc::clone(&self.shared);
+            async move {
+                let put = bulk_import::put(&shared, &rows).await;
+                citus::of_each(rows.len(), put.map(|()| vec![(); rows.len()]))
+            }
+        };
+        let failed = || Err(StoreError::Unavailable("a write failed".into()));
+        let put = citus::by_app(self.shared.is_distributed, rows.to_vec(), |(map, _)| map.app, put, failed);
+        put.await.into_iter().collect()
     }
 }

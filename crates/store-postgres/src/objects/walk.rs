@@ -87,7 +87,7 @@ pub(super) static SUBJECT: &str = concat!(
     " FROM sealwire.objects t WHERE t.app = $1 AND t.subject = $2 AND (t.collection, t.id) > ($3, $4)
             ORDER BY t.collection, t.id LIMIT $5
         ) t
-    ) t LEFT JOIN sealwire.object_fences f ON f.app = t.app AND f.collection = t.collection
+    ) t LEFT JOIN sealwire.object_fences f ON f.app = $1 AND f.collection = t.collection
     WHERE t.bytes - octet_length(t.sealed) < $6 ORDER BY t.collection, t.id"
 );
 

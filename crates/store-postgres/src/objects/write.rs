@@ -116,13 +116,23 @@ async fn attempts(
         && let Some(new) = NewObjects::of(groups)
     {
         let session = call.session().await?;
-        match call.bound(&session, new.insert(&session)).await {
+        match insert(call, &session, new, deadline).await {
             Ok(true) => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
             Ok(false) | Err(SqlFault::Unique) => break,
             Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
         }
     }
     transact(call, deadline, &Task::Groups(now, groups)).await
+}
+
+/// Writes new objects. See [`NewObjects::insert`].
+async fn insert(call: &Query<'_>, session: &Session, new: NewObjects<'_>, deadline: Instant) -> Result<bool, SqlFault> {
+    let open = session.is_distributed().then(|| TransactionGuard::new(session));
+    let inserted = call.bound(session, new.insert(session, deadline)).await;
+    if let Some(open) = open {
+        open.end(call, &inserted).await;
+    }
+    inserted
 }
 
 /// The changes of one transaction.
