@@ -22,6 +22,10 @@ pub(super) const TABLES: [&str; 5] = ["tokens", "objects", "object_unique", "obj
 /// table there. Only a distributed database has this table.
 pub(super) const APPS: &str = "citus_apps";
 
+/// The condition of a scan of all apps. On shards a scan goes through one app after the other: a page of all apps would have
+/// a page of every shard.
+const SCAN_OF_ALL: &str = "(t.app, t.collection, t.id) > ($1, $2, $3)";
+
 static ADD_APP: &str = "INSERT INTO sealwire.citus_apps (app) VALUES ($1) ON CONFLICT DO NOTHING";
 
 /// Settings of a connection to a coordinator. Citus cannot plan most statements without the values of their parameters.
@@ -53,6 +57,9 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
 ///
 /// A text that is cast to an array must be cast before Citus plans an update, and so in a part that is computed first.
 pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
+    if sql.contains(SCAN_OF_ALL) {
+        return Cow::Owned(sql.replace(SCAN_OF_ALL, "t.app = $1 AND (t.collection, t.id) > ($2, $3)"));
+    }
     let Some(app) = first_app(sql) else { return Cow::Borrowed(sql) };
     let sql = sql.replace(".app = i.app", &format!(".app = {app}")).replace("AS NOT MATERIALIZED", "AS MATERIALIZED");
     if !sql.starts_with("INSERT INTO") {
@@ -89,10 +96,10 @@ fn first_app(sql: &str) -> Option<String> {
 }
 
 /// Items of one app, and their positions among all items.
-type Part<T> = (Vec<usize>, Vec<T>);
+pub(super) type Part<T> = (Vec<usize>, Vec<T>);
 
 /// Splits items by app, or returns them as one part if the tables are not distributed.
-fn parts<T>(is_distributed: bool, items: Vec<T>, app: impl Fn(&T) -> u32) -> Vec<Part<T>> {
+pub(super) fn parts<T>(is_distributed: bool, items: Vec<T>, app: impl Fn(&T) -> u32) -> Vec<Part<T>> {
     if !is_distributed {
         return vec![((0..items.len()).collect(), items)];
     }
@@ -161,6 +168,10 @@ mod tests {
                 "INSERT INTO t (app, n) SELECT i.app, i.n FROM unnest($1::int4[], $2::int8[]) AS i(app, n) ON CONFLICT DO NOTHING",
                 "INSERT INTO t (app, n) SELECT h.app, i.n FROM (SELECT app FROM sealwire.citus_apps \
                  WHERE app = ($1::int4[])[1]) AS h, unnest($1::int4[], $2::int8[]) AS i(app, n) ON CONFLICT DO NOTHING",
+            ),
+            (
+                "WHERE (t.app, t.collection, t.id) > ($1, $2, $3) ORDER BY t.app",
+                "WHERE t.app = $1 AND (t.collection, t.id) > ($2, $3) ORDER BY t.app",
             ),
             ("WITH i AS NOT MATERIALIZED (unnest($1::int4[]))", "WITH i AS MATERIALIZED (unnest($1::int4[]))"),
         ];

@@ -15,17 +15,20 @@ use sealwire_store::StoreError;
 /// Shards per table, unless the tables are distributed already. Each app is on one of them.
 const SHARDS: u32 = 32;
 
-/// Rows that each shard has statistics of before it has rows of its own, as migrations 4 and 5 make for tables on one node.
-const SAMPLES: [&str; 4] = [
-    "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, created)
-        SELECT a, -1, int4send(n), int4send(n), '', 0 FROM unnest($1::int4[]) AS a, generate_series(1, 300) AS n",
-    "INSERT INTO sealwire.objects (app, collection, id, version, created, updated, expires, archived, key, terms, sealed)
-        SELECT a, -1, int4send(n), 1, 0, 0, n, CASE WHEN n % 2 = 0 THEN n END, ''::bytea, ''::bytea, ''::bytea
-        FROM unnest($1::int4[]) AS a, generate_series(1, 300) AS n",
-    "INSERT INTO sealwire.object_unique (app, collection, index_number, hash, id)
-        SELECT a, -1, 1, int4send(n), int4send(n) FROM unnest($1::int4[]) AS a, generate_series(1, 300) AS n",
-    "INSERT INTO sealwire.object_terms (app, collection, index_number, hash, id)
-        SELECT a, -1, 1, int4send(n / 3), int4send(n) FROM unnest($1::int4[]) AS a, generate_series(1, 300) AS n",
+/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is in -12800 to -1: no app has
+/// such a number, and each shard gets about 400 of them.
+const SAMPLES: [(&str, &str); 4] = [
+    (
+        "tokens",
+        "(app, collection, id, fingerprint, sealed, created) SELECT n, n, int4send(n), int4send(n), ''::bytea, 0",
+    ),
+    (
+        "objects",
+        "(app, collection, id, version, created, updated, expires, archived, key, terms, sealed)
+        SELECT n, n, int4send(n), 1, 0, 0, n, CASE WHEN n % 2 = 0 THEN n END, ''::bytea, ''::bytea, ''::bytea",
+    ),
+    ("object_unique", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n), int4send(n)"),
+    ("object_terms", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n / 3), int4send(n)"),
 ];
 
 /// Settings of the role on every node. Citus opens connections to workers that do not have the settings of a session. They
@@ -71,12 +74,12 @@ pub async fn distribute(
     let settings = Arc::new(Settings::new(options)?);
     let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
     let work = async {
-        let mut found = plan(session.client(), shards).await?;
+        let found = plan(session.client(), shards).await?;
         if dry_run {
             return Ok(found);
         }
         migrate::migrate(&settings).await?;
-        apply(session.client(), &mut found).await.map_err(Failure::into_error)?;
+        apply(session.client(), &found).await.map_err(Failure::into_error)?;
         Ok(found)
     };
     tokio::select! {
@@ -175,20 +178,36 @@ async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
     Err(invalid(format!("{count} connections of engines are open here: stop all engines of this store first")))
 }
 
-/// Distributes the tables in one transaction, and gives the role its settings.
-async fn apply(client: &Client, found: &mut Distribution) -> Result<(), Failure> {
+/// Gives the role its settings, the tables their shards, and the shards their statistics.
+async fn apply(client: &Client, found: &Distribution) -> Result<(), Failure> {
+    client.batch_execute("SET statement_timeout = 0; SET plan_cache_mode = auto").await?;
     for (name, value) in ROLE_SETTINGS {
         client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await?;
     }
-    if found.distributes.is_empty() {
-        return Ok(());
+    if !found.distributes.is_empty() {
+        create(client, found).await?;
     }
+    // An earlier call can have ended before this.
+    for (table, rows) in SAMPLES {
+        sample(client, table, rows).await?;
+    }
+    Ok(())
+}
+
+/// Distributes the tables in one transaction.
+async fn create(client: &Client, found: &Distribution) -> Result<(), Failure> {
     // The lock keeps migrations and other calls of this kind away. It ends with the transaction.
-    client.batch_execute("SET statement_timeout = 0").await?;
     client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await?;
     // The shards of a later table are changed over the connections of an earlier one.
     client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
     for table in &found.distributes {
+        // Workers plan with the app as a constant. Statistics of the apps of a shard would say that a new app has no rows, and
+        // that any index that begins with the app finds them.
+        client
+            .batch_execute(&format!(
+                "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"
+            ))
+            .await?;
         let (first, shards) = (TABLES[0], found.shards);
         let how = match table == first {
             true => format!("shard_count := {shards}, colocate_with := 'none'"),
@@ -207,26 +226,33 @@ async fn apply(client: &Client, found: &mut Distribution) -> Result<(), Failure>
         let create = "SELECT create_distributed_table($1::text::regclass, 'app', colocate_with := $2::text)";
         client.execute(create, &[&format!("sealwire.{APPS}"), &format!("sealwire.{}", TABLES[0])]).await?;
     }
-    client.batch_execute("COMMIT").await?;
-    sample(client).await
+    Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// Gives every shard statistics, and removes the rows that they are of.
-async fn sample(client: &Client) -> Result<(), Failure> {
-    // Numbers of apps that do not exist, one on each shard.
-    let apps = "SELECT array_agg(app) FROM (
-            SELECT DISTINCT ON (get_shard_id_for_distribution_column('sealwire.tokens', n)) n AS app
-            FROM generate_series(-20000, -1) AS n
-            ORDER BY get_shard_id_for_distribution_column('sealwire.tokens', n)
-        ) AS one";
-    let apps: Vec<i32> = client.query_one(apps, &[]).await?.get(0);
-    client.batch_execute("SET plan_cache_mode = auto").await?;
-    for sql in SAMPLES {
-        client.execute(sql, &[&apps]).await?;
+/// Gives the shards of an empty table statistics that stay: app and collection tell no two rows apart, as migration 4 says of
+/// one node. Removes the rows that these are of. Shards with rows get the other statistics only.
+async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
+    let is_filled = client.query_one(&format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table})"), &[]).await?;
+    if is_filled.get::<_, bool>(0) {
+        return Ok(client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?);
     }
-    for table in &TABLES[..SAMPLES.len()] {
-        client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?;
-        client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
+    set_on_shards(client, table, &["SET (n_distinct = 1)", "SET STATISTICS -1"]).await?;
+    let from = "FROM generate_series(-12800, -1) AS n";
+    client.batch_execute(&format!("INSERT INTO sealwire.{table} {rows} {from}")).await?;
+    client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?;
+    client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
+    set_on_shards(client, table, &["SET STATISTICS 0"]).await
+}
+
+/// Changes the columns of app and collection of every shard. Citus does not do that by `ALTER TABLE`.
+async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result<(), Failure> {
+    let columns = ["app", "collection"].into_iter();
+    let changes =
+        columns.flat_map(|column| changes.iter().map(move |change| format!("ALTER COLUMN {column} {change}")));
+    let alter = format!("ALTER TABLE %s {}", changes.collect::<Vec<_>>().join(", "));
+    let sql = "SELECT result FROM run_command_on_shards($1::text::regclass, $2) WHERE NOT success LIMIT 1";
+    match client.query_opt(sql, &[&format!("sealwire.{table}"), &alter]).await? {
+        Some(row) => Err(Failure::SqlFault(SqlFault::Refused(row.get(0)))),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
 use super::rows::{self, Keys, column, columns, joined, seconds};
@@ -257,6 +258,18 @@ impl PostgresStore {
         Ok(found)
     }
 
+    /// Returns the app after another that has rows. `sql` finds the map that follows a map.
+    pub(super) async fn next_app(
+        &self,
+        deadline: Instant,
+        sql: &'static str,
+        app: i32,
+    ) -> Result<Option<i32>, StoreError> {
+        let params: [&(dyn ToSql + Sync); 2] = [&app, &i32::MAX];
+        let found = self.query_by(deadline, &self.shared.slow, true, sql, &params).await?;
+        found.first().map(|row| column(row, 0)).transpose().map_err(SqlFault::into_error)
+    }
+
     /// Returns, per requested id, true if the statement returned the id.
     fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
         let found: Result<HashSet<TokenId>, SqlFault> =
@@ -453,27 +466,27 @@ impl TokenStore for PostgresStore {
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
         let work = move |store: Self, deadline| async move {
-            let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
-            let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+            let (mut app, mut collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+            let mut id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
             let read = |row| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
-            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+            loop {
+                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                if !found.is_empty() || !store.shared.is_distributed {
+                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                }
+                // The scan was of one app, which has no more rows.
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                (app, collection, id) = (next, -1, &[]);
+            }
         };
         self.in_turn(&self.shared.walks, work).await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
-        let put = |rows: Vec<(MapId, Row)>| {
-            let shared = Arc::clone(&self.shared);
-            async move {
-                let put = bulk_import::put(&shared, &rows).await;
-                citus::of_each(rows.len(), put.map(|()| vec![(); rows.len()]))
-            }
-        };
-        let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        let put = citus::by_app(self.shared.is_distributed, rows.to_vec(), |(map, _)| map.app, put, failed);
-        put.await.into_iter().collect()
+        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
+        let put = tokio::spawn(async move { bulk_import::put(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
     }
 }

@@ -158,12 +158,19 @@ impl PostgresStore {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
         let work = move |store: Self, deadline| async move {
-            let ((app, collection), id) = behind_in(&after)?;
+            let ((mut app, mut collection), mut id) = behind_in(&after)?;
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
             let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, rows::read(row, 2)?)) };
-            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+            loop {
+                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                if !found.is_empty() || !store.shared.is_distributed {
+                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                }
+                // The scan was of one app, which has no more objects.
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                (app, collection, id) = (next, -1, &[]);
+            }
         };
         self.in_turn(&self.shared.walks, work).await
     }
