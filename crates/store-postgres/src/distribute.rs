@@ -182,7 +182,11 @@ async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
 async fn apply(client: &Client, found: &Distribution) -> Result<(), Failure> {
     client.batch_execute("SET statement_timeout = 0; SET plan_cache_mode = auto").await?;
     for (name, value) in ROLE_SETTINGS {
-        client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await?;
+        let sql = "SELECT coalesce($1 = ANY(rolconfig), false) FROM pg_roles WHERE rolname = current_user";
+        let is_set: bool = client.query_one(sql, &[&format!("{name}={value}")]).await?.get(0);
+        if !is_set {
+            client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await?;
+        }
     }
     if !found.distributes.is_empty() {
         create(client, found).await?;

@@ -9,11 +9,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sealwire_testkit::{Citus, Database};
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{LONG, open, options, unsynced};
-use crate::{CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, distribute, examine, migrate};
+use crate::{CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, examine, migrate};
 use sealwire_store::suite::objects as suite;
 use sealwire_store::suite::tokens::{id, print, printed, row, write};
 use sealwire_store::{
@@ -33,9 +34,22 @@ fn options_of(citus: &Citus, database: &Database<'_>) -> PostgresOptions {
     options(citus.coordinator(), database.socket_url())
 }
 
+/// Taken by everything that changes a role. Roles belong to all databases of a node, and Citus rejects changes at once.
+static ROLES: Mutex<()> = Mutex::const_new(());
+
+async fn new_database(citus: &Citus) -> Database<'_> {
+    let _roles = ROLES.lock().await;
+    tokio::task::block_in_place(|| citus.database().unwrap())
+}
+
+async fn distribute(options: PostgresOptions, shards: Option<u32>, dry_run: bool) -> Result<Distribution, StoreError> {
+    let _roles = ROLES.lock().await;
+    crate::distribute(options, shards, dry_run).await
+}
+
 /// Opens a store on an empty distributed database of a cluster.
 async fn open_in(citus: &Citus) -> (PostgresStore, Database<'_>) {
-    let database = tokio::task::block_in_place(|| citus.database().unwrap());
+    let database = new_database(citus).await;
     distribute(options_of(citus, &database), None, false).await.unwrap();
     let store = PostgresStore::connect(options_of(citus, &database)).await.unwrap();
     assert!(store.shared.is_distributed);
@@ -245,4 +259,223 @@ async fn statements_on_shards_read_by_whole_keys() {
         }
     }
     assert!(conditions > 150, "{conditions}");
+}
+
+/// Groups of several apps in one call: each has its own result, in the order of the call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_several_apps_are_split() {
+    let store = open_anywhere().await;
+    let maps: Vec<MapId> = (0..5).map(|_| suite::fresh()).collect();
+    let group = |n: usize, rows: Vec<Row>| Group { map: maps[n % 5], rows };
+    let groups: Vec<Group> =
+        (0..10).map(|n| group(n, vec![printed(n as u128, n as u128 / 5), row(100 + n as u128)])).collect();
+    let known = |at: usize| Written::Done(vec![(at >= 5).then(|| printed(at as u128 - 5, 0)), None]);
+    // The second group of an app has other fingerprints, unless it repeats those of the first.
+    let repeated: Vec<Group> = (0..10).map(|n| group(n, vec![printed(n as u128, 7), row(200 + n as u128)])).collect();
+    for written in store.write(1, groups).await {
+        assert_eq!(written.unwrap(), Written::Done(vec![None, None]));
+    }
+    for (at, written) in store.write(1, repeated).await.into_iter().enumerate() {
+        // The ids 0 to 9 are taken, each by the group at the same place.
+        assert_eq!(written.unwrap(), Written::Taken(vec![0]), "{at}");
+    }
+    let groups: Vec<Group> =
+        (0..10).map(|n| group(n, vec![printed(1_000 + n as u128, 9), row(300 + n as u128)])).collect();
+    for (at, written) in store.write(1, groups).await.into_iter().enumerate() {
+        let expected = match known(at) {
+            Written::Done(rows) => {
+                Written::Done(rows.into_iter().map(|row| row.map(|_| printed(995 + at as u128, 9))).collect())
+            }
+            other => other,
+        };
+        assert_eq!(written.unwrap(), expected, "{at}");
+    }
+    let keys: Vec<_> = (0..10).map(|n| (maps[n % 5], id(n as u128))).collect();
+    let found = store.get(1, &keys).await.unwrap();
+    assert_eq!(found, (0..10).map(|n| Some(printed(n, n / 5))).collect::<Vec<_>>());
+    let prints: Vec<_> = (0..10).map(|n| (maps[n % 5], print(9))).collect();
+    let found = store.find(1, &prints).await.unwrap();
+    assert_eq!(found, (0..10).map(|n| Some(printed(1_000 + n % 5, 9))).collect::<Vec<_>>());
+
+    let objects = |n: usize| ObjectGroup {
+        view: suite::view(maps[n % 5]),
+        writes: vec![ObjectWrite::Add(suite::unique(n as u128, &[(1, n as u128 / 5)]))],
+        subjects: Vec::new(),
+    };
+    for written in store.write_objects(1, (0..10).map(objects).collect()).await {
+        assert_eq!(written.unwrap(), ObjectsWritten::Done);
+    }
+    for written in store.write_objects(1, (0..10).map(objects).collect()).await {
+        assert!(matches!(written.unwrap(), ObjectsWritten::Conflicts(_)));
+    }
+    // Rows of all apps are put in one transaction, or not at all.
+    let mut rows: Vec<_> = (0..10).map(|n| (maps[n % 5], suite::unique(50 + n as u128, &[(2, n as u128)]))).collect();
+    rows.push((maps[4], suite::unique(99, &[(1, 0)])));
+    assert!(matches!(store.put_objects(&rows).await, Err(StoreError::Damaged { .. })));
+    for map in &maps {
+        assert_eq!(suite::scanned(&store, *map).await.len(), 2);
+    }
+    rows.pop();
+    store.put_objects(&rows).await.unwrap();
+    for map in &maps {
+        assert_eq!(suite::scanned(&store, *map).await.len(), 4);
+    }
+}
+
+/// Rows, objects and control records that exist before the distribution are there after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filled_database_is_distributed_once() {
+    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let database = new_database(citus).await;
+    let options = || options_of(citus, &database);
+    let store = PostgresStore::connect(options()).await.unwrap();
+    let maps: Vec<MapId> = (0..20).map(|_| suite::fresh()).collect();
+    for map in &maps {
+        store.put(&[(*map, printed(1, 1)), (*map, row(2))]).await.unwrap();
+        suite::write(&store, 1, *map, vec![ObjectWrite::Add(suite::unique(1, &[(1, 1)]))]).await;
+        store.raise_fence(*map, 1).await.unwrap();
+    }
+    store.commit(0, "app/a", Some(b"{}")).await.unwrap();
+    let refused = distribute(options(), None, false).await.unwrap_err().to_string();
+    assert!(refused.contains("stop all engines"), "{refused}");
+    drop(store);
+    let engines =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
+    let started = Instant::now();
+    while tokio::task::block_in_place(|| database.sql(engines).unwrap()) != "0" {
+        assert!(started.elapsed() < LONG, "connections stay open");
+    }
+    let before = examine(options()).await.unwrap().citus.unwrap();
+    assert_eq!((before.distributed.len(), before.misplaced.len(), before.workers.len()), (0, 0, 3));
+    let names = citus::TABLES.map(str::to_owned).to_vec();
+    let planned = distribute(options(), Some(8), true).await.unwrap();
+    assert_eq!(
+        (planned.distributes.clone(), planned.distributed.len(), planned.rows, planned.shards),
+        (names.clone(), 0, 100, 8)
+    );
+    assert_eq!(examine(options()).await.unwrap().citus.unwrap(), before, "a dry run changes nothing");
+    assert_eq!(distribute(options(), Some(8), false).await.unwrap(), planned);
+    let again = distribute(options(), None, false).await.unwrap();
+    let expected = Distribution { distributed: names.clone(), distributes: Vec::new(), rows: 0, ..planned };
+    assert_eq!(again, expected);
+    let other = distribute(options(), Some(9), false).await.unwrap_err().to_string();
+    assert!(other.contains("has 8 shards"), "{other}");
+    let after = examine(options()).await.unwrap().citus.unwrap();
+    assert_eq!(after, CitusCluster { distributed: names, ..before });
+    assert!(after.workers.iter().all(|worker| worker.settings == Ok(("off".into(), "on".into()))), "{after:?}");
+
+    let store = PostgresStore::connect(options()).await.unwrap();
+    assert!(store.shared.is_distributed);
+    for map in &maps {
+        assert_eq!(store.get(1, &[(*map, id(1)), (*map, id(2))]).await.unwrap(), [Some(printed(1, 1)), Some(row(2))]);
+        assert_eq!(suite::scanned(&store, *map).await, [suite::unique(1, &[(1, 1)])]);
+        assert_eq!(write(&store, 1, *map, &[printed(3, 1)]).await, Written::Done(vec![Some(printed(1, 1))]));
+    }
+    assert_eq!(store.fences().await.unwrap().len(), 20);
+    assert_eq!(store.load().await.unwrap().records.len(), 1);
+    // No rows are left on the coordinator, and every worker has shards.
+    let local = "SELECT pg_relation_size('sealwire.tokens') + pg_relation_size('sealwire.objects')";
+    assert_eq!(database.sql(local).unwrap(), "0");
+    let nodes = "SELECT count(DISTINCT nodeport) FROM citus_shards WHERE table_name = 'sealwire.tokens'::regclass";
+    assert_eq!(database.sql(nodes).unwrap(), "3");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_distributed_is_told() {
+    let refusal = async |options: PostgresOptions| distribute(options, None, true).await.unwrap_err().to_string();
+    let server = super::shared();
+    let plain = server.database().unwrap();
+    let found = refusal(options(server, plain.socket_url())).await;
+    assert!(found.contains("does not have the extension citus"), "{found}");
+    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let database = new_database(citus).await;
+    let worker = &citus.workers()[0];
+    let url = database.socket_url().replace(
+        &format!("host={}&port={}", citus.coordinator().folder().display(), citus.coordinator().port()),
+        &format!("host={}&port={}", worker.folder().display(), worker.port()),
+    );
+    let found = refusal(options(worker, url)).await;
+    assert!(found.contains("must name the coordinator"), "{found}");
+    for worker in citus.workers() {
+        database.sql(&format!("SELECT citus_remove_node('127.0.0.1', {})", worker.port())).unwrap();
+    }
+    let found = refusal(options_of(citus, &database)).await;
+    assert!(found.contains("citus_add_node"), "{found}");
+}
+
+/// Migrations of a distributed schema reach the shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_distributed_schema_is_migrated() {
+    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let (store, database) = open_in(citus).await;
+    let map = suite::fresh();
+    assert_eq!(write(&store, 1, map, &[printed(1, 1)]).await, Written::Done(vec![None]));
+    for index in ["tokens_expires", "tokens_archived"] {
+        database.sql(&format!("DROP INDEX sealwire.{index}")).unwrap();
+    }
+    let session = store.shared.slow.call(true).session().await.unwrap();
+    session.batch("BEGIN; DROP TABLE sealwire.leases").await.unwrap();
+    for statement in migrate::statements(include_str!("../migrations/3.sql")) {
+        session.batch(statement).await.unwrap();
+    }
+    session.batch("ALTER TABLE sealwire.tokens ADD COLUMN more bytea").await.unwrap();
+    session.batch("COMMIT").await.unwrap();
+    let indexes = "SELECT count(*), count(DISTINCT result) FROM run_command_on_shards('sealwire.tokens',
+        $$SELECT count(*) FROM pg_indexes WHERE tablename = split_part('%s', '.', 2)$$) WHERE success";
+    assert_eq!(database.sql(indexes).unwrap(), "32|1");
+    assert_eq!(write(&store, 1, map, &[printed(2, 1)]).await, Written::Done(vec![Some(printed(1, 1))]));
+}
+
+/// An app is moved to another worker and back while its rows are written and read. No call fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_app_moves_while_it_is_used() {
+    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let (store, database) = open_in(citus).await;
+    let map = suite::fresh();
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let writers: Vec<_> = (0..4_u128)
+        .map(|task| {
+            let (store, stop, count) = (store.clone(), Arc::clone(&stop), Arc::clone(&count));
+            tokio::spawn(async move {
+                let mut n = task << 64;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    assert_eq!(write(&store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
+                    assert_eq!(store.get(1, &[(map, id(n))]).await.unwrap(), [Some(printed(n, n))]);
+                    let object = ObjectWrite::Add(suite::unique(n, &[(1, n)]));
+                    assert_eq!(suite::write(&store, 1, map, vec![object]).await, ObjectsWritten::Done);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                n - (task << 64)
+            })
+        })
+        .collect();
+    let each_writes_more = async || {
+        let (started, before) = (Instant::now(), count.load(Ordering::Relaxed));
+        while count.load(Ordering::Relaxed) < before + 20 {
+            assert!(started.elapsed() < LONG, "the writers stand still");
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let shard = format!("SELECT get_shard_id_for_distribution_column('sealwire.tokens', {})", map.app);
+    let shard = database.sql(&shard).unwrap();
+    let home = || database.sql(&format!("SELECT nodeport FROM citus_shards WHERE shardid = {shard}")).unwrap();
+    let first = home();
+    let other = citus.workers().iter().map(|worker| worker.port().to_string()).find(|port| *port != first).unwrap();
+    for (from, to) in [(&first, &other), (&other, &first)] {
+        each_writes_more().await;
+        let moved = format!(
+            "SELECT citus_move_shard_placement({shard}, '127.0.0.1', {from}, '127.0.0.1', {to}, 'force_logical')"
+        );
+        tokio::task::block_in_place(|| database.sql(&moved).unwrap());
+        assert_eq!(home(), *to);
+    }
+    each_writes_more().await;
+    stop.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.unwrap() as usize;
+    }
+    let rows = sealwire_store::suite::tokens::scanned(&store, map).await;
+    assert_eq!((rows.len(), suite::scanned(&store, map).await.len()), (written, written));
 }
