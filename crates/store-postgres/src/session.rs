@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
@@ -137,19 +138,26 @@ impl Session {
     }
 
     pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, SqlFault> {
-        let statement = self.prepared(sql).await?;
-        Ok(self.client.query(&statement, params).await?)
+        let run = async { self.client.query(&self.prepared(sql).await?, params).await };
+        run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes a statement and returns the number of affected rows.
     pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, SqlFault> {
-        let statement = self.prepared(sql).await?;
-        Ok(self.client.execute(&statement, params).await?)
+        let run = async { self.client.execute(&self.prepared(sql).await?, params).await };
+        run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes statements without parameters and results, without preparing them.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
-        Ok(self.client.batch_execute(sql).await?)
+        self.client.batch_execute(sql).await.map_err(|error| self.fault(error))
+    }
+
+    /// Classifies an error. Citus reports a worker that is lost during a commit as an internal error: the commit may have
+    /// taken effect.
+    fn fault(&self, error: Error) -> SqlFault {
+        let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
+        if self.is_distributed && is_internal { SqlFault::Lost(describe(&error)) } else { error.into() }
     }
 }
 
