@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use sealwire_testkit::{Citus, Database};
+use sealwire_testkit::{CITUS_VARIABLE, Citus, Database};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 use tokio_postgres::SimpleQueryMessage;
@@ -27,6 +27,16 @@ fn cluster() -> Option<&'static Citus> {
     static SHARED: LazyLock<Option<Citus>> =
         LazyLock::new(|| Citus::start(&unsynced().set("max_connections", "300"), 3).unwrap());
     SHARED.as_ref()
+}
+
+/// Returns the shared cluster for a test that cannot run without one. Says so by the name of the test if there is none.
+fn needed() -> Option<&'static Citus> {
+    let found = tokio::task::block_in_place(cluster);
+    if found.is_none() {
+        let thread = std::thread::current();
+        eprintln!("{} did not run: {CITUS_VARIABLE} is not set", thread.name().unwrap_or("a test"));
+    }
+    found
 }
 
 /// Returns options for a database of a cluster.
@@ -168,7 +178,7 @@ async fn use_everything(store: &PostgresStore) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_statement_touches_one_shard() {
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let (store, _database) = open_in(citus).await;
     use_everything(&store).await;
     let (mut distributed, mut spanning) = (0, 0);
@@ -225,7 +235,7 @@ fn fill(database: &Database<'_>, rows: u32) {
 /// Workers plan each statement anew, with the statistics of the shard and with settings of the role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_on_shards_read_by_whole_keys() {
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     use_everything(&store).await;
     let mut conditions = 0;
@@ -325,7 +335,7 @@ async fn calls_of_several_apps_are_split() {
 /// Rows, objects and control records that exist before the distribution are there after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_filled_database_is_distributed_once() {
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let database = new_database(citus).await;
     let options = || options_of(citus, &database);
     let store = PostgresStore::connect(options()).await.unwrap();
@@ -387,7 +397,7 @@ async fn what_cannot_be_distributed_is_told() {
     let plain = server.database().unwrap();
     let found = refusal(options(server, plain.socket_url())).await;
     assert!(found.contains("does not have the extension citus"), "{found}");
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let database = new_database(citus).await;
     let worker = &citus.workers()[0];
     let url = database.socket_url().replace(
@@ -406,7 +416,7 @@ async fn what_cannot_be_distributed_is_told() {
 /// Migrations of a distributed schema reach the shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_distributed_schema_is_migrated() {
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     let map = suite::fresh();
     assert_eq!(write(&store, 1, map, &[printed(1, 1)]).await, Written::Done(vec![None]));
@@ -429,7 +439,7 @@ async fn a_distributed_schema_is_migrated() {
 /// An app is moved to another worker and back while its rows are written and read. No call fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_app_moves_while_it_is_used() {
-    let Some(citus) = tokio::task::block_in_place(cluster) else { return };
+    let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     let map = suite::fresh();
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

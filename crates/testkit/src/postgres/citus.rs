@@ -24,7 +24,7 @@ impl Citus {
     /// Any [`Failure`], with the server's output.
     pub fn start(options: &Options, workers: usize) -> Result<Option<Self>, Failure> {
         let Some(pg_config) = env::var_os(CITUS_VARIABLE) else {
-            eprintln!("{CITUS_VARIABLE} is not set, so this test runs on one server without Citus");
+            say_missing();
             return Ok(None);
         };
         let binaries = Binaries::of_citus(&PathBuf::from(pg_config))?;
@@ -74,4 +74,9 @@ impl Citus {
         }
         Ok(database)
     }
+}
+
+#[allow(clippy::print_stderr, reason = "shown with the output of a test")]
+fn say_missing() {
+    eprintln!("{CITUS_VARIABLE} is not set, so this test runs on one server without Citus");
 }
