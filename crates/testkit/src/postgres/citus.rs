@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::thread;
 
 use super::binaries::Binaries;
@@ -34,6 +35,18 @@ impl Citus {
         let coordinator = start()?;
         let workers = (0..workers).map(|_| start()).collect::<Result<_, _>>()?;
         Ok(Some(Self { coordinator, workers }))
+    }
+
+    /// One cluster with three workers for all tests of a program, as [`Postgres::shared`] is one server. `None` without Citus.
+    ///
+    /// # Panics
+    /// If a server cannot be started.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: LazyLock<Option<Citus>> = LazyLock::new(|| {
+            let options = Options::default().set("max_connections", "400");
+            Citus::start(&options, 3).unwrap_or_else(|failure| panic!("{failure}"))
+        });
+        SHARED.as_ref()
     }
 
     /// Returns the server that clients connect to.
