@@ -110,7 +110,7 @@ enum Command {
     Roles(roles::Args),
     /// Grant and revoke roles, list who has them, and check permissions
     Principals(principals::Args),
-    /// Migrate everything of one store to another, and compare them
+    /// Migrate everything of one store to another and compare them, or distribute a store in PostgreSQL over a cluster
     Store(store::Args),
     /// Create the store's root key, and manage its slots: copies of which any one starts an engine
     Kek(kek::Args),

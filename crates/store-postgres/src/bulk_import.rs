@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::citus;
 use super::rows::Columns;
 use super::session::Session;
 use super::sqlstate::SqlFault;
@@ -40,7 +41,8 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     if rows.is_empty() {
         return Ok(());
     }
-    let columns = Columns::of(rows)?;
+    let parts = citus::parts(shared.is_distributed, rows, |(map, _)| map.app);
+    let columns: Vec<_> = parts.into_iter().map(|(_, rows)| Columns::of(rows)).collect::<Result<_, _>>()?;
     let deadline = Instant::now() + shared.timeout;
     let lane = shared.writers.take(deadline).await?;
     let mut call = lane.call_by(deadline, true);
@@ -58,9 +60,12 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     }
 }
 
-async fn replace(session: &Session, columns: &Columns<'_>) -> Result<(), SqlFault> {
+/// Replaces rows in one transaction, by statements of their own for each element of `columns`.
+async fn replace(session: &Session, columns: &[Columns<'_>]) -> Result<(), SqlFault> {
     session.batch("BEGIN").await?;
-    session.execute(DELETE, &columns.params()[..3]).await?;
-    session.execute(INSERT, &columns.params()).await?;
+    for columns in columns {
+        session.execute(DELETE, &columns.params()[..3]).await?;
+        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
+    }
     session.batch("COMMIT").await
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Client, Error};
 
+use super::citus;
 use super::migrate::{self, Failure};
 use super::options::{PostgresOptions, Settings};
 use super::session::Session;
@@ -42,6 +43,33 @@ pub struct Examined {
     pub clock_ahead_s: f64,
     /// Shortest measured round trip.
     pub latency: Duration,
+    /// The cluster, if the database has the extension Citus.
+    pub citus: Option<CitusCluster>,
+}
+
+/// A coordinator of Citus and its workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CitusCluster {
+    /// Version of the extension.
+    pub version: String,
+    /// False if the database is one of a worker.
+    pub is_coordinator: bool,
+    /// Tables that are distributed by app, without the schema.
+    pub distributed: Vec<String>,
+    /// Tables that are not, although some are, or whose shards are not where those of the others are.
+    pub misplaced: Vec<String>,
+    /// The workers.
+    pub workers: Vec<CitusWorker>,
+}
+
+/// A worker as the coordinator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CitusWorker {
+    /// `host:port`.
+    pub name: String,
+    /// Its settings `fsync` and `synchronous_commit` in the sessions of the coordinator, or the reason why it does not
+    /// respond.
+    pub settings: Result<(String, String), String>,
 }
 
 /// Connects once and queries the properties. Takes at most twice the timeout of the options.
@@ -99,7 +127,54 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
         .unwrap_or(u32::MAX),
         clock_ahead_s,
         latency,
+        citus: cluster(client).await?,
     })
+}
+
+async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
+    let there = "SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
+    if !client.query_one(there, &[]).await?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    let version = text(client, "SELECT extversion FROM pg_extension WHERE extname = 'citus'").await?;
+    let group: i32 = client.query_one("SELECT groupid FROM pg_dist_local_group", &[]).await?.get(0);
+    let mut found = CitusCluster {
+        version: version.unwrap_or_default(),
+        is_coordinator: group == 0,
+        distributed: Vec::new(),
+        misplaced: Vec::new(),
+        workers: Vec::new(),
+    };
+    let place = "SELECT p.colocationid FROM pg_dist_partition p WHERE p.logicalrelid = to_regclass($1::text)
+        AND p.partmethod = 'h' AND column_to_column_name(p.logicalrelid, p.partkey) = 'app'";
+    let (mut places, mut local) = (Vec::new(), Vec::new());
+    for table in citus::TABLES {
+        match client.query_opt(place, &[&format!("sealwire.{table}")]).await? {
+            None => local.push(table.to_owned()),
+            Some(row) => {
+                let place: i32 = row.get(0);
+                let is_apart = places.first().is_some_and(|first| *first != place);
+                places.push(place);
+                if is_apart { &mut found.misplaced } else { &mut found.distributed }.push(table.to_owned());
+            }
+        }
+    }
+    if !found.distributed.is_empty() {
+        found.misplaced.extend(local);
+    }
+    if found.is_coordinator {
+        let ask = "SELECT nodename || ':' || nodeport, success, result FROM run_command_on_workers(
+            $$SELECT current_setting('fsync') || ' ' || current_setting('synchronous_commit')$$) ORDER BY 1";
+        for row in client.query(ask, &[]).await? {
+            let result: String = row.get(2);
+            let settings = match (row.get(1), result.split_once(' ')) {
+                (true, Some((fsync, commit))) => Ok((fsync.to_owned(), commit.to_owned())),
+                _ => Err(result),
+            };
+            found.workers.push(CitusWorker { name: row.get(0), settings });
+        }
+    }
+    Ok(Some(found))
 }
 
 /// Returns a setting. Returns an empty string if a compatible database does not have this setting.

@@ -5,12 +5,15 @@
 //! The server has the timeout as its statement limit, and an unresponsive connection is replaced.
 //!
 //! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
-//! no sequences and no foreign keys. The only explicit lock is that of the migration.
+//! no sequences and no foreign keys. The only explicit lock is that of the migration. [`distribute`] spreads the tables over the
+//! workers of Citus.
 
 mod batches;
 mod bulk_import;
+mod citus;
 mod conflict_plan;
 mod control;
+mod distribute;
 mod inspect;
 mod listen;
 mod migrate;
@@ -39,7 +42,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Row;
 
-pub use inspect::{Examined, examine};
+pub use distribute::{Distribution, distribute};
+pub use inspect::{CitusCluster, CitusWorker, Examined, examine};
 pub use options::{PostgresOptions, PostgresTls};
 
 use options::Settings;
@@ -71,6 +75,8 @@ struct Shared {
     listening: AbortHandle,
     timeout: Duration,
     news: write::NewRowPredictor,
+    /// True if Citus distributes the tables by app. Calls are then split by app.
+    is_distributed: bool,
 }
 
 impl Drop for Shared {
@@ -88,7 +94,8 @@ impl PostgresStore {
     /// retrying is useless, as for a wrong password, and otherwise after the timeout.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::new(options)?);
-        migrate::migrate(&settings).await?;
+        let found = migrate::migrate(&settings).await?;
+        let is_distributed = *settings.is_distributed.get_or_init(|| found);
         let limit = settings.options.timeout;
         let lanes = |count| (0..count).map(|_| DedicatedConnection::start(&settings)).collect();
         let (telling, told) = watch::channel(());
@@ -106,6 +113,7 @@ impl PostgresStore {
             listening,
             timeout: limit,
             news: write::NewRowPredictor::default(),
+            is_distributed,
         };
         // Waits for the listener, so that a change right after this call is not missed. A database without
         // notifications is accepted.

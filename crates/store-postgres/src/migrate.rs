@@ -30,7 +30,7 @@ const MIGRATIONS: [&str; 6] = [
 pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
 
 /// Key of the advisory lock that a migrating engine holds.
-const LOCK: i64 = 0x5345_414c_5749_5245;
+pub(super) const LOCK: i64 = 0x5345_414c_5749_5245;
 
 /// Time limit for concurrent migrations and for this one, without the building of indexes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,7 +60,8 @@ const INDEX: [&str; 3] = [
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
 /// Connects, with retries while they can help, and migrates an older schema to this program's version.
-pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> {
+/// Returns true if Citus distributes the tables.
+pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<bool, StoreError> {
     let (mut target, mut failures) = (0, 0);
     let until = Instant::now() + settings.options.timeout;
     let (session, link) = loop {
@@ -80,7 +81,8 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> 
             ended = link => Err(Failure::from(ended.err())),
         }
     };
-    work.await.map_err(Failure::into_error)
+    work.await.map_err(Failure::into_error)?;
+    Ok(session.is_distributed())
 }
 
 /// Reasons for which the schema cannot be used.
@@ -186,10 +188,19 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     let current = current(client).await?;
     for (version, sql) in (1_i32..).zip(MIGRATIONS).filter(|(version, _)| *version > current) {
         tracing::info!(version, "bringing the schema forward");
-        client.batch_execute(sql).await?;
+        for statement in statements(sql) {
+            client.batch_execute(statement).await?;
+        }
         client.batch_execute(&format!("INSERT INTO sealwire.migrations (version) VALUES ({version})")).await?;
     }
     Ok(client.batch_execute("COMMIT").await?)
+}
+
+/// Splits a migration into its statements. Citus rejects a new index on a distributed table among several statements. No
+/// migration has a semicolon at the end of a line within a statement.
+pub(super) fn statements(sql: &str) -> impl Iterator<Item = &str> {
+    let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("--");
+    sql.split_inclusive(";\n").filter(move |statement| statement.lines().any(is_code))
 }
 
 /// Returns the schema's version; 0 if there is no schema.

@@ -8,13 +8,14 @@
 
 mod add;
 mod change;
+mod insert_apart;
 mod overlay;
 mod read;
 mod reseal;
 mod rows;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 mod write;
 
@@ -25,9 +26,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use crate::PostgresStore;
 use crate::rows::{column, map, numbers};
 use crate::sqlstate::SqlFault;
+use crate::{PostgresStore, citus};
 use rows::generation;
 use sealwire_store::{
     Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal,
@@ -44,11 +45,13 @@ static FENCES: &str =
 #[async_trait]
 impl ObjectStore for PostgresStore {
     async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
-        let (shared, count) = (Arc::clone(&self.shared), groups.len());
         // Runs in its own task, because a write that is cancelled midway costs a connection.
-        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let write = |groups: Vec<ObjectGroup>| {
+            let shared = Arc::clone(&self.shared);
+            async move { write::write(&shared, now, &groups).await }
+        };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+        citus::by_app(self.shared.is_distributed, groups, |group| group.view.map.app, write, failed).await
     }
 
     async fn get_objects(

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio_postgres::Config;
@@ -110,6 +111,9 @@ pub(super) struct Settings {
     pub(super) user: String,
     pub(super) database: String,
     pub(super) targets: Vec<ConnectTarget>,
+    /// True if Citus distributes the tables. Set once per store: statements and batches must fit each other, so connections
+    /// that are opened later do not decide anew.
+    pub(super) is_distributed: OnceLock<bool>,
 }
 
 impl Settings {
@@ -137,7 +141,7 @@ impl Settings {
             return Err(bad("postgres.client_key", "and postgres.client_certificate need each other"));
         }
         let targets = targets(&config, &options)?;
-        Ok(Self { options, user, database, targets })
+        Ok(Self { options, user, database, targets, is_distributed: OnceLock::new() })
     }
 }
 

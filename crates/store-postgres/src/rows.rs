@@ -128,6 +128,10 @@ impl<'a> Columns<'a> {
         ]
     }
 
+    pub(super) fn apps(&self) -> &[i32] {
+        &self.apps
+    }
+
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }

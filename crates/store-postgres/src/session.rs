@@ -9,11 +9,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::citus;
 use super::options::{ConnectTarget, Settings, unreadable};
 use super::sqlstate::{SqlFault, describe};
 use super::tls;
@@ -48,6 +50,7 @@ pub(super) struct Session {
     prepared: Mutex<HashMap<usize, Statement>>,
     gives_up: Notify,
     condemned: AtomicBool,
+    is_distributed: bool,
 }
 
 impl Session {
@@ -64,14 +67,15 @@ impl Session {
         for at in (0..count).map(|step| (*from + step) % count) {
             let target = &settings.targets[at];
             let config = config(settings, target, password.as_deref());
-            match timeout(patience, connected(&config, connector.clone(), settings.options.timeout)).await {
-                Ok(Ok((client, link))) => {
+            match timeout(patience, connected(&config, connector.clone(), settings)).await {
+                Ok(Ok((client, link, is_distributed))) => {
                     *from = at;
                     let session = Self {
                         client,
                         prepared: Mutex::default(),
                         gives_up: Notify::new(),
                         condemned: AtomicBool::new(false),
+                        is_distributed,
                     };
                     return Ok((session, link));
                 }
@@ -92,6 +96,11 @@ impl Session {
     /// Returns the underlying client, for one-time operations.
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns true if Citus distributes the tables by app.
+    pub(super) fn is_distributed(&self) -> bool {
+        self.is_distributed
     }
 
     /// Gives up the connection: it is replaced, and pending statements fail.
@@ -122,25 +131,33 @@ impl Session {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(sql).await?;
+        let text = if self.is_distributed { citus::of_one_app(sql) } else { sql.into() };
+        let statement = self.client.prepare(&text).await?;
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(key, statement.clone());
         Ok(statement)
     }
 
     pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, SqlFault> {
-        let statement = self.prepared(sql).await?;
-        Ok(self.client.query(&statement, params).await?)
+        let run = async { self.client.query(&self.prepared(sql).await?, params).await };
+        run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes a statement and returns the number of affected rows.
     pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, SqlFault> {
-        let statement = self.prepared(sql).await?;
-        Ok(self.client.execute(&statement, params).await?)
+        let run = async { self.client.execute(&self.prepared(sql).await?, params).await };
+        run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes statements without parameters and results, without preparing them.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
-        Ok(self.client.batch_execute(sql).await?)
+        self.client.batch_execute(sql).await.map_err(|error| self.fault(error))
+    }
+
+    /// Classifies an error. Citus reports a worker that is lost during a commit as an internal error: the commit may have
+    /// taken effect.
+    fn fault(&self, error: Error) -> SqlFault {
+        let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
+        if self.is_distributed && is_internal { SqlFault::Lost(describe(&error)) } else { error.into() }
     }
 }
 
@@ -168,11 +185,15 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
     config
 }
 
-/// Connects and configures the session.
-async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<(Client, Link), Error> {
+/// Connects and configures the session. Returns true with it if Citus distributes the tables by app.
+async fn connected(
+    config: &Config,
+    tls: MakeRustlsConnect,
+    settings: &Settings,
+) -> Result<(Client, Link, bool), Error> {
     let (client, mut link) = config.connect(tls).await?;
     let set_up = async {
-        let ms = limit.as_millis();
+        let ms = settings.options.timeout.as_millis();
         client
             .batch_execute(&format!(
                 "SET search_path = pg_catalog, pg_temp; SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
@@ -181,16 +202,25 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
             .await?;
         match client.batch_execute(PLANNER).await {
             // Compatible databases have other planners, so errors of these settings are ignored.
-            Err(error) if error.code().is_none() => Err(error),
-            _ => Ok(()),
+            Err(error) if error.code().is_none() => return Err(error),
+            _ => {}
         }
+        let is_distributed = match settings.is_distributed.get() {
+            Some(known) => *known,
+            None => citus::is_distributed(&client).await?,
+        };
+        if is_distributed {
+            client.batch_execute(citus::PLANNER).await?;
+        }
+        Ok(is_distributed)
     };
-    tokio::select! {
+    let is_distributed = tokio::select! {
         biased;
         outcome = set_up => outcome?,
-        ended = &mut link => ended?,
-    }
-    Ok((client, link))
+        // A connection that ends without an error has no session either.
+        ended = &mut link => ended.map(|()| false)?,
+    };
+    Ok((client, link, is_distributed))
 }
 
 /// Returns advice about a failed connection attempt, and true if an operator must act.

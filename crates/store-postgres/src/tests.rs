@@ -1,5 +1,6 @@
 //! Tests against temporary servers.
 
+mod citus;
 mod clock;
 mod faults;
 mod news;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
 use super::rows::{self, COLUMNS, Keys, column, columns, joined, seconds};
 use super::sqlstate::{SqlFault, damaged};
-use super::{PostgresStore, bulk_import, write};
+use super::{PostgresStore, bulk_import, citus, write};
 use sealwire_store::{
     Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, SubjectId, Sweep, TokenId,
     TokenStore, Written, check_time,
@@ -26,20 +27,25 @@ macro_rules! live {
     };
 }
 
-/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all keys.
+/// Version and sealed content of the key of a row's subject. Not a join, whose plan could read all keys. `$app`: the app, as the
+/// statement names it.
 macro_rules! subject_key {
-    () => {
-        ", CASE WHEN t.subject IS NOT NULL THEN (
-            SELECT int8send(k.version) || k.sealed FROM sealwire.objects k
-            WHERE k.app = t.app AND k.collection = 2147483647 AND k.id = t.subject
-        ) END"
+    ($app:literal) => {
+        concat!(
+            ", CASE WHEN t.subject IS NOT NULL THEN (
+                SELECT int8send(k.version) || k.sealed FROM sealwire.objects k
+                WHERE k.app = ",
+            $app,
+            " AND k.collection = 2147483647 AND k.id = t.subject
+            ) END"
+        )
     };
 }
 
 pub(super) static GET: &str = concat!(
     "SELECT ",
     columns!(),
-    subject_key!(),
+    subject_key!("$1"),
     " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id = $3 AND ",
     live!("$4")
 );
@@ -47,7 +53,7 @@ pub(super) static GET: &str = concat!(
 pub(super) static GET_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
-    subject_key!(),
+    subject_key!("i.app"),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, id, n)
     JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id WHERE ",
     live!("$4")
@@ -56,7 +62,7 @@ pub(super) static GET_MANY: &str = concat!(
 pub(super) static FIND: &str = concat!(
     "SELECT ",
     columns!(),
-    subject_key!(),
+    subject_key!("$1"),
     " FROM sealwire.tokens t
     WHERE t.app = $1 AND t.collection = $2 AND t.fingerprint = $3 AND t.fingerprint IS NOT NULL AND ",
     live!("$4")
@@ -65,7 +71,7 @@ pub(super) static FIND: &str = concat!(
 pub(super) static FIND_MANY: &str = concat!(
     "SELECT i.n, ",
     columns!(),
-    subject_key!(),
+    subject_key!("i.app"),
     " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, fingerprint, n)
     JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
     WHERE t.fingerprint IS NOT NULL AND ",
@@ -238,7 +244,24 @@ impl PostgresStore {
     async fn look_up(
         &self,
         now: u64,
-        keys: &[(MapId, &[u8; 16])],
+        keys: Vec<(MapId, [u8; 16])>,
+        statements: (&'static str, &'static str),
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
+        if !self.shared.is_distributed || keys.iter().all(|(map, _)| map.app == keys[0].0.app) {
+            return self.look_up_at_once(now, &keys, statements).await;
+        }
+        let look_up = |keys: Vec<(MapId, [u8; 16])>| {
+            let store = self.clone();
+            async move { citus::of_each(keys.len(), store.look_up_at_once(now, &keys, statements).await) }
+        };
+        let failed = || Err(StoreError::Unavailable("a look-up failed".into()));
+        citus::by_app(true, keys, |(map, _)| map.app, look_up, failed).await.into_iter().collect()
+    }
+
+    async fn look_up_at_once(
+        &self,
+        now: u64,
+        keys: &[(MapId, [u8; 16])],
         (one, many): (&'static str, &'static str),
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let mut found = vec![None; keys.len()];
@@ -262,6 +285,18 @@ impl PostgresStore {
             }
         }
         Ok(found)
+    }
+
+    /// Returns the app after another that has rows. `sql` finds the map that follows a map.
+    pub(super) async fn next_app(
+        &self,
+        deadline: Instant,
+        sql: &'static str,
+        app: i32,
+    ) -> Result<Option<i32>, StoreError> {
+        let params: [&(dyn ToSql + Sync); 2] = [&app, &i32::MAX];
+        let found = self.query_by(deadline, &self.shared.slow, true, sql, &params).await?;
+        found.first().map(|row| column(row, 0)).transpose().map_err(SqlFault::into_error)
     }
 
     /// Returns, per requested id, true if the statement returned the id.
@@ -321,21 +356,23 @@ impl PostgresStore {
 #[async_trait]
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        let (shared, count) = (Arc::clone(&self.shared), groups.len());
         // Runs in its own task, because a write that is cancelled midway costs a connection.
-        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let write = |groups: Vec<Group>| {
+            let shared = Arc::clone(&self.shared);
+            async move { write::write(&shared, now, &groups).await }
+        };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+        citus::by_app(self.shared.is_distributed, groups, |group| group.map.app, write, failed).await
     }
 
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        let keys: Vec<_> = keys.iter().map(|(map, id)| (*map, &id.0)).collect();
-        self.look_up(now, &keys, (GET, GET_MANY)).await
+        let keys = keys.iter().map(|(map, id)| (*map, id.0)).collect();
+        self.look_up(now, keys, (GET, GET_MANY)).await
     }
 
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        let keys: Vec<_> = keys.iter().map(|(map, print)| (*map, &print.0)).collect();
-        self.look_up(now, &keys, (FIND, FIND_MANY)).await
+        let keys = keys.iter().map(|(map, print)| (*map, print.0)).collect();
+        self.look_up(now, keys, (FIND, FIND_MANY)).await
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
@@ -479,13 +516,20 @@ impl TokenStore for PostgresStore {
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
         let work = move |store: Self, deadline| async move {
-            let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
-            let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+            let (mut app, mut collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+            let mut id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
             let read = |row| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
-            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+            loop {
+                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                if !found.is_empty() || !store.shared.is_distributed {
+                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                }
+                // The scan was of one app, which has no more rows.
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                (app, collection, id) = (next, -1, &[]);
+            }
         };
         self.in_turn(&self.shared.walks, work).await
     }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::batches::Batches;
 use super::bulk_import::{INSERT, insert};
+use super::citus;
 use super::conflict_plan::{ExistingRows, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
 use super::session::{Params, Session};
@@ -322,8 +323,15 @@ async fn merge(
     }
     let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
     if claims.is_empty() && (trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none())) {
-        session.execute(INSERT, &columns.params()).await?;
+        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
+    }
+    if session.is_distributed() {
+        // Only a transaction locks the keys of subjects there.
+        return match claims.is_empty() {
+            true => merge_apart(session, now, &input, again).await,
+            false => Ok(Merged::Hindered { partly: false }),
+        };
     }
     let at = seconds(now);
     let now_param: Params<'_> = &[&at];
@@ -351,6 +359,34 @@ async fn merge(
         return Ok(Merged::Done(input.answers(&held, again)));
     }
     Ok(Merged::Hindered { partly: written > 0 })
+}
+
+/// Looks up holders and inserts the other rows by two statements. Citus runs [`MERGE`] in many steps, with files between
+/// them. A row that is written in between makes the second statement fail.
+async fn merge_apart(session: &Session, now: u64, input: &WriteInput<'_>, again: bool) -> Result<Merged, SqlFault> {
+    let (mut prints, mut places) = (Keys::default(), HashMap::new());
+    for (at, (map, row)) in input.rows.iter().enumerate() {
+        if let Some(print) = &row.fingerprint {
+            prints.push(*map, &print.0).map_err(refused)?;
+            places.insert((*map, *print), at);
+        }
+    }
+    let mut held = HashMap::new();
+    for line in &session.query(HOLDERS, &prints.params()).await? {
+        let (map, holder) = (rows::map(line, 0)?, rows::read(line, 2)?);
+        if !holder.is_live(now) {
+            return Ok(Merged::Hindered { partly: false });
+        }
+        let at = holder.fingerprint.and_then(|print| places.get(&(map, print)));
+        held.insert(*at.ok_or_else(rows::unfit)?, holder);
+    }
+    let free = input.rows.iter().enumerate().filter(|(at, _)| !held.contains_key(at)).map(|(_, row)| *row);
+    let free: Vec<_> = free.collect();
+    if !free.is_empty() {
+        let columns = Columns::of(free).map_err(refused)?;
+        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
+    }
+    Ok(Merged::Done(input.answers(&held, again)))
 }
 
 /// Writes groups in a transaction. Returns no result for groups that must be written after the others.
@@ -409,7 +445,8 @@ async fn transaction(
     archive(session, now, &plan.archive).await?;
     if !plan.insert.is_empty() {
         let columns = Columns::of(plan.insert).map_err(refused)?;
-        if session.execute(INSERT_FREE, &columns.params()).await? != columns.len() as u64 {
+        let count = citus::insert(session, INSERT_FREE, &columns.params(), columns.apps()).await?;
+        if count != columns.len() as u64 {
             return Err(overtaken());
         }
     }

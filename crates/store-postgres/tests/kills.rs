@@ -4,9 +4,14 @@
 //! `kills/objects.rs` tests the same for objects and their terms.
 //! While only the server is killed and started again, no request fails. `SEALWIRE_KILL_ROUNDS` sets how often the child
 //! is killed, 8 unless it is set.
+//!
+//! With `SEALWIRE_TEST_CITUS` the server is a coordinator of Citus with three workers. The coordinator and the worker that has
+//! the rows are killed in turn.
 
 #![allow(clippy::print_stdout, reason = "helpers of tests, which the lint only recognizes in unit tests")]
 
+#[path = "kills/nodes.rs"]
+mod nodes;
 #[path = "kills/objects.rs"]
 mod objects;
 
@@ -19,8 +24,10 @@ use std::time::{Duration, SystemTime};
 use sealwire_store::{Fingerprint, Group, MapId, Row, TokenId, TokenStore as _, Written};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::child::{self, HANG, Reports, report};
-use sealwire_testkit::{Database, Options, Postgres, Stop};
+use sealwire_testkit::{Database, Postgres, Stop};
 use tokio::runtime::Runtime;
+
+use nodes::Nodes;
 
 const URL: &str = "SEALWIRE_KILL_URL";
 const PASSWORD: &str = "SEALWIRE_KILL_PASSWORD";
@@ -104,12 +111,12 @@ type Acknowledged = HashMap<u128, u128>;
 #[test]
 fn acknowledged_writes_survive_kills_of_either_end() {
     let runtime = runtime();
-    let server = Postgres::start(Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
-    let database = server.database().expect("a database");
+    let nodes = Nodes::start();
+    let database = nodes.database(&runtime);
     let mut all = Acknowledged::new();
     for round in 0..child::rounds(8) {
-        let acknowledged = kill(&server, &database, round, "child_process", collect);
-        runtime.block_on(verify(&server, &database, &acknowledged));
+        let acknowledged = kill(&nodes, &database, round, "child_process", collect);
+        runtime.block_on(verify(nodes.server(), &database, &acknowledged));
         let incomplete = format!(
             "SELECT count(*) FROM (SELECT 1 FROM sealwire.tokens WHERE created = {round} GROUP BY sealed HAVING count(*) <> 3) AS h"
         );
@@ -118,20 +125,20 @@ fn acknowledged_writes_survive_kills_of_either_end() {
         let found = database.sql("SELECT count(*) FROM sealwire.tokens").expect("counts");
         println!("round {round}: {} rows acknowledged so far, {found} found", all.len());
     }
-    runtime.block_on(verify(&server, &database, &all));
+    runtime.block_on(verify(nodes.server(), &database, &all));
 }
 
 /// Runs a test as a child under load. Kills the database server in every second round, then the child, and returns what
 /// the child reported.
 fn kill<T: Send + 'static>(
-    server: &Postgres,
+    nodes: &Nodes,
     database: &Database<'_>,
     round: u64,
     test: &str,
     collect: fn(Reports, &mpsc::Sender<()>) -> T,
 ) -> T {
     let mut command = child::command(test);
-    command.env(URL, database.socket_url()).env(PASSWORD, server.password()).env(ROUND, round.to_string());
+    command.env(URL, database.socket_url()).env(PASSWORD, nodes.server().password()).env(ROUND, round.to_string());
     let (mut child, reports) = child::start(command);
     let (first, started) = mpsc::channel();
     let collector = thread::spawn(move || collect(reports, &first));
@@ -139,6 +146,7 @@ fn kill<T: Send + 'static>(
     started.recv_timeout(HANG).expect("the child writes");
     pause(400);
     if round % 2 == 1 {
+        let server = nodes.victim(database, round / 2);
         server.stop(Stop::Kill);
         server.restart().unwrap_or_else(|failure| panic!("{failure}"));
         pause(400);

@@ -15,8 +15,8 @@ use sealwire_store::{
     TokenId, TokenStore, Written,
 };
 use sealwire_store_embedded::{EmbeddedStore, embedded};
-use sealwire_store_postgres::{PostgresOptions, PostgresStore};
-use sealwire_testkit::{Options, Postgres};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore, distribute};
+use sealwire_testkit::{Citus, Database, Options, Postgres};
 
 /// Returns rows of several maps in every state, more than two pages.
 fn rows() -> Vec<(MapId, Row)> {
@@ -151,21 +151,48 @@ async fn a_copy_goes_from_embedded_to_postgresql_and_back() {
     let source = EmbeddedStore::open(folder.path(), &embedded::Options::default()).expect("opens");
     copied(Side::of(&filled().await), Side::of(&source)).await.expect("copies");
     let server = Postgres::start(Options { fsync: false, ..Options::default() }).expect("starts");
-    let database = server.database().expect("starts");
+    goes_there_and_back(&source, &server, &server.database().expect("starts"), false).await;
+}
+
+/// A copy to and from tables that Citus distributes. Runs on one server if there is no Citus.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_goes_to_citus_and_back() {
+    let citus = Citus::start(&Options { fsync: false, ..Options::default() }, 3).expect("starts");
+    match &citus {
+        Some(citus) => {
+            let database = citus.database().expect("starts");
+            goes_there_and_back(&filled().await, citus.coordinator(), &database, true).await;
+        }
+        None => {
+            let server = Postgres::start(Options { fsync: false, ..Options::default() }).expect("starts");
+            goes_there_and_back(&filled().await, &server, &server.database().expect("starts"), false).await;
+        }
+    }
+}
+
+async fn goes_there_and_back(
+    source: &(impl ControlStore + TokenStore + ObjectStore),
+    server: &Postgres,
+    database: &Database<'_>,
+    distributes: bool,
+) {
     let options = PostgresOptions::new(database.socket_url());
     let (password, timeout) = (Some(server.password().to_owned()), Duration::from_secs(60));
     let options = PostgresOptions { password, timeout, ..options };
+    if distributes {
+        distribute(options.clone(), None, false).await.expect("distributes");
+    }
     let target = PostgresStore::connect(options).await.expect("connects");
-    let done = copied(Side::of(&source), Side::of(&target)).await.expect("copies");
+    let done = copied(Side::of(source), Side::of(&target)).await.expect("copies");
     assert_eq!(done, Copied { records: 4, rows: 2_500, objects: 1_500, generation: 12, resumed: false });
-    assert_eq!(everything(&target).await, everything(&source).await);
+    assert_eq!(everything(&target).await, everything(source).await);
     check_terms(&target).await;
-    let error = copied(Side::of(&source), Side::of(&target)).await.expect_err("not empty any more");
+    let error = copied(Side::of(source), Side::of(&target)).await.expect_err("not empty any more");
     assert!(matches!(error, CopyError::NotEmpty { .. }), "{error}");
 
     let back = MemoryStore::default();
     copied(Side::of(&target), Side::of(&back)).await.expect("copies");
-    assert_eq!(everything(&back).await, everything(&source).await);
+    assert_eq!(everything(&back).await, everything(source).await);
     check_terms(&back).await;
 }
 

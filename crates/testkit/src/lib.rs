@@ -16,6 +16,6 @@ mod transit;
 pub use certificates::Certificates;
 pub use documents::check_document;
 pub use ports::free_ports;
-pub use postgres::{Database, Failure, Options, Postgres, Stop};
+pub use postgres::{CITUS_VARIABLE, Citus, Database, Failure, Options, Postgres, Stop};
 pub use proxy::{Direction, Proxy};
 pub use transit::{ROOT_TOKEN, TransitFault, TransitServer};

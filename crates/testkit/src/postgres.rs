@@ -6,6 +6,7 @@
 //! removes the server however its owner ends.
 
 mod binaries;
+mod citus;
 mod database;
 mod process;
 mod template;
@@ -26,6 +27,7 @@ use rustix::process::Signal;
 
 use crate::Certificates;
 use binaries::Binaries;
+pub use citus::{CITUS_VARIABLE, Citus};
 pub use database::Database;
 use template::Template;
 use user::User;
@@ -47,6 +49,9 @@ pub enum Failure {
          on Debian or Ubuntu, apt-get install postgresql"
     )]
     Missing,
+    /// The server of `SEALWIRE_TEST_CITUS` does not have the extension.
+    #[error("the server of the pg_config in {CITUS_VARIABLE} does not have the extension citus: docs/citus.md")]
+    MissingCitus,
     /// SoftHSM is not installed.
     #[error("SoftHSM is not installed: on Debian or Ubuntu, apt-get install softhsm2")]
     MissingSoftHsm,
@@ -133,7 +138,10 @@ impl Postgres {
     /// # Errors
     /// Any [`Failure`], with the server's output.
     pub fn start(options: Options) -> Result<Self, Failure> {
-        let binaries = Binaries::find()?;
+        Self::start_from(Binaries::find()?, options)
+    }
+
+    fn start_from(binaries: Binaries, options: Options) -> Result<Self, Failure> {
         let user = User::find()?;
         let template = Template::find(&binaries, user)?;
         let password = template.password;
@@ -249,8 +257,16 @@ impl Postgres {
         set("ssl_cert_file", &self.certificates.server.display().to_string());
         set("ssl_key_file", &self.certificates.server_key.display().to_string());
         set("fsync", if self.options.fsync { "on" } else { "off" });
+        if self.binaries.has_citus() {
+            set("shared_preload_libraries", "citus");
+            set("citus.node_conninfo", "sslmode=disable");
+        }
         for (name, value) in &self.options.settings {
             set(name, value);
+        }
+        if self.binaries.has_citus() {
+            // Nodes connect to each other as the roles of their clients. All roles have the same password.
+            command.env("PGPASSWORD", &self.password);
         }
         command.arg("-D").arg(self.folder.join("data")).stdin(Stdio::null()).stdout(Stdio::null());
         command

@@ -1,4 +1,5 @@
-//! `store`: copies all data of one configuration's store to another's, and verifies the copy.
+//! `store`: copies all data of one configuration's store to another's and verifies the copy, and distributes a store in
+//! PostgreSQL over the shards of Citus.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -9,9 +10,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_store::copy::{Copied, Progress, Side, copy};
 use serde_json::json;
 
-use super::Failure;
-use sealwire_config::{Config, Environment};
-use sealwire_engine::stores::{Access, Stores};
+use super::{ConfigArgs, Failure};
+use sealwire_config::{Config, Environment, Mode};
+use sealwire_engine::stores::{Access, Stores, postgres_options};
+use sealwire_store_postgres::Distribution;
 
 /// Arguments of `store`.
 #[derive(Debug, clap::Args)]
@@ -37,10 +39,76 @@ enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Distribute the tables of tokens and objects by app over the workers of a Citus cluster
+    ///
+    /// The database can be empty or filled, and must be on the coordinator, with the extension and its workers. Stop all
+    /// engines first. Run the command again after workers were added or shards were moved; it changes what is missing.
+    #[command(after_help = "\
+Examples:
+  sealwire store distribute --config /etc/sealwire/sealwire.toml --dry-run
+  sealwire store distribute --config /etc/sealwire/sealwire.toml --shards 64
+
+All rows of an app are on one shard. Control records stay on the coordinator. docs/citus.md has the preparation of
+the cluster, and what does not hold there.")]
+    Distribute {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Shards per table: several times the workers that there will ever be; 32 unless the tables have shards
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+        shards: Option<u32>,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let StoreCommand::Migrate { from, to, json } = &args.command;
+    match &args.command {
+        StoreCommand::Migrate { from, to, json } => migrate(from, to, *json),
+        StoreCommand::Distribute { config, shards, dry_run, json } => {
+            let config = Config::load(&config.config, &Environment::of_process())?;
+            distribute(&config, *shards, *dry_run, *json)
+        }
+    }
+}
+
+fn distribute(config: &Config, shards: Option<u32>, dry_run: bool, json: bool) -> Result<(), Failure> {
+    if config.state.mode != Mode::Postgres {
+        return Err("state.mode is not \"postgres\": only a database can be distributed".into());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let done =
+        runtime.block_on(sealwire_store_postgres::distribute(postgres_options(&config.postgres), shards, dry_run))?;
+    if json {
+        println!("{}", distribution_as_json(&done, dry_run));
+    } else {
+        println!("{}", distribution_as_text(&done, dry_run));
+    }
+    Ok(())
+}
+
+fn distribution_as_json(done: &Distribution, dry_run: bool) -> serde_json::Value {
+    let Distribution { citus, nodes, distributed, distributes, rows, shards } = done;
+    json!({
+        "dry_run": dry_run, "citus": citus, "nodes": nodes, "shards": shards, "distributed_before": distributed,
+        "distributed_now": distributes, "rows": rows,
+    })
+}
+
+fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
+    let Distribution { citus, nodes, distributed, distributes, rows, shards } = done;
+    let place = format!("{shards} shards each, on {} (Citus {citus})", nodes.join(", "));
+    if distributes.is_empty() {
+        return format!("distributed already: {}; {place}", distributed.join(", "));
+    }
+    let does = if dry_run { "would distribute" } else { "distributed" };
+    format!("{does} {} with {rows} rows: {place}", distributes.join(", "))
+}
+
+fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
     let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for PostgreSQL's worker tasks and for all waits.
@@ -48,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     runtime.block_on(async {
         let source = Stores::open(&from, Access::Change).await?;
         let target = Stores::open(&to, Access::Change).await?;
-        let done = copied(&source, &target, *json).await;
+        let done = copied(&source, &target, json).await;
         source.close().await;
         target.close().await;
         done
@@ -110,6 +178,27 @@ fn as_text(done: &Copied) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn distributions_are_printed_whole() {
+        let done = Distribution {
+            citus: "13.2".into(),
+            nodes: vec!["a:5432".into(), "b:5432".into()],
+            distributed: vec!["tokens".into()],
+            distributes: vec!["objects".into(), "object_terms".into()],
+            rows: 7,
+            shards: 32,
+        };
+        let json = r#"{"citus":"13.2","distributed_before":["tokens"],"distributed_now":["objects","object_terms"],"dry_run":true,"nodes":["a:5432","b:5432"],"rows":7,"shards":32}"#;
+        assert_eq!(distribution_as_json(&done, true).to_string(), json);
+        let place = "32 shards each, on a:5432, b:5432 (Citus 13.2)";
+        for (dry_run, does) in [(true, "would distribute"), (false, "distributed")] {
+            let expected = format!("{does} objects, object_terms with 7 rows: {place}");
+            assert_eq!(distribution_as_text(&done, dry_run), expected);
+        }
+        let again = Distribution { distributes: Vec::new(), ..done };
+        assert_eq!(distribution_as_text(&again, false), format!("distributed already: tokens; {place}"));
+    }
 
     #[test]
     fn results_are_printed_whole() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
 use sealwire_store::{ControlStore, StoreError};
-use sealwire_store_postgres::{Examined, examine as examine_postgres};
+use sealwire_store_postgres::{CitusCluster, Examined, examine as examine_postgres};
 
 use super::{Report, audit, files, providers};
 use sealwire_config::{AccessMode, Config, Mode};
@@ -229,6 +229,9 @@ fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u3
         "off" => report.good(CHECK, "synchronous_commit is off there; sessions of the engine set it on"),
         other => report.good(CHECK, format!("synchronous_commit is {other}")),
     }
+    if let Some(citus) = &found.citus {
+        cluster(report, citus);
+    }
     if latency.as_millis() > LATENCY_MS_MANY {
         report.warn(
             CHECK,
@@ -262,5 +265,63 @@ fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u3
             "tokens expire, and engines are taken for dead, at the wrong time",
             "keep both right by NTP: `timedatectl`",
         );
+    }
+}
+
+/// Checks a database with the extension Citus.
+fn cluster(report: &mut Report, found: &CitusCluster) {
+    const CHECK: &str = "database";
+    let CitusCluster { version, is_coordinator, distributed, misplaced, workers } = found;
+    if !is_coordinator {
+        report.wrong(
+            CHECK,
+            format!("it is a worker of Citus {version}"),
+            "the engine does not find its control records there",
+            "name the coordinator in postgres.url",
+        );
+        return;
+    }
+    if distributed.is_empty() {
+        report.warn(
+            CHECK,
+            format!("it has the extension Citus {version}, and its tables are not distributed"),
+            "all rows stay on the coordinator",
+            "stop the engines and run `sealwire store distribute`: docs/citus.md",
+        );
+    } else {
+        let tables = distributed.join(", ");
+        report.good(CHECK, format!("Citus {version} distributes {tables} by app over {} workers", workers.len()));
+    }
+    if !misplaced.is_empty() {
+        report.wrong(
+            CHECK,
+            format!("these tables are not where the rest of an app is: {}", misplaced.join(", ")),
+            "calls fail or are slow",
+            "stop the engines and run `sealwire store distribute`: docs/citus.md",
+        );
+    }
+    let lost = "what was acknowledged is lost when the machine of that worker fails";
+    for worker in workers {
+        match &worker.settings {
+            Err(why) => report.wrong(
+                CHECK,
+                format!("worker {} does not respond: {why}", worker.name),
+                "calls of the apps on its shards fail",
+                "start it, or let the coordinator log in there: docs/citus.md",
+            ),
+            Ok((fsync, _)) if fsync == "off" => report.wrong(
+                CHECK,
+                format!("fsync is off on worker {}", worker.name),
+                lost,
+                "set fsync = on in its postgresql.conf and restart it",
+            ),
+            Ok((_, commit)) if commit == "off" => report.wrong(
+                CHECK,
+                format!("synchronous_commit is off on worker {} in sessions of the coordinator", worker.name),
+                lost,
+                "run `sealwire store distribute`, which sets it for the role on every node",
+            ),
+            Ok(_) => {}
+        }
     }
 }

@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMet
 use sealwire_apps::FIRST_SLOT;
 use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_engine::root::Providers;
-use sealwire_testkit::{Options, Postgres};
+use sealwire_testkit::{Citus, Options, Postgres, Stop};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
@@ -380,6 +380,42 @@ async fn a_database_says_what_it_would_lose() {
     deployment.finds(Level::Warning, "database", "connections are free there, and an engine takes 35").await;
     deployment.write("password", "wrong");
     deployment.finds(Level::Wrong, "database", "postgres.password_file").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_says_what_does_not_hold() {
+    let citus = Citus::start(&Options { fsync: false, ..Options::default() }, 2).unwrap();
+    // Without Citus the extension is not mentioned.
+    let plain = citus.is_none().then(|| Postgres::start(Options::default()).unwrap());
+    let server = citus.as_ref().map_or_else(|| plain.as_ref().unwrap(), Citus::coordinator);
+    let database = citus.as_ref().map_or_else(|| server.database(), Citus::database).unwrap();
+    let mut deployment = Deployment::new();
+    deployment.write("password", server.password());
+    deployment.mode("password", 0o600);
+    deployment.config.push_str(&format!(
+        "[state]\nmode = \"postgres\"\n[postgres]\nurl = \"{}\"\npassword_file = \"password\"\n",
+        database.socket_url()
+    ));
+    let Some(citus) = &citus else {
+        let report = deployment.examine().await;
+        assert!(!report.findings.iter().any(|it| it.what.contains("Citus")), "{report:#?}");
+        return;
+    };
+    deployment.finds(Level::Warning, "database", "its tables are not distributed").await;
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    let options = || sealwire_engine::stores::postgres_options(&config.postgres);
+    sealwire_store_postgres::distribute(options(), None, false).await.unwrap();
+    deployment.finds(Level::Good, "database", "object_fences by app over 2 workers").await;
+    let worker = &citus.workers()[1];
+    deployment.finds(Level::Wrong, "database", &format!("fsync is off on worker 127.0.0.1:{}", worker.port())).await;
+    open_control(&config).await.unwrap().1.close().await;
+    deployment.finds(Level::Good, "state", "0 apps are there").await;
+    database.sql("SELECT undistribute_table('sealwire.object_fences')").unwrap();
+    deployment.finds(Level::Wrong, "database", "not where the rest of an app is: object_fences").await;
+    sealwire_store_postgres::distribute(options(), None, false).await.unwrap();
+    deployment.finds(Level::Good, "database", "object_fences by app over 2 workers").await;
+    worker.stop(Stop::Fast);
+    deployment.finds(Level::Wrong, "database", &format!("worker 127.0.0.1:{} does not respond", worker.port())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use tokio::time::Instant;
+
+use super::insert_apart;
 use super::rows::{HeldTerm, ObjectColumns, TermColumns, generation, version};
 use crate::rows::{Keys, column, joined, numbers};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
 use crate::write::refused;
-use sealwire_store::{MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, SubjectClaim};
+use sealwire_store::{MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim};
 
 /// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject keys, and the version that each
 /// must have. Returns true in the last column if no fence is above these generations and all keys have these
@@ -66,7 +69,45 @@ pub(super) struct Conditions {
     claims: BTreeMap<(MapId, ObjectId), u64>,
 }
 
-/// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition does not hold.
+/// Everything that an insert sends to the database.
+pub(super) struct InsertParams<'a> {
+    pub(super) apps: Vec<i32>,
+    pub(super) collections: Vec<i32>,
+    pub(super) generations: Vec<i64>,
+    pub(super) rows: ObjectColumns<'a>,
+    pub(super) unique: TermColumns<'a>,
+    pub(super) terms: TermColumns<'a>,
+    pub(super) keys: Keys<'a>,
+    pub(super) versions: Vec<i64>,
+}
+
+impl<'a> InsertParams<'a> {
+    fn of(
+        conditions: &'a Conditions,
+        rows: Vec<(MapId, &'a ObjectRow)>,
+        unique: Vec<HeldTerm<'a>>,
+        terms: Vec<HeldTerm<'a>>,
+    ) -> Result<Self, StoreError> {
+        let (mut apps, mut collections, mut generations) = (Vec::new(), Vec::new(), Vec::new());
+        for (map, lowest) in &conditions.maps {
+            let (app, collection) = numbers(*map)?;
+            apps.push(app);
+            collections.push(collection);
+            generations.push(generation(*lowest));
+        }
+        let (mut keys, mut versions) = (Keys::default(), Vec::new());
+        for ((map, id), claimed) in &conditions.claims {
+            keys.push(*map, &id.0)?;
+            versions.push(version(*claimed)?);
+        }
+        let rows = ObjectColumns::of(rows)?;
+        let (unique, terms) = (TermColumns::sorted(unique)?, TermColumns::sorted(terms)?);
+        Ok(Self { apps, collections, generations, rows, unique, terms, keys, versions })
+    }
+}
+
+/// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition does not hold. If Citus
+/// distributes the tables, a transaction must be open, and there must be no conditions.
 pub(super) async fn insert(
     session: &Session,
     conditions: &Conditions,
@@ -74,23 +115,13 @@ pub(super) async fn insert(
     unique: Vec<HeldTerm<'_>>,
     terms: Vec<HeldTerm<'_>>,
 ) -> Result<bool, SqlFault> {
-    let (mut apps, mut collections, mut generations) = (Vec::new(), Vec::new(), Vec::new());
-    for (map, lowest) in &conditions.maps {
-        let (app, collection) = numbers(*map).map_err(refused)?;
-        apps.push(app);
-        collections.push(collection);
-        generations.push(generation(*lowest));
+    let params = InsertParams::of(conditions, rows, unique, terms).map_err(refused)?;
+    if session.is_distributed() {
+        return insert_apart::insert(session, &params).await.map(|()| true);
     }
-    let (mut keys, mut versions) = (Keys::default(), Vec::new());
-    for ((map, id), claimed) in &conditions.claims {
-        keys.push(*map, &id.0).map_err(refused)?;
-        versions.push(version(*claimed).map_err(refused)?);
-    }
-    let rows = ObjectColumns::of(rows).map_err(refused)?;
-    let unique = TermColumns::sorted(unique).map_err(refused)?;
-    let terms = TermColumns::sorted(terms).map_err(refused)?;
-    let maps: Params<'_> = &[&apps, &collections, &generations];
-    let versions: Params<'_> = &[&versions];
+    let maps: Params<'_> = &[&params.apps, &params.collections, &params.generations];
+    let versions: Params<'_> = &[&params.versions];
+    let InsertParams { rows, unique, terms, keys, .. } = &params;
     let all = [maps, &rows.params(), &unique.params(), &terms.params(), &keys.params(), versions];
     let lines = session.query(INSERT, &joined(&all)).await?;
     lines.first().map_or(Ok(false), |line| column(line, 3))
@@ -144,9 +175,9 @@ impl<'a> NewObjects<'a> {
         Some(Self { rows, conditions: Conditions { maps, claims } })
     }
 
-    /// Writes all objects in one statement. Returns false, and writes nothing, if a fence keeps out one of the groups or a
-    /// claim does not hold.
-    pub(super) async fn insert(self, session: &Session) -> Result<bool, SqlFault> {
+    /// Writes all objects in one statement, or in one transaction if Citus distributes the tables. Returns false, and writes
+    /// nothing, if a fence keeps out one of the groups or a claim does not hold.
+    pub(super) async fn insert(self, session: &Session, deadline: Instant) -> Result<bool, SqlFault> {
         let held = |terms: fn(&ObjectRow) -> &Vec<sealwire_store::Term>| {
             let of_row = |(map, row): &(MapId, &'a ObjectRow)| {
                 let (map, id) = (*map, &row.id);
@@ -155,7 +186,11 @@ impl<'a> NewObjects<'a> {
             self.rows.iter().flat_map(of_row).collect::<Vec<_>>()
         };
         let (unique, terms) = (held(|row| &row.unique), held(|row| &row.terms));
-        insert(session, &self.conditions, self.rows, unique, terms).await
+        if !session.is_distributed() {
+            return insert(session, &self.conditions, self.rows, unique, terms).await;
+        }
+        let params = InsertParams::of(&self.conditions, self.rows, unique, terms).map_err(refused)?;
+        insert_apart::insert_in_transaction(session, &params, deadline).await
     }
 }
 

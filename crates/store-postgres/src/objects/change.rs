@@ -24,13 +24,16 @@ pub(super) static CHANGE: &str =
         AND t.expires IS NOT DISTINCT FROM i.known AND t.archived IS NULL";
 
 /// Replaces objects, which the transaction must have locked.
-pub(super) static REPLACE: &str = "UPDATE sealwire.objects t SET version = i.version, created = i.created,
-        updated = i.updated, expires = i.expires, archived = i.archived, subject = i.subject, key = i.key,
-        tags = i.tags::text[], terms = i.terms, sealed = i.sealed
-    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[],
-            $9::bytea[], $10::bytea[], $11::text[], $12::bytea[], $13::bytea[])
-        AS i(app, collection, id, version, created, updated, expires, archived, subject, key, tags, terms, sealed)
-    WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id";
+pub(super) static REPLACE: &str = "WITH i AS NOT MATERIALIZED (
+        SELECT i.app, i.collection, i.id, i.version, i.created, i.updated, i.expires, i.archived, i.subject, i.key,
+            i.tags::text[] AS tags, i.terms, i.sealed
+        FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[],
+                $9::bytea[], $10::bytea[], $11::text[], $12::bytea[], $13::bytea[])
+            AS i(app, collection, id, version, created, updated, expires, archived, subject, key, tags, terms, sealed)
+    )
+    UPDATE sealwire.objects t SET version = i.version, created = i.created, updated = i.updated, expires = i.expires,
+        archived = i.archived, subject = i.subject, key = i.key, tags = i.tags, terms = i.terms, sealed = i.sealed
+    FROM i WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id";
 
 /// Removes objects and terms. Returns the number of objects.
 pub(super) static REMOVE: &str = "WITH objects AS (

@@ -132,6 +132,10 @@ impl<'a> ObjectColumns<'a> {
         ]
     }
 
+    pub(super) fn apps(&self) -> &[i32] {
+        &self.apps
+    }
+
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -175,6 +179,10 @@ impl<'a> TermColumns<'a> {
 
     pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 5] {
         [&self.apps, &self.collections, &self.indexes, &self.hashes, &self.ids]
+    }
+
+    pub(super) fn apps(&self) -> &[i32] {
+        &self.apps
     }
 }
 

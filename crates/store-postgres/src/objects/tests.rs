@@ -2,7 +2,7 @@
 
 mod faults;
 mod plans;
-mod upkeep;
+pub(crate) mod upkeep;
 
 use std::sync::Arc;
 

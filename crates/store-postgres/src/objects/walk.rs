@@ -87,7 +87,7 @@ pub(super) static SUBJECT: &str = concat!(
     " FROM sealwire.objects t WHERE t.app = $1 AND t.subject = $2 AND (t.collection, t.id) > ($3, $4)
             ORDER BY t.collection, t.id LIMIT $5
         ) t
-    ) t LEFT JOIN sealwire.object_fences f ON f.app = t.app AND f.collection = t.collection
+    ) t LEFT JOIN sealwire.object_fences f ON f.app = $1 AND f.collection = t.collection
     WHERE t.bytes - octet_length(t.sealed) < $6 ORDER BY t.collection, t.id"
 );
 
@@ -158,12 +158,19 @@ impl PostgresStore {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
         let work = move |store: Self, deadline| async move {
-            let ((app, collection), id) = behind_in(&after)?;
+            let ((mut app, mut collection), mut id) = behind_in(&after)?;
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
             let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, rows::read(row, 2)?)) };
-            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+            loop {
+                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                if !found.is_empty() || !store.shared.is_distributed {
+                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                }
+                // The scan was of one app, which has no more objects.
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                (app, collection, id) = (next, -1, &[]);
+            }
         };
         self.in_turn(&self.shared.walks, work).await
     }

@@ -17,7 +17,6 @@ use super::add::{Fences, NewObjects};
 use super::change::{NetChange, check_numbers};
 use super::overlay::{NeededKeys, ObjectOverlay, StoredObjects};
 use super::rows::{self, TermColumns, object_columns};
-use crate::Shared;
 use crate::batches::Batches;
 use crate::rows::{Keys, column, key, map, numbers};
 use crate::session::Session;
@@ -25,6 +24,7 @@ use crate::sqlstate::SqlFault;
 use crate::transaction_guard::TransactionGuard;
 use crate::worker::{DedicatedConnection, Query, pause};
 use crate::write::{overtaken, refused};
+use crate::{Shared, citus};
 use sealwire_store::{
     MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put, check_fence,
 };
@@ -116,13 +116,23 @@ async fn attempts(
         && let Some(new) = NewObjects::of(groups)
     {
         let session = call.session().await?;
-        match call.bound(&session, new.insert(&session)).await {
+        match insert(call, &session, new, deadline).await {
             Ok(true) => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
             Ok(false) | Err(SqlFault::Unique) => break,
             Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
         }
     }
     transact(call, deadline, &Task::Groups(now, groups)).await
+}
+
+/// Writes new objects. See [`NewObjects::insert`].
+async fn insert(call: &Query<'_>, session: &Session, new: NewObjects<'_>, deadline: Instant) -> Result<bool, SqlFault> {
+    let open = session.is_distributed().then(|| TransactionGuard::new(session));
+    let inserted = call.bound(session, new.insert(session, deadline)).await;
+    if let Some(open) = open {
+        open.end(call, &inserted).await;
+    }
+    inserted
 }
 
 /// The changes of one transaction.
@@ -162,34 +172,44 @@ async fn transaction(
     deadline: Instant,
     again: bool,
 ) -> Result<Vec<WriteResult>, SqlFault> {
-    let needed = match task {
-        Task::Groups(_, groups) => NeededKeys::of_groups(groups),
-        Task::Put(rows) => NeededKeys::of_rows(rows),
-    };
-    let (stored, fences) = match task {
-        Task::Groups(_, groups) => lock(session, &needed, groups, again).await?,
-        Task::Put(_) => lock(session, &needed, &[], true).await?,
-    };
-    let mut overlay = ObjectOverlay::new(&stored);
     let results = match task {
-        Task::Groups(now, groups) => apply(&mut overlay, *now, groups, &fences, again),
-        Task::Put(rows) => {
-            let put = apply_put(&mut overlay, rows);
-            if put.is_ok() {
-                overlay.keep()
-            } else {
-                overlay.discard()
-            }
-            vec![put.map(|()| ObjectsWritten::Done)]
+        Task::Groups(now, groups) => {
+            let (stored, fences) = lock(session, "BEGIN", &NeededKeys::of_groups(groups), groups, again).await?;
+            let mut overlay = ObjectOverlay::new(&stored);
+            let results = apply(&mut overlay, *now, groups, &fences, again);
+            NetChange::of(&overlay).write(session).await?;
+            results
         }
+        Task::Put(rows) => match put_parts(session, rows).await? {
+            Ok(()) => vec![Ok(ObjectsWritten::Done)],
+            Err(error) => {
+                session.batch("ROLLBACK").await?;
+                return Ok(vec![Err(error)]);
+            }
+        },
     };
-    NetChange::of(&overlay).write(session).await?;
     // A process that was paused does not commit by fences that it read long before.
     if Instant::now() >= deadline {
         return Err(overtaken());
     }
     session.batch("COMMIT").await?;
     Ok(results)
+}
+
+/// Begins a transaction and puts objects, app by app if Citus distributes the tables. The inner error is that of the objects.
+async fn put_parts(session: &Session, rows: &[(MapId, ObjectRow)]) -> Result<Result<(), StoreError>, SqlFault> {
+    let mut begin = "BEGIN";
+    for (_, rows) in citus::parts(session.is_distributed(), rows.to_vec(), |(map, _)| map.app) {
+        let (stored, _) = lock(session, begin, &NeededKeys::of_rows(&rows), &[], true).await?;
+        begin = "";
+        let mut overlay = ObjectOverlay::new(&stored);
+        if let Err(error) = apply_put(&mut overlay, &rows) {
+            return Ok(Err(error));
+        }
+        overlay.keep();
+        NetChange::of(&overlay).write(session).await?;
+    }
+    Ok(Ok(()))
 }
 
 /// Applies groups in sequence. `again` is true if an earlier attempt may have written them.
@@ -216,10 +236,11 @@ fn apply(
     groups.iter().enumerate().map(write).collect()
 }
 
-/// Begins a transaction, reads fences, locks objects, and reads the holders of unique terms. `is_compared` is true if the
-/// sealed content of all locked objects is needed.
+/// Begins a transaction by `begin`, reads fences, locks objects, and reads the holders of unique terms. `is_compared` is true
+/// if the sealed content of all locked objects is needed.
 async fn lock(
     session: &Session,
+    begin: &str,
     needed: &NeededKeys,
     groups: &[&ObjectGroup],
     is_compared: bool,
@@ -230,7 +251,7 @@ async fn lock(
     let [apps, collections, ids] = keys.params();
     let params: [&(dyn ToSql + Sync); 4] = [apps, collections, ids, &compared];
     let ((), fences, locked) =
-        tokio::try_join!(biased; session.batch("BEGIN"), fences(session, groups), session.query(LOCK, &params))?;
+        tokio::try_join!(biased; session.batch(begin), fences(session, groups), session.query(LOCK, &params))?;
     for row in &locked {
         let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
         // Whoever changes the terms of an object locks the object first.

@@ -103,7 +103,7 @@ async fn looking_at_a_database_makes_nothing_there() {
 }
 
 /// Runs every kind of statement; each row of `map` must exist.
-async fn used(store: &PostgresStore, map: sealwire_store::MapId, n: u128) {
+pub(super) async fn used(store: &PostgresStore, map: sealwire_store::MapId, n: u128) {
     let rows = [printed(n, n), Row { tags: vec!["a".into()], ..row(n + 1) }];
     assert_eq!(write(store, 1, map, &rows).await, Written::Done(vec![None, None]));
     assert_eq!(write(store, 1, map, &[printed(n + 2, n)]).await, Written::Done(vec![Some(rows[0].clone())]));

@@ -13,8 +13,9 @@ use sealwire_store::{
 };
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::child::{self, Reports, report};
-use sealwire_testkit::{Database, Options, Postgres};
+use sealwire_testkit::{Database, Postgres};
 
+use super::nodes::Nodes;
 use super::{PASSWORD, RACERS, ROUND, TASKS, URL, kill, options, runtime};
 
 const MAP: MapId = MapId { app: 3, collection: 5 };
@@ -117,14 +118,14 @@ struct Acknowledged {
 #[test]
 fn acknowledged_objects_survive_kills_of_either_end() {
     let runtime = runtime();
-    let server = Postgres::start(Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
-    let database = server.database().expect("a database");
+    let nodes = Nodes::start();
+    let database = nodes.database(&runtime);
     let mut all = Acknowledged::default();
     for round in 0..child::rounds(6) {
-        let acknowledged = kill(&server, &database, round, "objects::child_process", collect);
+        let acknowledged = kill(&nodes, &database, round, "objects::child_process", collect);
         all.steps.extend(acknowledged.steps);
         all.raced.extend(acknowledged.raced);
-        runtime.block_on(verify(&server, &database, &all));
+        runtime.block_on(verify(nodes.server(), &database, &all));
         println!("round {round}: {} groups acknowledged so far", all.steps.len());
     }
 }

@@ -8,7 +8,10 @@ use super::Failure;
 
 /// The folder that holds `postgres`, `initdb`, `psql` and the rest of one version.
 #[derive(Clone, Debug)]
-pub(super) struct Binaries(PathBuf);
+pub(super) struct Binaries {
+    folder: PathBuf,
+    has_citus: bool,
+}
 
 impl Binaries {
     /// Tries `pg_config`, then Debian's folders per version (the newest first), then PATH.
@@ -16,11 +19,27 @@ impl Binaries {
         let mut folders: Vec<PathBuf> =
             told_by_pg_config().into_iter().chain(debian(Path::new("/usr/lib/postgresql"))).collect();
         folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-        folders.into_iter().find(|folder| complete(folder)).map(Self).ok_or(Failure::Missing)
+        let folder = folders.into_iter().find(|folder| complete(folder)).ok_or(Failure::Missing)?;
+        Ok(Self { folder, has_citus: false })
+    }
+
+    /// Returns the programs that `pg_config` names, of a server that has the extension Citus.
+    pub(super) fn of_citus(pg_config: &Path) -> Result<Self, Failure> {
+        let folder = told_by(pg_config, "--bindir").filter(|folder| complete(folder)).ok_or(Failure::Missing)?;
+        let extension = told_by(pg_config, "--sharedir").map(|folder| folder.join("extension/citus.control"));
+        if !extension.is_some_and(|file| file.is_file()) {
+            return Err(Failure::MissingCitus);
+        }
+        Ok(Self { folder, has_citus: true })
     }
 
     pub(super) fn program(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.folder.join(name)
+    }
+
+    /// Returns true if the server loads the extension Citus.
+    pub(super) fn has_citus(&self) -> bool {
+        self.has_citus
     }
 
     /// Returns the server's version, such as `15.14`. The version names the template to use.
@@ -38,7 +57,11 @@ fn complete(folder: &Path) -> bool {
 }
 
 fn told_by_pg_config() -> Option<PathBuf> {
-    let output = Command::new("pg_config").arg("--bindir").output().ok()?;
+    told_by(Path::new("pg_config"), "--bindir")
+}
+
+fn told_by(pg_config: &Path, folder: &str) -> Option<PathBuf> {
+    let output = Command::new(pg_config).arg(folder).output().ok()?;
     Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
 }
 

@@ -9,7 +9,13 @@ pub struct Database<'a> {
     pub(super) name: String,
 }
 
-impl Database<'_> {
+impl<'a> Database<'a> {
+    /// Returns the server that clients connect to.
+    #[must_use]
+    pub fn server(&self) -> &'a Postgres {
+        self.server
+    }
+
     /// Returns the database's name.
     #[must_use]
     pub fn name(&self) -> &str {

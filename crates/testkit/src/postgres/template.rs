@@ -32,7 +32,8 @@ impl Template {
     /// Returns the template of the installed version, and makes it first if it is missing. If several processes make it
     /// at once, the first is kept.
     pub(super) fn find(binaries: &Binaries, user: User) -> Result<Self, Failure> {
-        let cache = cache_folder().join(format!("postgres-{}-{LAYOUT}", binaries.version()?));
+        let kind = if binaries.has_citus() { "citus" } else { "postgres" };
+        let cache = cache_folder().join(format!("{kind}-{}-{LAYOUT}", binaries.version()?));
         if !cache.is_dir() {
             make(binaries, user, &cache)?;
         }

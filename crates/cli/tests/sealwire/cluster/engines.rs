@@ -5,14 +5,18 @@ use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sealwire_client::control::{AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
-use sealwire_testkit::{Certificates, Database, Postgres, ROOT_TOKEN, TransitServer, free_ports};
+use sealwire_store_postgres::{PostgresOptions, distribute};
+use sealwire_testkit::{Certificates, Citus, Database, Postgres, ROOT_TOKEN, TransitServer, free_ports};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 /// The app that [`Cluster::furnish`] creates.
 pub(crate) const APP: &str = "shop";
@@ -49,6 +53,25 @@ pub(crate) struct EngineProcess {
     child: Option<Child>,
 }
 
+/// Returns a server and a new database there. The shared server is replaced by a coordinator of Citus, if there is one, and
+/// the database is then distributed.
+fn home(postgres: &Postgres) -> (&Postgres, Database<'_>) {
+    // Nodes share the settings of roles, and reject changes of them at once.
+    static ROLES: Mutex<()> = Mutex::new(());
+    let Some(citus) = Citus::shared().filter(|_| std::ptr::eq(postgres, Postgres::shared())) else {
+        return (postgres, postgres.database().unwrap());
+    };
+    let _roles = ROLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let database = citus.database().unwrap();
+    let password = Some(citus.coordinator().password().to_owned());
+    let timeout = Duration::from_secs(60);
+    let options = PostgresOptions { password, timeout, ..PostgresOptions::new(database.socket_url()) };
+    // The test can run in a runtime of its own.
+    let distributed = thread::spawn(|| Runtime::new().unwrap().block_on(distribute(options, None, false)));
+    distributed.join().unwrap().unwrap();
+    (citus.coordinator(), database)
+}
+
 impl<'a> Cluster<'a> {
     pub(crate) fn new(postgres: &'a Postgres) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -58,8 +81,8 @@ impl<'a> Cluster<'a> {
         fs::write(folder.path().join("server.pem"), &issued.cert_pem).unwrap();
         private(&folder.path().join("server-key.pem"), issued.key_pem.expose());
         private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
+        let (postgres, database) = home(postgres);
         private(&folder.path().join("password"), postgres.password());
-        let database = postgres.database().unwrap();
         Self {
             database,
             authority,

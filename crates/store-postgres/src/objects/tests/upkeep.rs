@@ -109,7 +109,7 @@ async fn sweeps_and_writes_agree_on_terms() {
 }
 
 /// Runs every kind of statement.
-async fn used(store: &PostgresStore, map: MapId, n: u128) {
+pub(crate) async fn used(store: &PostgresStore, map: MapId, n: u128) {
     let (row, expired) = (with_terms(n), ObjectRow { expires: Some(5), ..unique(n + 1, &[(1, n + 1)]) });
     assert_eq!(write(store, 1, map, vec![add(&row), add(&expired)]).await, Done);
     let replaced = next(row.clone());

@@ -28,8 +28,8 @@ fn map() -> TokenMap<'static> {
 struct ControlLock(Child);
 
 impl ControlLock {
-    async fn take(postgres: &Postgres, cluster: &Cluster<'_>) -> Self {
-        let mut command = postgres.command("psql");
+    async fn take(cluster: &Cluster<'_>) -> Self {
+        let mut command = cluster.database.server().command("psql");
         command.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname", cluster.database.name()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let sql = "BEGIN; LOCK TABLE sealwire.control IN ACCESS EXCLUSIVE MODE;\n";
@@ -69,8 +69,7 @@ async fn add(client: &Client, object: &str) -> Result<String, Error> {
 #[test]
 fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
     run(async {
-        let postgres = Postgres::shared();
-        let cluster = Cluster::new(postgres);
+        let cluster = Cluster::new(Postgres::shared());
         let [one, two] = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator_once(&one);
         create_app(&operator).await;
@@ -94,7 +93,7 @@ fn a_paused_engine_is_kept_out_until_it_knows_the_new_schema() {
         cluster.agree(&[&one]).await;
         assert_eq!(set(&fresh, &id, "\"new\"").await.unwrap(), 2);
 
-        let lock = ControlLock::take(postgres, &cluster).await;
+        let lock = ControlLock::take(&cluster).await;
         two.signal("CONT");
         for request in 0..REQUESTS {
             let errors = [
@@ -155,8 +154,7 @@ async fn proven_counts(operator: &Client) -> (String, BTreeMap<String, u64>) {
 #[test]
 fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
     run(async {
-        let postgres = Postgres::shared();
-        let cluster = Cluster::new(postgres);
+        let cluster = Cluster::new(Postgres::shared());
         let [one, two] = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator_once(&one);
         create_app(&operator).await;
@@ -178,7 +176,7 @@ fn a_paused_engine_writes_nothing_under_an_old_version_behind_a_proven_count() {
         assert_eq!(in_time(operator.keys_rewrap(call)).await.unwrap().rewrapped, 2);
         assert_eq!(proven_counts(&operator).await, (new.clone(), [(new.clone(), 2)].into()));
 
-        let lock = ControlLock::take(postgres, &cluster).await;
+        let lock = ControlLock::take(&cluster).await;
         two.signal("CONT");
         for _ in 0..REQUESTS {
             for result in [

@@ -1,0 +1,262 @@
+//! Distribution of the tables by Citus: every table of tokens and objects by app, on shards that belong together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use super::citus::{APPS, TABLES};
+use super::migrate::{self, Failure, LOCK};
+use super::options::{PostgresOptions, Settings};
+use super::session::Session;
+use super::sqlstate::SqlFault;
+use sealwire_store::StoreError;
+
+/// Shards per table, unless the tables are distributed already. Each app is on one of them.
+const SHARDS: u32 = 32;
+
+/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is in -12800 to -1: no app has
+/// such a number, and each shard gets about 400 of them.
+const SAMPLES: [(&str, &str); 4] = [
+    (
+        "tokens",
+        "(app, collection, id, fingerprint, sealed, created) SELECT n, n, int4send(n), int4send(n), ''::bytea, 0",
+    ),
+    (
+        "objects",
+        "(app, collection, id, version, created, updated, expires, archived, key, terms, sealed)
+        SELECT n, n, int4send(n), 1, 0, 0, n, CASE WHEN n % 2 = 0 THEN n END, ''::bytea, ''::bytea, ''::bytea",
+    ),
+    ("object_unique", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n), int4send(n)"),
+    ("object_terms", "(app, collection, index_number, hash, id) SELECT n, n, 1, int4send(n / 3), int4send(n)"),
+];
+
+/// Settings of the role on every node. Citus opens connections to workers that do not have the settings of a session. They
+/// force index plans, and commits that are on disk.
+const ROLE_SETTINGS: [(&str, &str); 5] = [
+    ("synchronous_commit", "on"),
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+];
+
+/// Time limit of reads. Distributing a filled table has no limit.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A distributed database, or one that can be distributed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    /// Version of the extension.
+    pub citus: String,
+    /// Nodes that have shards, as `host:port`.
+    pub nodes: Vec<String>,
+    /// Tables that were distributed before, without the schema.
+    pub distributed: Vec<String>,
+    /// Tables that this call distributed, or would distribute.
+    pub distributes: Vec<String>,
+    /// Rows of these tables.
+    pub rows: u64,
+    /// Shards of each table.
+    pub shards: u32,
+}
+
+/// Makes the schema if it is missing, and distributes its tables by app. Does nothing that was done before. With `dry_run`
+/// it only checks that it could. Engines must not run. `shards` is the number of shards of each table, 32 if it is not set.
+///
+/// # Errors
+/// [`StoreError::Invalid`] if the database does not have what is needed, and as for [`crate::PostgresStore::connect`].
+pub async fn distribute(
+    options: PostgresOptions,
+    shards: Option<u32>,
+    dry_run: bool,
+) -> Result<Distribution, StoreError> {
+    let settings = Arc::new(Settings::new(options)?);
+    let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
+    let work = async {
+        let found = plan(session.client(), shards).await?;
+        if dry_run {
+            return Ok(found);
+        }
+        migrate::migrate(&settings).await?;
+        apply(session.client(), &found).await.map_err(Failure::into_error)?;
+        Ok(found)
+    };
+    tokio::select! {
+        biased;
+        outcome = work => outcome,
+        ended = link => Err(Failure::from(ended.err()).into_error()),
+    }
+}
+
+fn invalid(what: impl Into<String>) -> StoreError {
+    StoreError::Invalid(what.into())
+}
+
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    SqlFault::from(error).into_error()
+}
+
+/// Checks the database, and says what there is to distribute.
+async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, StoreError> {
+    client.batch_execute(&format!("SET statement_timeout = {}", PATIENCE.as_millis())).await.map_err(failed)?;
+    let version = "SELECT extversion FROM pg_extension WHERE extname = 'citus'";
+    let version = client.query_opt(version, &[]).await.map_err(failed)?;
+    let Some(version) = version else {
+        return Err(invalid("this database does not have the extension citus: docs/citus.md says how to prepare it"));
+    };
+    let group = client.query_one("SELECT groupid FROM pg_dist_local_group", &[]).await.map_err(failed)?;
+    if group.get::<_, i32>(0) != 0 {
+        return Err(invalid("this database is a worker: postgres.url must name the coordinator"));
+    }
+    let nodes = "SELECT nodename || ':' || nodeport FROM pg_dist_node
+        WHERE noderole = 'primary' AND isactive AND shouldhaveshards ORDER BY nodename, nodeport";
+    let nodes: Vec<String> = client.query(nodes, &[]).await.map_err(failed)?.iter().map(|row| row.get(0)).collect();
+    if nodes.is_empty() {
+        return Err(invalid("the coordinator knows no node for shards: SELECT citus_add_node('host', 5432)"));
+    }
+    migrate::current(client).await.map_err(Failure::into_error)?;
+    let mut found = Distribution {
+        citus: version.get(0),
+        nodes,
+        distributed: Vec::new(),
+        distributes: Vec::new(),
+        rows: 0,
+        shards: shards.unwrap_or(SHARDS),
+    };
+    for table in TABLES {
+        match distribution_of(client, table).await? {
+            Some((column, count)) if column == "app" => {
+                found.distributed.push(table.to_owned());
+                if shards.is_some_and(|shards| shards != count) {
+                    let what = format!("table {table} has {count} shards: alter_distributed_table changes the number");
+                    return Err(invalid(what));
+                }
+                found.shards = count;
+            }
+            Some((column, _)) => {
+                return Err(invalid(format!("table {table} is distributed by {column}, and must be by app")));
+            }
+            None => {
+                found.rows += rows_of(client, table).await?;
+                found.distributes.push(table.to_owned());
+            }
+        }
+    }
+    if !found.distributes.is_empty() {
+        refuse_engines(client).await?;
+    }
+    Ok(found)
+}
+
+/// Returns the distribution column of a table and the number of its shards, if it is distributed.
+async fn distribution_of(client: &Client, table: &str) -> Result<Option<(String, u32)>, StoreError> {
+    let sql = "SELECT column_to_column_name(p.logicalrelid, p.partkey),
+            (SELECT count(*) FROM pg_dist_shard s WHERE s.logicalrelid = p.logicalrelid)
+        FROM pg_dist_partition p WHERE p.logicalrelid = to_regclass($1::text) AND p.partmethod = 'h'";
+    let row = client.query_opt(sql, &[&format!("sealwire.{table}")]).await.map_err(failed)?;
+    Ok(row.map(|row| (row.get(0), u32::try_from(row.get::<_, i64>(1)).unwrap_or(0))))
+}
+
+async fn rows_of(client: &Client, table: &str) -> Result<u64, StoreError> {
+    let is_there = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&format!("sealwire.{table}")]).await;
+    if !is_there.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    let count = client.query_one(&format!("SELECT count(*) FROM sealwire.{table}"), &[]).await.map_err(failed)?;
+    Ok(u64::try_from(count.get::<_, i64>(0)).unwrap_or(0))
+}
+
+/// Fails if engines are connected. Their statements do not fit distributed tables.
+async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
+    let sql = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'sealwire' AND pid <> pg_backend_pid()";
+    let count: i64 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
+    if count == 0 {
+        return Ok(());
+    }
+    Err(invalid(format!("{count} connections of engines are open here: stop all engines of this store first")))
+}
+
+/// Gives the role its settings, the tables their shards, and the shards their statistics.
+async fn apply(client: &Client, found: &Distribution) -> Result<(), Failure> {
+    client.batch_execute("SET statement_timeout = 0; SET plan_cache_mode = auto").await?;
+    for (name, value) in ROLE_SETTINGS {
+        let sql = "SELECT coalesce($1 = ANY(rolconfig), false) FROM pg_roles WHERE rolname = current_user";
+        let is_set: bool = client.query_one(sql, &[&format!("{name}={value}")]).await?.get(0);
+        if !is_set {
+            client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await?;
+        }
+    }
+    if !found.distributes.is_empty() {
+        create(client, found).await?;
+    }
+    // An earlier call can have ended before this.
+    for (table, rows) in SAMPLES {
+        sample(client, table, rows).await?;
+    }
+    Ok(())
+}
+
+/// Distributes the tables in one transaction.
+async fn create(client: &Client, found: &Distribution) -> Result<(), Failure> {
+    // The lock keeps migrations and other calls of this kind away. It ends with the transaction.
+    client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await?;
+    // The shards of a later table are changed over the connections of an earlier one.
+    client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+    for table in &found.distributes {
+        // Workers plan with the app as a constant. Statistics of the apps of a shard would say that a new app has no rows, and
+        // that any index that begins with the app finds them.
+        client
+            .batch_execute(&format!(
+                "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"
+            ))
+            .await?;
+        let (first, shards) = (TABLES[0], found.shards);
+        let how = match table == first {
+            true => format!("shard_count := {shards}, colocate_with := 'none'"),
+            false => format!("colocate_with := 'sealwire.{first}'"),
+        };
+        client.batch_execute(&format!("SELECT create_distributed_table('sealwire.{table}', 'app', {how})")).await?;
+        client
+            .batch_execute(&format!("SELECT truncate_local_data_after_distributing_table('sealwire.{table}')"))
+            .await?;
+    }
+    client
+        .batch_execute(&format!("CREATE TABLE IF NOT EXISTS sealwire.{APPS} (app int4 NOT NULL PRIMARY KEY)"))
+        .await?;
+    let place = "SELECT 1 FROM pg_dist_partition WHERE logicalrelid = to_regclass($1::text)";
+    if client.query_opt(place, &[&format!("sealwire.{APPS}")]).await?.is_none() {
+        let create = "SELECT create_distributed_table($1::text::regclass, 'app', colocate_with := $2::text)";
+        client.execute(create, &[&format!("sealwire.{APPS}"), &format!("sealwire.{}", TABLES[0])]).await?;
+    }
+    Ok(client.batch_execute("COMMIT").await?)
+}
+
+/// Gives the shards of an empty table statistics that stay: app and collection tell no two rows apart, as migration 4 says of
+/// one node. Removes the rows that these are of. Shards with rows get the other statistics only.
+async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
+    let is_filled = client.query_one(&format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table})"), &[]).await?;
+    if is_filled.get::<_, bool>(0) {
+        return Ok(client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?);
+    }
+    set_on_shards(client, table, &["SET (n_distinct = 1)", "SET STATISTICS -1"]).await?;
+    let from = "FROM generate_series(-12800, -1) AS n";
+    client.batch_execute(&format!("INSERT INTO sealwire.{table} {rows} {from}")).await?;
+    client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?;
+    client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
+    set_on_shards(client, table, &["SET STATISTICS 0"]).await
+}
+
+/// Changes the columns of app and collection of every shard. Citus does not do that by `ALTER TABLE`.
+async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result<(), Failure> {
+    let columns = ["app", "collection"].into_iter();
+    let changes =
+        columns.flat_map(|column| changes.iter().map(move |change| format!("ALTER COLUMN {column} {change}")));
+    let alter = format!("ALTER TABLE %s {}", changes.collect::<Vec<_>>().join(", "));
+    let sql = "SELECT result FROM run_command_on_shards($1::text::regclass, $2) WHERE NOT success LIMIT 1";
+    match client.query_opt(sql, &[&format!("sealwire.{table}"), &alter]).await? {
+        Some(row) => Err(Failure::SqlFault(SqlFault::Refused(row.get(0)))),
+        None => Ok(()),
+    }
+}
