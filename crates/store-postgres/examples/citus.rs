@@ -64,6 +64,7 @@ async fn work(store: PostgresStore, map: MapId, task: u32, until: Instant, reads
             store.get(1, &keys).await.unwrap_or_else(|error| panic!("{error}"));
         } else {
             let row = |n| Row {
+                subject: None,
                 id: TokenId(id(n)),
                 fingerprint: Some(Fingerprint(id(n))),
                 sealed: vec![0xa5; 100].into(),

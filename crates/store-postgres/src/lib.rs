@@ -5,7 +5,7 @@
 //! The server has the timeout as its statement limit, and an unresponsive connection is replaced.
 //!
 //! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
-//! no sequences and no foreign keys. The only explicit lock is that of the migration. [`distribute`] spreads the tables over the
+//! no sequences and no foreign keys. The only explicit lock is that of the migration. [`distribute()`] spreads the tables over the
 //! workers of Citus.
 
 mod batches;
