@@ -229,7 +229,8 @@ class Client:
         reason: str | None = None,
         traceparent: str | None = None,
     ) -> Document:
-        """Replaces values by tokens."""
+        """Replaces values by tokens. `expires_s` counts seconds from now. `subject` names the person whom the document is about, 1 to
+        256 bytes of UTF-8; an erasure of the person removes the tokens."""
     def detokenize(
         self,
         app: str,
@@ -383,7 +384,8 @@ class AsyncClient:
         reason: str | None = None,
         traceparent: str | None = None,
     ) -> Document:
-        """Replaces values by tokens."""
+        """Replaces values by tokens. `expires_s` counts seconds from now. `subject` names the person whom the document is about, 1 to
+        256 bytes of UTF-8; an erasure of the person removes the tokens."""
     async def detokenize(
         self,
         app: str,

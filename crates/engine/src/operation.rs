@@ -18,7 +18,7 @@ use crate::apps::{Apps, CachedApp};
 use crate::engine::{Engine, Located};
 use crate::frame_text::FrameText;
 use crate::objects::LocatedObjects;
-pub use crate::subjects::SubjectPlan;
+pub use crate::subjects::SubjectKeyLoad;
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::{OperationKind, fields_max};
@@ -157,7 +157,7 @@ pub struct DocumentPlan {
     /// Bytes to reserve besides the request and its response.
     pub extra_bytes: usize,
     /// The key of a data subject that the walk needs.
-    pub subject: Option<SubjectPlan>,
+    pub subject: Option<SubjectKeyLoad>,
     /// The generation of the keys.
     pub generation: u64,
 }

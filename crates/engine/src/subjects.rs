@@ -82,13 +82,13 @@ impl ReadableRow {
 /// Stored subjects by id.
 pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;
 
-/// Keys of subjects that are opened once.
-pub(crate) struct OpenedSubjects {
+/// Stored subject keys. Each is opened once, when it is first needed.
+pub(crate) struct SubjectKeyCache {
     stored: StoredSubjects,
     opened: HashMap<SubjectId, Result<SubjectKey, CannotOpen>>,
 }
 
-impl OpenedSubjects {
+impl SubjectKeyCache {
     pub(crate) fn new(stored: StoredSubjects) -> Self {
         Self { stored, opened: HashMap::new() }
     }
@@ -154,16 +154,16 @@ pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Op
     Some(versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect())
 }
 
-/// The key that the walk over a document needs, because the document is about a data subject.
-pub struct SubjectPlan {
+/// A subject key that must be read or created before the walk over a document.
+pub struct SubjectKeyLoad {
     pub(crate) generation: u64,
     pub(crate) id: SubjectId,
     pub(crate) keys: Arc<TokenKeys>,
-    /// Takes the key.
+    /// Receives the key.
     pub(crate) key: Arc<OnceLock<SubjectKey>>,
 }
 
-impl SubjectPlan {
+impl SubjectKeyLoad {
     /// Reads the key, or creates one for a subject without a key, before the walk begins.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl SubjectPlan {
 /// Opens the key of a subject, or creates one. Returns the key, and what the store must check or write.
 ///
 /// # Errors
-/// [`CallFailure::NoKey`].
+/// [`CallFailure::NoKey`] if the app has no active token key, or the stored key does not open.
 pub(crate) fn claim(
     keys: &TokenKeys,
     id: SubjectId,

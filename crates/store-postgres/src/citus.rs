@@ -55,7 +55,7 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
 
 /// Returns the form of a statement that Citus sends to one shard. The keys in its parameters must be of one app.
 ///
-/// A text that is cast to an array must be cast before Citus plans an update, and so in a part that is computed first.
+/// Citus rejects the cast of a text column to an array in an UPDATE. A CTE that is `MATERIALIZED` makes the cast before.
 pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     if sql.contains(SCAN_OF_ALL) {
         return Cow::Owned(sql.replace(SCAN_OF_ALL, "t.app = $1 AND (t.collection, t.id) > ($2, $3)"));

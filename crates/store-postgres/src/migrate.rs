@@ -88,7 +88,7 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<bool, StoreError
 /// Reasons for which the schema cannot be used.
 pub(super) enum Failure {
     Newer(i32),
-    /// Somebody else holds a lock, and a later attempt can get it.
+    /// Another session holds a lock; a later attempt can succeed.
     Locked,
     SqlFault(SqlFault),
 }
@@ -97,7 +97,7 @@ impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Newer(found) => StoreError::Newer { found, known: KNOWN },
-            Self::Locked => StoreError::Unavailable("the schema is locked by somebody else".into()),
+            Self::Locked => StoreError::Unavailable("another session holds a lock of the schema".into()),
             Self::SqlFault(fault) => fault.into_error(),
         }
     }
@@ -124,12 +124,12 @@ impl From<Option<Error>> for Failure {
 /// Migrates the schema, then builds the index that it lacks.
 async fn prepare(client: &Client) -> Result<(), Failure> {
     warn_of_no_fsync(client).await?;
-    timeout(PATIENCE, forward_in_turn(client)).await.map_err(|_| Failure::Locked)??;
+    timeout(PATIENCE, migrate_with_retries(client)).await.map_err(|_| Failure::Locked)??;
     build_index(client).await
 }
 
-/// Migrates the schema. Gives way to those who use a table before it tries again.
-async fn forward_in_turn(client: &Client) -> Result<(), Failure> {
+/// Migrates the schema. After a lock timeout it pauses, so that waiting requests can run, and tries again.
+async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     loop {
         match forward(client).await {
             Err(Failure::Locked) => {

@@ -62,7 +62,7 @@ pub struct Row {
 pub struct FoundRow {
     /// The row.
     pub row: Row,
-    /// The content of the row of the subject's key, if the row names a subject.
+    /// Sealed key of the subject, as stored; `None` if the row names no subject.
     pub subject_key: Option<Bytes>,
 }
 
@@ -95,8 +95,8 @@ impl Row {
         number.map_or(0, u32::from_be_bytes)
     }
 
-    /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12 of the sealed content. Returns 0,
-    /// which no key has, if the content is shorter.
+    /// Returns the version of the subject's key that the content is sealed under: bytes 5 to 12, big endian. Has a meaning only
+    /// if [`Row::subject`] is set. Returns 0, which no key has, if the content is shorter.
     #[must_use]
     pub fn subject_version(&self) -> u64 {
         let version = self.sealed.get(5..13).and_then(|bytes| bytes.try_into().ok());
@@ -404,7 +404,8 @@ pub trait TokenStore: Send + Sync {
     ) -> Result<Vec<(MapId, Row)>, StoreError>;
 
     /// Removes the rows of a subject in any state whose [`Row::subject_version`] is below `version`, in all maps of an app.
-    /// Looks at no more than `limit` rows that follow `after`. Returns the number of rows.
+    /// Looks at no more than `limit` rows that follow `after`. Returns the number of removed rows; `next` is the value of `after`
+    /// for the following call.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].

@@ -71,9 +71,8 @@ impl TokenKeys {
         TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &length(context), context]))
     }
 
-    /// Returns the scope of a data subject's values under a context, in place of the context in fingerprints. So values of
-    /// two subjects, and of one subject before and after an erasure, have different tokens. `version`: that of the subject's
-    /// key.
+    /// Derives the value that replaces the context in fingerprints of rows that name a data subject. So equal values of two
+    /// subjects, and of one subject before and after an erasure, have different tokens. `version`: that of the subject's key.
     #[must_use]
     pub fn subject_scope(&self, context: &TokenContext, subject: &[u8; HASH_BYTES], version: u64) -> TokenContext {
         // No context has this length.

@@ -49,7 +49,7 @@ Examples:
   sealwire store distribute --config /etc/sealwire/sealwire.toml --shards 64
 
 All rows of an app are on one shard. Control records stay on the coordinator. docs/citus.md has the preparation of
-the cluster, and what does not hold there.")]
+the cluster, and what the limits are there.")]
     Distribute {
         #[command(flatten)]
         config: ConfigArgs,

@@ -373,7 +373,7 @@ async fn a_database_says_what_it_would_lose() {
     deployment.mode("password", 0o600);
     let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
     open_control(&config).await.unwrap().1.close().await;
-    deployment.finds(Level::Good, "database", "its schema is version 5").await;
+    deployment.finds(Level::Good, "database", "its schema is version 6").await;
     deployment.finds(Level::Good, "state", "0 apps are there").await;
     let many = deployment.config.clone() + "writers = 30\n";
     let deployment = Deployment { config: many, ..deployment };

@@ -28,17 +28,18 @@ use crate::frame_text::FrameText;
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun};
 use crate::subjects::{
-    ErasureStep, OpenedSubjects, ReadableRow, StoredSubject, StoredSubjects, erased_row, erasure_step, unfinished,
+    ErasureStep, ReadableRow, StoredSubject, StoredSubjects, SubjectKeyCache, erased_row, erasure_step, unfinished,
     unfinished_version,
 };
 
 /// Objects or tokens on a page that names no limit.
 const PAGE_DEFAULT: usize = 100;
-/// Objects that one step of an erasure looks at.
-const REMOVED_PER_STEP: usize = 500;
-/// Objects and tokens that one `subjects.erase` removes, at least. The next request or the sweep removes the rest.
-const REMOVED_MAX: u64 = 32_000;
-/// Rows of tokens that one step looks at. Most can be under a newer key.
+/// Objects that one step of an erasure reads.
+const OBJECTS_PER_STEP: usize = 500;
+/// A `subjects.erase` begins no further step after it has removed this many objects and tokens. Later requests or the sweep
+/// remove the rest.
+const REMOVED_ENOUGH: u64 = 32_000;
+/// Token rows that one step of an erasure reads. Rows under a newer key are read and not removed.
 const TOKENS_PER_STEP: usize = 2_000;
 /// Attempts to erase a key that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
@@ -129,9 +130,9 @@ impl Operation for SubjectsRequest {
 /// Position of an export, which has objects first, then tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportCursor {
-    /// Behind an object.
+    /// After this object; `None`: from the first.
     Object(Option<(MapId, ObjectId)>),
-    /// Behind a token.
+    /// After this token; `None`: from the first.
     Token(Option<(MapId, TokenId)>),
 }
 
@@ -284,7 +285,7 @@ impl SubjectsRun<'_> {
         };
         let (name, collection) = (name.to_owned(), Arc::clone(collection));
         let stored = key.map(|key| (id, Arc::new(key))).into_iter().collect();
-        let (mut keys_of, mut buffer) = (OpenedSubjects::new(stored), RowBuffer::default());
+        let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
         let step = move |row: Row| {
             let keys = &collection.keys;
             let unreadable = || super::tokens::text(row.id);
@@ -314,7 +315,7 @@ impl SubjectsRun<'_> {
         Ok(SubjectExport { collection: name, objects, tokens, unreadable, next, generation })
     }
 
-    /// Returns a page of objects. Returns `None` behind the last one.
+    /// Returns a page of objects. Returns `None` if none is left.
     async fn export_objects(
         &mut self,
         after: Option<(MapId, ObjectId)>,
@@ -375,7 +376,7 @@ impl SubjectsRun<'_> {
         self.objects.resize(self.admission, self.admission.bytes().saturating_add(2 * SCAN_BYTES))?;
         let (mut after, mut objects, mut in_pass, mut done) = (None, 0, 0, false);
         let (mut tokens, mut after_token, mut is_last) = (0, None, false);
-        while !is_last && tokens < REMOVED_MAX {
+        while !is_last && tokens < REMOVED_ENOUGH {
             let (subject, of) = (self.id, self.app.number);
             let ask = move |store: Arc<dyn TokenStore>| async move {
                 store.erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP).await
@@ -386,10 +387,10 @@ impl SubjectsRun<'_> {
             after_token = page.next;
             is_last = after_token.is_none();
         }
-        while is_last && !done && tokens + objects < REMOVED_MAX {
+        while is_last && !done && tokens + objects < REMOVED_ENOUGH {
             let (generation, subject) = (self.generation, (self.app.number, self.id));
             let ask = move |store: Arc<dyn ObjectStore>| async move {
-                erasure_step(&*store, generation, subject, version, after, REMOVED_PER_STEP).await
+                erasure_step(&*store, generation, subject, version, after, OBJECTS_PER_STEP).await
             };
             let ErasureStep { groups, next } = self.objects.sweep(self.view(MapId::of_subjects).map, ask).await?;
             for group in groups {

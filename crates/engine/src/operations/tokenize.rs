@@ -11,7 +11,7 @@ use crate::frame_text::FrameText;
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
 };
-use crate::subjects::SubjectPlan;
+use crate::subjects::SubjectKeyLoad;
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -81,7 +81,7 @@ impl Operation for Tokenize {
         let limits = &context.engine.limits;
         let located = context.collection()?;
         let mut spec = self.spec(Arc::clone(&located.collection), limits)?;
-        let subject = self.subject.as_ref().map(|name| SubjectPlan {
+        let subject = self.subject.as_ref().map(|name| SubjectKeyLoad {
             generation: located.generation,
             id: SubjectId(located.app.object_keys().subject_id(name.as_str().as_bytes())),
             keys: Arc::clone(&located.collection.keys),
@@ -95,6 +95,10 @@ impl Operation for Tokenize {
             Containers::Whole,
             located.generation,
             Box::new(move |context: FieldContext| {
+                // Rows without the key would outlive an erasure.
+                if spec.subject.as_ref().is_some_and(|key| key.get().is_none()) {
+                    return Err(CallFailure::Internal("the key of the data subject was not read"));
+                }
                 let (faults, cancel) = (context.errors(on_error), context.cancel);
                 let fields = TokenizeFields::new(spec, cancel, faults);
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))

@@ -18,7 +18,7 @@ use crate::apps::{Apps, CachedApp};
 use crate::engine::Located;
 use crate::frame_text::FrameText;
 use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
-use crate::subjects::{OpenedSubjects, StoredSubject, stored_subjects};
+use crate::subjects::{StoredSubject, SubjectKeyCache, stored_subjects};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -220,7 +220,7 @@ impl TokensTask<'_> {
         rows.retain(|row| row.claim().is_none_or(is_current));
         self.cancel.note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
         let collection = Arc::clone(&self.collection);
-        let (mut keys_of, mut buffer) = (OpenedSubjects::new(stored), RowBuffer::default());
+        let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
         each(self.admission, OperationKind::OPEN_ROWS, self.cancel, rows, move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let subject = keys_of.key(row.subject, keys).ok()?;

@@ -45,7 +45,8 @@ pub struct TokenizeSpec {
     pub created: u64,
     /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal tokens anyway.
     pub idempotency_key: Option<Box<[u8]>>,
-    /// The key of the data subject whom the document is about, from before the first walk.
+    /// Key of the data subject whom the document is about; absent if the request names none. It must be set before the first
+    /// walk.
     pub subject: Option<Arc<OnceLock<SubjectKey>>>,
     /// Limits of the request.
     pub bounds: Bounds,

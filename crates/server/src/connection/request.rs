@@ -22,7 +22,7 @@ use super::audit::RequestSummary;
 use super::replies::Outgoing;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::operation::{
-    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectPlan,
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectKeyLoad,
 };
 use sealwire_jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
 use sealwire_jobs::cost::OperationKind;
@@ -76,7 +76,7 @@ pub(super) struct Prepared {
 /// Work of a request.
 pub(super) enum Task {
     /// A walk over its document, and the key of a data subject that it needs.
-    Document(Box<Job>, oneshot::Receiver<Finished>, Option<Box<SubjectPlan>>),
+    Document(Box<Job>, oneshot::Receiver<Finished>, Option<Box<SubjectKeyLoad>>),
     /// Requests to the token store.
     Store(Box<dyn StorePlan>),
     /// None: this is the result.

@@ -85,15 +85,15 @@ impl Collections {
         })
     }
 
-    /// Returns the sealed key of a row's subject. Returns `None` if it has another version than the row claims. A row without a
-    /// subject needs no key.
+    /// Returns the sealed key of a row's subject: `Some(None)` if the row names none, and `None` if the stored key was erased or
+    /// has another version than the row claims.
     pub(super) fn subject_key(&self, app: u32, row: &Row) -> Option<Option<Bytes>> {
         let Some((subject, version)) = row.claim() else { return Some(None) };
         let key = self.rows.get(&(MapId::of_subjects(app), subject.row())).filter(|key| key.version == version)?;
         (version % 2 == 1).then(|| Some(key.sealed.clone()))
     }
 
-    /// Returns what a lookup of a row finds.
+    /// Returns a row with its subject's key, or `None` if the row counts as absent.
     pub(super) fn found(&self, map: MapId, row: Row) -> Option<FoundRow> {
         let subject_key = self.subject_key(map.app, &row)?;
         Some(FoundRow { row, subject_key })

@@ -57,7 +57,7 @@ pub struct CensusKey {
 /// The result of `keys.rewrap`: a page of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewrappedRows {
-    /// Rows that were sealed again.
+    /// Rows that were rewrapped.
     pub rewrapped: u64,
     /// Rows that were changed or removed meanwhile, and so were left alone.
     pub changed: u64,
