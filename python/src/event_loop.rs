@@ -110,35 +110,47 @@ impl EventLoop {
     /// Ends all requests because the client is closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let requests = std::mem::take(&mut self.pending().requests);
-        for (future, request) in requests.into_values() {
+        let ended = requests.into_values().map(|(future, request)| {
             request.abort();
-            let future = future.bind(py);
-            if !future.call_method0("done")?.is_truthy()? {
-                let error = errors::unusable(py, "the client was closed during the request");
-                future.call_method1("set_exception", (error.into_value(py),))?;
-            }
-        }
-        Ok(())
+            let error = errors::unusable(py, "the client was closed during the request");
+            complete(future.bind(py), Err(error))
+        });
+        first_error(ended)
     }
 
     /// Completes the futures whose results are there.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
         while let Ok(64) = (&self.wake).read(&mut [0; 64]) {}
         let finished = std::mem::take(&mut *lock(&self.finished.results));
-        for (number, outcome) in finished {
+        let ended = finished.into_iter().map(|(number, outcome)| {
             let request = self.pending().requests.remove(&number);
-            let Some((future, _)) = request else { continue };
-            let future = future.bind(py);
-            if future.call_method0("done")?.is_truthy()? {
-                continue;
-            }
+            let Some((future, _)) = request else { return Ok(()) };
             let outcome =
                 outcome.map_err(|error| errors::of_client(py, &error)).and_then(|found| found.into_python(py));
-            match outcome {
-                Ok(value) => future.call_method1("set_result", (value,))?,
-                Err(error) => future.call_method1("set_exception", (error.into_value(py),))?,
-            };
-        }
-        Ok(())
+            complete(future.bind(py), outcome)
+        });
+        first_error(ended)
     }
+}
+
+/// Completes a future, unless it is done.
+fn complete<'py>(future: &Bound<'py, PyAny>, outcome: PyResult<Bound<'py, PyAny>>) -> PyResult<()> {
+    if future.call_method0("done")?.is_truthy()? {
+        return Ok(());
+    }
+    match outcome {
+        Ok(value) => future.call_method1("set_result", (value,))?,
+        Err(error) => future.call_method1("set_exception", (error.into_value(future.py()),))?,
+    };
+    Ok(())
+}
+
+/// Runs all steps, and then returns the first error. A signal handler can raise in any of them, and the others have futures
+/// that somebody waits for.
+fn first_error(steps: impl Iterator<Item = PyResult<()>>) -> PyResult<()> {
+    let mut first = Ok(());
+    for step in steps {
+        first = first.and(step);
+    }
+    first
 }

@@ -226,6 +226,10 @@ fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, 
     }
     let since = value.sub(names.epoch.bind(value.py())).map_err(unreadable)?;
     let part = |name: &str| since.getattr(name).and_then(|part| part.extract::<i64>()).map_err(unreadable);
+    // Of a subclass, such as that of pandas.
+    if value.getattr("nanosecond").and_then(|part| part.extract::<i64>()).is_ok_and(|part| part != 0) {
+        return Err(Unfit::of_range("a datetime with nanoseconds"));
+    }
     append_timestamp(out, part("days")? * SECONDS_PER_DAY + part("seconds")?, part("microseconds")? as u32 * 1_000);
     Ok(true)
 }

@@ -236,6 +236,10 @@ class Columns(unittest.TestCase):
     def test_what_is_rejected(self):
         table = pa.table({"s": [{"x": SECRET}], "l": [[SECRET]], "d": pa.array([SECRET]).dictionary_encode(), "t": [SECRET], "v": pa.array([1], pa.duration("s"))})
         call = lambda *columns, **options: arrow.encrypt(self.client, table, app="demo", columns=columns, **options)  # noqa: E731
+        column = pa.array([SECRET])
+        twice = pa.Table.from_arrays([column, column], names=["t", "t"])
+        members = pa.table({"s": pa.StructArray.from_arrays([column, column], names=["x", "x"])})
+        no_text = pa.table({"t": pa.array([b"\xff"]).view(pa.string())})
         for attempt, error, expected in [
             (lambda: call("s"), TypeError, "column s is a struct: name a field of it, such as .x"),
             (lambda: call("l"), TypeError, "column l is a list: name its items with"),
@@ -246,6 +250,9 @@ class Columns(unittest.TestCase):
             (lambda: call("t[*]"), TypeError, "is not of a list"),
             (lambda: call("l.x"), TypeError, "is not within a struct"),
             (lambda: call("t", "t"), ValueError, "each of them once"),
+            (lambda: arrow.encrypt(self.client, twice, app="demo", columns=["t"]), TypeError, "several of the name t"),
+            (lambda: arrow.encrypt(self.client, members, app="demo", columns=["s.x"]), TypeError, "several of the name x"),
+            (lambda: arrow.encrypt(self.client, no_text, app="demo", columns=["t"]), ValueError, "no valid Arrow data"),
             (lambda: call(), ValueError, "columns must be names"),
             (lambda: call("t", select=["$"]), TypeError, "unexpected keyword argument 'select'"),
             (lambda: call("t", batch_fields=0), ValueError, "batch_fields must be in"),
@@ -265,6 +272,24 @@ class Columns(unittest.TestCase):
         sealed = call("t")
         with self.assertRaisesRegex(TypeError, "value 0 is a string that type Int64 does not hold") as raised:
             arrow.decrypt(self.client, sealed, app="demo", columns=["t"], types={"t": pa.int64()})
+        self.assertNotIn(SECRET, str(raised.exception))
+
+    def test_a_noted_type_of_another_hand(self):
+        sealed = arrow.encrypt(self.client, pa.table({"n": [SECRET]}), app="demo", columns=["n"])
+        for noted in ("w:-1", "w:2147483647", "+s", "tiD", "no type"):
+            field = sealed.schema.field("n").with_metadata({"sealwire:type": noted})
+            altered = pa.Table.from_arrays(sealed.columns, schema=pa.schema([field]))
+            with self.assertRaises((TypeError, ValueError), msg=noted):
+                arrow.decrypt(self.client, altered, app="demo", columns=["n"])
+
+    def test_a_stream_that_fails_shows_no_value(self):
+        def batches():
+            yield pa.record_batch({"n": [SECRET]})
+            raise ValueError(SECRET)
+
+        stream = pa.RecordBatchReader.from_batches(pa.schema({"n": pa.string()}), batches())
+        with self.assertRaisesRegex(ValueError, "the stream failed") as raised:
+            arrow.encrypt(self.client, stream, app="demo", columns=["n"])
         self.assertNotIn(SECRET, str(raised.exception))
 
     def test_without_rows_or_values(self):

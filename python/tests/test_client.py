@@ -39,6 +39,12 @@ def types(value):
     return type(value)
 
 
+class FineDatetime(datetime.datetime):
+    """Finer than a microsecond, as the one of pandas."""
+
+    nanosecond = 123
+
+
 class Documents(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -136,6 +142,7 @@ class Unfit(unittest.TestCase):
             (uuid.UUID(int=int(SECRET)), TypeError, "$.cards[1].number: a value of type UUID cannot be sent"),
             (datetime.date(2026, 1, 1), TypeError, "$.cards[1].number: a value of type date cannot be sent"),
             (datetime.datetime(2026, 1, 1), TypeError, "$.cards[1].number: a datetime without a time zone cannot be sent"),
+            (FineDatetime(2026, 1, 1, tzinfo=datetime.timezone.utc), ValueError, "$.cards[1].number: a datetime with nanoseconds"),
             (int(SECRET) << 64, ValueError, "$.cards[1].number: an integer outside -2**63 to 2**64-1 cannot be sent"),
             (SECRET + "\udc80", ValueError, "$.cards[1].number: a string with lone surrogates cannot be sent"),
             ({None: SECRET}, TypeError, "$.cards[1].number: a key of type NoneType cannot be sent"),

@@ -42,14 +42,19 @@ pub(super) async fn is_distributed(client: &Client) -> Result<bool, Error> {
     Ok(is_true(client, EXTENSION).await? && is_true(client, DISTRIBUTED).await?)
 }
 
-/// Runs a query of one boolean. A compatible database that rejects the query has no such extension.
+/// Runs a query of one boolean. A compatible database that does not know what the query names has no such extension. Any other
+/// error, such as a time limit, says nothing.
 async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
     match client.simple_query(sql).await {
         Ok(lines) => {
             Ok(lines.iter().any(|line| matches!(line, SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))))
         }
-        Err(error) if error.code().is_none() => Err(error),
-        Err(_) => Ok(false),
+        Err(error)
+            if error.code().is_some_and(|code| code.code().starts_with("42") || code.code().starts_with("0A")) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -80,7 +85,10 @@ pub(super) async fn insert(
     let Some(app) = apps.first().filter(|_| count == 0 && session.is_distributed()) else { return Ok(count) };
     // The app can be new.
     session.execute(ADD_APP, &[app]).await?;
-    session.execute(sql, params).await
+    match session.execute(sql, params).await? {
+        0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Refused("the shard of the app takes no rows".into())),
+        count => Ok(count),
+    }
 }
 
 /// Returns an expression for the app of the first key. A statement can have several arrays of apps, and some can be empty.

@@ -1,8 +1,8 @@
 //! Distribution of the tables by Citus: every table of tokens and objects by app, on shards that belong together.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use tokio::time::{Duration, sleep};
 use tokio_postgres::Client;
 
 use super::citus::{APPS, TABLES};
@@ -15,8 +15,8 @@ use sealwire_store::StoreError;
 /// Shards per table, unless the tables are distributed already. Each app is on one of them.
 const SHARDS: u32 = 32;
 
-/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is in -12800 to -1: no app has
-/// such a number, and each shard gets about 400 of them.
+/// Tables and rows that their shards have statistics of before they have rows of their own. `n` is in -12801 to -2: no app has
+/// such a number, no scan begins before -1, and each shard gets about 400 of them.
 const SAMPLES: [(&str, &str); 4] = [
     (
         "tokens",
@@ -41,9 +41,6 @@ const ROLE_SETTINGS: [(&str, &str); 5] = [
     ("jit", "off"),
 ];
 
-/// Time limit of reads. Distributing a filled table has no limit.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A distributed database, or one that can be distributed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
@@ -51,18 +48,19 @@ pub struct Distribution {
     pub citus: String,
     /// Nodes that have shards, as `host:port`.
     pub nodes: Vec<String>,
-    /// Tables that were distributed before, without the schema.
+    /// Tables that were already distributed by app, without the schema name.
     pub distributed: Vec<String>,
-    /// Tables that this call distributed, or would distribute.
-    pub distributes: Vec<String>,
-    /// Rows of these tables.
+    /// Tables that were not; distributed by this call unless it is a dry run.
+    pub to_distribute: Vec<String>,
+    /// Rows in the tables of `to_distribute`.
     pub rows: u64,
     /// Shards of each table.
     pub shards: u32,
 }
 
-/// Makes the schema if it is missing, and distributes its tables by app. Does nothing that was done before. With `dry_run`
-/// it only checks that it could. Engines must not run. `shards` is the number of shards of each table, 32 if it is not set.
+/// Creates the schema if it is missing, and distributes its tables by app. Skips steps that are done. With `dry_run`, only checks
+/// the database. Fails if tables are to be distributed while engines are connected. `shards`: number of shards of each table; by
+/// default 32, or the present number.
 ///
 /// # Errors
 /// [`StoreError::Invalid`] if the database does not have what is needed, and as for [`crate::PostgresStore::connect`].
@@ -78,8 +76,8 @@ pub async fn distribute(
         if dry_run {
             return Ok(found);
         }
-        migrate::migrate(&settings).await?;
-        apply(session.client(), &found).await.map_err(Failure::into_error)?;
+        migrate::migrate(&settings, false).await?;
+        apply(session.client(), &found).await?;
         Ok(found)
     };
     tokio::select! {
@@ -99,7 +97,8 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
 
 /// Checks the database, and says what there is to distribute.
 async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, StoreError> {
-    client.batch_execute(&format!("SET statement_timeout = {}", PATIENCE.as_millis())).await.map_err(failed)?;
+    // Counting the rows of a large table takes long.
+    client.batch_execute("SET statement_timeout = 0").await.map_err(failed)?;
     let version = "SELECT extversion FROM pg_extension WHERE extname = 'citus'";
     let version = client.query_opt(version, &[]).await.map_err(failed)?;
     let Some(version) = version else {
@@ -120,7 +119,7 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
         citus: version.get(0),
         nodes,
         distributed: Vec::new(),
-        distributes: Vec::new(),
+        to_distribute: Vec::new(),
         rows: 0,
         shards: shards.unwrap_or(SHARDS),
     };
@@ -139,11 +138,11 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
             }
             None => {
                 found.rows += rows_of(client, table).await?;
-                found.distributes.push(table.to_owned());
+                found.to_distribute.push(table.to_owned());
             }
         }
     }
-    if !found.distributes.is_empty() {
+    if !found.to_distribute.is_empty() {
         refuse_engines(client).await?;
     }
     Ok(found)
@@ -179,32 +178,51 @@ async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
 }
 
 /// Gives the role its settings, the tables their shards, and the shards their statistics.
-async fn apply(client: &Client, found: &Distribution) -> Result<(), Failure> {
-    client.batch_execute("SET statement_timeout = 0; SET plan_cache_mode = auto").await?;
+async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> {
+    client.batch_execute("SET plan_cache_mode = auto").await.map_err(failed)?;
     for (name, value) in ROLE_SETTINGS {
         let sql = "SELECT coalesce($1 = ANY(rolconfig), false) FROM pg_roles WHERE rolname = current_user";
-        let is_set: bool = client.query_one(sql, &[&format!("{name}={value}")]).await?.get(0);
+        let is_set: bool = client.query_one(sql, &[&format!("{name}={value}")]).await.map_err(failed)?.get(0);
         if !is_set {
-            client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await?;
+            client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await.map_err(failed)?;
         }
     }
-    if !found.distributes.is_empty() {
+    if !found.to_distribute.is_empty() {
         create(client, found).await?;
     }
     // An earlier call can have ended before this.
     for (table, rows) in SAMPLES {
-        sample(client, table, rows).await?;
+        sample(client, table, rows).await.map_err(Failure::into_error)?;
     }
     Ok(())
 }
 
 /// Distributes the tables in one transaction.
-async fn create(client: &Client, found: &Distribution) -> Result<(), Failure> {
+async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError> {
+    // The connection of the migration can take a moment to end. A transaction sees the connections of its first look only.
+    for _ in 0..20 {
+        if refuse_engines(client).await.is_ok() {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
     // The lock keeps migrations and other calls of this kind away. It ends with the transaction.
-    client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await?;
+    client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await.map_err(failed)?;
+    // An engine can have started since the first check, or another call can have distributed a table.
+    refuse_engines(client).await?;
+    let mut tables = Vec::new();
+    for table in &found.to_distribute {
+        if distribution_of(client, table).await?.is_none() {
+            tables.push(table);
+        }
+    }
+    create_tables(client, &tables, found.shards).await.map_err(Failure::into_error)
+}
+
+async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Result<(), Failure> {
     // The shards of a later table are changed over the connections of an earlier one.
     client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
-    for table in &found.distributes {
+    for table in tables {
         // Workers plan with the app as a constant. Statistics of the apps of a shard would say that a new app has no rows, and
         // that any index that begins with the app finds them.
         client
@@ -212,8 +230,8 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), Failure> {
                 "ALTER TABLE sealwire.{table} ALTER COLUMN app SET STATISTICS 0, ALTER COLUMN collection SET STATISTICS 0"
             ))
             .await?;
-        let (first, shards) = (TABLES[0], found.shards);
-        let how = match table == first {
+        let first = TABLES[0];
+        let how = match *table == first {
             true => format!("shard_count := {shards}, colocate_with := 'none'"),
             false => format!("colocate_with := 'sealwire.{first}'"),
         };
@@ -236,12 +254,15 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), Failure> {
 /// Gives the shards of an empty table statistics that stay: app and collection tell no two rows apart, as migration 4 says of
 /// one node. Removes the rows that these are of. Shards with rows get the other statistics only.
 async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
-    let is_filled = client.query_one(&format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table})"), &[]).await?;
+    // Rows that an interrupted call left.
+    client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
+    let is_filled =
+        client.query_one(&format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table} WHERE app >= 0)"), &[]).await?;
     if is_filled.get::<_, bool>(0) {
         return Ok(client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?);
     }
     set_on_shards(client, table, &["SET (n_distinct = 1)", "SET STATISTICS -1"]).await?;
-    let from = "FROM generate_series(-12800, -1) AS n";
+    let from = "FROM generate_series(-12801, -2) AS n";
     client.batch_execute(&format!("INSERT INTO sealwire.{table} {rows} {from}")).await?;
     client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?;
     client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;

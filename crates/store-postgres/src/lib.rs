@@ -94,7 +94,7 @@ impl PostgresStore {
     /// retrying is useless, as for a wrong password, and otherwise after the timeout.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::new(options)?);
-        let found = migrate::migrate(&settings).await?;
+        let found = migrate::migrate(&settings, true).await?;
         let is_distributed = *settings.is_distributed.get_or_init(|| found);
         let limit = settings.options.timeout;
         let lanes = |count| (0..count).map(|_| DedicatedConnection::start(&settings)).collect();

@@ -57,11 +57,21 @@ const INDEX: [&str; 3] = [
     DELETE FROM sealwire.tokens WHERE app = -1",
 ];
 
+/// Pages of the table of tokens, as the server estimates them.
+static PAGES: &str =
+    "SELECT coalesce((SELECT c.relpages FROM pg_class c WHERE c.oid = to_regclass('sealwire.tokens')), 0)";
+
+/// Pages up to which the index is built before the engine starts: 80 MB.
+const PAGES_AT_START: i32 = 10_000;
+/// Longest time that the start waits for the index, which waits for older transactions.
+const INDEX_TIME: Duration = Duration::from_secs(30);
+
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
 /// Connects, with retries while they can help, and migrates an older schema to this program's version.
 /// Returns true if Citus distributes the tables.
-pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<bool, StoreError> {
+/// `stays`: the caller goes on, so that a long build of an index can go on behind it.
+pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<bool, StoreError> {
     let (mut target, mut failures) = (0, 0);
     let until = Instant::now() + settings.options.timeout;
     let (session, link) = loop {
@@ -81,8 +91,26 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<bool, StoreError
             ended = link => Err(Failure::from(ended.err())),
         }
     };
-    work.await.map_err(Failure::into_error)?;
+    if work.await.map_err(Failure::into_error)? == Index::IsLarge && stays {
+        let settings = Arc::clone(settings);
+        tokio::spawn(async move {
+            let Ok((session, link)) = Session::open(&settings, &mut 0).await else { return };
+            tokio::select! {
+                biased;
+                () = build_or_warn(session.client(), None) => {}
+                _ = link => {}
+            }
+        });
+    }
     Ok(session.is_distributed())
+}
+
+/// What is to be done about the index of subjects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Index {
+    Done,
+    /// Building it takes longer than a start should.
+    IsLarge,
 }
 
 /// Reasons for which the schema cannot be used.
@@ -121,11 +149,35 @@ impl From<Option<Error>> for Failure {
     }
 }
 
-/// Migrates the schema, then builds the index that it lacks.
-async fn prepare(client: &Client) -> Result<(), Failure> {
+/// Migrates the schema, then builds the index that it lacks, if the table is small. An index that cannot be built keeps no
+/// engine from starting: without it only exports and erasures are slow.
+async fn prepare(client: &Client) -> Result<Index, Failure> {
     warn_of_no_fsync(client).await?;
     timeout(PATIENCE, migrate_with_retries(client)).await.map_err(|_| Failure::Locked)??;
-    build_index(client).await
+    let pages = client.query_one(PAGES, &[]).await.map_or(0, |row| row.get::<_, i32>(0));
+    if is_indexed(client).await {
+        return Ok(Index::Done);
+    }
+    if pages > PAGES_AT_START {
+        return Ok(Index::IsLarge);
+    }
+    build_or_warn(client, Some(INDEX_TIME)).await;
+    Ok(Index::Done)
+}
+
+/// Returns true if the index exists and is whole, and for a database that does not say.
+async fn is_indexed(client: &Client) -> bool {
+    match client.query_one(IS_INDEXED, &[]).await {
+        Ok(row) => row.get::<_, Option<bool>>(0) == Some(true),
+        Err(_) => true,
+    }
+}
+
+async fn build_or_warn(client: &Client, limit: Option<Duration>) {
+    if let Err(failure) = build_index(client, limit).await {
+        let error = failure.into_error();
+        tracing::warn!(%error, "the index of data subjects could not be built; the next start tries again");
+    }
 }
 
 /// Migrates the schema. After a lock timeout it pauses, so that waiting requests can run, and tries again.
@@ -141,23 +193,17 @@ async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     }
 }
 
-/// Builds the index of subjects, unless it exists. One engine builds, and the others wait. They wait between transactions,
-/// because the building waits for all older ones.
-async fn build_index(client: &Client) -> Result<(), Failure> {
-    loop {
-        if client.query_one(IS_INDEXED, &[]).await?.get::<_, Option<bool>>(0) == Some(true) {
-            return Ok(());
-        }
-        if client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0) {
-            break;
-        }
-        sleep(LOCK_PAUSE).await;
+/// Builds the index of subjects, unless another engine does. `limit`: longest time of a statement.
+async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Failure> {
+    if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get::<_, bool>(0) {
+        return Ok(());
     }
     let built = async {
         // Another engine can have built it between the look and the lock.
-        if client.query_one(IS_INDEXED, &[]).await?.get::<_, Option<bool>>(0) != Some(true) {
-            tracing::info!("building the index of data subjects; this can take minutes for a large table");
-            client.batch_execute("SET statement_timeout = 0").await?;
+        if !is_indexed(client).await {
+            tracing::info!("building the index of data subjects");
+            let limit = limit.map_or(0, |limit| limit.as_millis());
+            client.batch_execute(&format!("SET statement_timeout = {limit}")).await?;
             for statement in INDEX {
                 client.batch_execute(statement).await?;
             }
@@ -166,7 +212,7 @@ async fn build_index(client: &Client) -> Result<(), Failure> {
     };
     let built = built.await;
     // The end of the session releases it, too.
-    client.batch_execute(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
+    client.batch_execute(&format!("RESET statement_timeout; SELECT pg_advisory_unlock({LOCK})")).await?;
     built
 }
 

@@ -98,6 +98,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Settings of a server that many tests use at the same time.
+    fn many_clients() -> Self {
+        Self::default().set("max_connections", "300")
+    }
+
     /// Adds one setting.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
@@ -154,7 +159,7 @@ impl Postgres {
     /// # Panics
     /// If the server cannot be started.
     pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<Postgres> = LazyLock::new(|| match Postgres::start(Options::default()) {
+        static SHARED: LazyLock<Postgres> = LazyLock::new(|| match Postgres::start(Options::many_clients()) {
             Ok(server) => server,
             Err(failure) => panic!("{failure}"),
         });

@@ -51,7 +51,9 @@ impl ArrowData {
         if data.hasattr("__arrow_c_stream__")? {
             let reader = RecordBatchStreamReader::from_pyarrow_bound(data)?;
             let schema = reader.schema();
-            let batches = data.py().detach(|| reader.collect::<Result<Vec<_>, _>>()).map_err(unusable)?;
+            let batches = data.py().detach(|| reader.map(checked).collect::<Result<Vec<_>, _>>());
+            // The text of the error can be the producer's, and hold values.
+            let batches = batches.map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
             return Ok(Self { kind: Kind::Table, schema, batches });
         }
         Err(PyTypeError::new_err("data must be a table, a record batch or a column with the Arrow PyCapsule interface"))
@@ -81,6 +83,13 @@ impl ArrowData {
             _ => Ok(Bound::new(py, ArrowTable { schema, batches })?.into_any()),
         }
     }
+}
+
+/// Rejects a batch whose buffers do not fit its types, because they are read without further checks.
+fn checked(batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch, ArrowError> {
+    let batch = batch?;
+    batch.columns().iter().try_for_each(|column| column.to_data().validate_full())?;
+    Ok(batch)
 }
 
 fn unusable(error: ArrowError) -> PyErr {

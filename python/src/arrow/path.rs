@@ -51,10 +51,20 @@ impl Leaf {
     }
 }
 
+/// Returns the position of the field of this name. Fails if there are several: the values of the others would stay as they are.
+fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, String> {
+    let mut found = fields.iter().enumerate().filter(|(_, field)| field.name() == name).map(|(at, _)| at);
+    let first = found.next();
+    match found.next() {
+        None => Ok(first),
+        Some(_) => Err(format!("column {text}: there are several of the name {name}")),
+    }
+}
+
 impl Path {
     /// Reads a path. The name of a column goes before a path of the same text.
     pub(crate) fn parse(text: &str, schema: &Schema) -> Result<Self, String> {
-        if let Ok(column) = schema.index_of(text) {
+        if let Some(column) = position(text, text, schema.fields())? {
             return Ok(Self { text: text.to_owned(), column, steps: Vec::new() });
         }
         let missing = |name: &str| format!("column {text}: there is no {name}");
@@ -64,14 +74,14 @@ impl Path {
             [Some(name)].into_iter().chain(std::iter::repeat_n(None, lists))
         });
         let name = segments.next().flatten().unwrap_or_default();
-        let column = schema.index_of(name).map_err(|_| missing(name))?;
+        let column = position(text, name, schema.fields())?.ok_or_else(|| missing(name))?;
         let mut data_type = schema.field(column).data_type();
         let mut steps = Vec::new();
         for segment in segments {
             let (step, next) = match (segment, data_type) {
                 (Some(name), DataType::Struct(fields)) => {
-                    let (index, field) = fields.find(name).ok_or_else(|| missing(name))?;
-                    (Step::Member(index), field)
+                    let index = position(text, name, fields)?.ok_or_else(|| missing(name))?;
+                    (Step::Member(index), &fields[index])
                 }
                 (None, DataType::List(items) | DataType::LargeList(items)) => (Step::Items, items),
                 (Some(name), _) => return Err(format!("column {text}: {name} is not within a struct")),

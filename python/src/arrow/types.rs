@@ -24,6 +24,9 @@ const EXTENSION: &str = "ARROW:extension:";
 /// Bytes from which a column of text needs offsets of 64 bits.
 const OFFSETS_32: usize = i32::MAX as usize;
 
+/// Largest width of a noted type of fixed size, in bytes. No engine takes larger values.
+const WIDTH_MAX: i32 = 1 << 20;
+
 /// Returns the field of the new column.
 pub(crate) fn new_field(
     old: &FieldRef,
@@ -39,7 +42,7 @@ pub(crate) fn new_field(
         }
         Direction::Open => {
             let noted = bring_back(&mut metadata)?;
-            noted.unwrap_or_else(|| text_type(old.data_type(), work))
+            noted.map_or_else(|| text_type(old.data_type(), work), |noted| wide(noted, work))
         }
         Direction::Keep => old.data_type().clone(),
     };
@@ -104,7 +107,11 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, String> {
         })
         .collect();
     let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
-    noted.map(Some).map_err(|error| error.to_string())
+    let noted = noted.map_err(|error| error.to_string())?;
+    // The metadata of a file can be anybody's.
+    let is_sound =
+        is_sent(&noted) && !matches!(noted, DataType::FixedSizeBinary(width) if !(0..=WIDTH_MAX).contains(&width));
+    if is_sound { Ok(Some(noted)) } else { Err(format!("the noted type {noted} cannot be restored")) }
 }
 
 /// Returns text, or binary if the engine was asked for binary envelopes.
@@ -121,10 +128,24 @@ fn sealed_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
     }
 }
 
+/// Returns true if the results of a batch need offsets of 64 bits.
+fn is_wide(work: &[(Leaf, Vec<Bytes>)]) -> bool {
+    let bytes = |results: &[Bytes]| results.iter().map(Bytes::len).sum::<usize>();
+    work.iter().any(|(_, results)| bytes(results) > OFFSETS_32)
+}
+
+/// Returns a noted type, or its form with wide offsets if the values need them.
+fn wide(noted: DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
+    match noted {
+        DataType::Utf8 if is_wide(work) => DataType::LargeUtf8,
+        DataType::Binary if is_wide(work) => DataType::LargeBinary,
+        noted => noted,
+    }
+}
+
 /// Returns the type of text that is wide enough for the results.
 fn text_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
-    let is_wide = |(_, results): &(Leaf, Vec<Bytes>)| results.iter().map(Bytes::len).sum::<usize>() > OFFSETS_32;
-    if matches!(old, DataType::LargeUtf8 | DataType::LargeBinary) || work.iter().any(is_wide) {
+    if matches!(old, DataType::LargeUtf8 | DataType::LargeBinary) || is_wide(work) {
         DataType::LargeUtf8
     } else {
         DataType::Utf8

@@ -91,21 +91,21 @@ fn distribute(config: &Config, shards: Option<u32>, dry_run: bool, json: bool) -
 }
 
 fn distribution_as_json(done: &Distribution, dry_run: bool) -> serde_json::Value {
-    let Distribution { citus, nodes, distributed, distributes, rows, shards } = done;
+    let Distribution { citus, nodes, distributed, to_distribute, rows, shards } = done;
     json!({
         "dry_run": dry_run, "citus": citus, "nodes": nodes, "shards": shards, "distributed_before": distributed,
-        "distributed_now": distributes, "rows": rows,
+        "to_distribute": to_distribute, "rows": rows,
     })
 }
 
 fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
-    let Distribution { citus, nodes, distributed, distributes, rows, shards } = done;
+    let Distribution { citus, nodes, distributed, to_distribute, rows, shards } = done;
     let place = format!("{shards} shards each, on {} (Citus {citus})", nodes.join(", "));
-    if distributes.is_empty() {
+    if to_distribute.is_empty() {
         return format!("distributed already: {}; {place}", distributed.join(", "));
     }
     let does = if dry_run { "would distribute" } else { "distributed" };
-    format!("{does} {} with {rows} rows: {place}", distributes.join(", "))
+    format!("{does} {} with {rows} rows: {place}", to_distribute.join(", "))
 }
 
 fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
@@ -185,18 +185,18 @@ mod tests {
             citus: "13.2".into(),
             nodes: vec!["a:5432".into(), "b:5432".into()],
             distributed: vec!["tokens".into()],
-            distributes: vec!["objects".into(), "object_terms".into()],
+            to_distribute: vec!["objects".into(), "object_terms".into()],
             rows: 7,
             shards: 32,
         };
-        let json = r#"{"citus":"13.2","distributed_before":["tokens"],"distributed_now":["objects","object_terms"],"dry_run":true,"nodes":["a:5432","b:5432"],"rows":7,"shards":32}"#;
+        let json = r#"{"citus":"13.2","distributed_before":["tokens"],"dry_run":true,"nodes":["a:5432","b:5432"],"rows":7,"shards":32,"to_distribute":["objects","object_terms"]}"#;
         assert_eq!(distribution_as_json(&done, true).to_string(), json);
         let place = "32 shards each, on a:5432, b:5432 (Citus 13.2)";
         for (dry_run, does) in [(true, "would distribute"), (false, "distributed")] {
             let expected = format!("{does} objects, object_terms with 7 rows: {place}");
             assert_eq!(distribution_as_text(&done, dry_run), expected);
         }
-        let again = Distribution { distributes: Vec::new(), ..done };
+        let again = Distribution { to_distribute: Vec::new(), ..done };
         assert_eq!(distribution_as_text(&again, false), format!("distributed already: tokens; {place}"));
     }
 

@@ -282,6 +282,24 @@ async fn statements_on_shards_read_by_whole_keys() {
     assert!(conditions > 150, "{conditions}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_interrupted_call_left_is_removed() {
+    let Some(citus) = needed() else { return };
+    let (store, database) = open_in(citus).await;
+    drop(store);
+    let left = "INSERT INTO sealwire.tokens (app, collection, id, sealed, created) VALUES (-7, -7, '', '', 0)";
+    let statistics = "SELECT success AND result = '0' FROM run_command_on_shards('sealwire.tokens',
+        $$ SELECT min(attstattarget) FROM pg_attribute WHERE attrelid = '%s'::regclass AND attname = 'app' $$)";
+    tokio::task::block_in_place(|| database.sql(left).unwrap());
+    distribute(options_of(citus, &database), None, false).await.unwrap();
+    let found = tokio::task::block_in_place(|| database.sql("SELECT count(*) FROM sealwire.tokens").unwrap());
+    assert_eq!(found, "0");
+    let kept = tokio::task::block_in_place(|| database.sql(statistics).unwrap());
+    assert!(!kept.is_empty() && kept.lines().all(|line| line == "t"), "{kept}");
+    let store = PostgresStore::connect(options_of(citus, &database)).await.unwrap();
+    assert_eq!(store.scan(None, 10).await.unwrap(), []);
+}
+
 /// Groups of several apps in one call: each has its own result, in the order of the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_several_apps_are_split() {
@@ -371,13 +389,13 @@ async fn a_filled_database_is_distributed_once() {
     let names = citus::TABLES.map(str::to_owned).to_vec();
     let planned = distribute(options(), Some(8), true).await.unwrap();
     assert_eq!(
-        (planned.distributes.clone(), planned.distributed.len(), planned.rows, planned.shards),
+        (planned.to_distribute.clone(), planned.distributed.len(), planned.rows, planned.shards),
         (names.clone(), 0, 100, 8)
     );
     assert_eq!(examine(options()).await.unwrap().citus.unwrap(), before, "a dry run changes nothing");
     assert_eq!(distribute(options(), Some(8), false).await.unwrap(), planned);
     let again = distribute(options(), None, false).await.unwrap();
-    let expected = Distribution { distributed: names.clone(), distributes: Vec::new(), rows: 0, ..planned };
+    let expected = Distribution { distributed: names.clone(), to_distribute: Vec::new(), rows: 0, ..planned };
     assert_eq!(again, expected);
     let other = distribute(options(), Some(9), false).await.unwrap_err().to_string();
     assert!(other.contains("has 8 shards"), "{other}");
