@@ -46,6 +46,8 @@ impl From<Error> for SqlFault {
         // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
+            // A statement before it failed, and its error came to nobody: the state of the connection is not known.
+            "25P02" => return Self::Lost(what),
             "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => return Self::Lost(what),
             _ => {}
         }

@@ -172,7 +172,8 @@ async fn what_passes_is_repeated_and_what_lasts_is_told() {
     let damaged = |answer: &Result<Written, StoreError>| matches!(answer, Err(StoreError::Damaged { .. }));
     let done = |answer: &Result<Written, StoreError>| answer.as_ref().is_ok_and(|it| *it == Written::Done(vec![None]));
     type Verdict = fn(&Result<Written, StoreError>) -> bool;
-    let cases: [(&str, u32, Verdict); 15] = [
+    let cases: [(&str, u32, Verdict); 16] = [
+        ("25P02", 1, done),
         ("40001", 3, done),
         ("40P01", 3, done),
         ("40001", 1_000, unavailable),
