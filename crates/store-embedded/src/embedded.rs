@@ -6,8 +6,8 @@
 //! is dropped, because it was never acknowledged.
 //!
 //! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of seven keyspaces, plus
-//! about 16 MiB for a write batch. Four of the keyspaces are of objects, and one of tokens of data subjects; a keyspace that is not written takes next to
-//! nothing. Up to 1,024 queued requests take memory in addition.
+//! about 16 MiB for a write batch. Four of the keyspaces are of objects, and
+//! one of tokens of data subjects; a keyspace that is not written takes next to nothing. Up to 1,024 queued requests take memory in addition.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -91,7 +91,7 @@ pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<boo
             ended = link => Err(Failure::from(ended.err())),
         }
     };
-    if work.await.map_err(Failure::into_error)? == Index::IsLarge && stays {
+    if work.await.map_err(Failure::into_error)? == IndexState::TooLarge && stays {
         let settings = Arc::clone(settings);
         tokio::spawn(async move {
             let Ok((session, link)) = Session::open(&settings, &mut 0).await else { return };
@@ -105,12 +105,13 @@ pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<boo
     Ok(session.is_distributed())
 }
 
-/// What is to be done about the index of subjects.
+/// State of the index of subjects when a migration ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Index {
-    Done,
-    /// Building it takes longer than a start should.
-    IsLarge,
+enum IndexState {
+    /// It exists, or a warning says why it could not be built.
+    Settled,
+    /// It is missing, and building it takes longer than a start should.
+    TooLarge,
 }
 
 /// Reasons for which the schema cannot be used.
@@ -151,18 +152,18 @@ impl From<Option<Error>> for Failure {
 
 /// Migrates the schema, then builds the index that it lacks, if the table is small. An index that cannot be built keeps no
 /// engine from starting: without it only exports and erasures are slow.
-async fn prepare(client: &Client) -> Result<Index, Failure> {
+async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     warn_of_no_fsync(client).await?;
     timeout(PATIENCE, migrate_with_retries(client)).await.map_err(|_| Failure::Locked)??;
     let pages = client.query_one(PAGES, &[]).await.map_or(0, |row| row.get::<_, i32>(0));
     if is_indexed(client).await {
-        return Ok(Index::Done);
+        return Ok(IndexState::Settled);
     }
     if pages > PAGES_AT_START {
-        return Ok(Index::IsLarge);
+        return Ok(IndexState::TooLarge);
     }
     build_or_warn(client, Some(INDEX_TIME)).await;
-    Ok(Index::Done)
+    Ok(IndexState::Settled)
 }
 
 /// Returns true if the index exists and is whole, and for a database that does not say.

@@ -28,7 +28,7 @@ use sealwire_crypto::{CannotOpen, Datatype, Error};
 const PLAIN: u8 = 1;
 /// Layout with the fingerprint that finds the row.
 const BOUND: u8 = 2;
-/// What a layout adds to its number if the row names a data subject.
+/// Difference between the layout of a row with a data subject and that of the same row without one.
 const OF_SUBJECT: u8 = 2;
 /// Bytes of layout and key number.
 const KEY_BYTES: usize = 1 + 4;

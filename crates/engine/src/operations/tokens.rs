@@ -154,7 +154,7 @@ impl StorePlan for TokensPlan {
 /// Runs one request.
 struct TokensTask<'a> {
     tokens: &'a store_io::Tokens,
-    /// Where the keys of data subjects are.
+    /// The object store, which has the keys of data subjects.
     objects: &'a Objects,
     admission: &'a mut AdmissionPermit,
     /// Tells when to stop.

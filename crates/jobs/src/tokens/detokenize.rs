@@ -68,7 +68,7 @@ pub struct DetokenizeFields {
     pub faults: FieldErrors,
 }
 
-/// What is needed of a row.
+/// The parts of a row that opening it needs.
 #[derive(Debug)]
 struct SealedRow {
     sealed: Bytes,

@@ -73,7 +73,7 @@ fn an_erased_subject_is_gone_on_both_engines_under_load() {
             load.goes_on().await;
             let (subject, begun) = (round % HOT, Instant::now());
             let erased = load.erase(subject, round as usize % 2).await;
-            // What was acknowledged before is gone on both engines.
+            // Objects and tokens that were acknowledged before are gone on both engines.
             let before = [false, true].map(|is_token| load.before(subject, is_token, erased));
             let [ids, tokens] = before.each_ref().map(|ids| ids.iter().map(String::as_str).collect::<Vec<_>>());
             for (client, ids) in load.clients.iter().flat_map(|client| ids.chunks(500).map(move |ids| (client, ids))) {

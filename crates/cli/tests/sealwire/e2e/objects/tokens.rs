@@ -232,7 +232,7 @@ fn an_erasure_takes_effect_before_any_token_is_removed() {
             }
             assert_eq!(vault.find_token("deterministic", Some(ANNA)).await, None);
             assert_eq!(vault.exported_tokens(ANNA, 10).await, []);
-            // What is made since is under another key, and stays.
+            // Tokens that are made after the erasure are under another key, and stay.
             let since = vault.tokens("deterministic", Some(ANNA)).await;
             assert!(since.iter().all(|token| !tokens[1].1.contains(token)));
             let erased = vault.client.subjects_erase(named(ANNA), Some(1), None).await.unwrap();
