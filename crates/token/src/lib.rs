@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 pub use format::{CardEnds, Format, Unfit};
 pub use hash::{HASH_BYTES, KeyedHmac, TokenContext};
-pub use row::{NewToken, OpenedToken, RowBuffer, subject_version};
+pub use row::{NewToken, OpenedToken, RowBuffer};
 pub use subject::{SUBJECT_SEAL_BYTES, SubjectKey};
 
 use sealwire_crypto::aead::AeadKey;

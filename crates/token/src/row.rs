@@ -299,8 +299,8 @@ impl TokenKeys {
 
 /// Returns the version of the subject's key that a row is sealed under. Returns `None` for a row that names no subject, and
 /// for bytes that are no row.
-#[must_use]
-pub fn subject_version(row: &[u8]) -> Option<u64> {
+#[cfg(test)]
+pub(super) fn subject_version(row: &[u8]) -> Option<u64> {
     RowParts::of(row)?.subject_version
 }
 

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use sha2::Sha256;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use crate::{NewToken, RowBuffer, SubjectKey, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, subject_version};
+use crate::row::subject_version;
+use crate::{NewToken, RowBuffer, SubjectKey, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_crypto::{CannotOpen, Datatype, Error, Kek, KeyPair, KeyState, Scalar};
 
 const ACTIVE: KeyState = KeyState::Active;

@@ -6,15 +6,15 @@ use sealwire_store::{ObjectGroup, ObjectId, ObjectWrite, ObjectsWritten, Subject
 use super::*;
 use crate::e2e::audit::records;
 
-const ANNA: &str = "anna@example.com";
+pub(super) const ANNA: &str = "anna@example.com";
 const SUBJECTS: MapId = MapId { app: 1, collection: i32::MAX as u32 };
 
-fn named(name: &str) -> SubjectTarget<'_> {
+pub(super) fn named(name: &str) -> SubjectTarget<'_> {
     SubjectTarget::new(APP, SubjectName::Name(name))
 }
 
 impl Vault {
-    async fn add_about(&self, collection: &str, objects: &str, subjects: &[&str]) -> Vec<String> {
+    pub(super) async fn add_about(&self, collection: &str, objects: &str, subjects: &[&str]) -> Vec<String> {
         let objects = doc(objects);
         let add = AddObjects { objects: &objects, subjects: subjects.to_vec(), ..AddObjects::default() };
         let added = self.client.objects_add(TokenMap::new(APP, collection), add).await.unwrap();

@@ -5,17 +5,13 @@ use sealwire_client::{Detokenize, Document, Listing, TokenLookupScope, TokenSear
 use sealwire_store::{ObjectGroup, ObjectId, ObjectsWritten, SubjectClaim, SubjectId};
 use sealwire_token::Format;
 
+use super::subjects::{ANNA, named};
 use super::*;
 use crate::e2e::audit::records;
 use CollectionKind::{Deterministic, OneWay, Random};
 
-const ANNA: &str = "anna@example.com";
 const KINDS: [(CollectionKind, &str); 3] = [(Random, "random"), (Deterministic, "deterministic"), (OneWay, "one_way")];
 const CARDS: &str = r#"["4242424242424242", "5555555555554444"]"#;
-
-fn named(name: &str) -> sealwire_client::SubjectTarget<'_> {
-    sealwire_client::SubjectTarget::new(APP, sealwire_client::SubjectName::Name(name))
-}
 
 impl Vault {
     async fn create_token_maps(&self) {
@@ -142,9 +138,7 @@ fn an_export_has_the_tokens_behind_the_objects() {
     run(async {
         for vault in vaults().await {
             vault.create_token_maps().await;
-            let objects = doc(r#"[{"email": "anna@example.com"}]"#);
-            let add = AddObjects { objects: &objects, subjects: vec![ANNA], ..AddObjects::default() };
-            vault.client.objects_add(map(), add).await.unwrap();
+            vault.add_about(PEOPLE, r#"[{"email": "anna@example.com"}]"#, &[ANNA]).await;
             let mut expected = Vec::new();
             for (kind, name) in KINDS {
                 vault.tokens(name, Some("bob")).await;
@@ -178,9 +172,7 @@ fn an_erasure_reaches_tokens() {
     run(async {
         for vault in vaults().await {
             vault.create_token_maps().await;
-            let objects = doc(r#"[{"email": "anna@example.com"}]"#);
-            let add = AddObjects { objects: &objects, subjects: vec![ANNA], ..AddObjects::default() };
-            vault.client.objects_add(map(), add).await.unwrap();
+            vault.add_about(PEOPLE, r#"[{"email": "anna@example.com"}]"#, &[ANNA]).await;
             let mut tokens = Vec::new();
             for (_, name) in KINDS {
                 tokens.push((name, vault.tokens(name, Some(ANNA)).await, vault.tokens(name, Some("bob")).await));
