@@ -41,9 +41,8 @@ enum RowDecision<'a> {
 pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, again: bool) -> Plan<'a> {
     let mut plan = Plan { answers: Vec::with_capacity(groups.len()), insert: Vec::new(), archive: Vec::new() };
     for group in groups {
-        let has_key =
-            |(subject, version)| version % 2 == 1 && there.subjects.get(&(group.map.app, subject)) == Some(&version);
-        if !group.rows.iter().filter_map(Row::claim).all(has_key) {
+        let stored = |row: &Row| there.subjects.get(&(group.map.app, row.subject?)).copied();
+        if !group.rows.iter().all(|row| row.has_key(stored(row))) {
             plan.answers.push(Some(Written::SubjectsChanged));
             continue;
         }

@@ -222,9 +222,11 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
 /// Reads what a lookup found. Returns `None` if the key of the row's subject has another version.
 fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, SqlFault> {
     let row = rows::read(line, at)?;
-    let Some((_, version)) = row.claim() else { return Ok(Some(FoundRow { row, subject_key: None })) };
+    if row.subject.is_none() {
+        return Ok(Some(FoundRow { row, subject_key: None }));
+    }
     let key = column::<Option<&[u8]>>(line, at + COLUMNS)?.and_then(|key| key.split_first_chunk());
-    let key = key.filter(|(stored, _)| version % 2 == 1 && u64::from_be_bytes(**stored) == version);
+    let key = key.filter(|(stored, _)| row.has_key(Some(u64::from_be_bytes(**stored))));
     Ok(key.map(|(_, key)| FoundRow { row, subject_key: Some(Bytes::copy_from_slice(key)) }))
 }
 

@@ -109,6 +109,13 @@ impl Row {
         self.subject.map(|subject| (subject, self.subject_version()))
     }
 
+    /// Returns true if the row names no subject, or if `stored` is the version of its subject's key and that key exists, which
+    /// is so for odd versions. A row without its key counts as absent and cannot be written.
+    #[must_use]
+    pub fn has_key(&self, stored: Option<u64>) -> bool {
+        self.claim().is_none_or(|(_, version)| version % 2 == 1 && stored == Some(version))
+    }
+
     /// Estimates the bytes that the row takes in memory or on a connection.
     #[must_use]
     pub fn bytes(&self) -> usize {

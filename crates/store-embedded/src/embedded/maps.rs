@@ -178,8 +178,8 @@ pub(super) fn find(
 /// Returns a live row, and the key of its subject. A row of another version of the key is absent.
 fn live(database: &Database, at: &Snapshot, now: u64, map: MapId, id: TokenId) -> Result<Option<FoundRow>, StoreError> {
     let Some(row) = database.row(at, &row_key(map, id))?.filter(|row| row.is_live(now)) else { return Ok(None) };
-    let Some((subject, version)) = row.claim() else { return Ok(Some(FoundRow { row, subject_key: None })) };
+    let Some(subject) = row.subject else { return Ok(Some(FoundRow { row, subject_key: None })) };
     let key = database.object(at, &object_key(MapId::of_subjects(map.app), subject.row()))?;
-    let key = key.filter(|key| version % 2 == 1 && key.version == version);
+    let key = key.filter(|key| row.has_key(Some(key.version)));
     Ok(key.map(|key| FoundRow { row, subject_key: Some(key.sealed) }))
 }

@@ -88,9 +88,9 @@ impl Collections {
     /// Returns the sealed key of a row's subject: `Some(None)` if the row names none, and `None` if the stored key was erased or
     /// has another version than the row claims.
     pub(super) fn subject_key(&self, app: u32, row: &Row) -> Option<Option<Bytes>> {
-        let Some((subject, version)) = row.claim() else { return Some(None) };
-        let key = self.rows.get(&(MapId::of_subjects(app), subject.row())).filter(|key| key.version == version)?;
-        (version % 2 == 1).then(|| Some(key.sealed.clone()))
+        let Some(subject) = row.subject else { return Some(None) };
+        let key = self.rows.get(&(MapId::of_subjects(app), subject.row()))?;
+        row.has_key(Some(key.version)).then(|| Some(key.sealed.clone()))
     }
 
     /// Returns a row with its subject's key, or `None` if the row counts as absent.
