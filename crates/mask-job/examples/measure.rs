@@ -20,11 +20,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sealwire_mask::Rules;
 use sealwire_mask_job::{
     DatabaseJob, FileFormat, FileJob, Input, LeakLimits, LeakReport, Limits, Output, Progress, Report, mask_database,
     mask_file, verify_databases, verify_files,
 };
+use sealwire_mask_rules::Rules;
 use sealwire_testkit::{Options, Postgres};
 
 use common::{Local, shop};

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 use sealwire_msgpack::Token;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 use tokio::sync::Semaphore;
 
 use crate::batch::Answers;

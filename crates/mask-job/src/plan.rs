@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_mask::{FieldDecision, Function, Rules, Target, Unknown};
+use sealwire_mask_rules::{FieldDecision, Function, Rules, Target, Unknown};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk, WalkLimits};
 

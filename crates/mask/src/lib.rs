@@ -9,24 +9,17 @@
 //! that does not fit a value returns [`Unfit`] and never passes the value through.
 
 mod apply;
-mod function;
 mod keys;
-mod kinds;
-pub mod limits;
-mod lists;
 mod masks;
 mod reference;
-mod rules;
-mod subject;
 mod transform;
-mod value;
 
 pub use apply::Unfit;
-pub use function::{Function, FunctionError};
 pub use keys::MaskSecret;
-pub use kinds::Kind;
 pub use masks::{Mask, Masks, redact};
 pub use reference::reference;
-pub use rules::{FieldDecision, Rule, RuleText, Rules, RulesError, Target, Unknown};
-pub use transform::{Finding, Found, Masking, MaskingError};
-pub use value::Value;
+pub use sealwire_mask_rules::{
+    FieldDecision, Finding, Found, Function, FunctionError, Kind, Rule, RuleText, Rules, RulesError, Target, Unknown,
+    Value, limits,
+};
+pub use transform::{Masking, MaskingError};

@@ -3,8 +3,8 @@
 use sealwire_msgpack::write;
 
 use crate::apply::{Applied, Unfit};
-use crate::rules::Lists;
 use crate::{Function, MaskSecret, Rules, Value};
+use sealwire_mask_rules::Lists;
 
 /// The string that [`redact`] writes in place of a string.
 const REDACTED: &str = "[redacted]";

@@ -1,10 +1,11 @@
-//! Walks that apply rules to a document: masking the document, or reporting the fields that rules apply to.
+//! The walk that masks a document by rules.
 
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
 use crate::apply::Unfit;
-use crate::subject::Subjects;
-use crate::{FieldDecision, Masks, Rules, Value};
+use sealwire_mask_rules::Subjects;
+
+use crate::{FieldDecision, Masks, Value};
 
 /// A reason why a field could not be masked. The error contains nothing of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,63 +72,6 @@ impl Transform for Masking<'_> {
     }
 
     fn failed(&mut self, _: &Path<'_>, error: MaskingError) -> Result<(), MaskingError> {
-        Err(error)
-    }
-}
-
-/// A leaf that [`Finding`] visited.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
-    /// Number of the leaf in the document, counted from 0. nil is not counted.
-    pub ordinal: usize,
-    /// The ruling for the leaf.
-    pub ruling: FieldDecision,
-    /// The value.
-    pub value: Value<'a>,
-    /// The path of the leaf.
-    pub path: Path<'a>,
-    /// The value in the same map that the function's subject names.
-    pub subject: Option<Value<'a>>,
-}
-
-/// Reports the ruling for every leaf of a document except nil, in a walk under [`Rules::selection`]. Masks nothing and
-/// needs no key.
-#[derive(Debug)]
-pub struct Finding<'r, F> {
-    rules: &'r Rules,
-    subjects: Subjects,
-    ordinal: usize,
-    found: F,
-}
-
-impl<'r, E, F: FnMut(Found<'_>) -> Result<(), E>> Finding<'r, F> {
-    /// Creates the state for one walk. An error of `found` ends the walk.
-    pub fn new(rules: &'r Rules, found: F) -> Self {
-        Self { rules, subjects: Subjects::new(rules.iter().len()), ordinal: 0, found }
-    }
-}
-
-impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
-    type Error = E;
-
-    fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, E> {
-        let Some(value) = Value::of(field.token) else { return Ok(Outcome::Keep) };
-        let ruling = self.rules.ruling(&field);
-        let subject = match ruling {
-            FieldDecision::Rule(rule) => self
-                .rules
-                .get(rule)
-                .and_then(|found| found.function.subject())
-                .and_then(|key| self.subjects.find(&field.path, rule, key)),
-            FieldDecision::Keep | FieldDecision::Refuse => None,
-        };
-        let ordinal = self.ordinal;
-        self.ordinal += 1;
-        (self.found)(Found { ordinal, ruling, value, path: field.path, subject })?;
-        Ok(Outcome::Keep)
-    }
-
-    fn failed(&mut self, _: &Path<'_>, error: E) -> Result<(), E> {
         Err(error)
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 
 use super::{Check, LeakLimits, LeakReport};
 use crate::batch::Batch;

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 use tokio_postgres::Client;
 
 use super::{Check, LeakLimits, LeakReport};

@@ -1,6 +1,6 @@
 //! Leak checks of given source and target values.
 
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 
 use super::*;
 

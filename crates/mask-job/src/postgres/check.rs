@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sealwire_mask::{Function, Target};
+use sealwire_mask_rules::{Function, Target};
 
 use super::catalog::{Catalog, ForeignKey, Table};
 use crate::error::{JobError, UNKNOWN_LISTED_MAX};

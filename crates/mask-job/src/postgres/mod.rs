@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sealwire_mask::Rules;
+use sealwire_mask_rules::Rules;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;

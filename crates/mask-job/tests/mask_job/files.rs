@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sealwire_mask::Rules;
 use sealwire_mask_job::{
     FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, mask_file,
     verify_files,
 };
+use sealwire_mask_rules::Rules;
 
 use crate::common::{Local, rules, some_records};
 

@@ -3,11 +3,11 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use sealwire_mask::Rules;
 use sealwire_mask_job::{
     DatabaseJob, JobError, LeakLimits, LeakReport, LeakVerdict, Limits, Progress, Report, mask_database,
     verify_databases,
 };
+use sealwire_mask_rules::Rules;
 use sealwire_testkit::{Database, Postgres};
 
 use crate::common::{Local, rules, shop, some_records};

@@ -4,7 +4,7 @@
 use super::Unfit;
 use crate::Value;
 use crate::keys::KeyedHmac;
-use crate::limits::VALUE_BYTES_MAX;
+use sealwire_mask_rules::limits::VALUE_BYTES_MAX;
 
 /// The canonical bytes of a value, without allocation.
 pub(super) struct Canonical<'a> {

@@ -3,9 +3,9 @@
 use super::Unfit;
 use super::digits::{Digits, Replacing};
 use super::ff1::Ff1;
-use crate::kinds::check_digit;
-use crate::limits::SHORT_BYTES_MAX;
 use crate::{MaskSecret, Value};
+use sealwire_mask_rules::check_digit;
+use sealwire_mask_rules::limits::SHORT_BYTES_MAX;
 
 const NOT_A_CARD: Unfit = Unfit::Shape("a card number: 12 to 19 digits, with spaces or hyphens between them");
 

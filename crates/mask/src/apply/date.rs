@@ -9,9 +9,9 @@ use time::{Date, Duration, Month};
 use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
-use crate::function::Period;
 use crate::keys::KeyedHmac;
-use crate::limits::SHORT_BYTES_MAX;
+use sealwire_mask_rules::Period;
+use sealwire_mask_rules::limits::SHORT_BYTES_MAX;
 
 const NOT_A_DATE: Unfit = Unfit::Shape("a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00");
 

@@ -8,7 +8,7 @@ use sealwire_msgpack::write;
 use super::Unfit;
 use crate::Value;
 use crate::keys::KeyedHmac;
-use crate::limits::EMAIL_BYTES_MAX;
+use sealwire_mask_rules::limits::EMAIL_BYTES_MAX;
 
 const NOT_AN_EMAIL: Unfit = Unfit::Shape("an e-mail address: something, `@`, a domain");
 

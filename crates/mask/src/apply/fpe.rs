@@ -4,9 +4,9 @@ use sealwire_msgpack::write;
 
 use super::Unfit;
 use super::ff1::{Ff1, NUMERALS_MAX};
-use crate::function::Alphabet;
-use crate::limits::FPE_BYTES_MAX;
 use crate::{MaskSecret, Value};
+use sealwire_mask_rules::Alphabet;
+use sealwire_mask_rules::limits::FPE_BYTES_MAX;
 
 /// Separators that stay unchanged.
 const BETWEEN: &[u8] = b" -_./:()+,#";

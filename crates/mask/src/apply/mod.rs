@@ -15,9 +15,9 @@ mod text;
 
 use sealwire_msgpack::write;
 
-use crate::function::{FunctionKind, Literal, Period};
-use crate::rules::Lists;
 use crate::{Function, MaskSecret, Value};
+use sealwire_mask_rules::Lists;
+use sealwire_mask_rules::{FunctionKind, Literal, Period};
 
 /// A reason why a function cannot mask a value. The error contains nothing of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +73,7 @@ impl Applied {
         let keyed = || secret.keyed(domain);
         let has_subject = function.subject().is_some();
         let noise = |reach| Self::Noise(number::Noise { keyed: keyed(), reach, has_subject });
-        Some(match &function.recipe {
+        Some(match function.kind() {
             FunctionKind::Keep => Self::Keep,
             FunctionKind::Redact { with } => Self::Redact(with.clone()),
             FunctionKind::Fixed(value) => Self::Fixed(value.clone()),

@@ -3,9 +3,9 @@
 use super::Unfit;
 use super::digits::{Digits, Replacing};
 use super::ff1::Ff1;
-use crate::kinds::calling_code_digits;
-use crate::limits::SHORT_BYTES_MAX;
 use crate::{MaskSecret, Value};
+use sealwire_mask_rules::calling_code_digits;
+use sealwire_mask_rules::limits::SHORT_BYTES_MAX;
 
 const NOT_A_PHONE: Unfit = Unfit::Shape("a telephone number: 3 to 20 digits, with spaces and -./() between them");
 

@@ -5,7 +5,7 @@ use super::Unfit;
 use super::bytes::Canonical;
 use crate::Value;
 use crate::keys::KeyedHmac;
-use crate::rules::Entries;
+use sealwire_mask_rules::Entries;
 
 #[derive(Debug)]
 pub(crate) struct Pseudonym {
@@ -24,7 +24,7 @@ impl Pseudonym {
         let hash = Canonical::of(value)?.hash(&self.keyed, b"pseudonym", self.list.as_bytes());
         let drawn = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
         // A list is short compared with 2^64: the probabilities of two entries differ by at most 2^-40.
-        self.entries.write((drawn % self.entries.len() as u64) as usize, out);
+        self.entries.write((drawn % self.entries.count() as u64) as usize, out);
         Ok(())
     }
 }

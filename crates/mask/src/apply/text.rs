@@ -4,9 +4,9 @@ use sealwire_msgpack::write;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::Unfit;
-use crate::function::Literal;
-use crate::limits::VALUE_BYTES_MAX;
 use crate::{Value, redact as redact_value};
+use sealwire_mask_rules::Literal;
+use sealwire_mask_rules::limits::VALUE_BYTES_MAX;
 
 /// `redact`: a constant of the value's type.
 pub(super) fn redact(with: Option<&str>, value: Value<'_>, out: &mut Vec<u8>) {

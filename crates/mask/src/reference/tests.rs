@@ -8,8 +8,8 @@ use proptest::strategy::BoxedStrategy;
 use zeroize::Zeroizing;
 
 use super::{FunctionRow, ROWS, Unique, reference};
-use crate::kinds::luhn;
 use crate::{Function, Mask, MaskSecret, Value};
+use sealwire_mask_rules::luhn;
 
 #[test]
 fn the_document_has_the_table() {
@@ -27,7 +27,7 @@ fn every_row_is_a_function_as_it_prints_itself_and_every_function_has_a_row() {
         names.push(function.name());
     }
     names.dedup();
-    assert_eq!(names, crate::function::NAMES);
+    assert_eq!(names, sealwire_mask_rules::FUNCTION_NAMES);
 }
 
 fn secret(byte: u8) -> MaskSecret {
@@ -72,7 +72,7 @@ fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
 /// Replaces the last digit so that the card number passes the Luhn check.
 fn valid(card: &str) -> String {
     let digits: Vec<u8> = card.bytes().filter(u8::is_ascii_digit).collect();
-    let check = crate::kinds::check_digit(&digits, digits.len() - 1);
+    let check = sealwire_mask_rules::check_digit(&digits, digits.len() - 1);
     format!("{}{}", &card[..card.len() - 1], char::from(check))
 }
 

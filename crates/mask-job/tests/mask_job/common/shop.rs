@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sealwire_mask::Rules;
 use sealwire_mask_job::Database;
+use sealwire_mask_rules::Rules;
 use sealwire_testkit::{Failure, Postgres};
 
 /// The rules of the shop, which mask all personal data.

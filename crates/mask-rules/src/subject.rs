@@ -10,18 +10,14 @@ use sealwire_payload::Path;
 use crate::Value;
 use crate::limits::SUBJECT_BYTES_MAX;
 
-#[cfg(test)]
-thread_local! {
-    /// Number of maps that this thread has searched.
-    pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
 /// A cache of search results: one for each depth of nesting and each rule. That is enough, because a walk visits the
 /// fields of a map together, and the fields of nested maps in between have another depth.
 #[derive(Debug)]
-pub(crate) struct Subjects {
+pub struct Subjects {
     /// Number of rules that have a subject.
     rules: usize,
+    /// Number of maps that were searched.
+    searches: usize,
     cache: Vec<Option<FoundSubject>>,
 }
 
@@ -35,14 +31,21 @@ struct FoundSubject {
 
 impl Subjects {
     /// Creates an empty cache for `rules` rules that have a subject.
-    pub(crate) fn new(rules: usize) -> Self {
-        Self { rules, cache: Vec::new() }
+    #[must_use]
+    pub fn new(rules: usize) -> Self {
+        Self { rules, searches: 0, cache: Vec::new() }
+    }
+
+    /// Returns the number of maps that were searched.
+    #[must_use]
+    pub fn searches(&self) -> usize {
+        self.searches
     }
 
     /// Returns the value under `key` in the map of the field at `path`, for one rule. `rule` is the rule's index
     /// among the rules that have a subject. Returns `None` if the field is in no map, if the key is missing or too far
     /// from the map's start, or if the value is a container.
-    pub(crate) fn find<'a>(&mut self, path: &Path<'a>, rule: usize, key: &str) -> Option<Value<'a>> {
+    pub fn find<'a>(&mut self, path: &Path<'a>, rule: usize, key: &str) -> Option<Value<'a>> {
         let map = path.enclosing_map()?;
         let slot = map.depth() * self.rules + rule;
         if self.cache.len() <= slot {
@@ -50,8 +53,7 @@ impl Subjects {
         }
         let cached = self.cache[slot].filter(|found| found.map_start == map.start());
         let found = cached.unwrap_or_else(|| {
-            #[cfg(test)]
-            SEARCHES.set(SEARCHES.get() + 1);
+            self.searches += 1;
             FoundSubject { map_start: map.start(), value_start: map.find(key, SUBJECT_BYTES_MAX) }
         });
         self.cache[slot] = Some(found);

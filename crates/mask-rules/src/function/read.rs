@@ -7,7 +7,7 @@ use super::scan::{self, Literal};
 use super::{Alphabet, Function, FunctionError, FunctionKind, Period};
 
 /// All names, in the order of the documentation.
-pub(crate) const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 14] = [
     "keep",
     "redact",
     "fixed",
@@ -39,14 +39,14 @@ impl FromStr for Function {
         };
         let end = at + name.len();
         let mut arguments = Arguments::new(name, known(name), *name == "fixed", arguments, end)?;
-        let recipe = recipe(name, &mut arguments)?;
-        let mut function = Self { recipe, domain: None, subject: None };
+        let kind = kind(name, &mut arguments)?;
+        let mut function = Self { kind, domain: None, subject: None };
         if function.is_keyed() {
             function.domain = arguments.text("domain")?;
             function.domain.take_if(|domain| **domain == **name);
         }
         if matches!(
-            function.recipe,
+            function.kind,
             FunctionKind::ShiftWithin { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. }
         ) {
             function.subject = arguments.text("subject")?;
@@ -75,7 +75,7 @@ fn known(name: &str) -> &'static [&'static str] {
     }
 }
 
-fn recipe(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
+fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     Ok(match name {
         "keep" => FunctionKind::Keep,
         "redact" => FunctionKind::Redact { with: arguments.take("with").map(TakenArguments::any_text).transpose()? },

@@ -9,7 +9,7 @@ use crate::lists;
 
 /// Custom lists by name. A custom list takes precedence over a built-in list of the same name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lists {
+pub struct Lists {
     own: Vec<Own>,
 }
 
@@ -21,8 +21,10 @@ struct Own {
 
 /// The entries of one list.
 #[derive(Clone, Debug)]
-pub(crate) enum Entries {
+pub enum Entries {
+    /// The entries of a custom list.
     Own(Arc<[Box<str>]>),
+    /// The entries of a built-in list.
     Bundled(lists::Bundled),
 }
 
@@ -49,7 +51,7 @@ impl Lists {
     }
 
     /// Returns the entries of a list.
-    pub(crate) fn find(&self, name: &str) -> Option<Entries> {
+    pub fn find(&self, name: &str) -> Option<Entries> {
         let own = self.own.iter().find(|own| *own.name == *name);
         own.map(|own| Entries::Own(Arc::clone(&own.entries))).or_else(|| lists::find(name).map(Entries::Bundled))
     }
@@ -69,15 +71,16 @@ impl Lists {
 
 impl Entries {
     /// Returns the number of entries; never 0.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         match self {
             Self::Own(entries) => entries.len(),
             Self::Bundled(entries) => entries.len(),
         }
     }
 
-    /// Appends entry `at` as a MessagePack string. `at` must be below [`Entries::len`].
-    pub(crate) fn write(&self, at: usize, out: &mut Vec<u8>) {
+    /// Appends entry `at` as a MessagePack string. `at` must be below [`Entries::count`].
+    pub fn write(&self, at: usize, out: &mut Vec<u8>) {
         match self {
             Self::Own(entries) => write::str(out, &entries[at]),
             Self::Bundled(entries) => match entries.get(at) {

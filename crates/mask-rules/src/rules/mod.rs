@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sealwire_payload::{Field, PrioritizedEntry, Selection};
 
 pub use error::RulesError;
-pub(crate) use lists::{Entries, Lists};
+pub use lists::{Entries, Lists};
 
 use crate::kinds::Kind;
 use crate::limits::RULES_MAX;
@@ -218,7 +218,9 @@ impl Rules {
         self.rules.iter().position(is_named)
     }
 
-    pub(crate) fn own_lists(&self) -> &Lists {
+    /// Returns the lists that functions of the rules can name.
+    #[must_use]
+    pub fn own_lists(&self) -> &Lists {
         &self.lists
     }
 

@@ -13,12 +13,12 @@ pub(super) fn is_card(text: &[u8]) -> bool {
 }
 
 /// Computes the Luhn sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a multiple of ten.
-pub(crate) fn luhn(digits: &[u8]) -> u32 {
+pub fn luhn(digits: &[u8]) -> u32 {
     digits.iter().rev().enumerate().map(|(at, digit)| weight(*digit, !at.is_multiple_of(2))).sum()
 }
 
 /// Returns the digit for position `at` that makes the Luhn sum valid.
-pub(crate) fn check_digit(digits: &[u8], at: usize) -> u8 {
+pub fn check_digit(digits: &[u8], at: usize) -> u8 {
     let is_doubled = (digits.len() - at).is_multiple_of(2);
     let others = luhn(digits) - weight(digits[at], is_doubled);
     let missing = (10 - others % 10) % 10;

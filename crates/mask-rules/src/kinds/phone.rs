@@ -54,7 +54,7 @@ fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
 }
 
 /// Returns the length of the calling code at the start of a number, by the zones of ITU-T's list of codes.
-pub(crate) fn calling_code_digits(digits: &[u8]) -> Option<usize> {
+pub fn calling_code_digits(digits: &[u8]) -> Option<usize> {
     match digits {
         [b'1' | b'7', ..] => Some(1),
         [b'2', b'0' | b'7', ..]

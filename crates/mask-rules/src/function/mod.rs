@@ -12,15 +12,13 @@ mod read;
 mod scan;
 
 pub use error::FunctionError;
-#[cfg(test)]
-pub(crate) use read::NAMES;
-
-pub(crate) use scan::Literal;
+pub use read::NAMES as FUNCTION_NAMES;
+pub use scan::Literal;
 
 /// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    pub(crate) recipe: FunctionKind,
+    kind: FunctionKind,
     /// The domain, if given. Only for keyed functions.
     domain: Option<Box<str>>,
     /// The map key of the subject: a value in the same map that the masking depends on.
@@ -29,49 +27,125 @@ pub struct Function {
 
 /// The kind of function, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FunctionKind {
+pub enum FunctionKind {
+    /// Keeps the value.
     Keep,
-    Redact { with: Option<Box<str>> },
+    /// Writes a constant of the value's type.
+    Redact {
+        /// The text in place of a string, unless it is the usual one.
+        with: Option<Box<str>>,
+    },
+    /// Writes a constant.
     Fixed(Literal),
+    /// Writes nil.
     Null,
-    Partial { first: u16, last: u16, with: char },
-    Email { keeps_domain: bool },
-    Phone { last: u16 },
-    Card { first: u16, last: u16, is_valid: bool },
-    Hash { length: u16 },
-    Pseudonym { list: Box<str> },
+    /// Shows the first and last characters.
+    Partial {
+        /// Number of characters shown at the start.
+        first: u16,
+        /// Number of characters shown at the end.
+        last: u16,
+        /// The character in place of the others.
+        with: char,
+    },
+    /// Replaces an e-mail address.
+    Email {
+        /// True if the domain stays.
+        keeps_domain: bool,
+    },
+    /// Replaces a telephone number.
+    Phone {
+        /// Number of last digits that stay.
+        last: u16,
+    },
+    /// Replaces a card number.
+    Card {
+        /// Number of first digits that stay.
+        first: u16,
+        /// Number of last digits that stay.
+        last: u16,
+        /// True if the result passes Luhn's check; otherwise it fails the check.
+        is_valid: bool,
+    },
+    /// Writes hexadecimal digits.
+    Hash {
+        /// Number of digits.
+        length: u16,
+    },
+    /// Chooses an entry of a list.
+    Pseudonym {
+        /// The list's name.
+        list: Box<str>,
+    },
+    /// Permutes strings of an alphabet.
     Fpe(Alphabet),
-    ShiftBy { days: i32 },
-    ShiftWithin { days: i32 },
-    Step { step: u64 },
-    Truncate { keep: u16 },
+    /// Shifts a date by this many days.
+    ShiftBy {
+        /// Number of days.
+        days: i32,
+    },
+    /// Shifts a date by a keyed number of days.
+    ShiftWithin {
+        /// The most days to either side.
+        days: i32,
+    },
+    /// Rounds a number down to a multiple.
+    Step {
+        /// The step, in units of the number.
+        step: u64,
+    },
+    /// Keeps the first characters.
+    Truncate {
+        /// Number of characters.
+        keep: u16,
+    },
+    /// Rounds a date down.
     Coarsen(Period),
-    NoisePercent { millionths: u32 },
-    NoiseBy { by: u64 },
+    /// Changes a number by a keyed part of it.
+    NoisePercent {
+        /// The greatest change, in millionths of the number.
+        millionths: u32,
+    },
+    /// Changes a number by a keyed amount.
+    NoiseBy {
+        /// The greatest change.
+        by: u64,
+    },
 }
 
 /// The precision to which dates are generalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Period {
+pub enum Period {
+    /// The first of the month.
     Month,
+    /// The first of January.
     Year,
 }
 
 /// A set of characters that format-preserving encryption permutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alphabet {
+pub enum Alphabet {
+    /// `0` to `9`.
     Digits,
+    /// `0` to `9` and `a` to `f`.
     Hex,
+    /// `a` to `z`.
     Lower,
+    /// `A` to `Z`.
     Upper,
+    /// Letters of both cases.
     Letters,
+    /// Digits and lower-case letters.
     AlphanumericLower,
+    /// Digits and upper-case letters.
     AlphanumericUpper,
+    /// Digits and letters of both cases.
     Alphanumeric,
 }
 
 impl Alphabet {
-    pub(crate) const ALL: [Self; 8] = [
+    /// All alphabets.
+    pub const ALL: [Self; 8] = [
         Self::Digits,
         Self::Hex,
         Self::Lower,
@@ -82,7 +156,9 @@ impl Alphabet {
         Self::Alphanumeric,
     ];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the name as written in functions.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Digits => "digits",
             Self::Hex => "hex",
@@ -96,7 +172,8 @@ impl Alphabet {
     }
 
     /// Returns the characters in the order of their numerals.
-    pub(crate) const fn chars(self) -> &'static [u8] {
+    #[must_use]
+    pub const fn chars(self) -> &'static [u8] {
         const ALL: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         match self {
             Self::Digits => ALL.split_at(10).0,
@@ -115,7 +192,7 @@ impl Function {
     /// Returns the function's name, such as `partial`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match self.recipe {
+        match self.kind {
             FunctionKind::Keep => "keep",
             FunctionKind::Redact { .. } => "redact",
             FunctionKind::Fixed(_) => "fixed",
@@ -133,10 +210,16 @@ impl Function {
         }
     }
 
+    /// Returns the kind of function, with its settings.
+    #[must_use]
+    pub const fn kind(&self) -> &FunctionKind {
+        &self.kind
+    }
+
     /// Returns true if the function needs the app's secret.
     #[must_use]
     pub const fn is_keyed(&self) -> bool {
-        match self.recipe {
+        match self.kind {
             FunctionKind::Keep
             | FunctionKind::Redact { .. }
             | FunctionKind::Fixed(_)
@@ -161,7 +244,7 @@ impl Function {
     /// Returns true if the function keeps the field unchanged.
     #[must_use]
     pub const fn is_keep(&self) -> bool {
-        matches!(self.recipe, FunctionKind::Keep)
+        matches!(self.kind, FunctionKind::Keep)
     }
 
     /// Returns the given domain, or else the function's name. In one domain, equal values have equal masked values.
@@ -179,7 +262,7 @@ impl Function {
     /// Returns the name of the list that the function takes entries from.
     #[must_use]
     pub fn list(&self) -> Option<&str> {
-        match &self.recipe {
+        match &self.kind {
             FunctionKind::Pseudonym { list } => Some(list),
             _ => None,
         }

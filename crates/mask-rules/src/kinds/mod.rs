@@ -12,10 +12,8 @@ mod phone;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-pub(crate) use card::check_digit;
-#[cfg(test)]
-pub(crate) use card::luhn;
-pub(crate) use phone::calling_code_digits;
+pub use card::{check_digit, luhn};
+pub use phone::calling_code_digits;
 
 use crate::limits::KIND_BYTES_MAX;
 

@@ -5,10 +5,12 @@ use crate::limits::{FUNCTION_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// The value of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Literal {
+pub enum Literal {
+    /// An integer.
     Int(i64),
     /// Bits of a finite float.
     Float(u64),
+    /// `true` or `false`.
     Bool(bool),
     /// A bare word.
     Word(Box<str>),

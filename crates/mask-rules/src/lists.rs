@@ -10,7 +10,7 @@ type Lines = LazyLock<Vec<&'static str>>;
 
 /// A built-in list.
 #[derive(Clone, Copy)]
-pub(crate) enum Bundled {
+pub enum Bundled {
     Words(&'static Lines),
     /// Every entry of the first list combined with every entry of the second, separated by a space.
     Pairs(&'static Lines, &'static Lines),

@@ -9,7 +9,7 @@ impl Display for Function {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let mut call = FunctionText { f, arguments: 0 };
         call.f.write_str(self.name())?;
-        match &self.recipe {
+        match &self.kind {
             FunctionKind::Keep | FunctionKind::Null => {}
             FunctionKind::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
             FunctionKind::Fixed(value) => call.argument("", value)?,

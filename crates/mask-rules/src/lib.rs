@@ -1,0 +1,21 @@
+//! Masking rules: which field of a document or column of a table is masked by which [`Function`].
+//!
+//! Whoever finds values needs only this crate: jobs, the Python package, the engine. It holds no key and masks nothing;
+//! `sealwire-mask` applies functions with an app's secret. [`Finding`] reports the fields of a document that rules name.
+//! `docs/masking.md` describes rules, functions and kinds.
+
+mod finding;
+mod function;
+mod kinds;
+pub mod limits;
+mod lists;
+mod rules;
+mod subject;
+mod value;
+
+pub use finding::{Finding, Found};
+pub use function::{Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, Period};
+pub use kinds::{Kind, calling_code_digits, check_digit, luhn};
+pub use rules::{Entries, FieldDecision, Lists, Rule, RuleText, Rules, RulesError, Target, Unknown};
+pub use subject::Subjects;
+pub use value::Value;
