@@ -7,14 +7,13 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, RpcError, RuleFields, UnknownFields,
+    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RpcError, RuleFields,
+    UnknownFields,
 };
 use sealwire_mask::Rules;
 use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
-use tokio::time::{Instant, sleep};
 
 use super::show::Bar;
-use crate::commands::connect::retry_pause;
 use crate::commands::{Failure, chain};
 
 /// Columns in one request, because the total length of the paths is limited.
@@ -32,6 +31,7 @@ pub(super) struct Remote {
     functions: Vec<String>,
     /// Longest wait of a batch for an engine that is overloaded, drains or does not respond.
     retry_timeout: Duration,
+    pacer: Pacer,
     /// True if the wait was already reported.
     is_told: AtomicBool,
     bar: ProgressBar,
@@ -47,6 +47,7 @@ impl Remote {
             functions: rules.iter().map(|rule| rule.function.to_string()).collect(),
             rules: Arc::clone(rules),
             retry_timeout: Duration::from_secs(args.retry_timeout),
+            pacer: Pacer::default(),
             is_told: AtomicBool::new(false),
             bar: bar.line(),
         })
@@ -69,29 +70,21 @@ impl Remote {
         // The subject next to a value is matched by no rule, so it is kept.
         let writing = Masking { rules, unknown: UnknownFields::Keep, lists };
         let call = Mask { reason: self.reason.as_deref(), writing, ..Mask::new(&self.app, &payload) };
-        let (began, mut has_told) = (Instant::now(), false);
-        loop {
-            let error = match self.client.mask(call.clone()).await {
-                Ok(document) => {
-                    self.tell(false, || "the engine answers again".to_owned());
-                    return answers(&document.payload, columns);
-                }
-                Err(error) => error,
-            };
-            let waited = began.elapsed();
-            let Some(pause) = retry_pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
-                return Err(failed(&error));
-            };
+        let mut has_told = false;
+        let waits = |error: &Error, waited| {
             // Reports at most once per batch. With batches that wait and batches that pass, each retry would otherwise
             // print a line.
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
                 self.tell(true, || {
-                    format!("waiting for the engine, each batch up to {seconds} s (--retry-timeout): {}", chain(&error))
+                    format!("waiting for the engine, each batch up to {seconds} s (--retry-timeout): {}", chain(error))
                 });
             }
-            sleep(pause).await;
-        }
+        };
+        let masked = self.pacer.run(self.retry_timeout, || self.client.mask(call.clone()), waits).await;
+        let document = masked.map_err(|error| failed(&error))?;
+        self.tell(false, || "the engine answers again".to_owned());
+        answers(&document.payload, columns)
     }
 
     /// Reports once that the job waits, and once that it continues.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sealwire_client::Suite;
+use sealwire_client::{Pacer, Suite};
 use sealwire_rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
 
 use super::engine::Remote;
@@ -126,6 +126,7 @@ async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
         reason: args.reason.clone(),
         suite: args.suite.map(Suite::from),
         retry_timeout: Duration::from_secs(args.retry_timeout),
+        pacer: Pacer::default(),
         bar: bar.0.clone(),
     };
     let progress = Progress::default();

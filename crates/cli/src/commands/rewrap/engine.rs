@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use sealwire_client::{Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Rewrap, Suite, Writing};
+use sealwire_client::{
+    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, Rewrap, Suite, Writing,
+};
 use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
-use tokio::time::{Instant, sleep};
 
 use crate::commands::chain;
-use crate::commands::connect::retry_pause;
 
 /// A request that waits longer than this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
@@ -21,6 +21,7 @@ pub(super) struct Remote {
     pub(super) suite: Option<Suite>,
     /// Longest wait of a request for an engine that is overloaded, drains or does not respond.
     pub(super) retry_timeout: Duration,
+    pub(super) pacer: Pacer,
     /// The line above which waits are reported.
     pub(super) bar: ProgressBar,
 }
@@ -44,27 +45,21 @@ impl Engine for Remote {
             },
             ..Rewrap::new(request.app, request.payload)
         };
-        let (began, mut has_told) = (Instant::now(), false);
-        loop {
-            let error = match self.client.rewrap(call.clone()).await {
-                Ok(document) if document.errors_omitted == 0 => {
-                    let errors = document.errors.into_iter().map(|error| (error.path, error.code.to_string()));
-                    return Ok(RewrapResponse { payload: document.payload.to_vec(), errors: errors.collect() });
-                }
-                Ok(_) => return Err(EngineError::Failed("the engine did not list all errors of a page".to_owned())),
-                Err(error) => error,
-            };
-            let waited = began.elapsed();
-            let Some(pause) = retry_pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
-                return Err(failed(&error, request.app));
-            };
+        let mut has_told = false;
+        let waits = |error: &Error, waited| {
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
-                let text = format!("waiting for the engine up to {seconds} s (--retry-timeout): {}", chain(&error));
+                let text = format!("waiting for the engine up to {seconds} s (--retry-timeout): {}", chain(error));
                 self.bar.suspend(|| eprintln!("{text}"));
             }
-            sleep(pause).await;
+        };
+        let rewrapped = self.pacer.run(self.retry_timeout, || self.client.rewrap(call.clone()), waits).await;
+        let document = rewrapped.map_err(|error| failed(&error, request.app))?;
+        if document.errors_omitted > 0 {
+            return Err(EngineError::Failed("the engine did not list all errors of a page".to_owned()));
         }
+        let errors = document.errors.into_iter().map(|error| (error.path, error.code.to_string()));
+        Ok(RewrapResponse { payload: document.payload.to_vec(), errors: errors.collect() })
     }
 }
 

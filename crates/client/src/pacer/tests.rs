@@ -1,0 +1,245 @@
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sealwire_wire::RpcError;
+use tokio::sync::Semaphore;
+use tokio::task::LocalSet;
+use tokio::time::{advance, sleep, timeout};
+
+use super::*;
+
+const MINUTES: Duration = Duration::from_secs(600);
+
+fn rpc(code: ErrorCode) -> Error {
+    Error::Rpc(RpcError::new(code, "why"))
+}
+
+fn overloaded(ms: u32) -> Error {
+    Error::Rpc(RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(ms))
+}
+
+fn refused() -> Error {
+    Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))
+}
+
+/// Fails with each error in turn, then succeeds. Returns the outcome and the number of requests.
+async fn run(errors: Vec<Error>, retry_timeout: Duration) -> (Result<(), Error>, usize) {
+    let pacer = Pacer::new(4);
+    let (errors, sent) = (RefCell::new(errors.into_iter()), Cell::new(0));
+    let request = || {
+        sent.set(sent.get() + 1);
+        let next = errors.borrow_mut().next();
+        async { next.map_or(Ok(()), Err) }
+    };
+    let outcome = pacer.run(retry_timeout, request, |_, _| {}).await;
+    assert_eq!(pacer.state().in_flight, 0);
+    (outcome, sent.get())
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_that_pass_are_waited_out_and_no_others() {
+    let rejected_certificate = || Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()));
+    let not_yet = || Error::Rpc(RpcError::new(ErrorCode::Conflict, "why").retry_after_ms(5));
+    for (error, passes) in [
+        (overloaded(20), true),
+        (rpc(ErrorCode::Overloaded), true),
+        (rpc(ErrorCode::Unavailable), true),
+        (refused(), true),
+        (Error::Disconnected { why: "reset".into() }, true),
+        (Error::Deadline, true),
+        (not_yet(), true),
+        (rpc(ErrorCode::Conflict), false),
+        (rpc(ErrorCode::Forbidden), false),
+        (rpc(ErrorCode::Internal), false),
+        (rpc(ErrorCode::BadRequest), false),
+        (rejected_certificate(), false),
+        (Error::RequestTooLong { max: 1 }, false),
+    ] {
+        let (outcome, sent) = run(vec![error.clone(); 3], MINUTES).await;
+        assert_eq!((outcome.is_ok(), sent), if passes { (true, 4) } else { (false, 1) }, "{error}");
+        let (outcome, sent) = run(vec![error.clone(); 3], Duration::ZERO).await;
+        assert_eq!((outcome.is_ok(), sent), (false, 1), "{error}: without a time-out there is one try");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_stays_away_fails_the_request_when_the_time_is_up() {
+    let began = Instant::now();
+    let (outcome, sent) = run(vec![refused(); 10_000], Duration::from_secs(60)).await;
+    assert!(matches!(outcome, Err(Error::Connect(_))));
+    let seconds = began.elapsed().as_secs();
+    assert!((30..=60).contains(&seconds), "{seconds} s");
+    // Pauses of up to 10 s, not a loop.
+    assert!((5..30).contains(&sent), "{sent} tries");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_the_server_names_is_kept() {
+    let began = Instant::now();
+    run(vec![overloaded(40_000)], MINUTES).await.0.expect("passes");
+    assert!((20..=60).contains(&began.elapsed().as_secs()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_were_under_way_together_halve_the_limit_once() {
+    let pacer = Pacer::new(64);
+    pacer.state().limit = 64.0;
+    let permits = [pacer.acquire().await, pacer.acquire().await, pacer.acquire().await];
+    for permit in &permits {
+        pacer.back_off(permit, &overloaded(1), None);
+    }
+    assert_eq!(pacer.state().limit, 32.0);
+    let later = pacer.acquire().await;
+    pacer.back_off(&later, &overloaded(1), None);
+    assert_eq!(pacer.state().limit, 16.0);
+    // An engine that restarts gets little at first.
+    let later = pacer.acquire().await;
+    pacer.back_off(&later, &refused(), None);
+    assert_eq!(pacer.state().limit, LIMIT_RETURN);
+    assert_eq!(pacer.state().doubles_to, 8.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_not_used_does_not_grow() {
+    let pacer = Pacer::new(1_000);
+    for _ in 0..10_000 {
+        pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+    }
+    assert!(pacer.state().limit < 4.0, "one request at a time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_requests_return_their_permits() {
+    let pacer = Pacer::new(1);
+    let never = || std::future::pending::<Result<(), Error>>();
+    let second = Duration::from_secs(1);
+    for _ in 0..3 {
+        assert!(timeout(second, pacer.run(MINUTES, never, |_, _| {})).await.is_err(), "in flight");
+        assert!(
+            timeout(second, pacer.run(MINUTES, || async { Err::<(), _>(overloaded(9_000)) }, |_, _| {})).await.is_err()
+        );
+        // The pause of the rejection is over.
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(pacer.state().in_flight, 0);
+    }
+    let waiting = async {
+        let _permit = pacer.acquire().await;
+        sleep(second).await;
+    };
+    let cancelled = timeout(second / 2, pacer.acquire());
+    let (_, cancelled) = tokio::join!(waiting, cancelled);
+    assert!(cancelled.is_err());
+    pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("the permit is free again");
+}
+
+/// A server that works on `slots` requests at a time, 10 ms each, lets `queue` wait in order, and rejects the others.
+struct Server {
+    slots: Semaphore,
+    queue: usize,
+    waiting: Cell<usize>,
+    rejected: Cell<usize>,
+    done: RefCell<Vec<u32>>,
+    is_down: Cell<bool>,
+}
+
+impl Server {
+    fn new(slots: usize, queue: usize, jobs: usize) -> Rc<Self> {
+        Rc::new(Self {
+            slots: Semaphore::new(slots),
+            queue,
+            waiting: Cell::new(0),
+            rejected: Cell::new(0),
+            done: RefCell::new(vec![0; jobs]),
+            is_down: Cell::new(false),
+        })
+    }
+
+    async fn request(&self, job: usize) -> Result<(), Error> {
+        sleep(jitter::part_of(Duration::from_millis(1))).await;
+        if self.is_down.get() {
+            return Err(refused());
+        }
+        if self.slots.available_permits() == 0 && self.waiting.get() >= self.queue {
+            self.rejected.set(self.rejected.get() + 1);
+            return Err(overloaded(50));
+        }
+        self.waiting.set(self.waiting.get() + 1);
+        let slot = self.slots.acquire().await.expect("is open");
+        self.waiting.set(self.waiting.get() - 1);
+        sleep(Duration::from_millis(10)).await;
+        drop(slot);
+        self.done.borrow_mut()[job] += 1;
+        Ok(())
+    }
+}
+
+/// Runs jobs that each keep up to 16 requests ready, for some seconds of virtual time.
+async fn simulate(server: &Rc<Server>, jobs: usize, seconds: u64, events: impl AsyncFnOnce(&Server)) {
+    let tasks = LocalSet::new();
+    for job in 0..jobs {
+        let pacer = Rc::new(Pacer::new(16));
+        for _ in 0..16 {
+            let (server, pacer) = (Rc::clone(server), Rc::clone(&pacer));
+            tasks.spawn_local(async move {
+                loop {
+                    pacer.run(MINUTES, || server.request(job), |_, _| {}).await.expect("no request fails");
+                }
+            });
+        }
+    }
+    let whole = async {
+        events(server).await;
+        sleep(Duration::from_secs(seconds)).await;
+    };
+    tasks.run_until(whole).await;
+}
+
+/// Jain's index of fairness: 1 if all are equal, 1/n if one has everything.
+fn fairness(done: &[u32]) -> f64 {
+    let sum: f64 = done.iter().map(|count| f64::from(*count)).sum();
+    let squares: f64 = done.iter().map(|count| f64::from(*count).powi(2)).sum();
+    sum * sum / (done.len() as f64 * squares)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_jobs_share_a_server_evenly_and_keep_it_busy() {
+    for (jobs, seconds, rejected_max) in [(10, 60, 0.05), (100, 60, 0.25), (1_000, 60, 0.50)] {
+        let server = Server::new(8, 64, jobs);
+        simulate(&server, jobs, seconds, async |server: &Server| {
+            sleep(Duration::from_secs(30)).await;
+            server.done.borrow_mut().fill(0);
+            server.rejected.set(0);
+        })
+        .await;
+        let done = server.done.borrow();
+        let all: u32 = done.iter().sum();
+        let busy = f64::from(all) / (800 * seconds) as f64;
+        let rejected = server.rejected.get() as f64 / (server.rejected.get() as f64 + f64::from(all));
+        let shared = fairness(&done);
+        println!("{jobs} jobs: {busy:.3} of the server's rate, {rejected:.3} rejected, fairness {shared:.3}");
+        assert!(busy > 0.95, "{jobs} jobs: {busy:.3} of the server's rate");
+        assert!(rejected < rejected_max, "{jobs} jobs: {rejected:.3} of the requests were rejected");
+        assert!(shared > 0.8, "{jobs} jobs: a fairness of {shared:.3}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_come_back_after_a_server_was_away() {
+    let server = Server::new(8, 64, 100);
+    simulate(&server, 100, 20, async |server: &Server| {
+        sleep(Duration::from_secs(5)).await;
+        server.is_down.set(true);
+        sleep(Duration::from_secs(10)).await;
+        server.is_down.set(false);
+        server.done.borrow_mut().fill(0);
+        server.rejected.set(0);
+    })
+    .await;
+    let done = server.done.borrow();
+    let all: u32 = done.iter().sum();
+    // In the worst case all jobs pause for 15 s; then the server is as busy as before.
+    assert!(all > 800 * 20 / 2, "{all}");
+    assert!(done.iter().all(|count| *count > 0));
+}
