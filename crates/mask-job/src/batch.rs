@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use sealwire_mask_rules::Column;
 use sealwire_msgpack::{Token, TokenReader, write};
 
-use crate::engine::{Column, EngineError};
+use crate::engine::EngineError;
 use crate::limits::Limits;
 use crate::report::{Counts, Label};
 

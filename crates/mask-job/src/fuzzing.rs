@@ -7,7 +7,6 @@ use tokio::sync::Semaphore;
 
 use crate::batch::Answers;
 use crate::chunker::{Chunk, Cut, Cutter};
-use crate::engine::Column;
 use crate::error::JobError;
 use crate::file::FileText;
 use crate::file_format::FileFormat;
@@ -17,6 +16,7 @@ use crate::plan::Plan;
 use crate::postgres::catalog::{self, Class, Table};
 use crate::postgres::rows::Rows;
 use crate::report::{FieldReport, Progress, RunningReport};
+use sealwire_mask_rules::Column;
 
 /// The output of a job.
 #[derive(Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ mod postgres;
 mod report;
 mod scan;
 
-pub use engine::{Column, Engine, EngineError, VALUE_KEY, answers, payload, place};
+pub use engine::{Engine, EngineError, answers};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};
 pub use file_format::FileFormat;
@@ -30,3 +30,4 @@ pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
+pub use sealwire_mask_rules::{Column, VALUE_KEY, payload, place};

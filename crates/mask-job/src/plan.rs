@@ -2,20 +2,13 @@
 
 use std::sync::Arc;
 
-use sealwire_mask_rules::{FieldDecision, Function, Rules, Target, Unknown};
-use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk, WalkLimits};
+use sealwire_mask_rules::{Function, Rules, Target, Unknown, index_max};
 
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::report::FieldReport;
 
-/// One segment of a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Key(String),
-    Index(u32),
-}
+pub(crate) use sealwire_mask_rules::PathStep as Step;
 
 /// Rules prepared for lookup.
 #[derive(Debug)]
@@ -35,7 +28,7 @@ impl Plan {
         let has_kinds = rules.iter().any(|rule| matches!(rule.target, Target::Kind(_)));
         let has_subjects = rules.iter().any(|rule| rule.function.subject().is_some());
         let indexes = rules.iter().filter_map(|rule| match &rule.target {
-            Target::Path(path) => indexes(path).into_iter().max(),
+            Target::Path(path) => index_max(path),
             Target::Column(_) | Target::Kind(_) => None,
         });
         let index_max = indexes.max();
@@ -112,13 +105,7 @@ impl Plan {
 
     /// Returns the rule of a leaf at a path, found by a walk over a document.
     pub(crate) fn path_rule(&self, path: &[Step]) -> Option<usize> {
-        let mut judge = Judge { rules: &self.rules, rule: None };
-        let limits = WalkLimits { depth_max: usize::MAX, ..WalkLimits::default() };
-        let mut walk = Walk::new(Arc::clone(self.rules.selection()), Containers::Descend, limits);
-        let probe = probe(path);
-        // The probe is well formed, and the judge never fails.
-        let _ = walk.advance(&probe, &mut Vec::new(), &mut judge, Budget::UNLIMITED);
-        judge.rule
+        self.rules.rule_at(path)
     }
 
     /// Returns the kind rule of a string that no path or column rule names.
@@ -164,100 +151,9 @@ impl Plan {
     }
 }
 
-struct Judge<'r> {
-    rules: &'r Rules,
-    rule: Option<usize>,
-}
-
-impl Transform for Judge<'_> {
-    type Error = ();
-
-    fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
-        if let FieldDecision::Rule(rule) = self.rules.ruling(&field) {
-            self.rule = Some(rule);
-        }
-        Ok(Outcome::Keep)
-    }
-
-    fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
-        Ok(())
-    }
-}
-
-/// Builds a document with a single leaf at `path`. Array elements before an index are nil, which a walk skips. The leaf
-/// is a boolean, so no kind matches it.
-fn probe(path: &[Step]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for step in path {
-        match step {
-            Step::Key(key) => {
-                write::map_len(&mut out, 1);
-                write::str(&mut out, key);
-            }
-            Step::Index(index) => {
-                write::array_len(&mut out, index.saturating_add(1));
-                (0..*index).for_each(|_| write::nil(&mut out));
-            }
-        }
-    }
-    write::bool(&mut out, true);
-    out
-}
-
-/// Returns the indexes in brackets of a select path, outside of quotes.
-fn indexes(path: &str) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut quote = None;
-    let mut digits = String::new();
-    let mut in_bracket = false;
-    let mut escaped = false;
-    for c in path.chars() {
-        if let Some(open) = quote {
-            if escaped {
-                escaped = false;
-            } else if c == '\\' {
-                escaped = true;
-            } else if c == open {
-                quote = None;
-            }
-            continue;
-        }
-        match c {
-            '[' => in_bracket = true,
-            '\'' | '"' if in_bracket => quote = Some(c),
-            _ if in_bracket && c.is_ascii_digit() => {
-                digits.push(c);
-                continue;
-            }
-            _ => {}
-        }
-        if let Ok(index) = std::mem::take(&mut digits).parse() {
-            found.push(index);
-        }
-        if c == ']' {
-            in_bracket = false;
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn indexes_are_found_where_they_are_selectors() {
-        for (path, expected) in [
-            ("$.a", vec![]),
-            ("$[3].b[12]", vec![3, 12]),
-            ("$[0, 'x[7]', 5]", vec![0, 5]),
-            (r#"$["1"]['\'[2]']"#, vec![]),
-            ("$..[4]", vec![4]),
-            ("$.a1[*]", vec![]),
-        ] {
-            assert_eq!(indexes(path), expected, "{path}");
-        }
-    }
 
     #[test]
     fn a_leaf_gets_the_rule_that_the_walk_gives_it() {

@@ -1,13 +1,14 @@
 //! A dry run before the copy: masks some values of each masked column and casts the masks in the target. Masks that do
 //! not fit their column are detected before any row is copied.
 
+use sealwire_mask_rules::Column;
 use sealwire_msgpack::TokenReader;
 use tokio_postgres::Client;
 
 use super::catalog::{Table, quoted};
 use super::connect::Endpoint;
 use super::rows::Rows;
-use crate::engine::{Column, Engine, EngineError};
+use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::plan::Plan;
 use crate::scan::copy;

@@ -179,6 +179,11 @@ impl Rules {
         &self.selection
     }
 
+    /// Returns the rule at a position in [`Self::selection`].
+    pub(crate) fn ranked_rule(&self, rank: u32) -> Option<usize> {
+        self.ranked.get(rank as usize).copied()
+    }
+
     /// Returns the ruling for a field of a walk under [`Rules::selection`].
     #[must_use]
     pub fn ruling(&self, field: &Field<'_>) -> FieldDecision {
