@@ -1,24 +1,21 @@
 //! Columns of Arrow data: their values go to the engine in batches, several under way, and come back in order.
 //!
 //! Data arrives and leaves through the Arrow C data interface. Columns that are not named keep their buffers. The values of
-//! one column of one record batch are cut into pieces ([`encode`]), each of which is one request on an array; a new column
-//! is built from the results ([`decode`]). Nulls are neither sent nor changed.
+//! one column of one record batch are cut into pieces, each of which is one request on an array; a new column is built from
+//! the results (`sealwire-columns`). Nulls are neither sent nor changed.
 
-mod decode;
-mod encode;
 mod exchange;
-mod path;
-mod types;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::RecordBatch;
 use arrow_pyarrow::FromPyArrow;
-use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{Client, DetailValue, Error};
+use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
 
 pub(crate) use exchange::{ArrowBatch, ArrowColumn, ArrowTable};
 
@@ -26,9 +23,7 @@ use crate::client::NativeClient;
 use crate::errors;
 use crate::options::Options;
 use crate::request::DocumentRequest;
-use encode::{Piece, Pieces};
 use exchange::ArrowData;
-use path::{Leaf, Path};
 
 /// Requests of one call that are under way at once, at most.
 const IN_FLIGHT_MAX: usize = 1_024;
@@ -47,15 +42,10 @@ struct Column {
     data_type: Option<DataType>,
 }
 
-/// How new columns relate to the old ones.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Direction {
-    /// Any type becomes text or binary, and is noted in the field.
-    Seal,
-    /// The noted type comes back.
-    Open,
-    /// The type stays.
-    Keep,
+impl Column {
+    fn replacement(&self) -> Replacement<'_> {
+        Replacement { path: &self.path, data_type: self.data_type.as_ref() }
+    }
 }
 
 /// Sizes and limits of a call.
@@ -104,14 +94,21 @@ pub(crate) fn transform<'py>(
         _ => Direction::Keep,
     };
     let mut batches = data.batches();
-    let leaves = find_leaves(&columns, &batches)?;
+    let leaves = find_leaves(&columns, &batches);
     let batching = Batching { batch_fields, in_flight };
     let work = send_all(running.client(), &columns, &leaves, &batching);
     let results = running.wait(py, work)?.map_err(|failed| piece_error(py, &failed))?;
     let schema = py
-        .detach(|| replace_columns(&schema, &mut batches, &columns, leaves, results, direction))
-        .map_err(PyTypeError::new_err)?;
+        .detach(|| {
+            let columns: Vec<_> = columns.iter().map(Column::replacement).collect();
+            replace_columns(&schema, &mut batches, &columns, leaves, results, direction)
+        })
+        .map_err(column_error)?;
     data.export(py, schema, batches)
+}
+
+fn column_error(error: ColumnError) -> PyErr {
+    PyTypeError::new_err(error.to_string())
 }
 
 fn read_column(
@@ -132,10 +129,10 @@ fn read_column(
     let request = request.ok_or_else(|| PyTypeError::new_err(format!("no method {method} for columns")))?;
     options.finish()?;
     let data_type = data_type.map(|data_type| read_type(&data_type)).transpose()?;
-    let path = Path::parse(path, schema).map_err(PyTypeError::new_err)?;
-    let old = path.field(schema).map_err(PyTypeError::new_err)?;
+    let path = Path::parse(path, schema).map_err(column_error)?;
+    let old = path.field(schema).map_err(column_error)?;
     for data_type in [Some(old.data_type()), data_type.as_ref()].into_iter().flatten() {
-        types::check(path.text(), data_type).map_err(PyTypeError::new_err)?;
+        check(path.text(), data_type).map_err(column_error)?;
     }
     Ok(Column { path, request, data_type })
 }
@@ -149,9 +146,9 @@ fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
 }
 
 /// Finds the values of each column in each batch: first all batches of the first column.
-fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> PyResult<Vec<Leaf>> {
+fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
     let of_column = |column: &Column| batches.iter().map(|batch| column.path.find(batch)).collect::<Vec<_>>();
-    columns.iter().flat_map(of_column).collect::<Result<_, _>>().map_err(PyTypeError::new_err)
+    columns.iter().flat_map(of_column).collect()
 }
 
 /// Sends all values. Returns the payloads of each leaf's results, in the order of its values.
@@ -209,41 +206,4 @@ fn piece_error(py: Python<'_>, failed: &PieceError) -> PyErr {
         Ok(()) => error,
         Err(other) => other,
     }
-}
-
-/// Puts new columns in the place of the old ones. Returns the new schema.
-fn replace_columns(
-    schema: &SchemaRef,
-    batches: &mut [RecordBatch],
-    columns: &[Column],
-    leaves: Vec<Leaf>,
-    results: Vec<Vec<Bytes>>,
-    direction: Direction,
-) -> Result<SchemaRef, String> {
-    let mut schema = SchemaRef::clone(schema);
-    let mut work = leaves.into_iter().zip(results);
-    for column in columns {
-        let own: Vec<_> = work.by_ref().take(batches.len()).collect();
-        let old = column.path.field(&schema)?;
-        let field = types::new_field(&old, column.data_type.as_ref(), direction, &own)?;
-        schema = column.path.replace_field(&schema, &field);
-        for (batch, (leaf, results)) in batches.iter_mut().zip(own) {
-            let values = decode::build(field.data_type(), &leaf, &results)
-                .map_err(|problem| format!("column {}: {problem}", column.path.text()))?;
-            *batch = replace_column(batch, &schema, &column.path, &field, values)?;
-        }
-    }
-    Ok(schema)
-}
-
-fn replace_column(
-    batch: &RecordBatch,
-    schema: &SchemaRef,
-    path: &Path,
-    field: &FieldRef,
-    values: ArrayRef,
-) -> Result<RecordBatch, String> {
-    let columns = path.replace(batch, field, values)?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(SchemaRef::clone(schema), columns, &options).map_err(|error| error.to_string())
 }

@@ -13,8 +13,9 @@ use arrow_schema::{DataType, Field, FieldRef, Metadata, TimeUnit};
 use bytes::Bytes;
 use sealwire_msgpack::{Token, TokenReader, write};
 
-use super::Direction;
-use super::path::Leaf;
+use crate::ColumnError;
+use crate::path::Leaf;
+use crate::replace::Direction;
 
 const TYPE: &str = "sealwire:type";
 /// Before the metadata of extension types that is put aside.
@@ -27,13 +28,16 @@ const OFFSETS_32: usize = i32::MAX as usize;
 /// Largest width of a noted type of fixed size, in bytes. No engine takes larger values.
 const WIDTH_MAX: i32 = 1 << 20;
 
-/// Returns the field of the new column.
-pub(crate) fn new_field(
+/// Returns the field of the new column. `work` are the leaves of the column with their results.
+///
+/// # Errors
+/// [`ColumnError::Note`] if the field notes a type that cannot be restored.
+pub fn new_field(
     old: &FieldRef,
     named: Option<&DataType>,
     direction: Direction,
     work: &[(Leaf, Vec<Bytes>)],
-) -> Result<FieldRef, String> {
+) -> Result<FieldRef, ColumnError> {
     let mut metadata = old.metadata().clone();
     let data_type = match direction {
         Direction::Seal => {
@@ -53,7 +57,10 @@ pub(crate) fn new_field(
 }
 
 /// Rejects types that cannot be sent.
-pub(crate) fn check(column: &str, data_type: &DataType) -> Result<(), String> {
+///
+/// # Errors
+/// [`ColumnError::Type`].
+pub fn check(column: &str, data_type: &DataType) -> Result<(), ColumnError> {
     let problem = match data_type {
         DataType::Struct(fields) => {
             let first = fields.first().map_or("", |field| field.name());
@@ -64,7 +71,7 @@ pub(crate) fn check(column: &str, data_type: &DataType) -> Result<(), String> {
         _ if is_sent(data_type) => return Ok(()),
         _ => format!("has type {data_type}, which cannot be sent"),
     };
-    Err(format!("column {column} {problem}"))
+    Err(ColumnError::Type { column: column.to_owned(), problem })
 }
 
 fn is_sent(data_type: &DataType) -> bool {
@@ -87,8 +94,8 @@ fn is_sent(data_type: &DataType) -> bool {
         )
 }
 
-fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), String> {
-    let schema = FFI_ArrowSchema::try_from(data_type).map_err(|error| error.to_string())?;
+fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), ColumnError> {
+    let schema = FFI_ArrowSchema::try_from(data_type)?;
     *metadata = std::mem::take(metadata)
         .into_iter()
         .map(|(key, value)| if key.starts_with(EXTENSION) { (format!("{ASIDE}{key}"), value) } else { (key, value) })
@@ -97,7 +104,7 @@ fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), String
     Ok(())
 }
 
-fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, String> {
+fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> {
     let Some(format) = metadata.remove(TYPE) else { return Ok(None) };
     *metadata = std::mem::take(metadata)
         .into_iter()
@@ -107,11 +114,15 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, String> {
         })
         .collect();
     let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
-    let noted = noted.map_err(|error| error.to_string())?;
+    let noted = noted.map_err(|error| ColumnError::Note(error.to_string()))?;
     // The metadata of a file can be anybody's.
     let is_sound =
         is_sent(&noted) && !matches!(noted, DataType::FixedSizeBinary(width) if !(0..=WIDTH_MAX).contains(&width));
-    if is_sound { Ok(Some(noted)) } else { Err(format!("the noted type {noted} cannot be restored")) }
+    if is_sound {
+        Ok(Some(noted))
+    } else {
+        Err(ColumnError::Note(format!("the noted type {noted} cannot be restored")))
+    }
 }
 
 /// Returns text, or binary if the engine was asked for binary envelopes.

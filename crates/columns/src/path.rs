@@ -11,63 +11,93 @@ use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatc
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
+use crate::ColumnError;
+
 /// A path, checked against a schema.
-pub(crate) struct Path {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
     text: String,
     column: usize,
     steps: Vec<Step>,
 }
 
 /// A step from a column of containers to what they contain.
-enum Step {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
     Member(usize),
     Items,
 }
 
 /// The values of one column in one record batch.
-pub(crate) struct Leaf {
+#[derive(Clone, Debug)]
+pub struct Leaf {
     pub(crate) values: ArrayRef,
     /// Which of the values are there; `None`: all of them.
     pub(crate) present: Option<NullBuffer>,
 }
 
 impl Leaf {
+    /// Creates a leaf of an array's values.
+    #[must_use]
+    pub fn new(values: ArrayRef) -> Self {
+        Self { present: values.nulls().cloned(), values }
+    }
+
+    /// Returns the values. Those that are not [present](Self::is_present) have no meaning.
+    #[must_use]
+    pub fn values(&self) -> &ArrayRef {
+        &self.values
+    }
+
     /// Returns the number of values, nulls included.
-    pub(crate) fn rows(&self) -> usize {
+    #[must_use]
+    pub fn rows(&self) -> usize {
         self.values.len()
     }
 
-    pub(crate) fn is_present(&self, row: usize) -> bool {
+    /// Returns true if the value of the row is there.
+    #[must_use]
+    pub fn is_present(&self, row: usize) -> bool {
         self.present.as_ref().is_none_or(|present| present.is_valid(row))
     }
 
-    pub(crate) fn has_nulls(&self) -> bool {
+    /// Returns true if some values are null.
+    #[must_use]
+    pub fn has_nulls(&self) -> bool {
         self.present.as_ref().is_some_and(|present| present.null_count() > 0)
     }
 
     /// Returns the row of the value with this number among those that are there from `first` on.
-    pub(crate) fn row(&self, first: usize, number: usize) -> Option<usize> {
+    #[must_use]
+    pub fn row(&self, first: usize, number: usize) -> Option<usize> {
         (first..self.rows()).filter(|row| self.is_present(*row)).nth(number)
     }
 }
 
 /// Returns the position of the field of this name. Fails if there are several: the values of the others would stay as they are.
-fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, String> {
+fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, ColumnError> {
     let mut found = fields.iter().enumerate().filter(|(_, field)| field.name() == name).map(|(at, _)| at);
     let first = found.next();
     match found.next() {
         None => Ok(first),
-        Some(_) => Err(format!("column {text}: there are several of the name {name}")),
+        Some(_) => Err(problem(text, format!("there are several of the name {name}"))),
     }
+}
+
+fn problem(path: &str, problem: String) -> ColumnError {
+    ColumnError::Path { column: path.to_owned(), problem }
 }
 
 impl Path {
     /// Reads a path. The name of a column goes before a path of the same text.
-    pub(crate) fn parse(text: &str, schema: &Schema) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// [`ColumnError::Path`] if the path leads nowhere, or a name occurs twice.
+    pub fn parse(text: &str, schema: &Schema) -> Result<Self, ColumnError> {
         if let Some(column) = position(text, text, schema.fields())? {
             return Ok(Self { text: text.to_owned(), column, steps: Vec::new() });
         }
-        let missing = |name: &str| format!("column {text}: there is no {name}");
+        let missing = |name: &str| problem(text, format!("there is no {name}"));
         let mut segments = text.split('.').flat_map(|segment| {
             let name = segment.trim_end_matches("[*]");
             let lists = (segment.len() - name.len()) / "[*]".len();
@@ -84,8 +114,8 @@ impl Path {
                     (Step::Member(index), &fields[index])
                 }
                 (None, DataType::List(items) | DataType::LargeList(items)) => (Step::Items, items),
-                (Some(name), _) => return Err(format!("column {text}: {name} is not within a struct")),
-                (None, _) => return Err(format!("column {text}: [*] is not of a list")),
+                (Some(name), _) => return Err(problem(text, format!("{name} is not within a struct"))),
+                (None, _) => return Err(problem(text, "[*] is not of a list".to_owned())),
             };
             steps.push(step);
             data_type = next.data_type();
@@ -94,16 +124,20 @@ impl Path {
     }
 
     /// Returns the path as it was written.
-    pub(crate) fn text(&self) -> &str {
+    #[must_use]
+    pub fn text(&self) -> &str {
         &self.text
     }
 
-    pub(crate) fn is_in_list(&self) -> bool {
+    /// Returns true if the path leads into a list or map.
+    #[must_use]
+    pub fn is_in_list(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Items))
     }
 
     /// Finds the values of a batch.
-    pub(crate) fn find(&self, batch: &RecordBatch) -> Result<Leaf, String> {
+    #[must_use]
+    pub fn find(&self, batch: &RecordBatch) -> Leaf {
         let mut values = ArrayRef::clone(batch.column(self.column));
         let mut present = values.nulls().cloned();
         for step in &self.steps {
@@ -119,38 +153,45 @@ impl Path {
                 Step::Items => items(values.as_list::<i64>(), &present),
             };
         }
-        Ok(Leaf { values, present })
+        Leaf { values, present }
     }
 
     /// Returns the field that the path leads to.
-    pub(crate) fn field(&self, schema: &Schema) -> Result<FieldRef, String> {
+    ///
+    /// # Errors
+    /// [`ColumnError::Path`] if the schema is not the one that the path was read for.
+    pub fn field(&self, schema: &Schema) -> Result<FieldRef, ColumnError> {
         let mut field = FieldRef::clone(&schema.fields()[self.column]);
         for step in &self.steps {
             field = match (step, field.data_type()) {
                 (Step::Member(index), DataType::Struct(fields)) => FieldRef::clone(&fields[*index]),
                 (Step::Items, DataType::List(items) | DataType::LargeList(items)) => FieldRef::clone(items),
-                _ => return Err(format!("column {}: the schema has changed", self.text)),
+                _ => return Err(problem(&self.text, "the schema has changed".to_owned())),
             };
         }
         Ok(field)
     }
 
     /// Returns the schema with another field in the place of this one.
-    pub(crate) fn replace_field(&self, schema: &Schema, new: &FieldRef) -> SchemaRef {
+    #[must_use]
+    pub fn replace_field(&self, schema: &Schema, new: &FieldRef) -> SchemaRef {
         let fields = replace_in(schema.fields(), self.column, |old| replace_field(old, &self.steps, new));
         Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
     }
 
     /// Returns the columns of a batch with other values in the place of these.
-    pub(crate) fn replace(
+    ///
+    /// # Errors
+    /// [`ColumnError::Arrow`] if the values do not fit.
+    pub fn replace(
         &self,
         batch: &RecordBatch,
         field: &FieldRef,
         values: ArrayRef,
-    ) -> Result<Vec<ArrayRef>, String> {
+    ) -> Result<Vec<ArrayRef>, ColumnError> {
         let mut columns = batch.columns().to_vec();
         let old = &columns[self.column];
-        columns[self.column] = replace(old, &self.steps, field, values).map_err(|error| error.to_string())?;
+        columns[self.column] = replace(old, &self.steps, field, values)?;
         Ok(columns)
     }
 }

@@ -10,25 +10,30 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, TimeUnit};
 use sealwire_msgpack::write;
 
-use super::path::Leaf;
-use super::types::{append_date, per_second};
-use crate::value::append_timestamp;
+use crate::path::Leaf;
+use crate::timestamp::append_timestamp;
+use crate::types::{append_date, per_second};
 
 /// Bytes after which a piece takes no further value. Small enough that several are under way also of long values.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The header of an array whose length is not known yet: the marker, and four bytes for the length.
-const ARRAY_32: [u8; 5] = [0xdd, 0, 0, 0, 0];
+pub(crate) const ARRAY_32: [u8; 5] = [0xdd, 0, 0, 0, 0];
 
 /// The values of one request.
-pub(crate) struct Piece {
-    pub(crate) leaf: usize,
-    pub(crate) first_row: usize,
-    pub(crate) payload: Vec<u8>,
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Index of the leaf.
+    pub leaf: usize,
+    /// The first row of the leaf that the piece covers.
+    pub first_row: usize,
+    /// The values as an array.
+    pub payload: Vec<u8>,
 }
 
 /// Cuts leaves into pieces, one after the other, so that only those under way take memory.
-pub(crate) struct Pieces<'a> {
+#[derive(Debug)]
+pub struct Pieces<'a> {
     leaves: &'a [Leaf],
     fields_max: usize,
     leaf: usize,
@@ -36,7 +41,9 @@ pub(crate) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    pub(crate) fn new(leaves: &'a [Leaf], fields_max: usize) -> Self {
+    /// Cuts `leaves` into pieces of at most `fields_max` values and about a mebibyte.
+    #[must_use]
+    pub fn new(leaves: &'a [Leaf], fields_max: usize) -> Self {
         Self { leaves, fields_max, leaf: 0, row: 0 }
     }
 }
@@ -71,11 +78,16 @@ impl Iterator for Pieces<'_> {
     }
 }
 
+/// Writes the value of a row. Columns of types that [`crate::check`] rejects give nothing.
+pub fn append_value(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
+    append_values(array, &mut |append| append(row, out));
+}
+
 /// Writes the value of a row.
-type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
+pub(crate) type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
 
 /// Calls `rows` with a function that writes the value of a row. Columns of other types were rejected before.
-fn append_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
+pub(crate) fn append_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     macro_rules! integers {
         ($type:ty, $write:path) => {{
             let array = array.as_primitive::<$type>();

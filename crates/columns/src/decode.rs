@@ -16,14 +16,18 @@ use arrow_schema::{DataType, TimeUnit};
 use bytes::Bytes;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
-use super::path::Leaf;
-use super::types::{parse_decimal, per_second, read_date};
-use crate::value::read_timestamp;
+use crate::ColumnError;
+use crate::path::Leaf;
+use crate::timestamp::read_timestamp;
+use crate::types::{parse_decimal, per_second, read_date};
 
-/// Builds a column of a type: the value of each row that was sent comes from the results, in order; others are null. An
-/// error tells the row and what is there instead, and never the value.
-pub(crate) fn build(data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Result<ArrayRef, String> {
-    let mut values = Values { leaf, results: results.iter(), reader: TokenReader::new(&[]), left: 0 };
+/// Builds a column of a type: the value of each row that was sent comes from the results, in order; others are null. The
+/// results are arrays in MessagePack. `column` is the column's path, for errors, which never hold a value.
+///
+/// # Errors
+/// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
+pub fn build(column: &str, data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Result<ArrayRef, ColumnError> {
+    let mut values = Values { column, leaf, results: results.iter(), reader: TokenReader::new(&[]), left: 0 };
     let values = &mut values;
     match data_type {
         DataType::Boolean => {
@@ -99,12 +103,15 @@ pub(crate) fn build(data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Res
             })?;
             Ok(Arc::new(builder.finish()))
         }
-        other => Err(format!("a column of type {other} cannot be built")),
+        other => {
+            Err(ColumnError::Type { column: column.to_owned(), problem: format!("of type {other} cannot be built") })
+        }
     }
 }
 
 /// The values of a leaf's results, one after the other.
 struct Values<'a> {
+    column: &'a str,
     leaf: &'a Leaf,
     results: std::slice::Iter<'a, Bytes>,
     reader: TokenReader<'a>,
@@ -124,18 +131,27 @@ impl<'a> Values<'a> {
     }
 
     /// Calls `append` with the value of each row, `None` for null. It returns false for a value that does not fit.
-    fn each(&mut self, data_type: &DataType, mut append: impl FnMut(Option<Token<'a>>) -> bool) -> Result<(), String> {
+    fn each(
+        &mut self,
+        data_type: &DataType,
+        mut append: impl FnMut(Option<Token<'a>>) -> bool,
+    ) -> Result<(), ColumnError> {
         for row in 0..self.leaf.rows() {
             if !self.leaf.is_present(row) {
                 append(None);
                 continue;
             }
-            let token = self.next().map_err(|_| "the response has another shape than the request".to_owned())?;
+            let token = self.next().map_err(|_| ColumnError::Shape { column: self.column.to_owned() })?;
             // A mask can remove a value.
             let token = Some(token).filter(|token| *token != Token::Nil);
             let kind = token.map_or("nil", |token| token.kind());
             if !append(token) {
-                return Err(format!("value {row} is {kind} that type {data_type} does not hold"));
+                return Err(ColumnError::Unfit {
+                    column: self.column.to_owned(),
+                    row,
+                    found: kind,
+                    data_type: data_type.clone(),
+                });
             }
         }
         Ok(())
@@ -146,7 +162,7 @@ impl<'a> Values<'a> {
         data_type: &DataType,
         read: impl Fn(Token<'a>) -> Option<T>,
         mut append: impl FnMut(Option<T>) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), ColumnError> {
         self.each(data_type, |token| match token.map(&read) {
             Some(None) => false,
             value => append(value.flatten()),
@@ -157,7 +173,7 @@ impl<'a> Values<'a> {
         &mut self,
         data_type: &DataType,
         read: impl Fn(Token<'a>) -> Option<T::Native>,
-    ) -> Result<ArrayRef, String> {
+    ) -> Result<ArrayRef, ColumnError> {
         let mut builder = PrimitiveBuilder::<T>::with_capacity(self.leaf.rows()).with_data_type(data_type.clone());
         self.optional(data_type, read, |value| {
             builder.append_option(value);
@@ -170,7 +186,7 @@ impl<'a> Values<'a> {
         &mut self,
         data_type: &DataType,
         unit: TimeUnit,
-    ) -> Result<ArrayRef, String> {
+    ) -> Result<ArrayRef, ColumnError> {
         let per_second = per_second(unit);
         let nanoseconds_per_unit = 1_000_000_000 / per_second;
         self.primitives::<T>(data_type, |token| {
@@ -185,7 +201,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    fn texts<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, String> {
+    fn texts<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, ColumnError> {
         let bytes = self.results.as_slice().iter().map(Bytes::len).sum();
         let mut builder = GenericStringBuilder::<O>::with_capacity(self.leaf.rows(), bytes);
         self.optional(data_type, text, |text| {
@@ -195,7 +211,7 @@ impl<'a> Values<'a> {
         Ok(Arc::new(builder.finish()))
     }
 
-    fn binaries<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, String> {
+    fn binaries<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, ColumnError> {
         let bytes = self.results.as_slice().iter().map(Bytes::len).sum();
         let mut builder = GenericBinaryBuilder::<O>::with_capacity(self.leaf.rows(), bytes);
         self.optional(data_type, binary, |bytes| {
