@@ -19,7 +19,7 @@ use sealwire_msgpack::{Malformed, Token, TokenReader};
 use crate::ColumnError;
 use crate::path::Leaf;
 use crate::timestamp::read_timestamp;
-use crate::types::{parse_decimal, per_second, read_date};
+use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 
 /// Builds a column of a type: the value of each row that was sent comes from the results, in order; others are null. The
 /// results are arrays in MessagePack. `column` is the column's path, for errors, which never hold a value.
@@ -27,7 +27,19 @@ use crate::types::{parse_decimal, per_second, read_date};
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
 pub fn build(column: &str, data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Result<ArrayRef, ColumnError> {
-    let mut values = Values { column, leaf, results: results.iter(), reader: TokenReader::new(&[]), left: 0 };
+    build_of(column, data_type, leaf, results, true)
+}
+
+/// Builds a column as [`build`] does. If `are_arrays` is false, the results are values one after the other.
+pub(crate) fn build_of(
+    column: &str,
+    data_type: &DataType,
+    leaf: &Leaf,
+    results: &[Bytes],
+    are_arrays: bool,
+) -> Result<ArrayRef, ColumnError> {
+    let reader = TokenReader::new(&[]);
+    let mut values = Values { column, leaf, results: results.iter(), reader, left: 0, are_arrays };
     let values = &mut values;
     match data_type {
         DataType::Boolean => {
@@ -117,16 +129,20 @@ struct Values<'a> {
     reader: TokenReader<'a>,
     /// Values of the present result that have not been read.
     left: u32,
+    are_arrays: bool,
 }
 
 impl<'a> Values<'a> {
     fn next(&mut self) -> Result<Token<'a>, Malformed> {
-        while self.left == 0 {
+        while !self.are_arrays && self.reader.is_at_end() {
+            self.reader = TokenReader::new(self.results.next().ok_or(Malformed::Truncated)?);
+        }
+        while self.are_arrays && self.left == 0 {
             let result = self.results.next().ok_or(Malformed::Truncated)?;
             self.reader = TokenReader::new(result);
             self.left = self.reader.array_len()?;
         }
-        self.left -= 1;
+        self.left = self.left.saturating_sub(1);
         self.reader.token()
     }
 
@@ -190,8 +206,11 @@ impl<'a> Values<'a> {
         let per_second = per_second(unit);
         let nanoseconds_per_unit = 1_000_000_000 / per_second;
         self.primitives::<T>(data_type, |token| {
-            let Token::Ext(code, data) = token else { return None };
-            let (seconds, nanoseconds) = read_timestamp(code, data)?;
+            let (seconds, nanoseconds) = match token {
+                Token::Ext(code, data) => read_timestamp(code, data)?,
+                Token::Str(text) => parse_date_time(std::str::from_utf8(text).ok()?)?,
+                _ => return None,
+            };
             let part = i64::from(nanoseconds);
             // Finer than the column's unit.
             (part % nanoseconds_per_unit == 0).then_some(())?;

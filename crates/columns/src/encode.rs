@@ -12,7 +12,7 @@ use sealwire_msgpack::write;
 
 use crate::path::Leaf;
 use crate::timestamp::append_timestamp;
-use crate::types::{append_date, per_second};
+use crate::types::{append_date, append_date_time, per_second};
 
 /// Bytes after which a piece takes no further value. Small enough that several are under way also of long values.
 const PIECE_BYTES: usize = 1 << 20;
@@ -56,7 +56,7 @@ impl Iterator for Pieces<'_> {
             let leaves = self.leaves;
             let leaf = leaves.get(self.leaf)?;
             let (mut payload, mut count, first_row) = (ARRAY_32.to_vec(), 0_usize, self.row);
-            append_values(&leaf.values, &mut |append| {
+            append_values(&leaf.values, Instants::Timestamps, &mut |append| {
                 while self.row < leaf.rows() && count < self.fields_max && payload.len() < PIECE_BYTES {
                     if leaf.is_present(self.row) {
                         append(self.row, &mut payload);
@@ -80,14 +80,23 @@ impl Iterator for Pieces<'_> {
 
 /// Writes the value of a row. Columns of types that [`crate::check`] rejects give nothing.
 pub fn append_value(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
-    append_values(array, &mut |append| append(row, out));
+    append_values(array, Instants::Timestamps, &mut |append| append(row, out));
+}
+
+/// The form of instants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instants {
+    /// MessagePack timestamps.
+    Timestamps,
+    /// Text as in RFC 3339, which masking functions take.
+    Text,
 }
 
 /// Writes the value of a row.
 pub(crate) type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
 
 /// Calls `rows` with a function that writes the value of a row. Columns of other types were rejected before.
-pub(crate) fn append_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
+pub(crate) fn append_values(array: &ArrayRef, instants: Instants, rows: &mut dyn FnMut(&AppendRow<'_>)) {
     macro_rules! integers {
         ($type:ty, $write:path) => {{
             let array = array.as_primitive::<$type>();
@@ -112,6 +121,9 @@ pub(crate) fn append_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_
             let per_second = per_second($unit);
             rows(&|row, out| {
                 let value = array.value(row);
+                if instants == Instants::Text {
+                    return append_date_time(out, value, $unit);
+                }
                 let nanoseconds = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
                 append_timestamp(out, value.div_euclid(per_second), nanoseconds as u32);
             })

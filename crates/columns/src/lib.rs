@@ -4,20 +4,28 @@
 //! MessagePack, one array per request, and [`replace_columns`] puts columns made from the results in place of the old ones.
 //! Nulls are neither sent nor changed. A column that becomes text notes its type in its field ([`Direction::Seal`]).
 //!
+//! For masking by rules, [`resolve()`] gives a [`LeafPlan`] for each leaf of a schema. [`LeafPlan::select`] finds the values
+//! of a batch that rules mask, [`LeafMask::pieces`] cuts them into columns of requests, and [`LeafMask::put_back`] builds the
+//! masked leaf, which [`put_leaves`] puts into the table.
+//!
 //! This crate holds no key, sends nothing, and has no I/O.
 
 mod decode;
 mod encode;
 mod error;
+mod mask;
 mod path;
 mod replace;
+mod resolve;
 mod timestamp;
 mod types;
 
 pub use decode::build;
 pub use encode::{Piece, Pieces, append_value};
 pub use error::ColumnError;
+pub use mask::{LeafMask, MaskPieces, SubjectValues, put_leaves};
 pub use path::{Leaf, Path};
 pub use replace::{Direction, Replacement, replace_columns};
+pub use resolve::{LeafDecision, LeafPlan, ResolveError, resolve};
 pub use timestamp::{append_timestamp, read_timestamp};
 pub use types::{check, new_field};

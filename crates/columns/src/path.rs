@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arrow_array::builder::BooleanBufferBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray};
-use arrow_buffer::NullBuffer;
+use arrow_array::{Array, ArrayRef, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch, StructArray};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use crate::ColumnError;
@@ -61,10 +61,16 @@ impl Leaf {
         self.present.as_ref().is_none_or(|present| present.is_valid(row))
     }
 
+    /// Returns the number of nulls.
+    #[must_use]
+    pub fn null_count(&self) -> usize {
+        self.present.as_ref().map_or(0, NullBuffer::null_count)
+    }
+
     /// Returns true if some values are null.
     #[must_use]
     pub fn has_nulls(&self) -> bool {
-        self.present.as_ref().is_some_and(|present| present.null_count() > 0)
+        self.null_count() > 0
     }
 
     /// Returns the row of the value with this number among those that are there from `first` on.
@@ -113,7 +119,9 @@ impl Path {
                     let index = position(text, name, fields)?.ok_or_else(|| missing(name))?;
                     (Step::Member(index), &fields[index])
                 }
-                (None, DataType::List(items) | DataType::LargeList(items)) => (Step::Items, items),
+                (None, DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _)) => {
+                    (Step::Items, items)
+                }
                 (Some(name), _) => return Err(problem(text, format!("{name} is not within a struct"))),
                 (None, _) => return Err(problem(text, "[*] is not of a list".to_owned())),
             };
@@ -135,6 +143,39 @@ impl Path {
         self.steps.iter().any(|step| matches!(step, Step::Items))
     }
 
+    /// Creates a path from a column and steps that fit the schema.
+    pub(crate) fn of(text: String, column: usize, steps: Vec<Step>) -> Self {
+        Self { text, column, steps }
+    }
+
+    /// Returns true if both paths lead to the same values.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        self.column == other.column && self.steps == other.steps
+    }
+
+    /// Returns for each value of the path the row of its container, which is what the first `steps` steps lead to.
+    /// `None`: each value has the same row as its container.
+    pub(crate) fn container_rows(&self, batch: &RecordBatch, steps: usize) -> Option<Vec<usize>> {
+        let mut values = ArrayRef::clone(batch.column(self.column));
+        let mut rows: Option<Vec<usize>> = None;
+        for (at, step) in self.steps.iter().enumerate() {
+            values = match step {
+                Step::Member(index) => ArrayRef::clone(values.as_struct().column(*index)),
+                Step::Items => {
+                    if at >= steps {
+                        let own = list_rows(&values);
+                        rows = Some(match rows {
+                            None => own,
+                            Some(outer) => own.into_iter().map(|row| outer[row]).collect(),
+                        });
+                    }
+                    items(&values, None).0
+                }
+            };
+        }
+        rows
+    }
+
     /// Finds the values of a batch.
     #[must_use]
     pub fn find(&self, batch: &RecordBatch) -> Leaf {
@@ -147,10 +188,7 @@ impl Path {
                     let both = NullBuffer::union(present.as_ref(), child.nulls());
                     (child, both)
                 }
-                Step::Items if matches!(values.data_type(), DataType::List(_)) => {
-                    items(values.as_list::<i32>(), &present)
-                }
-                Step::Items => items(values.as_list::<i64>(), &present),
+                Step::Items => items(&values, present.as_ref()),
             };
         }
         Leaf { values, present }
@@ -165,7 +203,9 @@ impl Path {
         for step in &self.steps {
             field = match (step, field.data_type()) {
                 (Step::Member(index), DataType::Struct(fields)) => FieldRef::clone(&fields[*index]),
-                (Step::Items, DataType::List(items) | DataType::LargeList(items)) => FieldRef::clone(items),
+                (Step::Items, DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _)) => {
+                    FieldRef::clone(items)
+                }
                 _ => return Err(problem(&self.text, "the schema has changed".to_owned())),
             };
         }
@@ -196,16 +236,34 @@ impl Path {
     }
 }
 
-/// Returns the items of a list column, and which of them a list that is there refers to.
-fn items<O: OffsetSizeTrait>(
-    lists: &GenericListArray<O>,
-    present: &Option<NullBuffer>,
+/// Returns the items of a list or map column.
+fn items(lists: &ArrayRef, present: Option<&NullBuffer>) -> (ArrayRef, Option<NullBuffer>) {
+    match lists.data_type() {
+        DataType::LargeList(_) => {
+            let lists = lists.as_list::<i64>();
+            referred(lists.offsets(), ArrayRef::clone(lists.values()), present)
+        }
+        DataType::Map(..) => {
+            let maps = lists.as_map();
+            referred(maps.offsets(), Arc::new(maps.entries().clone()), present)
+        }
+        _ => {
+            let lists = lists.as_list::<i32>();
+            referred(lists.offsets(), ArrayRef::clone(lists.values()), present)
+        }
+    }
+}
+
+/// Returns the items, and which of them a list that is there refers to.
+fn referred<O: OffsetSizeTrait>(
+    offsets: &OffsetBuffer<O>,
+    values: ArrayRef,
+    present: Option<&NullBuffer>,
 ) -> (ArrayRef, Option<NullBuffer>) {
-    let values = ArrayRef::clone(lists.values());
     let mut referred = BooleanBufferBuilder::new(values.len());
-    for (row, ends) in lists.offsets().windows(2).enumerate() {
+    for (row, ends) in offsets.windows(2).enumerate() {
         let (start, end) = (ends[0].as_usize(), ends[1].as_usize());
-        if present.as_ref().is_none_or(|present| present.is_valid(row)) && end > referred.len() {
+        if present.is_none_or(|present| present.is_valid(row)) && end > referred.len() {
             referred.append_n(start.saturating_sub(referred.len()), false);
             referred.append_n(end - referred.len(), true);
         }
@@ -213,6 +271,22 @@ fn items<O: OffsetSizeTrait>(
     referred.append_n(values.len() - referred.len(), false);
     let both = NullBuffer::union(Some(&NullBuffer::new(referred.finish())), values.nulls());
     (values, both)
+}
+
+/// Returns the row of the list of each item.
+fn list_rows(lists: &ArrayRef) -> Vec<usize> {
+    fn rows<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: usize) -> Vec<usize> {
+        let mut rows = vec![0; items];
+        for (row, ends) in offsets.windows(2).enumerate() {
+            rows[ends[0].as_usize()..ends[1].as_usize()].fill(row);
+        }
+        rows
+    }
+    match lists.data_type() {
+        DataType::LargeList(_) => rows(lists.as_list::<i64>().offsets(), lists.as_list::<i64>().values().len()),
+        DataType::Map(..) => rows(lists.as_map().offsets(), lists.as_map().entries().len()),
+        _ => rows(lists.as_list::<i32>().offsets(), lists.as_list::<i32>().values().len()),
+    }
 }
 
 fn replace_in(fields: &Fields, index: usize, new: impl FnOnce(&FieldRef) -> FieldRef) -> Fields {
@@ -229,6 +303,7 @@ fn replace_field(old: &FieldRef, steps: &[Step], new: &FieldRef) -> FieldRef {
         }
         (_, DataType::List(items)) => DataType::List(replace_field(items, rest, new)),
         (_, DataType::LargeList(items)) => DataType::LargeList(replace_field(items, rest, new)),
+        (_, DataType::Map(entries, ordered)) => DataType::Map(replace_field(entries, rest, new), *ordered),
         (_, other) => other.clone(),
     };
     Arc::new(Field::clone(old).with_data_type(data_type))
@@ -248,6 +323,12 @@ fn replace(
             columns[*index] = replace(&columns[*index], rest, field, new)?;
             let fields = replace_in(&fields, *index, |child| replace_field(child, rest, field));
             Arc::new(StructArray::try_new_with_length(fields, columns, nulls, length)?)
+        }
+        (Step::Items, DataType::Map(entries, _)) => {
+            let (_, offsets, values, nulls, ordered) = old.as_map().clone().into_parts();
+            let values = replace(&(Arc::new(values) as ArrayRef), rest, field, new)?;
+            let entries = replace_field(entries, rest, field);
+            Arc::new(MapArray::try_new(entries, offsets, values.as_struct().clone(), nulls, ordered)?)
         }
         (Step::Items, DataType::List(_)) => replace_items(old.as_list::<i32>(), rest, field, new)?,
         (Step::Items, _) => replace_items(old.as_list::<i64>(), rest, field, new)?,

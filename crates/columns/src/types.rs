@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::temporal_conversions::timestamp_s_to_datetime;
 use arrow_array::types::Date32Type;
 use arrow_data::decimal::is_validate_decimal_precision;
 use arrow_schema::ffi::FFI_ArrowSchema;
@@ -16,6 +17,7 @@ use sealwire_msgpack::{Token, TokenReader, write};
 use crate::ColumnError;
 use crate::path::Leaf;
 use crate::replace::Direction;
+use crate::timestamp::append_timestamp;
 
 const TYPE: &str = "sealwire:type";
 /// Before the metadata of extension types that is put aside.
@@ -189,6 +191,37 @@ pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
         Token::Int(days) => days.try_into().ok(),
         _ => None,
     }
+}
+
+/// Writes an instant as RFC 3339, such as `2026-03-14T09:26:53.589Z`: the form that masking functions take.
+pub(crate) fn append_date_time(out: &mut Vec<u8>, value: i64, unit: TimeUnit) {
+    let per_second = per_second(unit);
+    let (seconds, part) = (value.div_euclid(per_second), value.rem_euclid(per_second));
+    let Some(time) = timestamp_s_to_datetime(seconds) else { return append_timestamp(out, seconds, 0) };
+    let time = time.format("%Y-%m-%dT%H:%M:%S");
+    let text = match unit {
+        TimeUnit::Second => format!("{time}Z"),
+        TimeUnit::Millisecond => format!("{time}.{part:03}Z"),
+        TimeUnit::Microsecond => format!("{time}.{part:06}Z"),
+        TimeUnit::Nanosecond => format!("{time}.{part:09}Z"),
+    };
+    write::str(out, &text);
+}
+
+/// Reads what [`append_date_time`] writes: seconds since 1970 and nanoseconds.
+pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let days: i64 = date.parse().ok().map(Date32Type::from_naive_date)?.into();
+    let (whole, part) = time.split_once('.').unwrap_or((time, ""));
+    let mut fields = whole.split(':').map(|field| field.parse::<i64>().ok().filter(|_| field.len() == 2));
+    let (hours, minutes, seconds) = (fields.next()??, fields.next()??, fields.next()??);
+    let is_time = (0..24).contains(&hours) && (0..60).contains(&minutes) && (0..60).contains(&seconds);
+    let is_part = part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
+    if fields.next().is_some() || !is_time || !is_part {
+        return None;
+    }
+    let nanoseconds = format!("{part:0<9}").parse().ok()?;
+    Some((((days * 24 + hours) * 60 + minutes) * 60 + seconds, nanoseconds))
 }
 
 /// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type holds.

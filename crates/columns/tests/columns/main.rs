@@ -1,0 +1,5 @@
+//! Rules on schemas, and values that leave their column and come back.
+
+mod random;
+mod rules;
+mod values;
