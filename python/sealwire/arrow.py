@@ -12,45 +12,70 @@ An encrypted or tokenized column is text. Its field notes the original type, so 
 where a field's metadata is lost, as for a column without a table, `types` names it.
 """
 
-from ._native import transform
+from ._native import Rules, mask_by_rules, transform
 
-# Larger requests gain little, and smaller ones share a key agreement among fewer values. In flight, more gain nothing.
-BATCH_FIELDS = 1000
-IN_FLIGHT = 8
+__all__ = ["Rules", "decrypt", "detokenize", "encrypt", "mask", "tokenize"]
+
+_BATCHING = ("batch_fields", "in_flight", "retry_timeout_ms", "idempotency_seed")
 
 
-def encrypt(client, data, *, app, columns=None, batch_fields=BATCH_FIELDS, in_flight=IN_FLIGHT, **options):
+def encrypt(client, data, *, app, columns=None, **options):
+    batching = _batching(options)
     named = [(name, None, options) for name in _names(columns)]
-    return _transform(client, "encrypt", app, data, columns, named, (batch_fields, in_flight))
+    return _transform(client, "encrypt", app, data, columns, named, batching)
 
 
-def tokenize(client, data, *, app, collection, columns=None, batch_fields=BATCH_FIELDS, in_flight=IN_FLIGHT, **options):
+def tokenize(client, data, *, app, collection, columns=None, **options):
+    batching = _batching(options)
     options["collection"] = collection
     named = [(name, None, options) for name in _names(columns)]
-    return _transform(client, "tokenize", app, data, columns, named, (batch_fields, in_flight))
+    return _transform(client, "tokenize", app, data, columns, named, batching)
 
 
-def decrypt(client, data, *, app, columns=None, types=None, batch_fields=BATCH_FIELDS, in_flight=IN_FLIGHT, **options):
+def decrypt(client, data, *, app, columns=None, types=None, **options):
+    batching = _batching(options)
     named = [(name, _type_of(types, columns, name), options) for name in _names(columns)]
-    return _transform(client, "decrypt", app, data, columns, named, (batch_fields, in_flight))
+    return _transform(client, "decrypt", app, data, columns, named, batching)
 
 
-def detokenize(
-    client, data, *, app, collection, columns=None, types=None, batch_fields=BATCH_FIELDS, in_flight=IN_FLIGHT, **options
-):
+def detokenize(client, data, *, app, collection, columns=None, types=None, **options):
+    batching = _batching(options)
     options["collection"] = collection
     named = [(name, _type_of(types, columns, name), options) for name in _names(columns)]
-    return _transform(client, "detokenize", app, data, columns, named, (batch_fields, in_flight))
+    return _transform(client, "detokenize", app, data, columns, named, batching)
 
 
-def mask(client, data, *, app, masks, types=None, batch_fields=BATCH_FIELDS, in_flight=IN_FLIGHT, **options):
+def mask(client, data, *, app, masks=None, rules=None, types=None, **options):
+    batching = _batching(options)
+    if (masks is None) == (rules is None):
+        raise TypeError("mask() needs either masks or rules")
+    if rules is not None:
+        return _mask_by_rules(client, app, data, rules, types, options, batching)
     columns = None if isinstance(masks, str) else list(masks)
     named = []
     for name in _names(columns):
         function = masks if columns is None else masks[name]
         rules = [{"path": "$[*]", "mask": function}]
         named.append((name, _type_of(types, columns, name), {**options, "rules": rules}))
-    return _transform(client, "mask", app, data, columns, named, (batch_fields, in_flight))
+    return _transform(client, "mask", app, data, columns, named, batching)
+
+
+def _mask_by_rules(client, app, data, rules, types, options, batching):
+    if types is not None:
+        raise TypeError("types go with masks; a column that rules mask keeps its type")
+    wrap, unwrap = _conversions(data)
+    if wrap is not _same or (hasattr(data, "__arrow_c_array__") and not _is_batch(data)):
+        raise TypeError("rules need a table: a column by itself has no name")
+    return unwrap(mask_by_rules(client._native, app, data, rules, options, batching))
+
+
+def _is_batch(data):
+    return hasattr(data, "schema")
+
+
+def _batching(options):
+    """Takes the settings that are not of a request."""
+    return {name: options.pop(name) for name in _BATCHING if name in options}
 
 
 def _names(columns):

@@ -1,12 +1,10 @@
 """Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypeVar
+from os import PathLike
+from typing import Any, Literal, TypeVar, final
 
 from . import Client
-
-BATCH_FIELDS: Final[int]
-IN_FLIGHT: Final[int]
 
 # A table, a record batch or a column: what comes from pyarrow or polars comes back as its own type.
 _Data = TypeVar("_Data")
@@ -19,6 +17,7 @@ def encrypt(
     columns: Iterable[str] | None = None,
     batch_fields: int = 1000,
     in_flight: int = 8,
+    retry_timeout_ms: int = 0,
     suite: Literal["p256", "secp256k1", "xaes", "p256-mlkem768"] | None = None,
     key_scope: Literal["request", "field", "epoch"] | None = None,
     format: Literal["native", "evervault", "evervault-bare"] | None = None,
@@ -41,6 +40,8 @@ def tokenize(
     columns: Iterable[str] | None = None,
     batch_fields: int = 1000,
     in_flight: int = 8,
+    retry_timeout_ms: int = 0,
+    idempotency_seed: bytes | None = None,
     tags: Iterable[str] | None = None,
     expires_s: int | None = None,
     context: bytes | str | None = None,
@@ -60,6 +61,7 @@ def decrypt(
     types: Mapping[str, Any] | Any | None = None,
     batch_fields: int = 1000,
     in_flight: int = 8,
+    retry_timeout_ms: int = 0,
     outside: Literal["accept", "refuse"] | None = None,
     context: bytes | str | None = None,
     deadline_ms: int | None = None,
@@ -79,6 +81,7 @@ def detokenize(
     types: Mapping[str, Any] | Any | None = None,
     batch_fields: int = 1000,
     in_flight: int = 8,
+    retry_timeout_ms: int = 0,
     context: bytes | str | None = None,
     deadline_ms: int | None = None,
     min_generation: int | None = None,
@@ -92,14 +95,31 @@ def mask(
     data: _Data,
     *,
     app: str,
-    masks: Mapping[str, str] | str,
+    masks: Mapping[str, str] | str | None = None,
+    rules: Rules | None = None,
     types: Mapping[str, Any] | Any | None = None,
     batch_fields: int = 1000,
     in_flight: int = 8,
+    retry_timeout_ms: int = 0,
     lists: dict[str, list[str]] | None = None,
     deadline_ms: int | None = None,
     min_generation: int | None = None,
     reason: str | None = None,
     traceparent: str | None = None,
 ) -> _Data:
-    """Masks columns: `masks` gives the function of each, or that of a column without a table."""
+    """Masks columns: `masks` gives the function of each, or that of a column without a table; `rules` those of a table."""
+
+@final
+class Rules:
+    """Rules of masking jobs. Raises a `ValueError` with line and column."""
+
+    def __new__(cls, text: str, files: Mapping[str, str] | None = None) -> Rules:
+        """Parses rules. `files` has the content of files that lists name."""
+
+    @staticmethod
+    def from_file(path: str | PathLike[str]) -> Rules:
+        """Reads a file of rules, and the lists beside it."""
+
+    def resolve(self, schema: Any) -> list[tuple[str, int, str | None, bool, list[int]]]:
+        """Returns for each leaf of an Arrow schema: its path, the position of its column, its function or `None`, whether its
+        values are examined for kinds, and the positions of the columns with its subjects."""

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use sealwire_client::{Client, ClientConfig, Endpoint, Pacer, Pem};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::errors;
@@ -40,6 +40,10 @@ pub(crate) struct NativeClient {
 pub(crate) struct Running {
     /// Both are `Some` until the drop.
     parts: Option<(Client, Runtime)>,
+    /// Shared by all calls on columns, so that they follow the engine together.
+    pacer: Pacer,
+    /// Number of values of columns that were sent.
+    values: AtomicU64,
     process: u32,
 }
 
@@ -60,6 +64,14 @@ impl Running {
     pub(crate) fn client(&self) -> &Client {
         let (client, _) = self.parts.as_ref().expect("dropped once");
         client
+    }
+
+    pub(crate) fn count_values(&self, count: usize) {
+        self.values.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pacer(&self) -> &Pacer {
+        &self.pacer
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -148,7 +160,12 @@ impl NativeClient {
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("sealwire").enable_all().build()?;
         let client = py.detach(|| Client::lazy(config)).map_err(|error| errors::of_client(py, &error))?;
-        let running = Running { parts: Some((client, runtime)), process: process::id() };
+        let running = Running {
+            parts: Some((client, runtime)),
+            pacer: Pacer::default(),
+            values: AtomicU64::new(0),
+            process: process::id(),
+        };
         Ok(Self { running: Mutex::new(Some(Arc::new(running))) })
     }
 
@@ -161,12 +178,16 @@ impl NativeClient {
 
     /// Returns the client's counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.running(py)?.client().stats();
+        let running = self.running(py)?;
+        let (stats, pacer) = (running.client().stats(), running.pacer().stats());
         let map = PyDict::new(py);
         map.set_item("attempts", stats.attempts)?;
         map.set_item("retries", stats.retries)?;
         map.set_item("retries_refused", stats.retries_refused)?;
         map.set_item("ejections", stats.ejections)?;
+        map.set_item("repeated", pacer.retries)?;
+        map.set_item("waited_ms", pacer.waited_ms)?;
+        map.set_item("values", running.values.load(Ordering::Relaxed))?;
         Ok(map)
     }
 

@@ -24,7 +24,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arrow::ArrowTable>()?;
     module.add_class::<arrow::ArrowBatch>()?;
     module.add_class::<arrow::ArrowColumn>()?;
+    module.add_class::<arrow::Rules>()?;
     module.add_function(wrap_pyfunction!(arrow::transform, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow::mask_by_rules, module)?)?;
     module.add_class::<results::Document>()?;
     module.add_class::<results::FieldError>()?;
     module.add_class::<value::Extension>()?;

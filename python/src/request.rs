@@ -192,6 +192,16 @@ impl DocumentRequest {
 
     /// Sends the request with this document. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client, payload: &[u8]) -> Result<Document, Error> {
+        self.send_as(client, payload, None).await
+    }
+
+    /// Sends the request with this document and, if it makes tokens, under this idempotency key.
+    pub(crate) async fn send_as(
+        &self,
+        client: &Client,
+        payload: &[u8],
+        part_key: Option<&[u8]>,
+    ) -> Result<Document, Error> {
         match &self.method {
             DocumentMethod::Encrypt(options) => client.encrypt(self.call(payload, options.writing())).await,
             DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, *reading)).await,
@@ -201,7 +211,7 @@ impl DocumentRequest {
                     collection,
                     tags: texts(tags),
                     expires_s: *expires_s,
-                    idempotency_key: idempotency_key.as_deref(),
+                    idempotency_key: part_key.or(idempotency_key.as_deref()),
                     subject: subject.as_deref(),
                 };
                 client.tokenize(self.call(payload, writing)).await

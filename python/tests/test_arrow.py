@@ -1,6 +1,9 @@
 import datetime
 import decimal
 import itertools
+import pathlib
+import pickle
+import tempfile
 import threading
 import unittest
 
@@ -380,6 +383,144 @@ class Requests(unittest.TestCase):
         with sealwire.Client(**peer.arguments) as client, self.assertRaises(sealwire.DeadlineExceededError):
             arrow.mask(client, pa.array([1]), app="demo", masks="keep", deadline_ms=200)
         peer.close()
+
+    def test_an_engine_that_is_away_is_waited_for(self):
+        away = {"code": "overloaded", "message": "why", "retry_after_ms": 1}
+        answers = itertools.chain([("error", away)] * 3 + [("close", None)] * 2, itertools.repeat(None))
+
+        def answer(peer, method, params):
+            return next(answers) or echo(peer, method, params)
+
+        for retry_timeout_ms in (60_000, 0):
+            peer = Peer(answer)
+            with sealwire.Client(**peer.arguments, attempts_max=1) as client:
+                if retry_timeout_ms:
+                    numbers = pa.array(range(40))
+                    masked = arrow.mask(client, numbers, app="demo", masks="keep", retry_timeout_ms=retry_timeout_ms, batch_fields=10)
+                    self.assertEqual(masked, numbers)
+                    self.assertEqual((client.stats()["repeated"] >= 4, client.stats()["values"]), (True, 40))
+                else:
+                    answers = itertools.repeat(("error", away))
+                    with self.assertRaises(sealwire.OverloadedError):
+                        arrow.mask(client, pa.array([1]), app="demo", masks="keep")
+                    self.assertEqual(client.stats()["attempts"], 1)
+            peer.close()
+
+
+RULES = """
+unknown = "refuse"
+rule = [
+    { path = "$.customer.name", mask = "partial(first=1)" },
+    { column = "email", mask = "email" },
+    { column = "born", mask = "date_shift(within=30, subject=id)" },
+    { column = "city", mask = 'pseudonym(list=places)' },
+    { column = "id", mask = "keep" },
+    { kind = "card", mask = "card" },
+]
+[lists]
+places = "places.txt"
+"""
+
+
+class Rules(unittest.TestCase):
+    """Masking of tables by the rules of masking jobs."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.client = sealwire.Client(**engine().arguments)
+        cls.rules = arrow.Rules(RULES, {"places.txt": "Lund\nGent\n"})
+        cls.table = pa.table({
+            "id": [1, 1, 2, None],
+            "customer": [{"name": "Zoë", "email": "zoe@mail.test"}, {"name": None, "email": None}, None, {"name": "Al", "email": "al@mail.test"}],
+            "born": pa.array(["2000-01-15", "2000-02-15", "2000-01-15", None]),
+            "city": ["Paris", "Rome", "Paris", None],
+            "notes": pa.array([[SECRET, None], [], None, ["4111111111111111"]], pa.list_(pa.string())),
+        })
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+
+    def test_each_value_gets_the_mask_of_a_document(self):
+        masked = arrow.mask(self.client, self.table, app="demo", rules=self.rules)
+        self.assertEqual(masked.schema, self.table.schema)
+        self.assertEqual(buffers(masked["id"]), buffers(self.table["id"]))
+        rules = [
+            {"path": "$.customer.name", "mask": "partial(first=1)"},
+            {"column": "email", "mask": "email"},
+            {"column": "born", "mask": "date_shift(within=30, subject=id)"},
+            {"column": "city", "mask": "pseudonym(list=places)"},
+            {"column": "id", "mask": "keep"},
+            {"kind": "card", "mask": "card"},
+        ]
+        lists = {"places": ["Lund", "Gent"]}
+        rows = [self.client.mask("demo", row, rules=rules, lists=lists).payload for row in self.table.to_pylist()]
+        self.assertEqual(masked.to_pylist(), rows)
+        # In small requests and as batches, too.
+        batches = [arrow.mask(self.client, batch, app="demo", rules=self.rules, batch_fields=1) for batch in self.table.to_batches(2)]
+        self.assertEqual(pa.Table.from_batches(batches).to_pylist(), rows)
+
+    def test_values_that_no_rule_names_are_not_sent(self):
+        peer = Peer(lambda peer, method, params: ("result", {"payload": params["payload"], "generation": 1}))
+        rules = arrow.Rules('unknown = "keep"\nrule = [{ column = "city", mask = "hash" }, { kind = "card", mask = "card" }]')
+        with sealwire.Client(**peer.arguments) as client:
+            self.assertEqual(arrow.mask(client, self.table, app="demo", rules=rules), self.table)
+        sent = [params["payload"] for _, _, params in (peer.requests.get() for _ in range(peer.requests.qsize()))]
+        self.assertEqual(sorted(sent), [[["4242424242424242", "4111111111111111"]], [["Paris", "Rome", "Paris"]]])
+        peer.close()
+
+    def test_rules_can_be_pickled(self):
+        again = pickle.loads(pickle.dumps(self.rules))
+        masked = [arrow.mask(self.client, self.table, app="demo", rules=rules) for rules in (self.rules, again)]
+        self.assertEqual(masked[0], masked[1])
+
+    def test_rules_of_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rules.toml"
+            path.write_text(RULES)
+            with self.assertRaisesRegex(ValueError, "places.txt"):
+                arrow.Rules.from_file(path)
+            (path.parent / "places.txt").write_text("Lund\nGent\n")
+            masked = arrow.mask(self.client, self.table, app="demo", rules=arrow.Rules.from_file(path))
+        self.assertEqual(masked, arrow.mask(self.client, self.table, app="demo", rules=self.rules))
+
+    def test_what_is_rejected(self):
+        column = 'unknown = "keep"\nrule = [{ column = "%s", mask = "%s" }]'
+        for text, message in (
+            (column % ("nothing", "hash"), "nothing"),
+            ('unknown = "refuse"\nrule = [{ column = "city", mask = "hash" }]', "born"),
+            ('unknown = "keep"\nrule = [{ path = "$.notes[0]", mask = "hash" }]', "index"),
+        ):
+            with self.subTest(text), self.assertRaisesRegex((ValueError, sealwire.Error), message) as raised:
+                arrow.mask(self.client, self.table, app="demo", rules=arrow.Rules(text))
+            self.assertNotIn("Paris", str(raised.exception))
+        with self.assertRaisesRegex(ValueError, "line 1, column 1"):
+            arrow.Rules("rules = 7")
+        with self.assertRaisesRegex(ValueError, "places.txt"):
+            arrow.Rules(RULES)
+        for arguments in ({}, {"masks": {"city": "hash"}, "rules": self.rules}, {"rules": self.rules, "types": {}}):
+            with self.subTest(arguments), self.assertRaises(TypeError):
+                arrow.mask(self.client, self.table, app="demo", **arguments)
+
+    def test_an_error_names_column_and_row(self):
+        born = pa.array(["2000-01-15", None, "2000-01-16", "yesterday"])
+        table = pa.table({"id": [1, 2, 3, 4], "born": born})
+        rules = arrow.Rules('unknown = "keep"\nrule = [{ column = "born", mask = "date_shift(days=3)" }]')
+        for batch_fields in (1, 2, 1000):
+            with self.assertRaises(sealwire.BadRequestError) as raised:
+                arrow.mask(self.client, table, app="demo", rules=rules, batch_fields=batch_fields)
+            self.assertEqual(raised.exception.details, {"column": "born", "row": 3})
+            self.assertNotIn("yesterday", str(raised.exception))
+
+    def test_a_seed_gives_the_same_tokens_again(self):
+        options = {"app": "demo", "collection": "people", "columns": ["city"]}
+        seeds = [bytes(16), bytes(16), b"x" * 48, None]
+        made = [arrow.tokenize(self.client, self.table, idempotency_seed=seed, batch_fields=2, **options)["city"] for seed in seeds]
+        self.assertEqual(made[0], made[1])
+        self.assertEqual(len({column[1].as_py() for column in made}), 3)
+        for seed in (b"short", bytes(49)):
+            with self.assertRaises(ValueError):
+                arrow.tokenize(self.client, self.table, idempotency_seed=seed, **options)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::jitter;
 
 /// Requests under way before the first response.
-const LIMIT_START: f64 = 2.0;
+const LIMIT_START: f64 = 8.0;
 /// Requests under way when an engine that was away responds again.
 const LIMIT_RETURN: f64 = 0.25;
 /// Least limit: one request in 64 round trips.

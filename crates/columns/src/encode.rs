@@ -27,6 +27,8 @@ pub struct Piece {
     pub leaf: usize,
     /// The first row of the leaf that the piece covers.
     pub first_row: usize,
+    /// Number of values.
+    pub count: usize,
     /// The values as an array.
     pub payload: Vec<u8>,
 }
@@ -72,7 +74,7 @@ impl Iterator for Pieces<'_> {
             if count > 0 {
                 // At most `fields_max`, which is far below.
                 payload[1..ARRAY_32.len()].copy_from_slice(&(count as u32).to_be_bytes());
-                return Some(Piece { leaf: number, first_row, payload });
+                return Some(Piece { leaf: number, first_row, count, payload });
             }
         }
     }

@@ -131,6 +131,12 @@ impl Path {
         Ok(Self { text: text.to_owned(), column, steps })
     }
 
+    /// Returns the position of the column in the table.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.column
+    }
+
     /// Returns the path as it was written.
     #[must_use]
     pub fn text(&self) -> &str {

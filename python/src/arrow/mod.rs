@@ -5,6 +5,10 @@
 //! the results (`sealwire-columns`). Nulls are neither sent nor changed.
 
 mod exchange;
+mod rules;
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_pyarrow::FromPyArrow;
@@ -14,12 +18,13 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sealwire_client::{Client, DetailValue, Error};
+use sealwire_client::{DetailValue, Error};
 use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
 
 pub(crate) use exchange::{ArrowBatch, ArrowColumn, ArrowTable};
+pub(crate) use rules::{Rules, mask_by_rules};
 
-use crate::client::NativeClient;
+use crate::client::{NativeClient, Running};
 use crate::errors;
 use crate::options::Options;
 use crate::request::DocumentRequest;
@@ -27,6 +32,11 @@ use exchange::ArrowData;
 
 /// Requests of one call that are under way at once, at most.
 const IN_FLIGHT_MAX: usize = 1_024;
+/// Larger requests gain little, and smaller ones share a key agreement among fewer values. In flight, more gain nothing.
+const BATCH_FIELDS: usize = 1_000;
+const IN_FLIGHT: usize = 8;
+/// Lengths of a seed: too long to guess, and short enough for an idempotency key of 64 bytes.
+const SEED_BYTES: RangeInclusive<usize> = 16..=48;
 /// An engine takes this many fields in a request on tokens, unless its operator has set another limit.
 const BATCH_FIELDS_MAX: usize = 10_000;
 
@@ -52,6 +62,41 @@ impl Column {
 struct Batching {
     batch_fields: usize,
     in_flight: usize,
+    retry_timeout: Duration,
+    /// Start of the idempotency keys of requests for tokens.
+    idempotency_seed: Option<Vec<u8>>,
+}
+
+impl Batching {
+    fn read(method: &str, given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = Options::new(method, given)?;
+        let batching = Self {
+            batch_fields: options.take("batch_fields", "an integer")?.unwrap_or(BATCH_FIELDS),
+            in_flight: options.take("in_flight", "an integer")?.unwrap_or(IN_FLIGHT),
+            retry_timeout: Duration::from_millis(
+                options.take("retry_timeout_ms", "an integer, 0 or more")?.unwrap_or(0),
+            ),
+            idempotency_seed: options.bytes("idempotency_seed")?,
+        };
+        options.finish()?;
+        if !(1..=BATCH_FIELDS_MAX).contains(&batching.batch_fields) {
+            return Err(PyValueError::new_err(format!("batch_fields must be in 1..={BATCH_FIELDS_MAX}")));
+        }
+        if !(1..=IN_FLIGHT_MAX).contains(&batching.in_flight) {
+            return Err(PyValueError::new_err(format!("in_flight must be in 1..={IN_FLIGHT_MAX}")));
+        }
+        if batching.idempotency_seed.as_ref().is_some_and(|seed| !SEED_BYTES.contains(&seed.len())) {
+            let (least, most) = SEED_BYTES.into_inner();
+            return Err(PyValueError::new_err(format!("idempotency_seed must have {least} to {most} bytes")));
+        }
+        Ok(batching)
+    }
+
+    /// Returns the idempotency key of a piece: the seed, the number of the leaf and the first row.
+    fn part_key(&self, piece: &Piece) -> Option<Vec<u8>> {
+        let seed = self.idempotency_seed.as_ref()?;
+        Some([seed.as_slice(), &(piece.leaf as u64).to_be_bytes(), &(piece.first_row as u64).to_be_bytes()].concat())
+    }
 }
 
 /// The error of one piece.
@@ -72,15 +117,9 @@ pub(crate) fn transform<'py>(
     app: &str,
     data: &Bound<'py, PyAny>,
     columns: Vec<(String, Option<Bound<'py, PyAny>>, Bound<'py, PyDict>)>,
-    batching: (usize, usize),
+    batching: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (batch_fields, in_flight) = batching;
-    if !(1..=BATCH_FIELDS_MAX).contains(&batch_fields) {
-        return Err(PyValueError::new_err(format!("batch_fields must be in 1..={BATCH_FIELDS_MAX}")));
-    }
-    if !(1..=IN_FLIGHT_MAX).contains(&in_flight) {
-        return Err(PyValueError::new_err(format!("in_flight must be in 1..={IN_FLIGHT_MAX}")));
-    }
+    let batching = Batching::read(method, batching)?;
     let running = client.running(py)?;
     let data = ArrowData::import(data)?;
     let schema = data.schema();
@@ -95,8 +134,7 @@ pub(crate) fn transform<'py>(
     };
     let mut batches = data.batches();
     let leaves = find_leaves(&columns, &batches);
-    let batching = Batching { batch_fields, in_flight };
-    let work = send_all(running.client(), &columns, &leaves, &batching);
+    let work = send_all(&running, &columns, &leaves, &batching);
     let results = running.wait(py, work)?.map_err(|failed| piece_error(py, &failed))?;
     let schema = py
         .detach(|| {
@@ -153,7 +191,7 @@ fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
 
 /// Sends all values. Returns the payloads of each leaf's results, in the order of its values.
 async fn send_all(
-    client: &Client,
+    running: &Running,
     columns: &[Column],
     leaves: &[Leaf],
     batching: &Batching,
@@ -161,7 +199,10 @@ async fn send_all(
     let batches = leaves.len().checked_div(columns.len()).unwrap_or(0);
     let send = async |piece: Piece| {
         let column = &columns[piece.leaf / batches];
-        match column.request.send(client, &piece.payload).await {
+        running.count_values(piece.count);
+        let part_key = batching.part_key(&piece);
+        let request = || column.request.send_as(running.client(), &piece.payload, part_key.as_deref());
+        match running.pacer().run(batching.retry_timeout, request, |_, _| {}).await {
             Ok(document) => Ok((piece.leaf, document.payload)),
             Err(error) => {
                 let row = failed_field(&error).and_then(|field| leaves[piece.leaf].row(piece.first_row, field));
@@ -183,10 +224,15 @@ async fn send_all(
 
 /// Returns the position in its request of the field that an error is about.
 fn failed_field(error: &Error) -> Option<usize> {
+    failed_path(error)?.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns the path that an error is about.
+fn failed_path(error: &Error) -> Option<&str> {
     let Error::Rpc(error) = error else { return None };
     let path = error.details.iter().find(|detail| detail.key == "path")?;
     let DetailValue::Text(path) = &path.value else { return None };
-    path.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
+    Some(path)
 }
 
 /// Returns the client's exception with the column and the row among its details, instead of the path in the request.
