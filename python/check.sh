@@ -18,6 +18,21 @@ if ! cat python/tests/tools.txt python/tests/requirements.txt | cmp --silent - "
     cat python/tests/tools.txt python/tests/requirements.txt >"$work/downloaded"
 fi
 
+# Spark is large, so its environment is kept, and gets only the new wheel each time.
+spark=$work/spark
+spark_wanted() { cat python/tests/spark/requirements.txt python/tests/spark/session.py; }
+if ! command -v java >/dev/null; then
+    echo "not tested, for want of a Java runtime: sealwire.spark" >&2
+    [ -z "${SEALWIRE_TEST_ALL_PROGRAMS:-}" ] || exit 1
+    spark=
+elif ! spark_wanted | cmp --silent - "$spark/wanted"; then
+    rm -rf "$spark"
+    python3 -m venv "$spark/venv"
+    .ci/again "$spark/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --requirement python/tests/spark/requirements.txt
+    .ci/again "$spark/venv/bin/python" python/tests/spark/session.py "$spark/ivy" >"$spark/packages.log" 2>&1
+    spark_wanted >"$spark/wanted"
+fi
+
 [ "${1:-}" != --set-up ] || exit 0
 if [ $# -lt 1 ]; then
     cargo build --package sealwire-cli
@@ -32,4 +47,8 @@ rm -rf "$work/wheels"
 python3 -m venv --clear --without-pip "$work/venv"
 "$tools/bin/pip" --python "$work/venv" install --quiet --disable-pip-version-check --no-compile --no-index \
     --find-links "$work/downloads" --requirement python/tests/requirements.txt "$work"/wheels/sealwire-*.whl
-SEALWIRE_PROGRAM=$program exec "$work/venv/bin/python" python/tests
+export SEALWIRE_PROGRAM=$program
+"$work/venv/bin/python" python/tests
+[ -n "$spark" ] || exit 0
+"$spark/venv/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$work"/wheels/sealwire-*.whl
+SEALWIRE_SPARK_IVY=$spark/ivy exec "$spark/venv/bin/python" python/tests/spark

@@ -27,11 +27,21 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name
         self.program = os.environ["SEALWIRE_PROGRAM"]
-        any_port = "127.0.0.1:0"
-        command = [self.program, "dev", "--folder", self.folder, "--listen", any_port, "--admin", any_port, "--control", any_port]
+        self.port = 0
+        self.start()
+
+    def start(self):
+        """Starts the engine, again on the port that it had."""
+        any_port, own_port = "127.0.0.1:0", f"127.0.0.1:{self.port}"
+        command = [self.program, "dev", "--folder", self.folder, "--listen", own_port, "--admin", any_port, "--control", any_port]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         first = self.process.stdout.readline()
         self.port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", first).group(1))
+
+    def kill(self):
+        self.process.kill()
+        self.process.stdout.read()
+        self.process.wait(PATIENCE_S)
 
     @property
     def arguments(self):

@@ -11,7 +11,8 @@ import sealwire
 from sealwire import _native
 from support import client_files, engine
 
-CONTRACT = pathlib.Path(__file__).parents[2] / "proto/README.md"
+HERE = pathlib.Path(__file__).parent
+CONTRACT = HERE.parents[1] / "proto/README.md"
 STUBS = pathlib.Path(sealwire.__file__).parent / "__init__.pyi"
 METHODS = ["encrypt", "decrypt", "rewrap", "tokenize", "detokenize", "mask"]
 REQUIRED = {"collection": "people", "rules": [{"kind": "card", "mask": "keep"}]}
@@ -36,6 +37,8 @@ class Types(unittest.TestCase):
     def test_stubs_have_the_signatures_of_the_package(self):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "mypy.stubtest", "sealwire", "--ignore-missing-stub", "--concise"]
+            # Without pyspark, `sealwire.spark` cannot be imported here.
+            command += ["--mypy-config-file", HERE / "mypy.ini", "--allowlist", HERE / "stubtest_allowed.txt"]
             checked = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual((checked.returncode, checked.stdout), (0, ""))
 
