@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from . import arrow
 from ._client import Client
@@ -170,13 +170,11 @@ def mask(frame, engine, *, rules=None, masks=None, metrics=None, **options):
 def register(spark, engine, *, prefix="sealwire_"):
     """Registers SQL functions for an app of an engine: `PREFIXencrypt(value)`, `PREFIXdecrypt(envelope)`,
     `PREFIXtokenize(value, collection)`, `PREFIXdetokenize(token, collection)` and `PREFIXmask(value, function)`. All take and
-    return strings. The second argument must be a constant."""
+    return strings. The second argument must be a constant. In SQL, a repeated task gets other tokens in random collections."""
     for method in ("encrypt", "decrypt"):
         spark.udf.register(prefix + method, _sql_function(_Work(engine, method, {}), None))
     for method, argument in (("tokenize", "collection"), ("detokenize", "collection"), ("mask", "masks")):
-        work = _Work(engine, method, {})
-        work.job = os.urandom(16) if method == "tokenize" else None
-        spark.udf.register(prefix + method, _sql_function(work, argument))
+        spark.udf.register(prefix + method, _sql_function(_Work(engine, method, {}), argument))
 
 
 def _job(job):
@@ -229,9 +227,9 @@ def _seal(frame, work, columns, sealed, metrics):
     schema = frame.schema
     for text in _distinct(columns):
         path = _Path(schema, text)
-        if isinstance(path.field.dataType, (StructType, ArrayType)):
+        if isinstance(path.field.dataType, (ArrayType, MapType, StructType)):
             raise ValueError(f"column {text} is a {path.field.dataType.typeName()}: name the values in it")
-        note = {path.note(): path.field.dataType.json()}
+        note = {path.note(): path.field.dataType.simpleString()}
         schema = _with_type(schema, path, sealed, lambda metadata, note=note: {**metadata, **note})
     tops = [_Path(frame.schema, text).top for text in columns]
     return _apply(frame, work, tops, tops, schema, metrics)
@@ -266,11 +264,11 @@ def _data_type(data_type):
 
 
 def _noted_type(noted):
-    if noted is None:
-        return StringType()
-    from pyspark.sql.types import _parse_datatype_json_string
-
-    return _parse_datatype_json_string(noted)
+    # A note can be of another hand. As DDL it is only a type, while a type's JSON can name a class to import.
+    data_type = StringType() if noted is None else DataType.fromDDL(noted)
+    if isinstance(data_type, (ArrayType, MapType, StructType)):
+        raise ValueError("the metadata of a column notes a type that no value has: name it in types")
+    return data_type
 
 
 def _with_type(schema, path, data_type, change_metadata):
@@ -288,8 +286,8 @@ def _apply(frame, work, tops, sent, schema, metrics):
     result = StructType([StructField(name, schema[name].dataType, True) for name in tops])
     work.results, work.metrics = tops, metrics
     udf = _struct_function(work, result)
-    made = "sealwire_result"
-    while made in frame.columns:
+    made, taken = "sealwire_result", {name.casefold() for name in frame.columns}
+    while made in taken:
         made += "_"
     quoted = lambda name: functions.col("`" + name.replace("`", "``") + "`")
     frame = frame.withColumn(made, udf(functions.struct(*[quoted(name) for name in sent])))

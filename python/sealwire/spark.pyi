@@ -116,4 +116,4 @@ def mask(
 def register(spark: SparkSession, engine: Engine, *, prefix: str = "sealwire_") -> None:
     """Registers SQL functions for an app of an engine: `PREFIXencrypt(value)`, `PREFIXdecrypt(envelope)`,
     `PREFIXtokenize(value, collection)`, `PREFIXdetokenize(token, collection)` and `PREFIXmask(value, function)`. All take and
-    return strings. The second argument must be a constant."""
+    return strings. The second argument must be a constant. In SQL, a repeated task gets other tokens in random collections."""

@@ -212,6 +212,21 @@ class Spark(unittest.TestCase):
                     noted = sw.detokenize(made, self.engine, collection="people", columns=["score"])
                     self.assertEqual(dict(noted.dtypes)["score"], "double")
 
+    def test_names_that_spark_takes_for_one(self):
+        frame = self.spark.createDataFrame([("a", "b")], "`Sealwire_Result` string, `x.y` string")
+        masked = sw.mask(frame, self.engine, masks={"x.y": "redact"})
+        self.assertEqual([tuple(row) for row in masked.collect()], [("a", "[redacted]")])
+        with self.assertRaisesRegex(ValueError, "there is no sealwire_result"):
+            sw.mask(frame, self.engine, masks={"sealwire_result": "redact"})
+
+    def test_a_noted_type_is_only_a_type(self):
+        envelope = sw.encrypt(self.people.limit(1), self.engine, columns=["day"]).select("day")
+        for note in ('{"type":"udt","class":"x","pyClass":"os.path","sqlType":"string"}', "struct<a: int>"):
+            noted = envelope.withMetadata("day", {"sealwire.type": note})
+            with self.subTest(note), self.assertRaises(Exception) as raised:
+                sw.decrypt(noted, self.engine, columns=["day"])
+            self.assertRegex(str(raised.exception), "PARSE_SYNTAX_ERROR|notes a type")
+
     def test_keys_are_in_no_plan_and_no_log(self):
         key = os.environ["SEALWIRE_TEST_KEY"]
         with self.assertRaisesRegex(ValueError, "key must be a path"):
