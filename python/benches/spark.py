@@ -1,6 +1,6 @@
 """Rates of `sealwire.spark` over a Parquet table, beside the engine's own rate for the same columns.
 
-    python python/benches/spark.py SEALWIRE [ROWS]          in an environment with pyspark, pyarrow and the package
+    python python/benches/spark.py SEALWIRE [ROWS [ROUNDS]]      in an environment with pyspark, pyarrow and the package
 
 One engine and a Spark in local mode share the machine. Each round masks and tokenizes the same columns by the ways below:
 
@@ -36,7 +36,7 @@ from sealwire import spark as sw  # noqa: E402
 from support import Engine  # noqa: E402
 
 ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000_000
-ROUNDS = 3
+ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 3
 MASKS = {"email": "email", "card": "card", "name": "pseudonym(list=full_names)"}
 TOKENS = ["customer"]
 
@@ -109,8 +109,8 @@ def measure(spark, engine, folder):
 
     def from_memory(number):
         def one(batch):
-            masked = arrow.mask(client, batch, app="demo", masks=MASKS)
-            arrow.tokenize(client, masked, app="demo", collection="people", columns=TOKENS)
+            masked = arrow.mask(client, batch, app="demo", masks=MASKS, retry_timeout_ms=600_000)
+            arrow.tokenize(client, masked, app="demo", collection="people", columns=TOKENS, retry_timeout_ms=600_000)
 
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
             list(threads.map(one, table.to_batches(100_000)))

@@ -4,6 +4,8 @@ import os
 import pathlib
 import pickle
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,6 +20,7 @@ from sealwire import arrow
 from sealwire import spark as sw
 from support import Engine, engine
 
+HERE = pathlib.Path(__file__).parent
 ROWS = 2_000
 SECRET = "4242424242424242"
 IVY = os.environ["SEALWIRE_SPARK_IVY"]
@@ -211,6 +214,11 @@ class Spark(unittest.TestCase):
                 if name == "delta":
                     noted = sw.detokenize(made, self.engine, collection="people", columns=["score"])
                     self.assertEqual(dict(noted.dtypes)["score"], "double")
+
+    def test_stubs_have_the_signatures_of_the_module(self):
+        command = [sys.executable, "-m", "mypy.stubtest", "sealwire.spark", "--concise", "--mypy-config-file", HERE.parent / "mypy.ini"]
+        checked = subprocess.run(command, cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual((checked.returncode, checked.stdout), (0, ""))
 
     def test_names_that_spark_takes_for_one(self):
         frame = self.spark.createDataFrame([("a", "b")], "`Sealwire_Result` string, `x.y` string")
