@@ -43,6 +43,12 @@ impl Leaf {
         Self { present: values.nulls().cloned(), values }
     }
 
+    /// Creates a leaf of values, of which some are there. `None`: all of them.
+    #[must_use]
+    pub fn of(values: ArrayRef, present: Option<NullBuffer>) -> Self {
+        Self { values, present }
+    }
+
     /// Returns the values. Those that are not [present](Self::is_present) have no meaning.
     #[must_use]
     pub fn values(&self) -> &ArrayRef {

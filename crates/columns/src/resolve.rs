@@ -132,15 +132,9 @@ pub(crate) struct SubjectPlan {
 }
 
 impl LeafPlan {
-    /// Returns the index among all leaves of the column of a rule's subjects.
-    #[must_use]
-    pub fn subject_leaf(&self, rule: usize) -> Option<usize> {
-        self.subjects.iter().find(|subject| subject.rule == rule).map(|subject| subject.leaf)
-    }
-
-    /// Returns the indexes among all leaves of the columns of subjects.
-    pub fn subject_leaves(&self) -> impl Iterator<Item = usize> {
-        self.subjects.iter().map(|subject| subject.leaf)
+    /// Returns the rules that have subjects, each with the index among all leaves of the column of its subjects.
+    pub fn subject_leaves(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.subjects.iter().map(|subject| (subject.rule, subject.leaf))
     }
 }
 

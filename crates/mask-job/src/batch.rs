@@ -99,21 +99,8 @@ pub(crate) struct Answers {
 impl Answers {
     /// Validates and adds the masked values of one part.
     pub(crate) fn take(&mut self, asked: &[(usize, usize)], answers: Vec<Vec<u8>>) -> Result<(), EngineError> {
-        let odd = || EngineError::Failed("the engine answered another number of values than were sent".to_owned());
-        if answers.len() != asked.len() {
-            return Err(odd());
-        }
-        for (&(rule, count), answer) in asked.iter().zip(answers) {
-            let mut reader = TokenReader::new(&answer);
-            for _ in 0..count {
-                match reader.token() {
-                    Ok(Token::Array(_) | Token::Map(_)) | Err(_) => return Err(odd()),
-                    Ok(_) => {}
-                }
-            }
-            if !reader.is_at_end() {
-                return Err(odd());
-            }
+        check_answers(asked, &answers)?;
+        for (&(rule, _), answer) in asked.iter().zip(answers) {
             match self.rules.iter_mut().find(|(known, _)| *known == rule) {
                 Some((_, run)) => run.extend_from_slice(&answer),
                 None => self.rules.push((rule, answer)),
@@ -125,6 +112,27 @@ impl Answers {
     fn readers(&self) -> Vec<(usize, TokenReader<'_>)> {
         self.rules.iter().map(|(rule, run)| (*rule, TokenReader::new(run))).collect()
     }
+}
+
+/// Checks that an engine returned as many scalars for each column as were sent. `asked` are rules and counts.
+pub(crate) fn check_answers(asked: &[(usize, usize)], answers: &[Vec<u8>]) -> Result<(), EngineError> {
+    let odd = || EngineError::Failed("the engine answered another number of values than were sent".to_owned());
+    if answers.len() != asked.len() {
+        return Err(odd());
+    }
+    for (&(_, count), answer) in asked.iter().zip(answers) {
+        let mut reader = TokenReader::new(answer);
+        for _ in 0..count {
+            match reader.token() {
+                Ok(Token::Array(_) | Token::Map(_)) | Err(_) => return Err(odd()),
+                Ok(_) => {}
+            }
+        }
+        if !reader.is_at_end() {
+            return Err(odd());
+        }
+    }
+    Ok(())
 }
 
 /// Replaces the found values in `text` by the masked values; the rest is copied. `encode` appends one masked value as

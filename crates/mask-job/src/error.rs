@@ -23,6 +23,14 @@ pub enum JobError {
         /// Description of the error.
         what: String,
     },
+    /// The input is not valid in its format, which has no lines.
+    #[error("{name}: {what}")]
+    Invalid {
+        /// The input's name.
+        name: String,
+        /// Description of the error.
+        what: String,
+    },
     /// No rule names some fields, and the rules reject such fields.
     #[error("{name}, line {line}: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"", listed(.fields, *.more))]
     Unknown {
@@ -51,10 +59,10 @@ pub enum JobError {
         /// The function's requirement.
         why: String,
     },
-    /// A value in a table cannot be masked, or its mask does not fit the column.
+    /// A value in a table or Parquet file cannot be masked, or its mask does not fit the column.
     #[error("{table}, column {column}, row {row}: {what}")]
     Row {
-        /// Schema and table.
+        /// Schema and table, or the file.
         table: String,
         /// The column.
         column: String,

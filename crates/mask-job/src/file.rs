@@ -1,4 +1,4 @@
-//! The job for one file: NDJSON, JSON or CSV.
+//! The job for one file. Text formats (NDJSON, JSON, CSV) are here, and Parquet has its own module.
 //!
 //! All bytes outside of masked values stay unchanged: white space, the spelling of numbers and strings, key order, line
 //! ends, quotes. A masked JSON string uses as few escapes as possible. A masked CSV field is quoted if the original
@@ -21,6 +21,7 @@ use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
 use crate::output::{Input, Output, UnfinishedOutput};
+use crate::parquet::mask_parquet;
 use crate::pipeline::{self, Format, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Progress, Report, RunningReport};
@@ -53,6 +54,9 @@ pub async fn mask_file<E: Engine>(
     engine: Arc<E>,
     progress: Arc<Progress>,
 ) -> Result<Report, JobError> {
+    if job.format == FileFormat::Parquet {
+        return mask_parquet(job, rules, engine, progress).await;
+    }
     let begun = Instant::now();
     let plan = Arc::new(Plan::for_file(rules, job.format)?);
     let ledger = Arc::new(RunningReport::default());

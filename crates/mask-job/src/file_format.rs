@@ -14,10 +14,12 @@ pub enum FileFormat {
         /// The delimiter, such as `b','`, `b';'` or a tab.
         delimiter: u8,
     },
+    /// Apache Parquet.
+    Parquet,
 }
 
 impl FileFormat {
-    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`.
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`, `parquet`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, ending) = name.rsplit_once('.')?;
@@ -26,14 +28,16 @@ impl FileFormat {
             "json" => Self::Json,
             "csv" => Self::Csv { delimiter: b',' },
             "tsv" => Self::Csv { delimiter: b'\t' },
+            "parquet" => Self::Parquet,
             _ => return None,
         })
     }
 
+    /// Returns how the text is cut. Parquet is no text.
     pub(crate) fn cut(self) -> Cut {
         match self {
             Self::Ndjson => Cut::Lines,
-            Self::Json => Cut::Elements,
+            Self::Json | Self::Parquet => Cut::Elements,
             Self::Csv { .. } => Cut::QuotedLines,
         }
     }

@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod leak;
 mod limits;
 mod output;
+mod parquet;
 mod pipeline;
 mod plan;
 mod postgres;

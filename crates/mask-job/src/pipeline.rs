@@ -57,48 +57,71 @@ pub(crate) struct MaskedChunk {
     pub(crate) records: u64,
 }
 
-/// Consumes masked chunks in order.
-pub(crate) trait Sink: Send {
-    /// Consumes one chunk.
-    fn take(&mut self, done: MaskedChunk) -> impl Future<Output = Result<(), JobError>> + Send;
+/// Consumes the results of tasks in order.
+pub(crate) trait Sink<T = MaskedChunk>: Send {
+    /// Consumes one result.
+    fn take(&mut self, done: T) -> impl Future<Output = Result<(), JobError>> + Send;
 }
 
 /// Takes chunks from `source` until it ends, and sends each to `sink` when the chunk is masked.
 pub(crate) async fn run<F: Format, E: Engine>(
     shared: &Arc<PipelineState<F, E>>,
-    mut source: mpsc::Receiver<Result<Chunk, JobError>>,
+    source: mpsc::Receiver<Result<Chunk, JobError>>,
     sink: &mut impl Sink,
 ) -> Result<(), JobError> {
-    let mut under_way: VecDeque<Task> = VecDeque::with_capacity(shared.limits.in_flight());
+    let start = |chunk| tokio::spawn(process(Arc::clone(shared), chunk));
+    let mut counted = Counted { sink, progress: &shared.progress };
+    in_order(shared.limits.in_flight(), source, start, &mut counted).await
+}
+
+/// Counts chunks on their way to a sink.
+struct Counted<'a, S> {
+    sink: &'a mut S,
+    progress: &'a Progress,
+}
+
+impl<S: Sink> Sink for Counted<'_, S> {
+    async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
+        self.progress.add(done.bytes_in, done.records);
+        self.sink.take(done).await
+    }
+}
+
+/// Starts a task for each input until `source` ends, at most `in_flight` at once, and sends the results to `sink` in order.
+pub(crate) async fn in_order<I: Send, O: Send>(
+    in_flight: usize,
+    mut source: mpsc::Receiver<Result<I, JobError>>,
+    start: impl Fn(I) -> JoinHandle<Result<O, JobError>> + Send,
+    sink: &mut impl Sink<O>,
+) -> Result<(), JobError> {
+    let mut under_way: VecDeque<Task<O>> = VecDeque::with_capacity(in_flight);
     let mut is_over = false;
     loop {
         tokio::select! {
             biased;
-            next = source.recv(), if !is_over && under_way.len() < shared.limits.in_flight() => match next {
-                Some(chunk) => under_way.push_back(Task(tokio::spawn(process(Arc::clone(shared), chunk?)))),
+            next = source.recv(), if !is_over && under_way.len() < in_flight => match next {
+                Some(input) => under_way.push_back(Task(start(input?))),
                 None => is_over = true,
             },
             Some(done) = first(&mut under_way) => {
                 under_way.pop_front();
-                let done = done??;
-                shared.progress.add(done.bytes_in, done.records);
-                sink.take(done).await?;
+                sink.take(done??).await?;
             }
             else => return Ok(()),
         }
     }
 }
 
-/// Waits for the first chunk in flight and returns its outcome. Returns `None` if there are no chunks. Safe to cancel.
-async fn first(under_way: &mut VecDeque<Task>) -> Option<Result<Result<MaskedChunk, JobError>, JoinError>> {
+/// Waits for the first task in flight and returns its outcome. Returns `None` if there are no tasks. Safe to cancel.
+async fn first<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<Result<O, JobError>, JoinError>> {
     let task = under_way.front_mut()?;
     Some((&mut task.0).await)
 }
 
 /// A task that is aborted when its owner drops it.
-struct Task(JoinHandle<Result<MaskedChunk, JobError>>);
+struct Task<O>(JoinHandle<Result<O, JobError>>);
 
-impl Drop for Task {
+impl<O> Drop for Task<O> {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -60,7 +60,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum MaskCommand {
-    /// Mask a file of NDJSON, JSON or CSV; the output appears only when it is complete
+    /// Mask a file of NDJSON, JSON, CSV or Parquet; the output appears only when it is complete
     File(Box<FileArgs>),
     /// Copy a PostgreSQL database, masked, into another database, which must be empty
     Database(Box<DatabaseArgs>),
@@ -98,6 +98,8 @@ enum FormatName {
     Json,
     /// Comma-separated values with a header
     Csv,
+    /// Apache Parquet
+    Parquet,
 }
 
 /// The app whose keys mask, and the engine.
@@ -285,6 +287,7 @@ impl Holds {
         let format = match (self.format, by_name) {
             (Some(FormatName::Ndjson), _) => FileFormat::Ndjson,
             (Some(FormatName::Json), _) => FileFormat::Json,
+            (Some(FormatName::Parquet), _) => FileFormat::Parquet,
             (Some(FormatName::Csv), Some(csv @ FileFormat::Csv { .. })) => csv,
             (Some(FormatName::Csv), _) => FileFormat::Csv { delimiter: b',' },
             (None, Some(format)) => format,

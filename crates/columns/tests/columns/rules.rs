@@ -76,7 +76,7 @@ fn the_first_path_or_column_rule_that_names_a_leaf_wins() {
             ("nothing", LeafDecision::Keep, None),
         ]
     );
-    assert_eq!(plans[6].subject_leaf(4), Some(5));
+    assert_eq!(plans[6].subject_leaves().collect::<Vec<_>>(), [(4, 5)]);
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! Reads masked columns in batches of rows.
+
+use std::sync::Arc;
+
+use arrow_array::ArrayRef;
+use arrow_buffer::NullBuffer;
+use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::serialized_reader::SerializedPageReader;
+use sealwire_columns::{Leaf, SubjectValues};
+use tokio::sync::mpsc;
+
+use super::source::SourceFile;
+use super::values::{Levels, Values, read};
+use super::{Layout, LeafLayout};
+use crate::error::JobError;
+use crate::limits::Limits;
+
+/// Rows of the first batch of a column chunk. Later batches have as many as the size of the values allows.
+const FIRST_ROWS: usize = 64;
+/// Factor by which batches grow at most.
+const GROWTH_MAX: usize = 4;
+
+/// Rows of one masked column.
+#[derive(Debug)]
+pub(super) struct ReadBatch {
+    /// Index of the column among all leaves.
+    pub(super) column: usize,
+    /// Number of the first row in the file, from 0.
+    pub(super) first_row: u64,
+    pub(super) values: Values,
+    pub(super) levels: Levels,
+    pub(super) entries: usize,
+    pub(super) subjects: Vec<ReadSubjects>,
+}
+
+/// The subjects of one rule for the values of a batch.
+#[derive(Debug)]
+pub(super) struct ReadSubjects {
+    rule: usize,
+    column: usize,
+    values: Values,
+    /// The index in `values` of each value's subject. The index after the last: there is none.
+    rows: Vec<usize>,
+}
+
+/// A part of a masked column.
+#[derive(Debug)]
+pub(super) enum ColumnPart<B> {
+    Batch(B),
+    /// The column chunk ends.
+    End,
+}
+
+/// Reads the masked columns of all row groups, in the order in which they are written. Ends early if the receiver is
+/// closed.
+pub(super) fn read_columns(
+    source: &SourceFile,
+    layout: &Layout,
+    limits: Limits,
+    parts: &mpsc::Sender<Result<ColumnPart<ReadBatch>, JobError>>,
+) {
+    let send = |part| parts.blocking_send(part).map_err(|_| Stop::Closed);
+    let read_all = || -> Result<(), Stop> {
+        let source = Arc::new(source.clone());
+        let mut first_row = 0;
+        for group in layout.metadata.row_groups() {
+            for column in layout.masked_columns() {
+                let chunk = ChunkRows { layout, source: &source, group, column, first_row, limits };
+                chunk.read(|batch| send(Ok(ColumnPart::Batch(batch))))?;
+                send(Ok(ColumnPart::End))?;
+            }
+            first_row += group.num_rows() as u64;
+        }
+        Ok(())
+    };
+    if let Err(Stop::Failed(error)) = read_all() {
+        // Without a receiver nobody needs the error.
+        let _ = parts.blocking_send(Err(error));
+    }
+}
+
+/// A reason to stop reading.
+enum Stop {
+    /// The receiver is closed.
+    Closed,
+    Failed(JobError),
+}
+
+impl From<JobError> for Stop {
+    fn from(error: JobError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The rows of one column chunk.
+struct ChunkRows<'a> {
+    layout: &'a Layout,
+    source: &'a Arc<SourceFile>,
+    group: &'a RowGroupMetaData,
+    column: usize,
+    first_row: u64,
+    limits: Limits,
+}
+
+impl ChunkRows<'_> {
+    fn reader(&self, column: usize) -> Result<ColumnReader, JobError> {
+        let chunk = self.group.column(column);
+        let rows = usize::try_from(self.group.num_rows()).unwrap_or(usize::MAX);
+        // Without the locations of pages, which the file need not state truly.
+        let pages = SerializedPageReader::new(Arc::clone(self.source), chunk, rows, None);
+        let pages = pages.map_err(|error| self.layout.column_invalid(column, &error.to_string()))?;
+        Ok(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)))
+    }
+
+    fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {
+        let invalid = |error: ParquetError| self.layout.column_invalid(self.column, &error.to_string());
+        let plan = &self.layout.leaves[self.column].plan;
+        let mut reader = self.reader(self.column)?;
+        let mut subjects = Vec::new();
+        for (rule, column) in plan.subject_leaves() {
+            subjects.push((rule, column, self.reader(column)?));
+        }
+        let rows = self.group.num_rows() as u64;
+        let (mut done, mut take) = (0, FIRST_ROWS.min(self.limits.batch_values_max.max(1)));
+        while done < rows {
+            let take_now = take.min(usize::try_from(rows - done).unwrap_or(take));
+            let mut levels = Levels::default();
+            let (values, records, entries) = read(&mut reader, take_now, &mut levels).map_err(invalid)?;
+            if records == 0 {
+                return Err(Stop::Failed(self.invalid("it has fewer rows than its row group")));
+            }
+            let own = &self.layout.leaves[self.column];
+            self.check(own, &values, &levels, entries)?;
+            let subjects = subjects
+                .iter_mut()
+                .map(|(rule, column, reader)| self.subjects((*rule, *column, reader), records, (&levels, entries)));
+            let subjects = subjects.collect::<Result<_, _>>()?;
+            take = next_rows(take, records, entries.max(values.len()), values.bytes(), self.limits);
+            let (column, first_row) = (self.column, self.first_row + done);
+            done += records as u64;
+            send(ReadBatch { column, first_row, values, levels, entries, subjects })?;
+        }
+        Ok(())
+    }
+
+    fn invalid(&self, what: &str) -> JobError {
+        self.layout.column_invalid(self.column, what)
+    }
+
+    /// Checks that levels fit the values.
+    fn check(&self, leaf: &LeafLayout, values: &Values, levels: &Levels, entries: usize) -> Result<(), JobError> {
+        let values_of_levels = match leaf.definition_max {
+            0 => entries,
+            max => levels.definitions.iter().filter(|level| **level == max).count(),
+        };
+        let is_complete = (leaf.definition_max == 0 || levels.definitions.len() == entries)
+            && (leaf.repetition_max == 0 || levels.repetitions.len() == entries);
+        if is_complete && values_of_levels == values.len() {
+            Ok(())
+        } else {
+            Err(self.invalid("its levels do not fit its values"))
+        }
+    }
+
+    /// Reads the subjects of a batch. Values of a list below the struct share the subject of the struct.
+    fn subjects(
+        &self,
+        (rule, column, reader): (usize, usize, &mut ColumnReader),
+        records: usize,
+        (levels, entries): (&Levels, usize),
+    ) -> Result<ReadSubjects, JobError> {
+        let (leaf, own) = (&self.layout.leaves[column], &self.layout.leaves[self.column]);
+        let mut theirs = Levels::default();
+        let read = read(reader, records, &mut theirs);
+        let (values, found, instances) =
+            read.map_err(|error| self.layout.column_invalid(column, &error.to_string()))?;
+        self.check(leaf, &values, &theirs, instances)?;
+        let odd = || self.layout.column_invalid(column, "its rows do not fit those of its masked neighbour");
+        if found != records {
+            return Err(odd());
+        }
+        let mut next_value = 0;
+        let value_of_instance: Vec<usize> = (0..instances)
+            .map(|instance| {
+                let is_there = leaf.definition_max == 0 || theirs.definitions[instance] == leaf.definition_max;
+                next_value += usize::from(is_there);
+                if is_there { next_value - 1 } else { values.len() }
+            })
+            .collect();
+        let mut rows = Vec::new();
+        let mut begun = 0_usize;
+        for entry in 0..entries {
+            let repetition = levels.repetitions.get(entry).copied().unwrap_or(0);
+            begun += usize::from(repetition <= leaf.repetition_max);
+            if own.definition_max == 0 || levels.definitions[entry] == own.definition_max {
+                let instance = begun.checked_sub(1).ok_or_else(odd)?;
+                rows.push(*value_of_instance.get(instance).ok_or_else(odd)?);
+            }
+        }
+        if begun == instances { Ok(ReadSubjects { rule, column, values, rows }) } else { Err(odd()) }
+    }
+}
+
+/// Returns the number of rows for the next batch: as many as a request holds, judged by the batch before.
+fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: Limits) -> usize {
+    let by_bytes = records.saturating_mul(limits.batch_bytes_max) / bytes.max(1);
+    let by_values = records.saturating_mul(limits.batch_values_max) / values.max(1);
+    by_bytes.min(by_values).clamp(1, take.saturating_mul(GROWTH_MAX))
+}
+
+impl ReadSubjects {
+    /// Returns the subjects as columns. `Err` names the column and what is wrong with it.
+    pub(super) fn values(mut self, layout: &Layout) -> Result<SubjectValues, (usize, &'static str)> {
+        let count = self.values.len();
+        self.values.push_empty();
+        let data_type = layout.leaves[self.column].plan.field.data_type();
+        let array: ArrayRef = self.values.to_arrow(data_type).map_err(|(_, what)| (self.column, what))?;
+        let present: NullBuffer = (0..=count).map(|at| at < count).collect::<Vec<bool>>().into();
+        Ok(SubjectValues { rule: self.rule, leaf: Leaf::of(array, Some(present)), rows: Some(self.rows) })
+    }
+}

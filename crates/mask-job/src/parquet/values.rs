@@ -1,0 +1,392 @@
+//! Values of a column as Parquet and as Arrow know them.
+//!
+//! Parquet keeps the values that are there, without nulls, beside levels that say where they belong.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{BinaryBuilder, Decimal128Builder, FixedSizeBinaryBuilder, StringBuilder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, BooleanArray, PrimitiveArray};
+use arrow_schema::{DataType, TimeUnit};
+use bytes::Bytes;
+use parquet::basic::Type;
+use parquet::column::reader::ColumnReader;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::{ByteArray, FixedLenByteArray, Int96};
+use parquet::errors::ParquetError;
+
+/// Days between the Julian epoch and 1970.
+const JULIAN_1970: i64 = 2_440_588;
+const NANOSECONDS_PER_DAY: i64 = 86_400_000_000_000;
+
+/// Values of a column.
+#[derive(Clone, Debug)]
+pub(super) enum Values {
+    Bool(Vec<bool>),
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Int96(Vec<Int96>),
+    Float(Vec<f32>),
+    Double(Vec<f64>),
+    Bytes(Vec<ByteArray>),
+    Fixed(Vec<FixedLenByteArray>),
+}
+
+/// Levels of a column's entries. Empty if the column needs none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Levels {
+    pub(super) definitions: Vec<i16>,
+    pub(super) repetitions: Vec<i16>,
+}
+
+/// Reads up to `records` whole records. Returns the number of records and of entries.
+pub(super) fn read(
+    reader: &mut ColumnReader,
+    records: usize,
+    levels: &mut Levels,
+) -> Result<(Values, usize, usize), ParquetError> {
+    let (definitions, repetitions) = (&mut levels.definitions, &mut levels.repetitions);
+    macro_rules! read {
+        ($reader:expr, $kind:path) => {{
+            let mut values = Vec::new();
+            let (records, _, entries) =
+                $reader.read_records(records, Some(definitions), Some(repetitions), &mut values)?;
+            Ok(($kind(values), records, entries))
+        }};
+    }
+    match reader {
+        ColumnReader::BoolColumnReader(reader) => read!(reader, Values::Bool),
+        ColumnReader::Int32ColumnReader(reader) => read!(reader, Values::Int32),
+        ColumnReader::Int64ColumnReader(reader) => read!(reader, Values::Int64),
+        ColumnReader::Int96ColumnReader(reader) => read!(reader, Values::Int96),
+        ColumnReader::FloatColumnReader(reader) => read!(reader, Values::Float),
+        ColumnReader::DoubleColumnReader(reader) => read!(reader, Values::Double),
+        ColumnReader::ByteArrayColumnReader(reader) => read!(reader, Values::Bytes),
+        ColumnReader::FixedLenByteArrayColumnReader(reader) => read!(reader, Values::Fixed),
+    }
+}
+
+/// Writes entries.
+pub(super) fn write(writer: &mut ColumnWriter<'_>, values: &Values, levels: &Levels) -> Result<(), ParquetError> {
+    let definitions = Some(&levels.definitions[..]).filter(|levels| !levels.is_empty());
+    let repetitions = Some(&levels.repetitions[..]).filter(|levels| !levels.is_empty());
+    match (writer, values) {
+        (ColumnWriter::BoolColumnWriter(writer), Values::Bool(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::Int32ColumnWriter(writer), Values::Int32(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::Int64ColumnWriter(writer), Values::Int64(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::Int96ColumnWriter(writer), Values::Int96(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::FloatColumnWriter(writer), Values::Float(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::DoubleColumnWriter(writer), Values::Double(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::ByteArrayColumnWriter(writer), Values::Bytes(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        (ColumnWriter::FixedLenByteArrayColumnWriter(writer), Values::Fixed(values)) => {
+            writer.write_batch(values, definitions, repetitions)?;
+        }
+        _ => return Err(ParquetError::General("the values are of another type than the column".to_owned())),
+    }
+    Ok(())
+}
+
+fn primitives<T: ArrowPrimitiveType>(values: impl Iterator<Item = T::Native>, data_type: &DataType) -> ArrayRef {
+    Arc::new(PrimitiveArray::<T>::from_iter_values(values).with_data_type(data_type.clone()))
+}
+
+/// Returns a big-endian number of up to 16 bytes.
+fn decimal(bytes: &[u8]) -> Option<i128> {
+    let negative = bytes.first().is_some_and(|first| *first >= 0x80);
+    let mut wide = if negative { [0xff; 16] } else { [0; 16] };
+    wide.get_mut(16_usize.checked_sub(bytes.len())?..)?.copy_from_slice(bytes);
+    Some(i128::from_be_bytes(wide))
+}
+
+impl Values {
+    /// Returns no values of a type.
+    pub(super) fn empty(physical: Type) -> Self {
+        match physical {
+            Type::BOOLEAN => Self::Bool(Vec::new()),
+            Type::INT32 => Self::Int32(Vec::new()),
+            Type::INT64 => Self::Int64(Vec::new()),
+            Type::INT96 => Self::Int96(Vec::new()),
+            Type::FLOAT => Self::Float(Vec::new()),
+            Type::DOUBLE => Self::Double(Vec::new()),
+            Type::BYTE_ARRAY => Self::Bytes(Vec::new()),
+            Type::FIXED_LEN_BYTE_ARRAY => Self::Fixed(Vec::new()),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Bool(values) => values.len(),
+            Self::Int32(values) => values.len(),
+            Self::Int64(values) => values.len(),
+            Self::Int96(values) => values.len(),
+            Self::Float(values) => values.len(),
+            Self::Double(values) => values.len(),
+            Self::Bytes(values) => values.len(),
+            Self::Fixed(values) => values.len(),
+        }
+    }
+
+    /// Adds a value that means nothing.
+    pub(super) fn push_empty(&mut self) {
+        match self {
+            Self::Bool(values) => values.push(false),
+            Self::Int32(values) => values.push(0),
+            Self::Int64(values) => values.push(0),
+            Self::Int96(values) => values.push(int96(0)),
+            Self::Float(values) => values.push(0.0),
+            Self::Double(values) => values.push(0.0),
+            Self::Bytes(values) => values.push(ByteArray::from("")),
+            Self::Fixed(values) => {
+                let width = values.first().map_or(0, |value| value.len());
+                values.push(FixedLenByteArray::from(vec![0; width]));
+            }
+        }
+    }
+
+    /// Returns the bytes of all values.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Bool(values) => values.len(),
+            Self::Int32(values) => values.len() * 4,
+            Self::Float(values) => values.len() * 4,
+            Self::Int64(values) => values.len() * 8,
+            Self::Double(values) => values.len() * 8,
+            Self::Int96(values) => values.len() * 12,
+            Self::Bytes(values) => values.iter().map(ByteArray::len).sum(),
+            Self::Fixed(values) => values.iter().map(|value| value.len()).sum(),
+        }
+    }
+
+    /// Returns an array of a type. `Err` tells what is wrong with a value, and its index if that is known.
+    pub(super) fn to_arrow(&self, data_type: &DataType) -> Result<ArrayRef, (usize, &'static str)> {
+        const TYPE: &str = "its Parquet type cannot be masked";
+        Ok(match (self, data_type) {
+            (Self::Bool(values), DataType::Boolean) => Arc::new(BooleanArray::from(values.clone())),
+            (Self::Float(values), DataType::Float32) => primitives::<Float32Type>(values.iter().copied(), data_type),
+            (Self::Double(values), DataType::Float64) => primitives::<Float64Type>(values.iter().copied(), data_type),
+            (Self::Int32(values), _) => {
+                let values = values.iter().copied();
+                match data_type {
+                    DataType::Int8 => primitives::<Int8Type>(values.map(|value| value as i8), data_type),
+                    DataType::Int16 => primitives::<Int16Type>(values.map(|value| value as i16), data_type),
+                    DataType::Int32 => primitives::<Int32Type>(values, data_type),
+                    DataType::UInt8 => primitives::<UInt8Type>(values.map(|value| value as u8), data_type),
+                    DataType::UInt16 => primitives::<UInt16Type>(values.map(|value| value as u16), data_type),
+                    DataType::UInt32 => primitives::<UInt32Type>(values.map(|value| value as u32), data_type),
+                    DataType::Date32 => primitives::<Date32Type>(values, data_type),
+                    DataType::Decimal128(..) => primitives::<Decimal128Type>(values.map(i128::from), data_type),
+                    _ => return Err((0, TYPE)),
+                }
+            }
+            (Self::Int64(values), _) => {
+                let values = values.iter().copied();
+                match data_type {
+                    DataType::Int64 => primitives::<Int64Type>(values, data_type),
+                    DataType::UInt64 => primitives::<UInt64Type>(values.map(|value| value as u64), data_type),
+                    DataType::Decimal128(..) => primitives::<Decimal128Type>(values.map(i128::from), data_type),
+                    DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                        primitives::<TimestampMillisecondType>(values, data_type)
+                    }
+                    DataType::Timestamp(TimeUnit::Microsecond, _) => {
+                        primitives::<TimestampMicrosecondType>(values, data_type)
+                    }
+                    DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                        primitives::<TimestampNanosecondType>(values, data_type)
+                    }
+                    _ => return Err((0, TYPE)),
+                }
+            }
+            (Self::Int96(values), DataType::Timestamp(TimeUnit::Nanosecond, _)) => {
+                let instants = values.iter().enumerate().map(|(at, value)| instant(value).ok_or((at, OUT_OF_RANGE)));
+                let instants = instants.collect::<Result<Vec<_>, _>>()?;
+                primitives::<TimestampNanosecondType>(instants.into_iter(), data_type)
+            }
+            (Self::Bytes(values), DataType::Utf8) => {
+                let mut builder = StringBuilder::with_capacity(values.len(), self.bytes());
+                for (at, value) in values.iter().enumerate() {
+                    builder.append_value(std::str::from_utf8(value.data()).map_err(|_| (at, "it is not UTF-8"))?);
+                }
+                Arc::new(builder.finish())
+            }
+            (Self::Bytes(values), DataType::Binary) => {
+                let mut builder = BinaryBuilder::with_capacity(values.len(), self.bytes());
+                values.iter().for_each(|value| builder.append_value(value.data()));
+                Arc::new(builder.finish())
+            }
+            (Self::Fixed(values), DataType::FixedSizeBinary(width)) => {
+                let mut builder = FixedSizeBinaryBuilder::with_capacity(values.len(), *width);
+                for (at, value) in values.iter().enumerate() {
+                    builder.append_value(value.data()).map_err(|_| (at, "it has another length than its type"))?;
+                }
+                Arc::new(builder.finish())
+            }
+            (Self::Bytes(values), DataType::Decimal128(..)) => decimals(values.iter().map(ByteArray::data), data_type)?,
+            (Self::Fixed(values), DataType::Decimal128(..)) => {
+                decimals(values.iter().map(|value| value.data()), data_type)?
+            }
+            _ => return Err((0, TYPE)),
+        })
+    }
+
+    /// Returns the values of an array that are not null, in the form of the values that it was made from. `width` is the
+    /// length of values of fixed length. `None` if a value does not fit.
+    pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {
+        macro_rules! numbers {
+            ($type:ty, $as:ty) => {
+                array.as_primitive::<$type>().iter().flatten().map(|value| value as $as).collect()
+            };
+        }
+        let decimals = || array.as_primitive::<Decimal128Type>().iter().flatten();
+        Some(match (self, array.data_type()) {
+            (Self::Bool(_), DataType::Boolean) => Self::Bool(array.as_boolean().iter().flatten().collect()),
+            (Self::Float(_), DataType::Float32) => Self::Float(numbers!(Float32Type, f32)),
+            (Self::Double(_), DataType::Float64) => Self::Double(numbers!(Float64Type, f64)),
+            (Self::Int32(_), data_type) => Self::Int32(match data_type {
+                DataType::Int8 => numbers!(Int8Type, i32),
+                DataType::Int16 => numbers!(Int16Type, i32),
+                DataType::Int32 => numbers!(Int32Type, i32),
+                DataType::UInt8 => numbers!(UInt8Type, i32),
+                DataType::UInt16 => numbers!(UInt16Type, i32),
+                DataType::UInt32 => numbers!(UInt32Type, i32),
+                DataType::Date32 => numbers!(Date32Type, i32),
+                DataType::Decimal128(..) => decimals().map(|value| value.try_into().ok()).collect::<Option<_>>()?,
+                _ => return None,
+            }),
+            (Self::Int64(_), data_type) => Self::Int64(match data_type {
+                DataType::Int64 => numbers!(Int64Type, i64),
+                DataType::UInt64 => numbers!(UInt64Type, i64),
+                DataType::Timestamp(TimeUnit::Millisecond, _) => numbers!(TimestampMillisecondType, i64),
+                DataType::Timestamp(TimeUnit::Microsecond, _) => numbers!(TimestampMicrosecondType, i64),
+                DataType::Timestamp(TimeUnit::Nanosecond, _) => numbers!(TimestampNanosecondType, i64),
+                DataType::Decimal128(..) => decimals().map(|value| value.try_into().ok()).collect::<Option<_>>()?,
+                _ => return None,
+            }),
+            (Self::Int96(_), DataType::Timestamp(TimeUnit::Nanosecond, _)) => {
+                Self::Int96(array.as_primitive::<TimestampNanosecondType>().iter().flatten().map(int96).collect())
+            }
+            (Self::Bytes(_), DataType::Utf8) => {
+                let array = array.as_string::<i32>();
+                Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
+            }
+            (Self::Bytes(_), DataType::Binary) => {
+                let array = array.as_binary::<i32>();
+                Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
+            }
+            (Self::Bytes(_), DataType::Decimal128(..)) => {
+                Self::Bytes(decimals().map(|value| ByteArray::from(shortest(value).to_vec())).collect())
+            }
+            (Self::Fixed(_), DataType::FixedSizeBinary(_)) => {
+                let values = array.as_fixed_size_binary().iter().flatten();
+                Self::Fixed(values.map(|value| FixedLenByteArray::from(value.to_vec())).collect())
+            }
+            (Self::Fixed(_), DataType::Decimal128(..)) => {
+                let wide = |value: i128| -> Option<FixedLenByteArray> {
+                    let width = usize::try_from(width).ok()?;
+                    let short = shortest(value);
+                    let fill = if value < 0 { 0xff } else { 0 };
+                    let mut bytes = vec![fill; width.checked_sub(short.len())?];
+                    bytes.extend_from_slice(&short);
+                    Some(FixedLenByteArray::from(bytes))
+                };
+                Self::Fixed(decimals().map(wide).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        })
+    }
+}
+
+const OUT_OF_RANGE: &str = "its instant is out of the range of nanoseconds since 1970";
+
+fn decimals<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+    data_type: &DataType,
+) -> Result<ArrayRef, (usize, &'static str)> {
+    let mut builder = Decimal128Builder::new().with_data_type(data_type.clone());
+    for (at, value) in values.enumerate() {
+        builder.append_value(decimal(value).ok_or((at, "its decimal number is too long"))?);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// Returns a number in two's complement without superfluous bytes.
+fn shortest(value: i128) -> Vec<u8> {
+    let bytes = value.to_be_bytes();
+    let fill = if value < 0 { 0xff } else { 0 };
+    let is_superfluous = |at: usize| bytes[at] == fill && (bytes[at + 1] ^ fill) < 0x80;
+    let start = (0..15).find(|at| !is_superfluous(*at)).unwrap_or(15);
+    bytes[start..].to_vec()
+}
+
+/// Returns the values of an array that are not null. They share one buffer.
+fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
+    let (first, last) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
+    let buffer = Bytes::copy_from_slice(&data[first as usize..last as usize]);
+    let rows = (0..array.len()).filter(|row| array.is_valid(*row));
+    rows.map(|row| {
+        let (start, end) = ((offsets[row] - first) as usize, (offsets[row + 1] - first) as usize);
+        ByteArray::from(buffer.slice(start..end))
+    })
+    .collect()
+}
+
+/// Returns an instant as nanoseconds since 1970. `None` if it is out of their range.
+fn instant(value: &Int96) -> Option<i64> {
+    let [low, high, day] = value.data() else { return None };
+    let nanoseconds = i64::try_from(u64::from(*high) << 32 | u64::from(*low)).ok()?;
+    let days = i64::from(*day) - JULIAN_1970;
+    i64::try_from(i128::from(days) * i128::from(NANOSECONDS_PER_DAY) + i128::from(nanoseconds)).ok()
+}
+
+fn int96(nanoseconds: i64) -> Int96 {
+    let day = nanoseconds.div_euclid(NANOSECONDS_PER_DAY) + JULIAN_1970;
+    let rest = nanoseconds.rem_euclid(NANOSECONDS_PER_DAY) as u64;
+    let mut value = Int96::new();
+    value.set_data(rest as u32, (rest >> 32) as u32, day as u32);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_keep_their_number_in_both_forms() {
+        for value in [0, 1, -1, 127, 128, -128, -129, 255, 256, i64::MAX.into(), i64::MIN.into(), i128::MAX, i128::MIN]
+        {
+            let short = shortest(value);
+            assert_eq!(decimal(&short), Some(value));
+            assert!(short.len() == 1 || decimal(&short[1..]) != Some(value), "{value}");
+        }
+        assert_eq!(decimal(&[0; 17]), None);
+        assert_eq!(decimal(&[]), Some(0));
+    }
+
+    #[test]
+    fn instants_keep_their_nanoseconds() {
+        for value in [0, -1, 1, 1_773_480_413_589_793_238, i64::MAX, i64::MIN] {
+            assert_eq!(instant(&int96(value)), Some(value));
+        }
+        let mut value = Int96::new();
+        value.set_data(0, 0, u32::MAX);
+        assert_eq!(instant(&value), None);
+    }
+}

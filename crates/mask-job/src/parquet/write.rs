@@ -1,0 +1,237 @@
+//! Writes the output: copies the chunks of columns that stay, and encodes the masked ones.
+//!
+//! A copied chunk keeps all its bytes, so its encodings, dictionary, statistics and checksums too. The writer makes all of a
+//! masked chunk from the masked values, with the codec of the input, and with a dictionary, statistics, bloom filter and page
+//! index if the input had them.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding};
+use parquet::bloom_filter::Sbbf;
+use parquet::column::writer::ColumnCloseResult;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use tokio::sync::mpsc;
+
+use super::Layout;
+use super::mask::MaskedBatch;
+use super::read::ColumnPart;
+use super::source::SourceFile;
+use super::values::write;
+use crate::error::JobError;
+use crate::output::UnfinishedOutput;
+use crate::report::Progress;
+
+/// Distinct values for which a bloom filter is sized at most. It takes a megabyte then.
+const BLOOM_VALUES_MAX: u64 = 1_000_000;
+
+/// Key of file metadata that states the bounding boxes of columns (GeoParquet).
+const GEO: &str = "geo";
+
+/// An output that remembers the error of a write. The `parquet` crate would lose its kind.
+struct Output {
+    unfinished: UnfinishedOutput,
+    error: Option<JobError>,
+    bytes: u64,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.unfinished.write(bytes) {
+            Ok(()) => {
+                self.bytes += bytes.len() as u64;
+                Ok(bytes.len())
+            }
+            Err(error) => {
+                self.error = Some(error);
+                Err(io::Error::other("the output failed"))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the file. `parts` are the masked columns in order. Returns the output, which is not visible yet, and its length.
+pub(super) fn write_file(
+    source: &SourceFile,
+    layout: &Layout,
+    unfinished: UnfinishedOutput,
+    mut parts: mpsc::Receiver<ColumnPart<MaskedBatch>>,
+    progress: &Progress,
+) -> Result<(UnfinishedOutput, u64), JobError> {
+    let mut output = Output { unfinished, error: None, bytes: 0 };
+    let mut copy = Copy { source, layout, parts: &mut parts, progress };
+    match copy.file(&mut output) {
+        Ok(()) => Ok((output.unfinished, output.bytes)),
+        Err(error) => Err(output.error.unwrap_or(error)),
+    }
+}
+
+struct Copy<'a> {
+    source: &'a SourceFile,
+    layout: &'a Layout,
+    parts: &'a mut mpsc::Receiver<ColumnPart<MaskedBatch>>,
+    progress: &'a Progress,
+}
+
+impl Copy<'_> {
+    fn file(&mut self, output: &mut Output) -> Result<(), JobError> {
+        let layout = self.layout;
+        let metadata = &layout.metadata;
+        let failed = |error: ParquetError| layout.invalid(&error.to_string());
+        let schema = metadata.file_metadata().schema_descr().root_schema_ptr();
+        let properties = Arc::new(properties(layout));
+        let mut writer = SerializedFileWriter::new(output, schema, properties).map_err(failed)?;
+        for (at, group) in metadata.row_groups().iter().enumerate() {
+            let mut rows = writer.next_row_group().map_err(failed)?;
+            for (column, chunk) in group.columns().iter().enumerate() {
+                if layout.is_masked(column) {
+                    self.masked(&mut rows, column)?;
+                } else {
+                    let close = close_result(metadata, self.source, (at, column)).map_err(failed)?;
+                    rows.append_column(self.source, close).map_err(failed)?;
+                }
+                self.progress.add(u64::try_from(chunk.compressed_size()).unwrap_or(0), 0);
+            }
+            rows.close().map_err(failed)?;
+            self.progress.add(0, group.num_rows() as u64);
+        }
+        writer.close().map_err(failed)?;
+        Ok(())
+    }
+
+    /// Encodes the masked values of a column chunk.
+    fn masked<W: Write + Send>(
+        &mut self,
+        rows: &mut SerializedRowGroupWriter<'_, W>,
+        column: usize,
+    ) -> Result<(), JobError> {
+        let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
+        let writer = rows.next_column().map_err(failed)?;
+        let mut writer = writer.ok_or_else(|| self.layout.column_invalid(column, "it has no place in the output"))?;
+        loop {
+            match self.parts.blocking_recv() {
+                Some(ColumnPart::Batch(batch)) if batch.column == column => {
+                    write(writer.untyped(), &batch.values, &batch.levels).map_err(failed)?;
+                }
+                Some(ColumnPart::End) => return writer.close().map_err(failed),
+                // The job failed, and its error is known elsewhere.
+                Some(ColumnPart::Batch(_)) | None => return Err(JobError::Stopped),
+            }
+        }
+    }
+}
+
+/// Returns the metadata of a chunk as the writer wants it with the chunk's bytes.
+fn close_result(
+    metadata: &ParquetMetaData,
+    source: &SourceFile,
+    (group, column): (usize, usize),
+) -> Result<ColumnCloseResult, ParquetError> {
+    let rows = metadata.row_group(group);
+    let chunk = rows.column(column);
+    let index = metadata.page_index();
+    Ok(ColumnCloseResult {
+        bytes_written: chunk.compressed_size() as u64,
+        rows_written: rows.num_rows() as u64,
+        metadata: chunk.clone(),
+        bloom_filter: Sbbf::read_from_column_chunk(chunk, source)?,
+        column_index: index.and_then(|index| index.column_index(group, column)).cloned(),
+        offset_index: index.and_then(|index| index.offset_index(group, column)).cloned(),
+    })
+}
+
+/// Returns the settings of the output, which follow the input.
+fn properties(layout: &Layout) -> WriterProperties {
+    let metadata = &layout.metadata;
+    let file = metadata.file_metadata();
+    let has_offset_index = metadata.page_index().is_some_and(|index| index.has_offset_indexes());
+    let mut properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_key_value_metadata(key_values(layout))
+        .set_sorting_columns(sorting(layout))
+        .set_offset_index_disabled(!has_offset_index);
+    // Readers know errors of old writers by this name. They concern the chunks that are copied.
+    if let Some(created_by) = file.created_by() {
+        properties = properties.set_created_by(created_by.to_owned());
+    }
+    for column in layout.masked_columns() {
+        let chunks = || metadata.row_groups().iter().map(move |group| group.column(column));
+        let Some(first) = chunks().next() else { continue };
+        let path = first.column_path().clone();
+        let any = |is: fn(&ColumnChunkMetaData) -> bool| chunks().any(is);
+        let has_column_index = (0..metadata.num_row_groups())
+            .any(|group| metadata.page_index().is_some_and(|index| index.column_index(group, column).is_some()));
+        let statistics = match (has_column_index && has_offset_index, any(|chunk| chunk.statistics().is_some())) {
+            (true, _) => EnabledStatistics::Page,
+            (false, true) => EnabledStatistics::Chunk,
+            (false, false) => EnabledStatistics::None,
+        };
+        properties = properties
+            .set_column_compression(path.clone(), first.compression())
+            .set_column_encoding(path.clone(), Encoding::PLAIN)
+            .set_column_dictionary_enabled(path.clone(), any(has_dictionary))
+            .set_column_statistics_enabled(path.clone(), statistics);
+        if any(|chunk| chunk.bloom_filter_offset().is_some()) {
+            let values = chunks().map(|chunk| chunk.num_values().max(1) as u64).max().unwrap_or(1);
+            properties = properties
+                .set_column_bloom_filter_enabled(path.clone(), true)
+                .set_column_bloom_filter_max_ndv(path, values.min(BLOOM_VALUES_MAX));
+        }
+    }
+    properties.set_bloom_filter_for_dictionary_encoded_chunks(true).build()
+}
+
+fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
+    chunk.dictionary_page_offset().is_some()
+        || chunk.encodings().any(|encoding| matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY))
+}
+
+/// Returns the file's own metadata. Bounding boxes of masked columns are dropped.
+fn key_values(layout: &Layout) -> Option<Vec<KeyValue>> {
+    let all = layout.metadata.file_metadata().key_value_metadata()?;
+    let is_stale = |entry: &KeyValue| {
+        entry.key == GEO
+            && layout.masked_columns().any(|column| {
+                let path = layout.metadata.file_metadata().schema_descr().column(column).path().clone();
+                let name = path.parts().first().map_or("", String::as_str).to_owned();
+                entry.value.as_ref().is_some_and(|value| value.contains(&name))
+            })
+    };
+    Some(all.iter().filter(|entry| !is_stale(entry)).cloned().collect())
+}
+
+/// Returns the order of rows within row groups that still holds: up to the first masked column. Row groups of different
+/// orders have none in the output.
+fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
+    let groups = layout.metadata.row_groups();
+    let first = groups.first()?.sorting_columns()?;
+    if groups.iter().any(|group| group.sorting_columns() != Some(first)) {
+        return None;
+    }
+    let is_kept = |order: &&SortingColumn| {
+        usize::try_from(order.column_idx).is_ok_and(|column| column < layout.leaves.len() && !layout.is_masked(column))
+    };
+    let kept: Vec<SortingColumn> = first.iter().take_while(is_kept).cloned().collect();
+    (!kept.is_empty()).then_some(kept)
+}
+
+/// Returns the name of a codec that this program cannot write.
+pub(super) fn unknown_codec(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::UNCOMPRESSED
+        | Compression::SNAPPY
+        | Compression::GZIP(_)
+        | Compression::BROTLI(_)
+        | Compression::LZ4
+        | Compression::LZ4_RAW => None,
+        Compression::ZSTD(_) => Some("ZSTD"),
+        Compression::LZO => Some("LZO"),
+    }
+}
