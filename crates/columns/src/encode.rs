@@ -80,9 +80,17 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Writes the value of a row. Columns of types that [`crate::check`] rejects give nothing.
-pub fn append_value(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
-    append_values(array, Instants::Timestamps, &mut |append| append(row, out));
+/// Calls `met` with the row and the MessagePack scalar of each value that is there, in the form that masking functions take.
+/// Columns of types that [`crate::check`] rejects give nothing.
+pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
+    let mut value = Vec::new();
+    append_values(&leaf.values, Instants::Text, &mut |append| {
+        for row in (0..leaf.rows()).filter(|row| leaf.is_present(*row)) {
+            value.clear();
+            append(row, &mut value);
+            met(row, &value);
+        }
+    });
 }
 
 /// The form of instants.

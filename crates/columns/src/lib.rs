@@ -21,7 +21,7 @@ mod timestamp;
 mod types;
 
 pub use decode::build;
-pub use encode::{Piece, Pieces, append_value};
+pub use encode::{Piece, Pieces, each_value};
 pub use error::ColumnError;
 pub use mask::{LeafMask, MaskPieces, SubjectValues, put_leaves};
 pub use path::{Leaf, Path};

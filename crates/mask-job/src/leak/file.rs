@@ -13,6 +13,7 @@ use crate::chunker::Cutter;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::parquet::verify as parquet;
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
 use crate::scan::csv::Columns;
@@ -40,6 +41,14 @@ pub fn verify_files(
     let bytes = length(source)? + length(target)?;
     for pass in 1.. {
         progress.expect(bytes * u64::from(pass), 0);
+        if format == FileFormat::Parquet {
+            parquet::originals(source, &mut check, limits, progress)?;
+            parquet::seen(target, &mut check, limits, progress)?;
+            if !check.end_pass() {
+                return Ok(check.report(pass));
+            }
+            continue;
+        }
         let reading = Reading { format, limits, progress };
         let ledger = RunningReport::default();
         let mut fields = Fields::default();

@@ -11,6 +11,7 @@ mod read;
 mod source;
 mod thrift;
 mod values;
+pub(crate) mod verify;
 mod write;
 
 use std::sync::Arc;
@@ -224,6 +225,12 @@ impl Layout {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the values of a column can be read as Arrow values of a type that masks know.
+    fn is_readable(&self, column: usize) -> bool {
+        let physical = self.metadata.file_metadata().schema_descr().column(column).physical_type();
+        Values::empty(physical).to_arrow(self.leaves[column].plan.field.data_type()).is_ok()
     }
 
     /// Counts the values of columns that are copied, as the metadata states them.

@@ -95,13 +95,14 @@ impl From<JobError> for Stop {
 }
 
 /// The rows of one column chunk.
-struct ChunkRows<'a> {
-    layout: &'a Layout,
-    source: &'a Arc<SourceFile>,
-    group: &'a RowGroupMetaData,
-    column: usize,
-    first_row: u64,
-    limits: Limits,
+pub(super) struct ChunkRows<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) source: &'a Arc<SourceFile>,
+    pub(super) group: &'a RowGroupMetaData,
+    pub(super) column: usize,
+    /// Number in the file of the row group's first row.
+    pub(super) first_row: u64,
+    pub(super) limits: Limits,
 }
 
 impl ChunkRows<'_> {
@@ -112,6 +113,14 @@ impl ChunkRows<'_> {
         let pages = SerializedPageReader::new(Arc::clone(self.source), chunk, rows, None);
         let pages = pages.map_err(|error| self.layout.column_invalid(column, &error.to_string()))?;
         Ok(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)))
+    }
+
+    /// Calls `met` with all batches.
+    pub(super) fn read_all(&self, mut met: impl FnMut(ReadBatch) -> Result<(), JobError>) -> Result<(), JobError> {
+        match self.read(|batch| met(batch).map_err(Stop::Failed)) {
+            Ok(()) | Err(Stop::Closed) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
     }
 
     fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {

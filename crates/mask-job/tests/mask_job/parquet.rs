@@ -29,8 +29,8 @@ use parquet::record::RowAccessor;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 use sealwire_mask_job::{
-    Column, Engine, EngineError, FieldReport, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, Report,
-    mask_file,
+    Column, Engine, EngineError, FieldReport, FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits,
+    Output, Progress, Report, mask_file, verify_files,
 };
 use sealwire_mask_rules::Rules;
 
@@ -554,6 +554,28 @@ fn chunks_that_overlap_are_rejected() {
     parquet::file::metadata::ParquetMetaDataWriter::new(&mut out, &forged).finish().expect("writes");
     let refused = Run::new().refused(&out, &rules(RULES));
     assert!(refused.contains("overlap") || refused.contains("invalid"), "{refused}");
+}
+
+#[test]
+fn the_leak_check_finds_originals_and_nothing_in_masked_files() {
+    let source = file(&people(), rich());
+    let run = Run::new();
+    run.mask(&source, &rules(RULES)).expect("masks");
+    let verify = |text: &str, masked: &str| {
+        let (source, masked) = (run.path("in.parquet"), run.path(masked));
+        let (limits, leak) = (Limits::default(), LeakLimits::default());
+        verify_files(&source, &masked, FileFormat::Parquet, rules(text), limits, leak, &Progress::default())
+    };
+    let report = verify(RULES, "out.parquet").expect("reads");
+    let names: Vec<_> = report.fields.iter().map(|field| (field.field.as_str(), field.verdict)).collect();
+    let clean = |name| (name, LeakVerdict::Clean);
+    assert_eq!(names, [clean("email"), clean("number"), clean("tags[*]"), clean("customer.name")]);
+    // A rule that the job did not have.
+    let more = format!("{RULES}[[rule]]\ncolumn = \"score\"\nmask = \"noise(by=3)\"\n");
+    let report = verify(&more, "out.parquet").expect("reads");
+    assert_eq!(report.fields.last().map(|field| field.verdict), Some(LeakVerdict::Leak));
+    let report = verify(RULES, "in.parquet").expect("reads");
+    assert!(report.fields.iter().all(|field| field.verdict == LeakVerdict::Leak), "{report:?}");
 }
 
 fn some_rules(numbers: &mut Numbers) -> Vec<Arc<Rules>> {
