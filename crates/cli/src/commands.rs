@@ -26,6 +26,7 @@ mod keys;
 mod mask;
 mod objects;
 mod operator;
+mod parquet;
 mod principals;
 mod properties;
 mod public_keys;

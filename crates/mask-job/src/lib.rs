@@ -29,6 +29,7 @@ pub use file_format::FileFormat;
 pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
 pub use limits::Limits;
 pub use output::{Input, Output};
+pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns};
 pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
 pub use sealwire_mask_rules::{Column, VALUE_KEY, payload, place};

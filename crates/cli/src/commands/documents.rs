@@ -1,4 +1,4 @@
-//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file.
+//! `encrypt`, `decrypt`, `rewrap` and `seal`: read a JSON file and write a JSON file. Parquet files have their own module.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
@@ -15,13 +15,14 @@ use sealwire_client::{
 use sealwire_payload::{WalkLimits, json};
 
 use super::connect::ConnectArgs;
+use super::parquet::{self, ColumnOperation};
 use super::public_keys::PublicKeysArgs;
 use super::{Failure, dev_folder, encapsulations};
 
 /// The files of a document command, and which fields it changes.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// JSON file; `-` reads standard input
+    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`); `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write here instead of standard output; appears only when complete
@@ -221,6 +222,18 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         ScopeName::Epoch => KeyScope::Epoch,
     };
     let common = &args.common;
+    if common.file.is_parquet() {
+        if args.apart {
+            return Err("--apart is for JSON: each value of a column holds its encapsulation".into());
+        }
+        let operation = ColumnOperation::Encrypt {
+            suite: args.suite.map(Suite::from),
+            key_scope,
+            format: args.format.map(Format::from),
+            role: args.role.clone(),
+        };
+        return parquet::run(common, operation);
+    }
     common.convert("encrypting", Opened::None, async |payload, _| {
         let call = Encrypt {
             select: common.select(),
@@ -243,6 +256,13 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
 
 pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let common = &args.common;
+    if common.file.is_parquet() {
+        if args.report {
+            return Err("--report is for JSON: a column with an envelope that does not open has no type".into());
+        }
+        let outside = if args.refuse_outside { Outside::Refuse } else { Outside::Accept };
+        return parquet::run(common, ColumnOperation::Decrypt { outside });
+    }
     let on_error = if args.report { OnError::Report } else { OnError::Fail };
     common.convert("decrypting", Opened::Selected, async |payload, encapsulations| {
         let call = Decrypt {
@@ -344,6 +364,24 @@ fn placed(apart: bool) -> Encapsulation {
 }
 
 impl FileArgs {
+    fn is_parquet(&self) -> bool {
+        parquet::is_parquet(&self.file)
+    }
+
+    /// Returns the input's path.
+    pub(super) fn path_of_file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Returns the output of a Parquet file, if no option is given that is for JSON alone.
+    pub(super) fn parquet_output(&self) -> Result<&Path, Failure> {
+        if self.compact || self.allow_unmatched {
+            return Err("--compact and --allow-unmatched are for JSON".into());
+        }
+        let output = self.output.as_deref().filter(|output| *output != Path::new("-"));
+        Ok(output.ok_or("a Parquet file is written to a file: name one with --output")?)
+    }
+
     /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
     fn unmatched(&self) -> Unmatched {
         if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }

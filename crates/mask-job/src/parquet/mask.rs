@@ -1,36 +1,43 @@
 //! Masks the values of a batch.
 
+use std::sync::Arc;
+
 use arrow_array::Array;
 use sealwire_columns::{ColumnError, Leaf, LeafMask, ResolveError};
 use sealwire_mask_rules::Column;
 use sealwire_msgpack::TokenReader;
 
-use super::Layout;
+use super::layout::Layout;
 use super::read::ReadBatch;
-use super::values::{Levels, Values};
+use super::{BatchWork, ChangedBatch, JobState};
 use crate::batch::check_answers;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::limits::Limits;
 use crate::report::Counts;
 
-/// A batch with masked values.
-#[derive(Debug)]
-pub(super) struct MaskedBatch {
-    pub(super) column: usize,
-    pub(super) values: Values,
-    pub(super) levels: Levels,
+/// Masks batches.
+pub(super) struct MaskWork<E> {
+    pub(super) engine: Arc<E>,
+}
+
+impl<E: Engine> BatchWork for MaskWork<E> {
+    async fn change(&self, job: &Arc<JobState>, batch: ReadBatch) -> Result<ChangedBatch, JobError> {
+        let selected = job.on_thread(batch, |job, batch| select(&job.layout, job.limits, batch)).await??;
+        let answers = selected.send(&job.layout, job.limits, self.engine.as_ref()).await?;
+        job.on_thread((selected, answers), |job, (selected, answers)| selected.put_back(&job.layout, answers)).await?
+    }
 }
 
 /// A batch whose values to mask are selected.
-pub(super) struct SelectedBatch {
+struct SelectedBatch {
     batch: ReadBatch,
     mask: LeafMask,
     pieces: Vec<Column>,
 }
 
 /// Selects the values of a batch that rules mask.
-pub(super) fn select(layout: &Layout, limits: Limits, mut batch: ReadBatch) -> Result<SelectedBatch, JobError> {
+fn select(layout: &Layout, limits: Limits, mut batch: ReadBatch) -> Result<SelectedBatch, JobError> {
     let leaf = &layout.leaves[batch.column];
     let array = batch.values.to_arrow(leaf.plan.field.data_type());
     let array = array.map_err(|(at, what)| layout.value_error(&batch, at, what))?;
@@ -51,12 +58,7 @@ pub(super) fn select(layout: &Layout, limits: Limits, mut batch: ReadBatch) -> R
 
 impl SelectedBatch {
     /// Has the engine mask the selected values. Returns the masked values of each piece.
-    pub(super) async fn send<E: Engine>(
-        &self,
-        layout: &Layout,
-        limits: Limits,
-        engine: &E,
-    ) -> Result<Vec<Vec<u8>>, JobError> {
+    async fn send<E: Engine>(&self, layout: &Layout, limits: Limits, engine: &E) -> Result<Vec<Vec<u8>>, JobError> {
         let mut all = Vec::with_capacity(self.pieces.len());
         let mut rest = &self.pieces[..];
         while !rest.is_empty() {
@@ -89,7 +91,7 @@ impl SelectedBatch {
     }
 
     /// Puts the masked values in their places.
-    pub(super) fn put_back(self, layout: &Layout, answers: Vec<Vec<u8>>) -> Result<MaskedBatch, JobError> {
+    fn put_back(self, layout: &Layout, answers: Vec<Vec<u8>>) -> Result<ChangedBatch, JobError> {
         let Self { mut batch, mask, pieces } = self;
         let leaf = &layout.leaves[batch.column];
         let mut counts = Counts::default();
@@ -122,7 +124,7 @@ impl SelectedBatch {
             }
         }
         layout.ledger.add(&counts);
-        Ok(MaskedBatch { column: batch.column, values, levels: batch.levels })
+        Ok(ChangedBatch { column: batch.column, values, levels: batch.levels })
     }
 }
 

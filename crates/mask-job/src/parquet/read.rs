@@ -1,4 +1,4 @@
-//! Reads masked columns in batches of rows.
+//! Reads changed columns in batches of rows.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use sealwire_columns::{Leaf, SubjectValues};
 use tokio::sync::mpsc;
 
+use super::layout::{Layout, LeafLayout};
 use super::source::SourceFile;
 use super::values::{Levels, Values, read};
-use super::{Layout, LeafLayout};
 use crate::error::JobError;
 use crate::limits::Limits;
 
@@ -22,7 +22,7 @@ const FIRST_ROWS: usize = 64;
 /// Factor by which batches grow at most.
 const GROWTH_MAX: usize = 4;
 
-/// Rows of one masked column.
+/// Rows of one changed column.
 #[derive(Debug)]
 pub(super) struct ReadBatch {
     /// Index of the column among all leaves.
@@ -45,7 +45,7 @@ pub(super) struct ReadSubjects {
     rows: Vec<usize>,
 }
 
-/// A part of a masked column.
+/// A part of a changed column.
 #[derive(Debug)]
 pub(super) enum ColumnPart<B> {
     Batch(B),
@@ -53,7 +53,7 @@ pub(super) enum ColumnPart<B> {
     End,
 }
 
-/// Reads the masked columns of all row groups, in the order in which they are written. Ends early if the receiver is
+/// Reads the changed columns of all row groups, in the order in which they are written. Ends early if the receiver is
 /// closed.
 pub(super) fn read_columns(
     source: &SourceFile,
@@ -66,7 +66,7 @@ pub(super) fn read_columns(
         let source = Arc::new(source.clone());
         let mut first_row = 0;
         for group in layout.metadata.row_groups() {
-            for column in layout.masked_columns() {
+            for column in layout.changed_columns() {
                 let chunk = ChunkRows { layout, source: &source, group, column, first_row, limits };
                 chunk.read(|batch| send(Ok(ColumnPart::Batch(batch))))?;
                 send(Ok(ColumnPart::End))?;

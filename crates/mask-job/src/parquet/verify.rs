@@ -7,8 +7,9 @@ use parquet::file::reader::Length;
 use sealwire_columns::{Leaf, LeafDecision, each_value};
 use sealwire_msgpack::{Token, TokenReader};
 
+use super::layout::Layout;
 use super::read::ChunkRows;
-use super::{Layout, source};
+use super::source;
 use crate::batch::plain;
 use crate::error::JobError;
 use crate::leak::Check;
@@ -55,7 +56,7 @@ fn each_text(
     let file = source::open(path)?;
     let name = path.display().to_string();
     let metadata = source::read_metadata(&name, &file)?;
-    let layout = Layout::new(name, Arc::clone(check.plan()), metadata)?;
+    let layout = Layout::new(name, Arc::clone(check.plan()), metadata, super::is_masked)?;
     let (length, file) = (file.len(), Arc::new(file));
     let mut text = Vec::new();
     for (at, group) in layout.metadata.row_groups().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Writes the output: copies the chunks of columns that stay, and encodes the masked ones.
+//! Writes the output: copies the chunks of columns that stay, and encodes the changed ones.
 //!
 //! A copied chunk keeps all its bytes, so its encodings, dictionary, statistics and checksums too. The writer makes all of a
 //! masked chunk from the masked values, with the codec of the input, and with a dictionary, statistics, bloom filter and page
@@ -7,17 +7,17 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use parquet::basic::{Compression, Encoding};
+use parquet::basic::Encoding;
 use parquet::bloom_filter::Sbbf;
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use tokio::sync::mpsc;
 
-use super::Layout;
-use super::mask::MaskedBatch;
+use super::ChangedBatch;
+use super::layout::{Indexing, Layout};
 use super::read::ColumnPart;
 use super::source::SourceFile;
 use super::values::write;
@@ -27,9 +27,6 @@ use crate::report::Progress;
 
 /// Distinct values for which a bloom filter is sized at most. It takes a megabyte then.
 const BLOOM_VALUES_MAX: u64 = 1_000_000;
-
-/// Key of file metadata that states the bounding boxes of columns (GeoParquet).
-const GEO: &str = "geo";
 
 /// An output that remembers the error of a write. The `parquet` crate would lose its kind.
 struct Output {
@@ -62,7 +59,7 @@ pub(super) fn write_file(
     source: &SourceFile,
     layout: &Layout,
     unfinished: UnfinishedOutput,
-    mut parts: mpsc::Receiver<ColumnPart<MaskedBatch>>,
+    mut parts: mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &Progress,
 ) -> Result<(UnfinishedOutput, u64), JobError> {
     let mut output = Output { unfinished, error: None, bytes: 0 };
@@ -76,7 +73,7 @@ pub(super) fn write_file(
 struct Copy<'a> {
     source: &'a SourceFile,
     layout: &'a Layout,
-    parts: &'a mut mpsc::Receiver<ColumnPart<MaskedBatch>>,
+    parts: &'a mut mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &'a Progress,
 }
 
@@ -85,14 +82,14 @@ impl Copy<'_> {
         let layout = self.layout;
         let metadata = &layout.metadata;
         let failed = |error: ParquetError| layout.invalid(&error.to_string());
-        let schema = metadata.file_metadata().schema_descr().root_schema_ptr();
+        let schema = Arc::clone(&layout.output.schema);
         let properties = Arc::new(properties(layout));
         let mut writer = SerializedFileWriter::new(output, schema, properties).map_err(failed)?;
         for (at, group) in metadata.row_groups().iter().enumerate() {
             let mut rows = writer.next_row_group().map_err(failed)?;
             for (column, chunk) in group.columns().iter().enumerate() {
-                if layout.is_masked(column) {
-                    self.masked(&mut rows, column)?;
+                if layout.is_changed(column) {
+                    self.changed(&mut rows, column)?;
                 } else {
                     let close = close_result(metadata, self.source, (at, column)).map_err(failed)?;
                     rows.append_column(self.source, close).map_err(failed)?;
@@ -107,7 +104,7 @@ impl Copy<'_> {
     }
 
     /// Encodes the masked values of a column chunk.
-    fn masked<W: Write + Send>(
+    fn changed<W: Write + Send>(
         &mut self,
         rows: &mut SerializedRowGroupWriter<'_, W>,
         column: usize,
@@ -154,28 +151,37 @@ fn properties(layout: &Layout) -> WriterProperties {
     let has_offset_index = metadata.page_index().is_some_and(|index| index.has_offset_indexes());
     let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
-        .set_key_value_metadata(key_values(layout))
+        .set_key_value_metadata(layout.output.key_values.clone())
         .set_sorting_columns(sorting(layout))
         .set_offset_index_disabled(!has_offset_index);
     // Readers know errors of old writers by this name. They concern the chunks that are copied.
     if let Some(created_by) = file.created_by() {
         properties = properties.set_created_by(created_by.to_owned());
     }
-    for column in layout.masked_columns() {
+    for column in layout.changed_columns() {
         let chunks = || metadata.row_groups().iter().map(move |group| group.column(column));
         let Some(first) = chunks().next() else { continue };
         let path = first.column_path().clone();
         let any = |is: fn(&ColumnChunkMetaData) -> bool| chunks().any(is);
         let has_column_index = (0..metadata.num_row_groups())
             .any(|group| metadata.page_index().is_some_and(|index| index.column_index(group, column).is_some()));
+        properties = properties
+            .set_column_compression(path.clone(), first.compression())
+            .set_column_encoding(path.clone(), Encoding::PLAIN);
+        if layout.output.indexing != Indexing::Kept {
+            let is_usual = layout.output.indexing == Indexing::Usual;
+            let statistics = if is_usual { EnabledStatistics::Chunk } else { EnabledStatistics::None };
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), is_usual)
+                .set_column_statistics_enabled(path, statistics);
+            continue;
+        }
         let statistics = match (has_column_index && has_offset_index, any(|chunk| chunk.statistics().is_some())) {
             (true, _) => EnabledStatistics::Page,
             (false, true) => EnabledStatistics::Chunk,
             (false, false) => EnabledStatistics::None,
         };
         properties = properties
-            .set_column_compression(path.clone(), first.compression())
-            .set_column_encoding(path.clone(), Encoding::PLAIN)
             .set_column_dictionary_enabled(path.clone(), any(has_dictionary))
             .set_column_statistics_enabled(path.clone(), statistics);
         if any(|chunk| chunk.bloom_filter_offset().is_some()) {
@@ -193,20 +199,6 @@ fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
         || chunk.encodings().any(|encoding| matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY))
 }
 
-/// Returns the file's own metadata. Bounding boxes of masked columns are dropped.
-fn key_values(layout: &Layout) -> Option<Vec<KeyValue>> {
-    let all = layout.metadata.file_metadata().key_value_metadata()?;
-    let is_stale = |entry: &KeyValue| {
-        entry.key == GEO
-            && layout.masked_columns().any(|column| {
-                let path = layout.metadata.file_metadata().schema_descr().column(column).path().clone();
-                let name = path.parts().first().map_or("", String::as_str).to_owned();
-                entry.value.as_ref().is_some_and(|value| value.contains(&name))
-            })
-    };
-    Some(all.iter().filter(|entry| !is_stale(entry)).cloned().collect())
-}
-
 /// Returns the order of rows within row groups that still holds: up to the first masked column. Row groups of different
 /// orders have none in the output.
 fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
@@ -216,22 +208,8 @@ fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
         return None;
     }
     let is_kept = |order: &&SortingColumn| {
-        usize::try_from(order.column_idx).is_ok_and(|column| column < layout.leaves.len() && !layout.is_masked(column))
+        usize::try_from(order.column_idx).is_ok_and(|column| column < layout.leaves.len() && !layout.is_changed(column))
     };
     let kept: Vec<SortingColumn> = first.iter().take_while(is_kept).cloned().collect();
     (!kept.is_empty()).then_some(kept)
-}
-
-/// Returns the name of a codec that this program cannot write.
-pub(super) fn unknown_codec(compression: Compression) -> Option<&'static str> {
-    match compression {
-        Compression::UNCOMPRESSED
-        | Compression::SNAPPY
-        | Compression::GZIP(_)
-        | Compression::BROTLI(_)
-        | Compression::LZ4
-        | Compression::LZ4_RAW => None,
-        Compression::ZSTD(_) => Some("ZSTD"),
-        Compression::LZO => Some("LZO"),
-    }
 }

@@ -1,0 +1,240 @@
+//! A file and the decision for each of its columns.
+
+use std::sync::Arc;
+
+use parquet::arrow::parquet_to_arrow_schema;
+use parquet::basic::{Compression, Repetition};
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
+use parquet::schema::types::TypePtr;
+use sealwire_columns::{LeafDecision, LeafPlan, resolve};
+use sealwire_mask_rules::Target;
+
+use super::read::ReadBatch;
+use super::values::{Levels, Values};
+use crate::error::JobError;
+use crate::plan::Plan;
+use crate::report::{Counts, Label, RunningReport};
+
+/// Key of file metadata that states the bounding boxes of columns (GeoParquet).
+const GEO: &str = "geo";
+
+/// A checked file, with the decision for each of its columns.
+pub(super) struct Layout {
+    pub(super) name: String,
+    pub(super) plan: Arc<Plan>,
+    pub(super) metadata: Arc<ParquetMetaData>,
+    pub(super) leaves: Vec<LeafLayout>,
+    pub(super) ledger: RunningReport,
+    pub(super) output: OutputLayout,
+}
+
+/// What differs in the output, apart from values.
+pub(super) struct OutputLayout {
+    pub(super) schema: TypePtr,
+    pub(super) key_values: Option<Vec<KeyValue>>,
+    /// The dictionary, statistics and bloom filters of changed columns.
+    pub(super) indexing: Indexing,
+}
+
+/// The dictionary, statistics and bloom filters of changed columns in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Indexing {
+    /// As in the input.
+    Kept,
+    /// None: each value is different, and its order means nothing.
+    Off,
+    /// A dictionary, and statistics of chunks.
+    Usual,
+}
+
+/// A column of the file: a leaf of its schema.
+pub(super) struct LeafLayout {
+    pub(super) plan: LeafPlan,
+    /// True if the values of the column are replaced.
+    pub(super) is_changed: bool,
+    pub(super) definition_max: i16,
+    pub(super) repetition_max: i16,
+    pub(super) is_optional: bool,
+    /// The length of values of fixed length.
+    pub(super) width: i32,
+    /// The label of each rule that can mask the column.
+    labels: Vec<(usize, Label)>,
+    /// The label under which nulls and kept values are counted.
+    pub(super) kept: Label,
+}
+
+impl LeafLayout {
+    pub(super) fn label(&self, rule: usize) -> Label {
+        self.labels.iter().find(|(of, _)| *of == rule).map_or(self.kept, |(_, label)| *label)
+    }
+
+    /// Returns the number of nulls. Empty lists and what is missing with its struct are none.
+    pub(super) fn nulls(&self, levels: &Levels) -> u64 {
+        let is_null = |level: &&i16| self.is_optional && **level == self.definition_max - 1;
+        levels.definitions.iter().filter(is_null).count() as u64
+    }
+}
+
+impl Layout {
+    /// Prepares a job that changes the columns for which `is_changed` is true.
+    pub(super) fn new(
+        name: String,
+        plan: Arc<Plan>,
+        metadata: ParquetMetaData,
+        is_changed: impl Fn(&LeafPlan) -> bool,
+    ) -> Result<Self, JobError> {
+        let invalid = |what: String| JobError::Invalid { name: name.clone(), what };
+        let schema = metadata.file_metadata().schema_descr_ptr();
+        // Without the Arrow schema that the file may state: the types are those of Parquet.
+        let arrow = parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
+        let plans = resolve(plan.rules(), &arrow).map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
+        if plans.len() != schema.num_columns() || plans.is_empty() {
+            return Err(invalid("it has columns of a kind that cannot be read".to_owned()));
+        }
+        let ledger = RunningReport::default();
+        let mut leaves = Vec::with_capacity(plans.len());
+        for (plan_of_leaf, column) in plans.into_iter().zip(schema.columns()) {
+            let leaf = LeafLayout {
+                is_changed: is_changed(&plan_of_leaf),
+                definition_max: column.max_def_level(),
+                repetition_max: column.max_rep_level(),
+                is_optional: column.self_type().get_basic_info().has_repetition()
+                    && column.self_type().get_basic_info().repetition() == Repetition::OPTIONAL,
+                width: column.type_length(),
+                labels: labels(&plan, &ledger, &plan_of_leaf),
+                kept: kept_label(&plan, &ledger, &plan_of_leaf),
+                plan: plan_of_leaf,
+            };
+            leaves.push(leaf);
+        }
+        let file = metadata.file_metadata();
+        let output = OutputLayout {
+            schema: file.schema_descr().root_schema_ptr(),
+            key_values: file.key_value_metadata().cloned(),
+            indexing: Indexing::Kept,
+        };
+        let mut layout = Self { name, plan, metadata: Arc::new(metadata), leaves, ledger, output };
+        layout.drop_boxes();
+        layout.check_changed()?;
+        layout.count_copied();
+        Ok(layout)
+    }
+
+    pub(super) fn changed_columns(&self) -> impl Iterator<Item = usize> {
+        (0..self.leaves.len()).filter(|column| self.is_changed(*column))
+    }
+
+    pub(super) fn is_changed(&self, column: usize) -> bool {
+        self.leaves[column].is_changed
+    }
+
+    /// Rejects masked columns that cannot be read or written.
+    pub(super) fn check_changed(&self) -> Result<(), JobError> {
+        for column in self.changed_columns() {
+            let plan = &self.leaves[column].plan;
+            let error =
+                |what: String| Err(JobError::Plan(format!("{}: column {}: {what}", self.name, plan.path.text())));
+            let descriptor = self.metadata.file_metadata().schema_descr().column(column);
+            if let Err((_, what)) = Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type()) {
+                return error(format!("{what} (as {})", plan.field.data_type()));
+            }
+            let codecs = self.metadata.row_groups().iter().map(|group| group.column(column).compression());
+            if let Some(codec) = codecs.filter_map(unknown_codec).next() {
+                return error(format!("it is compressed with {codec}, which this program lacks"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the bounding boxes of changed columns from the metadata of the file.
+    fn drop_boxes(&mut self) {
+        let schema = self.metadata.file_metadata().schema_descr();
+        let names: Vec<String> =
+            self.changed_columns().filter_map(|column| schema.column(column).path().parts().first().cloned()).collect();
+        if let Some(entries) = &mut self.output.key_values {
+            entries.retain(|entry| {
+                let text = entry.value.as_deref().unwrap_or_default();
+                entry.key != GEO || !names.iter().any(|name| text.contains(name.as_str()))
+            });
+        }
+    }
+
+    /// Returns true if the values of a column can be read as Arrow values of a type that masks know.
+    pub(super) fn is_readable(&self, column: usize) -> bool {
+        let physical = self.metadata.file_metadata().schema_descr().column(column).physical_type();
+        Values::empty(physical).to_arrow(self.leaves[column].plan.field.data_type()).is_ok()
+    }
+
+    /// Counts the values of columns that are copied, as the metadata states them.
+    pub(super) fn count_copied(&self) {
+        let mut counts = Counts::default();
+        for column in (0..self.leaves.len()).filter(|column| !self.is_changed(*column)) {
+            for chunk in self.metadata.row_groups().iter().map(|group| group.column(column)) {
+                let values = u64::try_from(chunk.num_values()).unwrap_or(0);
+                let nulls = chunk.statistics().and_then(|statistics| statistics.null_count_opt()).unwrap_or(0);
+                counts.kept(self.leaves[column].kept, values.saturating_sub(nulls));
+                counts.nulls(self.leaves[column].kept, nulls);
+            }
+        }
+        self.ledger.add(&counts);
+    }
+
+    pub(super) fn invalid(&self, what: &str) -> JobError {
+        JobError::Invalid { name: self.name.clone(), what: what.to_owned() }
+    }
+
+    pub(super) fn column_invalid(&self, column: usize, what: &str) -> JobError {
+        self.invalid(&format!("column {}: {what}", self.leaves[column].plan.path.text()))
+    }
+
+    /// Creates the error for the value with this index in its batch.
+    pub(super) fn value_error(&self, batch: &ReadBatch, at: usize, what: &str) -> JobError {
+        let leaf = &self.leaves[batch.column];
+        let is_value =
+            |entry: &usize| leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max;
+        let entry = (0..batch.entries).filter(is_value).nth(at).unwrap_or(0);
+        let row = match leaf.repetition_max {
+            0 => entry as u64,
+            _ => batch.levels.repetitions[1..=entry].iter().filter(|level| **level == 0).count() as u64,
+        };
+        JobError::Row {
+            table: self.name.clone(),
+            column: leaf.plan.path.text().to_owned(),
+            row: batch.first_row + row + 1,
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// Returns the label of each rule that can mask a column.
+fn labels(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Vec<(usize, Label)> {
+    let name = leaf.path.text();
+    match leaf.decision {
+        LeafDecision::Rule(rule) => vec![(rule, ledger.label(plan.field(name.to_owned(), Some(rule), None)))],
+        LeafDecision::Keep => Vec::new(),
+        LeafDecision::Kinds => {
+            let kinds = plan.rules().iter().enumerate().filter(|(_, rule)| matches!(rule.target, Target::Kind(_)));
+            let label = |rule| ledger.label(plan.field(name.to_owned(), Some(rule), plan.kind_name(rule)));
+            kinds.map(|(rule, _)| (rule, label(rule))).collect()
+        }
+    }
+}
+
+/// Returns the label under which nulls and kept values of a column are counted.
+fn kept_label(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Label {
+    ledger.label(plan.field(leaf.path.text().to_owned(), leaf.rule, None))
+}
+
+/// Returns the name of a codec that this program cannot write.
+fn unknown_codec(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::UNCOMPRESSED
+        | Compression::SNAPPY
+        | Compression::GZIP(_)
+        | Compression::BROTLI(_)
+        | Compression::LZ4
+        | Compression::LZ4_RAW => None,
+        Compression::ZSTD(_) => Some("ZSTD"),
+        Compression::LZO => Some("LZO"),
+    }
+}
