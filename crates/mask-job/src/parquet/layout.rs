@@ -128,22 +128,29 @@ impl Layout {
         self.leaves[column].is_changed
     }
 
-    /// Rejects masked columns that cannot be read or written.
+    /// Rejects changed columns, and columns of their subjects, that cannot be read or written.
     pub(super) fn check_changed(&self) -> Result<(), JobError> {
         for column in self.changed_columns() {
-            let plan = &self.leaves[column].plan;
-            let error =
-                |what: String| Err(JobError::Plan(format!("{}: column {}: {what}", self.name, plan.path.text())));
-            let descriptor = self.metadata.file_metadata().schema_descr().column(column);
-            if let Err((_, what)) = Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type()) {
-                return error(format!("{what} (as {})", plan.field.data_type()));
-            }
-            let codecs = self.metadata.row_groups().iter().map(|group| group.column(column).compression());
-            if let Some(codec) = codecs.filter_map(unknown_codec).next() {
-                return error(format!("it is compressed with {codec}, which this program lacks"));
+            self.check_column(column)?;
+            for (_, subject) in self.leaves[column].plan.subject_leaves() {
+                self.check_column(subject)?;
             }
         }
         Ok(())
+    }
+
+    fn check_column(&self, column: usize) -> Result<(), JobError> {
+        let plan = &self.leaves[column].plan;
+        let error = |what: String| Err(JobError::Plan(format!("{}: column {}: {what}", self.name, plan.path.text())));
+        let descriptor = self.metadata.file_metadata().schema_descr().column(column);
+        if let Err((_, what)) = Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type()) {
+            return error(format!("{what} (as {})", plan.field.data_type()));
+        }
+        let codecs = self.metadata.row_groups().iter().map(|group| group.column(column).compression());
+        match codecs.filter_map(unknown_codec).next() {
+            Some(codec) => error(format!("it is compressed with {codec}, which this program lacks")),
+            None => Ok(()),
+        }
     }
 
     /// Drops the bounding boxes of changed columns from the metadata of the file.

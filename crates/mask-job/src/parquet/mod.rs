@@ -3,8 +3,9 @@
 //! One thread reads the changed columns in batches of rows, tasks change the batches, and one thread writes the output in
 //! the order of the input. Row groups and their order stay. The chunks of all other columns are copied byte by byte.
 //!
-//! Memory holds the batches in flight, a dictionary of the column that is read, and the encoded chunk of the column that is
-//! written: pages are buffered until their dictionary is complete, which is at most a megabyte. All else is streamed.
+//! Memory holds the batches in flight, and a page and the dictionary of the column that is read. Of the column that is written
+//! it holds a page. With a dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry numbers
+//! of the row group, since the dictionary comes first in the file. All else is streamed.
 
 mod layout;
 mod mask;

@@ -219,7 +219,7 @@ struct SealWork<E> {
 
 impl<E: DocumentEngine> BatchWork for SealWork<E> {
     async fn change(&self, job: &Arc<JobState>, batch: ReadBatch) -> Result<ChangedBatch, JobError> {
-        let (batch, leaf, pieces) = job.on_thread(batch, |job, batch| cut(job, batch)).await??;
+        let (batch, leaf, pieces) = job.on_thread(batch, cut).await??;
         let mut results = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let result = self.engine.convert(piece.payload).await;

@@ -18,10 +18,13 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::Compression;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::bloom_filter::Sbbf;
 use parquet::data_type::{ByteArray, ByteArrayType, Int96, Int96Type};
-use parquet::file::metadata::{KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader, SortingColumn};
+use parquet::file::metadata::{
+    ColumnChunkMetaDataBuilder, KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
+    ParquetMetaDataWriter, SortingColumn,
+};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -538,23 +541,60 @@ fn files_that_are_no_parquet_are_rejected() {
     }
 }
 
+/// Returns the file with other metadata of the columns of its first row group, and without the other row groups.
+fn forged(source: &Bytes, change: impl Fn(usize, ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder) -> Vec<u8> {
+    let old = metadata(source);
+    let group = &old.row_groups()[0];
+    let columns = group.columns().iter().enumerate();
+    let columns = columns.map(|(at, chunk)| change(at, chunk.clone().into_builder()).build().expect("a chunk"));
+    let group = group.clone().into_builder().set_column_metadata(columns.collect()).build().expect("a group");
+    let forged = ParquetMetaData::new(old.file_metadata().clone(), vec![group]);
+    let mut out = source.to_vec();
+    ParquetMetaDataWriter::new(&mut out, &forged).finish().expect("writes");
+    out
+}
+
 #[test]
 fn chunks_that_overlap_are_rejected() {
     // A column that stays could copy the bytes of a masked one.
-    let source = file(&people(), settings().set_statistics_enabled(EnabledStatistics::None));
-    let old = metadata(&source);
-    let mut out = Vec::new();
-    let group = &old.row_groups()[0];
-    let id = group.column(0).clone().into_builder();
-    let email = group.column(1).byte_range();
-    let id = id.set_data_page_offset(email.0 as i64).set_dictionary_page_offset(None).build().expect("a chunk");
-    let columns = [vec![id], group.columns()[1..].to_vec()].concat();
-    let groups = vec![group.clone().into_builder().set_column_metadata(columns).build().expect("a group")];
-    let forged = ParquetMetaData::new(old.file_metadata().clone(), groups);
-    out.extend_from_slice(&source);
-    parquet::file::metadata::ParquetMetaDataWriter::new(&mut out, &forged).finish().expect("writes");
-    let refused = Run::new().refused(&out, &rules(RULES));
-    assert!(refused.contains("overlap") || refused.contains("invalid"), "{refused}");
+    let source = file(&people(), settings().set_dictionary_enabled(false));
+    let email = metadata(&source).row_groups()[0].column(1).byte_range().0 as i64;
+    let id = metadata(&source).row_groups()[0].column(0).byte_range().0 as i64;
+    for (at, offset, expected) in [
+        (0, email, "FILE: the columns id and email overlap"),
+        (0, email + 9, "overlap"),
+        (0, 3, "FILE: the metadata of column id is invalid"),
+        (0, -5, "FILE: the metadata of column id is invalid"),
+        (0, 1 << 40, "FILE: the metadata of column id is invalid"),
+        (1, id, "overlap"),
+    ] {
+        let change = |column, chunk: ColumnChunkMetaDataBuilder| {
+            if column == at { chunk.set_data_page_offset(offset) } else { chunk }
+        };
+        let refused = Run::new().refused(&forged(&source, change), &rules(RULES));
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn codecs_that_this_program_lacks_concern_masked_columns_and_subjects_only() {
+    let source = file(&people(), settings());
+    let dates = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"noise(by=3, subject=id)\"\n";
+    let zstd = Compression::ZSTD(ZstdLevel::default());
+    for (at, text, expected) in [
+        (1, RULES, "FILE: column email: it is compressed with ZSTD, which this program lacks"),
+        (0, dates, "FILE: column id: it is compressed with ZSTD, which this program lacks"),
+    ] {
+        let change = |column, chunk: ColumnChunkMetaDataBuilder| {
+            if column == at { chunk.set_compression(zstd) } else { chunk }
+        };
+        assert_eq!(Run::new().refused(&forged(&source, change), &rules(text)), expected);
+    }
+    let change = |column, chunk: ColumnChunkMetaDataBuilder| {
+        if column == 0 { chunk.set_compression(zstd) } else { chunk }
+    };
+    let (masked, _) = Run::new().mask(&forged(&source, change), &rules(RULES)).expect("masks");
+    assert_eq!(metadata(&masked).row_groups()[0].column(0).compression(), zstd);
 }
 
 #[test]

@@ -4,7 +4,14 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Child;
+use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 
 use super::{Dev, ok, sealwire, spawn};
@@ -273,5 +280,81 @@ fn a_job_that_fails_says_where_and_leaves_nothing() {
         "no role of this principal grants mask",
     );
     assert!(!dev.path().join("out.ndjson").exists());
+    dev.stop();
+}
+
+/// Returns a Parquet file of customers in several row groups.
+fn customers(count: i64) -> Vec<u8> {
+    let texts = |text: &dyn Fn(i64) -> String| -> ArrayRef {
+        Arc::new((0..count).map(|at| (at % 10 > 0).then(|| text(at))).collect::<StringArray>())
+    };
+    let batch = RecordBatch::try_from_iter([
+        ("id", Arc::new((0..count).map(Some).collect::<Int64Array>()) as ArrayRef),
+        ("email", texts(&|at| format!("ann{at}@shop.example"))),
+        ("note", texts(&|at| format!("customer {at}"))),
+    ]);
+    let batch = batch.unwrap();
+    let mut out = Vec::new();
+    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(400)).build();
+    let mut writer = ArrowWriter::try_new(&mut out, batch.schema(), Some(groups)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    out
+}
+
+fn columns(file: Vec<u8>) -> Vec<ArrayRef> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file)).unwrap().with_batch_size(1 << 20);
+    reader.build().unwrap().next().unwrap().unwrap().columns().to_vec()
+}
+
+#[test]
+fn parquet_files_are_masked_encrypted_and_decrypted() {
+    let dev = Dev::start();
+    let (source, rules) = (customers(1_000), "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    std::fs::write(dev.path().join("in.parquet"), &source).unwrap();
+    dev.write("rules.toml", rules);
+    let read = |name: &str| std::fs::read(dev.path().join(name)).unwrap();
+
+    let table = ok(dev.path(), &["mask", "check", "--rules", "rules.toml", "in.parquet"]);
+    assert!(row(&table, "email").contains(&"900"), "{table}");
+    let mask = ["mask", "file", "in.parquet", "--rules", "rules.toml", "--out", "masked.parquet"];
+    let json = dev.ok(&[&mask[..], &["--verify", "--json"]].concat());
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&report["records"], &report["leaks"]["fields"][0]["verdict"]),
+        (&1_000.into(), &"clean".into()),
+        "{json}"
+    );
+    let (before, after) = (columns(source.clone()), columns(read("masked.parquet")));
+    assert_eq!((&before[0], &before[2]), (&after[0], &after[2]));
+    let (emails, masks) = (before[1].as_string::<i32>(), after[1].as_string::<i32>());
+    for at in 0..1_000 {
+        assert_eq!(emails.is_null(at), masks.is_null(at));
+        assert!(masks.is_null(at) || masks.value(at) != emails.value(at));
+    }
+
+    let encrypt = ["encrypt", "in.parquet", "--output", "sealed.parquet", "-s", "$.email", "-s", "$.id"];
+    dev.ok(&[&encrypt[..], &["--context", "customers"]].concat());
+    let sealed = columns(read("sealed.parquet"));
+    assert_eq!(&before[2], &sealed[2]);
+    assert!(sealed[0].as_string::<i32>().value(7).len() > 40);
+    assert!(!read("sealed.parquet").windows(9).any(|bytes| bytes == b"ann123@sh"));
+    let decrypt = ["decrypt", "sealed.parquet", "--output", "opened.parquet", "-s", "$.email", "-s", "$.id"];
+    dev.ok(&[&decrypt[..], &["--context", "customers"]].concat());
+    assert_eq!(columns(read("opened.parquet")), before);
+    // Under another context nothing opens, and nothing is written.
+    let other = [&decrypt[..3], &["other.parquet", "--context", "x", "-s", "$.id"]].concat();
+    let (_, said, status) = run(dev.path(), &dev.arguments(&other));
+    assert!(status == 1 && said.contains("column id, row 1"), "{said}");
+    assert!(!dev.path().join("other.parquet").exists());
+    for (arguments, expected) in [
+        (&["encrypt", "in.parquet"][..], "name one with --output"),
+        (&["encrypt", "in.parquet", "--output", "x.parquet", "--apart"], "--apart is for JSON"),
+        (&["encrypt", "in.parquet", "--output", "x.parquet", "-s", "$.mail"], "there is no such column"),
+        (&["decrypt", "in.parquet", "--output", "x.parquet", "-s", "$.id"], "envelopes are text or binary"),
+    ] {
+        let (_, said, status) = run(dev.path(), &dev.arguments(arguments));
+        assert!(status == 1 && said.contains(expected), "{said}");
+    }
     dev.stop();
 }
