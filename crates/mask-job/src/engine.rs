@@ -1,6 +1,6 @@
 //! The interface to the engine, which masks values. A job finds the values and holds no key.
 //!
-//! [`payload`] encodes a batch of columns as the document of a `mask` RPC. [`answers`] decodes the response.
+//! [`sealwire_mask_rules::payload`] encodes a batch of columns as the document of a `mask` RPC. [`answers`] decodes the response.
 
 use std::future::Future;
 

@@ -28,7 +28,7 @@ pub(super) struct Layout {
     pub(super) output: OutputLayout,
 }
 
-/// What differs in the output, apart from values.
+/// The schema, metadata and settings of the output.
 pub(super) struct OutputLayout {
     pub(super) schema: TypePtr,
     pub(super) key_values: Option<Vec<KeyValue>>,
