@@ -17,8 +17,8 @@ use super::values::{Levels, Values, read};
 use crate::error::JobError;
 use crate::limits::Limits;
 
-/// Rows of the first batch of a column chunk. Later batches have as many as the size of the values allows.
-const FIRST_ROWS: usize = 64;
+/// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the size of the values allows.
+const FIRST_ROWS_MAX: usize = 64;
 /// Factor by which batches grow at most.
 const GROWTH_MAX: usize = 4;
 
@@ -132,7 +132,7 @@ impl ChunkRows<'_> {
             subjects.push((rule, column, self.reader(column)?));
         }
         let rows = self.group.num_rows() as u64;
-        let (mut done, mut take) = (0, FIRST_ROWS.min(self.limits.batch_values_max.max(1)));
+        let (mut done, mut take) = (0, self.first_rows());
         while done < rows {
             let take_now = take.min(usize::try_from(rows - done).unwrap_or(take));
             let mut levels = Levels::default();
@@ -152,6 +152,14 @@ impl ChunkRows<'_> {
             send(ReadBatch { column, first_row, values, levels, entries, subjects })?;
         }
         Ok(())
+    }
+
+    /// Returns the number of rows of the first batch, by the size of the chunk. The values of a dictionary can be longer.
+    fn first_rows(&self) -> usize {
+        let size = usize::try_from(self.group.column(self.column).uncompressed_size()).unwrap_or(0);
+        let rows = usize::try_from(self.group.num_rows()).unwrap_or(1).max(1);
+        let by_bytes = self.limits.batch_bytes_max / (size / rows).max(1);
+        by_bytes.min(self.limits.batch_values_max).clamp(1, FIRST_ROWS_MAX)
     }
 
     fn invalid(&self, what: &str) -> JobError {
