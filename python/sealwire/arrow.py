@@ -12,6 +12,8 @@ An encrypted or tokenized column is text. Its field notes the original type, so 
 where a field's metadata is lost, as for a column without a table, `types` names it.
 """
 
+import os
+
 from ._native import Rules, mask_by_rules, transform
 
 __all__ = ["Rules", "decrypt", "detokenize", "encrypt", "mask", "tokenize"]
@@ -27,6 +29,8 @@ def encrypt(client, data, *, app, columns=None, **options):
 
 def tokenize(client, data, *, app, collection, columns=None, **options):
     batching = _batching(options)
+    # A request that is repeated because its response was lost gets its tokens again.
+    batching.setdefault("idempotency_seed", os.urandom(32))
     options["collection"] = collection
     named = [(name, None, options) for name in _names(columns)]
     return _transform(client, "tokenize", app, data, columns, named, batching)

@@ -120,6 +120,9 @@ class Rules:
     def from_file(path: str | PathLike[str]) -> Rules:
         """Reads a file of rules, and the lists beside it."""
 
+    def targets(self) -> list[tuple[str, str]]:
+        """Returns what each rule names: `path`, `column` or `kind`, and the text."""
+
     def resolve(self, schema: Any) -> list[tuple[str, int, str | None, bool, list[int]]]:
         """Returns for each leaf of an Arrow schema: its path, the position of its column, its function or `None`, whether its
         values are examined for kinds, and the positions of the columns with its subjects."""

@@ -12,6 +12,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import re
 import typing
 
 import pyarrow
@@ -19,10 +20,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from . import arrow
 from ._client import Client
+from ._native import check_columns
 from .arrow import Rules
 from .errors import ConfigError
 
@@ -157,6 +159,8 @@ def mask(frame, engine, *, rules=None, masks=None, metrics=None, **options):
         rules = Rules.from_file(rules)
     schema = to_arrow_schema(frame.schema)
     leaves = rules.resolve(schema)
+    _reject_ambiguous(frame, rules)
+    _reject_variants(frame.schema, rules, leaves)
     changed = [leaf for leaf in leaves if leaf[2] is not None or leaf[3]]
     names = frame.schema.names
     tops = [names[column] for _, column, *_ in changed]
@@ -175,6 +179,39 @@ def register(spark, engine, *, prefix="sealwire_"):
         spark.udf.register(prefix + method, _sql_function(_Work(engine, method, {}), None))
     for method, argument in (("tokenize", "collection"), ("detokenize", "collection"), ("mask", "masks")):
         spark.udf.register(prefix + method, _sql_function(_Work(engine, method, {}), argument))
+
+
+def _names(data_type):
+    """The names of all columns and fields in a type."""
+    if isinstance(data_type, StructType):
+        for field in data_type.fields:
+            yield field.name
+            yield from _names(field.dataType)
+    elif isinstance(data_type, ArrayType):
+        yield from _names(data_type.elementType)
+    elif isinstance(data_type, MapType):
+        yield from _names(data_type.valueType)
+
+
+def _reject_ambiguous(frame, rules):
+    """Rejects rules that Spark would take to name a column which they do not name: it ignores case, rules do not."""
+    if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    names = set(_names(frame.schema))
+    for kind, text in rules.targets():
+        for part in [] if kind == "kind" else re.findall(r"[^.$*\[\]'\"]+", text):
+            other = next((name for name in names if name != part and name.casefold() == part.casefold()), None)
+            if other is not None:
+                raise ValueError(f"the rule of {text} differs from column {other} only in case, and rules do not ignore case")
+
+
+def _reject_variants(schema, rules, leaves):
+    """Rejects variants, whose parts are no values by themselves."""
+    examines = any(kind == "kind" for kind, _ in rules.targets())
+    for column, field in enumerate(schema.fields):
+        is_touched = any(leaf[1] == column and leaf[2] is not None for leaf in leaves)
+        if (examines or is_touched) and "variant" in field.dataType.simpleString():
+            raise ValueError(f"column {field.name} has a variant, which cannot be masked: cast it to a string")
 
 
 def _job(job):
@@ -224,13 +261,18 @@ class _Path:
 
 
 def _seal(frame, work, columns, sealed, metrics):
-    schema = frame.schema
-    for text in _distinct(columns):
+    schema, columns = frame.schema, _distinct(columns)
+    for text in columns:
         path = _Path(schema, text)
         if isinstance(path.field.dataType, (ArrayType, MapType, StructType)):
             raise ValueError(f"column {text} is a {path.field.dataType.typeName()}: name the values in it")
+        if path.note() in schema[path.top].metadata:
+            raise ValueError(f"column {text} is encrypted or tokenized already: its original type would be lost")
+        if isinstance(path.field.dataType, VariantType):
+            raise ValueError(f"column {text} is a variant: cast it to a string")
         note = {path.note(): path.field.dataType.simpleString()}
         schema = _with_type(schema, path, sealed, lambda metadata, note=note: {**metadata, **note})
+    check_columns(to_arrow_schema(frame.schema), columns)
     tops = [_Path(frame.schema, text).top for text in columns]
     return _apply(frame, work, tops, tops, schema, metrics)
 
@@ -264,10 +306,10 @@ def _data_type(data_type):
 
 
 def _noted_type(noted):
-    # A note can be of another hand. As DDL it is only a type, while a type's JSON can name a class to import.
+    # Another writer may have set the note. As DDL it is only a type, while a type's JSON can name a class to import.
     data_type = StringType() if noted is None else DataType.fromDDL(noted)
     if isinstance(data_type, (ArrayType, MapType, StructType)):
-        raise ValueError("the metadata of a column notes a type that no value has: name it in types")
+        raise ValueError("sealwire.type in the metadata of a column is a nested type: name the type in types")
     return data_type
 
 
@@ -281,14 +323,12 @@ def _with_type(schema, path, data_type, change_metadata):
 
 
 def _apply(frame, work, tops, sent, schema, metrics):
-    """Replaces the columns `tops` by what the engine makes of the columns `sent`."""
+    """Replaces the columns `tops` by the engine's results for the columns `sent`."""
     tops, sent = list(dict.fromkeys(tops)), list(dict.fromkeys(sent))
     result = StructType([StructField(name, schema[name].dataType, True) for name in tops])
     work.results, work.metrics = tops, metrics
     udf = _struct_function(work, result)
-    made, taken = "sealwire_result", {name.casefold() for name in frame.columns}
-    while made in taken:
-        made += "_"
+    made = f"sealwire_{os.urandom(8).hex()}"
     quoted = lambda name: functions.col("`" + name.replace("`", "``") + "`")
     frame = frame.withColumn(made, udf(functions.struct(*[quoted(name) for name in sent])))
     columns = {name: functions.col(made).getField(name).alias(name, metadata=schema[name].metadata) for name in tops}
@@ -301,7 +341,7 @@ def _struct_function(work, result):
 
     # The name in plans.
     run.__name__ = f"sealwire_{work.method}"
-    # Encryption draws keys, so a second evaluation gives other envelopes. Spark must not evaluate the function twice.
+    # Encryption draws keys, so a second evaluation gives other envelopes. Spark then merges and moves no calls of it.
     return functions.arrow_udf(run, result).asNondeterministic()
 
 
@@ -323,7 +363,7 @@ class _Work:
 
     def __init__(self, engine, method, options):
         self.engine, self.method, self.options = engine, method, options
-        self.types, self.job, self.metrics, self.results, self.schema = None, None, None, None, None
+        self.types = self.job = self.metrics = self.results = self.schema = self.partition = None
 
     def structs(self, batches):
         """Works on columns of structs, which have a table's columns as their fields."""
@@ -351,6 +391,8 @@ class _Work:
 
         def call(client, number, batch):
             values, setting = batch
+            if not pyarrow.types.is_string(values.type):
+                values = values.cast(pyarrow.string())
             options = self.options if argument is None else {**self.options, argument: _constant(setting)}
             return self._call(client, number, values, options)
 
@@ -362,33 +404,34 @@ class _Work:
             options["types"] = self.types
         if self.job is not None:
             # The same in each attempt of a task, so that a repeated batch gets the same tokens.
-            place = json.dumps([TaskContext.get().partitionId(), number]).encode()
+            place = json.dumps([options["collection"], self.partition, number]).encode()
             options["idempotency_seed"] = hashlib.sha256(self.job + place).digest()
         return getattr(arrow, self.method)(client, data, app=self.engine.app, **options)
 
     def _run(self, call, batches):
         client = self.engine.client()
+        # Threads of the pool have no task.
+        self.partition = TaskContext.get().partitionId()
         before = client.stats()
         rows = count = 0
-        with concurrent.futures.ThreadPoolExecutor(_AHEAD) as threads:
-            pending = collections.deque()
-            try:
-                for batch in batches:
-                    pending.append(threads.submit(call, client, count, batch))
-                    rows += len(batch if isinstance(batch, pyarrow.Array) else batch[0])
-                    count += 1
-                    if len(pending) > _AHEAD:
-                        yield pending.popleft().result()
-                while pending:
+        threads, pending = concurrent.futures.ThreadPoolExecutor(_AHEAD), collections.deque()
+        try:
+            for batch in batches:
+                pending.append(threads.submit(call, client, count, batch))
+                rows += len(batch if isinstance(batch, pyarrow.Array) else batch[0])
+                count += 1
+                if len(pending) > _AHEAD:
                     yield pending.popleft().result()
-            finally:
-                # After an error or a cancelled task, what has not begun is not sent.
-                for future in pending:
-                    future.cancel()
-        if self.metrics is not None:
-            after = client.stats()
-            counts = {name: after[name] - before[name] for name in ("values", "repeated", "waited_ms")}
-            self.metrics.add({"tasks": 1, "batches": count, "rows": rows, "requests": after["attempts"] - before["attempts"], **counts})
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            # After an error or in a cancelled task, batches that have not begun are not sent, and others not waited for.
+            threads.shutdown(wait=False, cancel_futures=True)
+            if self.metrics is not None:
+                after = client.stats()
+                counts = {name: after[name] - before[name] for name in ("values", "repeated", "waited_ms")}
+                requests = after["attempts"] - before["attempts"]
+                self.metrics.add({"tasks": 1, "batches": count, "rows": rows, "requests": requests, **counts})
 
 
 def _constant(column):

@@ -26,6 +26,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arrow::ArrowColumn>()?;
     module.add_class::<arrow::Rules>()?;
     module.add_function(wrap_pyfunction!(arrow::transform, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow::check_columns, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::mask_by_rules, module)?)?;
     module.add_class::<results::Document>()?;
     module.add_class::<results::FieldError>()?;

@@ -518,7 +518,7 @@ class Rules(unittest.TestCase):
         made = [arrow.tokenize(self.client, self.table, idempotency_seed=seed, batch_fields=2, **options)["city"] for seed in seeds]
         self.assertEqual(made[0], made[1])
         self.assertEqual(len({column[1].as_py() for column in made}), 3)
-        for seed in (b"short", bytes(49)):
+        for seed in (b"short", bytes(65)):
             with self.assertRaises(ValueError):
                 arrow.tokenize(self.client, self.table, idempotency_seed=seed, **options)
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sealwire_wire::ErrorCode;
+use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -84,7 +84,8 @@ struct Permit<'p> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.pacer.state().in_flight -= 1;
-        self.pacer.returned.notify_one();
+        // All of them, because one that is cancelled would not pass a notification on.
+        self.pacer.returned.notify_waiters();
     }
 }
 
@@ -107,7 +108,7 @@ impl Pacer {
             decreases: 0,
             unreachable: 0,
             round_trip: PAUSE,
-            round_trip_min: Duration::MAX,
+            round_trip_min: PAUSE,
             paused_until: None,
         };
         Self {
@@ -120,8 +121,9 @@ impl Pacer {
     }
 
     /// Sends a request when the server can probably take it. Repeats it while the engine is overloaded, unavailable,
-    /// unreachable or too slow for the request's deadline, until `retry_timeout` after its first failure. `waits` is told each such error and the time since
-    /// the first. The request must be safe to repeat. Dropping the future cancels the request.
+    /// unreachable or too slow for the request's deadline, until `retry_timeout` after its first failure. Calls `waits` with
+    /// each such error and the time since the first. No pause before the first try is longer than `retry_timeout` either. The
+    /// request must be safe to repeat. Dropping the future cancels the request.
     ///
     /// # Errors
     /// The request's last error.
@@ -133,10 +135,14 @@ impl Pacer {
     ) -> Result<T, Error> {
         let mut failed_at = None;
         loop {
-            let permit = self.acquire().await;
-            let delay = self.delay();
+            let patience = Instant::now() + retry_timeout;
+            let permit = self.acquire(patience).await;
+            let delay = self.delay().min(retry_timeout);
             if delay >= TIMER {
                 sleep(delay).await;
+                while let Some(until) = self.paused_until(patience) {
+                    sleep_until(until).await;
+                }
             }
             let sent_at = Instant::now();
             let outcome = request().await;
@@ -145,13 +151,16 @@ impl Pacer {
                 self.record(failed_at);
                 return outcome;
             };
-            let Some(pause) = passing(error) else {
+            let Some(passing) = passing(error) else {
                 self.record(failed_at);
                 return outcome;
             };
-            let again_at = self.back_off(&permit, error, pause);
-            drop(permit);
             let now = Instant::now();
+            let mut again_at = now + around(passing.pause);
+            if let Some(cause) = passing.slows {
+                again_at = again_at.max(self.back_off(&permit, cause, passing.pause));
+            }
+            drop(permit);
             let waited = now - *failed_at.get_or_insert(now);
             if again_at.saturating_duration_since(now) + waited >= retry_timeout {
                 self.record(failed_at);
@@ -170,24 +179,30 @@ impl Pacer {
         PacerStats { retries: count(&self.retries), waited_ms: count(&self.waited_ms) }
     }
 
-    async fn acquire(&self) -> Permit<'_> {
+    /// Waits for a permit, and until no pause holds, or until `patience` in a pause.
+    async fn acquire(&self, patience: Instant) -> Permit<'_> {
         loop {
             let mut returned = pin!(self.returned.notified());
             returned.as_mut().enable();
-            let paused_until = {
+            if let Some(until) = self.paused_until(patience) {
+                sleep_until(until).await;
+                continue;
+            }
+            {
                 let mut state = self.state();
-                let paused_until = state.paused_until.filter(|until| *until > Instant::now());
-                if paused_until.is_none() && state.in_flight < state.limit.ceil() as usize {
+                if state.in_flight < state.limit.ceil() as usize {
                     state.in_flight += 1;
                     return Permit { pacer: self, decreases: state.decreases };
                 }
-                paused_until
-            };
-            match paused_until {
-                Some(until) => sleep_until(until).await,
-                None => returned.await,
             }
+            returned.await;
         }
+    }
+
+    /// Returns the end of the pause, if one holds. A request waits for it until `patience` at most.
+    fn paused_until(&self, patience: Instant) -> Option<Instant> {
+        let now = Instant::now();
+        self.state().paused_until.map(|until| until.min(patience)).filter(|until| *until > now)
     }
 
     /// Returns how long a request waits with its permit. The permits are a whole number, and the delay makes up for the
@@ -212,22 +227,19 @@ impl Pacer {
         }
     }
 
-    /// Lowers the limit once for all requests that were under way together. Returns when the request can be repeated.
-    fn back_off(&self, permit: &Permit<'_>, error: &Error, pause: Option<Duration>) -> Instant {
+    /// Lowers the limit once for all requests that were under way together. Returns the end of the pause of all requests.
+    fn back_off(&self, permit: &Permit<'_>, cause: Cause, pause: Duration) -> Instant {
         let mut state = self.state();
         let now = Instant::now();
-        let pause = pause.unwrap_or(PAUSE);
+        // The other requests can be of another principal or kind.
+        let pause = pause.min(PAUSE_MAX);
         if permit.decreases == state.decreases {
             state.decreases += 1;
-            let is_overload = match error {
-                Error::Rpc(error) => error.code == ErrorCode::Overloaded,
-                error => matches!(error, Error::Deadline),
-            };
-            if is_overload {
+            if cause == Cause::Overload {
                 state.limit = (state.limit / 2.0).max(LIMIT_MIN);
                 state.doubles_to = state.limit;
                 if state.limit < 1.0 {
-                    let longer = state.round_trip.div_f64(state.limit).min(PAUSE_MAX).max(pause);
+                    let longer = state.round_trip.div_f64(state.limit).max(pause).min(PAUSE_MAX);
                     state.paused_until = Some(now + around(longer));
                 }
             } else {
@@ -235,11 +247,11 @@ impl Pacer {
                 state.doubles_to = state.doubles_to.min(state.limit / 2.0).max(LIMIT_RETURN);
                 state.limit = state.limit.min(LIMIT_RETURN);
                 state.unreachable += 1;
-                let longer = jitter::doubled(pause, PAUSE_MAX.max(pause), state.unreachable);
+                let longer = jitter::doubled(pause, PAUSE_MAX, state.unreachable);
                 state.paused_until = Some(now + around(longer));
             }
         }
-        state.paused_until.unwrap_or(now).max(now + around(pause))
+        state.paused_until.unwrap_or(now)
     }
 
     fn record(&self, failed_at: Option<Instant>) {
@@ -258,20 +270,52 @@ fn around(pause: Duration) -> Duration {
     pause / 2 + jitter::part_of(pause)
 }
 
-/// Returns the server's pause, if any, for an error that passes by itself; `None` for any other error.
-fn passing(error: &Error) -> Option<Option<Duration>> {
-    match error {
-        Error::Rpc(error) if matches!(error.code, ErrorCode::Overloaded | ErrorCode::Unavailable) => {
-            Some(error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())))
-        }
-        Error::Rpc(error) if error.code == ErrorCode::Conflict => {
+/// Why a job sends less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Overload,
+    Absence,
+}
+
+/// An error that passes by itself.
+struct Passing {
+    /// Time until the request can be repeated.
+    pause: Duration,
+    /// Why the whole job sends less, unless the error is about this request alone.
+    slows: Option<Cause>,
+}
+
+/// Returns when and why an error passes by itself; `None` for any other error.
+fn passing(error: &Error) -> Option<Passing> {
+    let slows = match error {
+        Error::Rpc(error) => match error.code {
+            // Fields of an hour that are used up say nothing about the load.
+            ErrorCode::Overloaded if reason(error) == Some("hourly") => None,
+            ErrorCode::Overloaded => Some(Cause::Overload),
+            ErrorCode::Unavailable => Some(Cause::Absence),
             // A conflict without a retry time is permanent.
-            error.retry_after_ms.map(|ms| Some(Duration::from_millis(ms.into())))
-        }
+            ErrorCode::Conflict if error.retry_after_ms.is_some() => None,
+            _ => return None,
+        },
+        Error::Deadline => Some(Cause::Overload),
         // The TLS handshake failed because one side's certificate was rejected.
-        Error::Connect(error) if error.kind() == std::io::ErrorKind::InvalidData => None,
-        Error::Connect(_) | Error::Disconnected { .. } | Error::Deadline => Some(None),
+        Error::Connect(error) if error.kind() == std::io::ErrorKind::InvalidData => return None,
+        Error::Connect(_) | Error::Disconnected { .. } => Some(Cause::Absence),
+        _ => return None,
+    };
+    let named = match error {
+        Error::Rpc(error) => error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())),
         _ => None,
+    };
+    Some(Passing { pause: named.unwrap_or(PAUSE), slows })
+}
+
+/// Returns the reason of an overload.
+fn reason(error: &RpcError) -> Option<&str> {
+    let detail = error.details.iter().find(|detail| detail.key == "reason")?;
+    match &detail.value {
+        DetailValue::Text(reason) => Some(reason),
+        DetailValue::Number(_) | DetailValue::Errors(_) => None,
     }
 }
 

@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{DetailValue, Error};
 use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
+use sha2::{Digest, Sha256};
 
 pub(crate) use exchange::{ArrowBatch, ArrowColumn, ArrowTable};
 pub(crate) use rules::{Rules, mask_by_rules};
@@ -35,8 +36,8 @@ const IN_FLIGHT_MAX: usize = 1_024;
 /// Larger requests gain little, and smaller ones share a key agreement among fewer values. In flight, more gain nothing.
 const BATCH_FIELDS: usize = 1_000;
 const IN_FLIGHT: usize = 8;
-/// Lengths of a seed: too long to guess, and short enough for an idempotency key of 64 bytes.
-const SEED_BYTES: RangeInclusive<usize> = 16..=48;
+/// Lengths of a seed: too long to guess, and not a document.
+const SEED_BYTES: RangeInclusive<usize> = 16..=64;
 /// An engine takes this many fields in a request on tokens, unless its operator has set another limit.
 const BATCH_FIELDS_MAX: usize = 10_000;
 
@@ -92,10 +93,18 @@ impl Batching {
         Ok(batching)
     }
 
-    /// Returns the idempotency key of a piece: the seed, the number of the leaf and the first row.
-    fn part_key(&self, piece: &Piece) -> Option<Vec<u8>> {
+    /// Returns the idempotency key of a piece. It depends on the seed, the column, the place and the values, so that equal
+    /// values of two columns, places or tables do not get equal tokens under one seed.
+    fn part_key(&self, column: &Path, piece: &Piece) -> Option<[u8; 32]> {
         let seed = self.idempotency_seed.as_ref()?;
-        Some([seed.as_slice(), &(piece.leaf as u64).to_be_bytes(), &(piece.first_row as u64).to_be_bytes()].concat())
+        let mut hash = Sha256::new();
+        for part in [seed.as_slice(), column.text().as_bytes(), &piece.payload] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.update((piece.leaf as u64).to_be_bytes());
+        hash.update((piece.first_row as u64).to_be_bytes());
+        Some(hash.finalize().into())
     }
 }
 
@@ -143,6 +152,17 @@ pub(crate) fn transform<'py>(
         })
         .map_err(column_error)?;
     data.export(py, schema, batches)
+}
+
+/// Checks that the values of columns can be sent.
+#[pyfunction]
+pub(crate) fn check_columns(schema: &Bound<'_, PyAny>, columns: Vec<String>) -> PyResult<()> {
+    let schema = Schema::from_pyarrow_bound(schema)?;
+    columns.iter().try_for_each(|path| {
+        let path = Path::parse(path, &schema).map_err(column_error)?;
+        let field = path.field(&schema).map_err(column_error)?;
+        check(path.text(), field.data_type()).map_err(column_error)
+    })
 }
 
 fn column_error(error: ColumnError) -> PyErr {
@@ -200,8 +220,9 @@ async fn send_all(
     let send = async |piece: Piece| {
         let column = &columns[piece.leaf / batches];
         running.count_values(piece.count);
-        let part_key = batching.part_key(&piece);
-        let request = || column.request.send_as(running.client(), &piece.payload, part_key.as_deref());
+        let part_key = batching.part_key(&column.path, &piece);
+        let request =
+            || column.request.send_as(running.client(), &piece.payload, part_key.as_ref().map(|key| key.as_slice()));
         match running.pacer().run(batching.retry_timeout, request, |_, _| {}).await {
             Ok(document) => Ok((piece.leaf, document.payload)),
             Err(error) => {

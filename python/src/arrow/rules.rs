@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{Error, Malformed};
 use sealwire_columns::{LeafDecision, LeafMask, LeafPlan, MaskPieces, ResolveError, put_leaves, resolve};
-use sealwire_mask_rules::{Column, answers, payload, place};
+use sealwire_mask_rules::{Column, Target, answers, payload, place};
 
 use super::exchange::ArrowData;
 use super::{Batching, NOT_FOR_COLUMNS, PieceError, column_error, failed_path, piece_error};
@@ -78,6 +78,16 @@ impl Rules {
         format!("Rules({} rules)", self.rules.iter().len())
     }
 
+    /// Returns what each rule names: `path`, `column` or `kind`, and the text.
+    fn targets(&self) -> Vec<(&'static str, String)> {
+        let of = |target: &Target| match target {
+            Target::Path(path) => ("path", path.clone()),
+            Target::Column(column) => ("column", column.clone()),
+            Target::Kind(kind) => ("kind", kind.to_string()),
+        };
+        self.rules.iter().map(|rule| of(&rule.target)).collect()
+    }
+
     /// Resolves the rules for a schema with the Arrow PyCapsule interface. Returns for each leaf its path, the position of its
     /// column, the function or `None`, whether kinds are looked for, and the positions of columns with its subjects.
     fn resolve(&self, schema: &Bound<'_, PyAny>) -> PyResult<Vec<ResolvedLeaf>> {
@@ -88,7 +98,7 @@ impl Rules {
                 LeafDecision::Rule(rule) => self.rules.get(rule).map(|rule| rule.function.to_string()),
                 LeafDecision::Kinds | LeafDecision::Keep => None,
             };
-            let subjects = plan.subject_leaves().map(|leaf| plans[leaf].path.column()).collect();
+            let subjects = plan.subject_leaves().map(|(_, leaf)| plans[leaf].path.column()).collect();
             let is_examined = plan.decision == LeafDecision::Kinds;
             (plan.path.text().to_owned(), plan.path.column(), function, is_examined, subjects)
         };

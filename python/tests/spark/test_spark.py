@@ -215,6 +215,33 @@ class Spark(unittest.TestCase):
                     noted = sw.detokenize(made, self.engine, collection="people", columns=["score"])
                     self.assertEqual(dict(noted.dtypes)["score"], "double")
 
+    def test_columns_that_rules_would_miss_are_rejected(self):
+        frame = self.spark.sql("SELECT 'a@mail.test' AS email, named_struct('Email', 'b@mail.test') AS person, parse_json('{}') AS data")
+        rule = 'unknown = "keep"\nrule = [{ %s, mask = "redact" }]'
+        for target, message in (
+            ('column = "Email"', "only in case"),
+            ('path = "$.person.email"', "only in case"),
+            ('column = "data"', "variant"),
+            ('kind = "email"', "variant"),
+        ):
+            with self.subTest(target), self.assertRaisesRegex(ValueError, message):
+                sw.mask(frame, self.engine, rules=sw.Rules(rule % target))
+        masked = sw.mask(frame.drop("person"), self.engine, rules=sw.Rules(rule % 'column = "email"'))
+        self.assertEqual(masked.first().email, "[redacted]")
+        with self.assertRaisesRegex(ValueError, "encrypted or tokenized already"):
+            sw.encrypt(sw.encrypt(frame, self.engine, columns=["email"]), self.engine, columns=["email"])
+
+    def test_equal_values_have_tokens_of_their_own(self):
+        job = os.urandom(16)
+        self.spark.sql("SELECT 1").collect()
+        frame = self.spark.createDataFrame([("same", "same", n) for n in range(40)], "a string, b string, n int").repartition(4, "n")
+        options = {"collection": "people", "job": job}
+        made = sw.tokenize(frame, self.engine, columns=["a", "b"], **options)
+        apart = sw.tokenize(sw.tokenize(frame, self.engine, columns=["a"], **options), self.engine, columns=["b"], **options)
+        for tokens in (made, apart):
+            rows = tokens.collect()
+            self.assertEqual(len({value for row in rows for value in (row.a, row.b)}), 80)
+
     def test_stubs_have_the_signatures_of_the_module(self):
         command = [sys.executable, "-m", "mypy.stubtest", "sealwire.spark", "--concise", "--mypy-config-file", HERE.parent / "mypy.ini"]
         checked = subprocess.run(command, cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -269,7 +296,7 @@ class Spark(unittest.TestCase):
         rejects("each of them once", lambda: sw.encrypt(frame, remote, columns=["email", "email"]))
         rejects("list of names", lambda: sw.encrypt(frame, remote, columns="email"))
         rejects("either masks or rules", lambda: sw.mask(frame, remote))
-        rejects("attributes", lambda: sw.encrypt(frame, remote, columns=["attributes"]))
+        rejects("column attributes is a map", lambda: sw.encrypt(frame, remote, columns=["attributes"]))
         rejects("nothing", lambda: sw.mask(frame, remote, rules=sw.Rules('unknown = "keep"\nrule = [{ column = "nothing", mask = "hash" }]')))
         rejects("no collection", lambda: sw.tokenize(frame, remote, collection="nothing", columns=["email"]))
         rejects("BadRequestError", lambda: sw.mask(frame, remote, masks={"email": "card"}))

@@ -86,17 +86,21 @@ async fn a_pause_that_the_server_names_is_kept() {
 async fn requests_that_were_under_way_together_halve_the_limit_once() {
     let pacer = Pacer::new(64);
     pacer.state().limit = 64.0;
-    let permits = [pacer.acquire().await, pacer.acquire().await, pacer.acquire().await];
+    let permits = [
+        pacer.acquire(Instant::now() + MINUTES).await,
+        pacer.acquire(Instant::now() + MINUTES).await,
+        pacer.acquire(Instant::now() + MINUTES).await,
+    ];
     for permit in &permits {
-        pacer.back_off(permit, &overloaded(1), None);
+        pacer.back_off(permit, Cause::Overload, PAUSE);
     }
     assert_eq!(pacer.state().limit, 32.0);
-    let later = pacer.acquire().await;
-    pacer.back_off(&later, &overloaded(1), None);
+    let later = pacer.acquire(Instant::now() + MINUTES).await;
+    pacer.back_off(&later, Cause::Overload, PAUSE);
     assert_eq!(pacer.state().limit, 16.0);
     // An engine that restarts gets little at first.
-    let later = pacer.acquire().await;
-    pacer.back_off(&later, &refused(), None);
+    let later = pacer.acquire(Instant::now() + MINUTES).await;
+    pacer.back_off(&later, Cause::Absence, PAUSE);
     assert_eq!(pacer.state().limit, LIMIT_RETURN);
     assert_eq!(pacer.state().doubles_to, 8.0);
 }
@@ -125,13 +129,74 @@ async fn cancelled_requests_return_their_permits() {
         assert_eq!(pacer.state().in_flight, 0);
     }
     let waiting = async {
-        let _permit = pacer.acquire().await;
+        let _permit = pacer.acquire(Instant::now() + MINUTES).await;
         sleep(second).await;
     };
-    let cancelled = timeout(second / 2, pacer.acquire());
+    let cancelled = timeout(second / 2, pacer.acquire(Instant::now() + MINUTES));
     let (_, cancelled) = tokio::join!(waiting, cancelled);
     assert!(cancelled.is_err());
     pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("the permit is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_request_leaves_no_other_waiting() {
+    let pacer = Rc::new(Pacer::new(64));
+    let rejects = Rc::new(Cell::new(true));
+    let tasks = LocalSet::new();
+    tasks
+        .run_until(async {
+            let run = |pacer: Rc<Pacer>, rejects: Rc<Cell<bool>>| async move {
+                let request = || async {
+                    sleep(Duration::from_millis(5)).await;
+                    if rejects.get() { Err(overloaded(2_000)) } else { Ok(()) }
+                };
+                pacer.run(MINUTES, request, |_, _| {}).await
+            };
+            let first: Vec<_> =
+                (0..12).map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects)))).collect();
+            let second: Vec<_> =
+                (0..8).map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects)))).collect();
+            sleep(Duration::from_secs(20)).await;
+            first.iter().for_each(tokio::task::JoinHandle::abort);
+            rejects.set(false);
+            for task in second {
+                timeout(Duration::from_secs(120), task).await.expect("ends").expect("no panic").expect("passes");
+            }
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_or_a_conflict_delays_its_own_request_only() {
+    let hourly = Error::Rpc(
+        RpcError::new(ErrorCode::Overloaded, "why")
+            .retry_after_ms(3_600_000)
+            .with(sealwire_wire::Detail::text("reason", "hourly")),
+    );
+    let conflict = Error::Rpc(RpcError::new(ErrorCode::Conflict, "why").retry_after_ms(5));
+    for error in [hourly, conflict] {
+        let pacer = Pacer::new(8);
+        let began = Instant::now();
+        let failed = pacer.run(Duration::ZERO, || async { Err::<(), _>(error.clone()) }, |_, _| {}).await;
+        assert!(failed.is_err());
+        pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+        assert_eq!((pacer.state().limit, began.elapsed()), (LIMIT_START, Duration::ZERO));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_time_out_no_pause_is_waited_for() {
+    let pacer = Pacer::new(8);
+    for _ in 0..20 {
+        let began = Instant::now();
+        let failed = pacer.run(Duration::ZERO, || async { Err::<(), _>(overloaded(3_600_000)) }, |_, _| {}).await;
+        assert!(failed.is_err());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+    // A patient request waits for a bounded time.
+    let began = Instant::now();
+    pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+    assert!(began.elapsed() <= 3 * PAUSE_MAX, "{:?}", began.elapsed());
 }
 
 /// A server that works on `slots` requests at a time, 10 ms each, lets `queue` wait in order, and rejects the others.
