@@ -18,6 +18,7 @@ mod value;
 pub use finding::{Finding, Found};
 pub use function::{Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, Period};
 pub use kinds::{Kind, calling_code_digits, check_digit, luhn};
+pub use lists::builtin_entries;
 pub use lookup::{PathStep, index_max};
 pub use request::{Column, VALUE_KEY, answers, payload, place};
 pub use rules::{Entries, FieldDecision, Lists, Rule, RuleText, Rules, RulesError, Target, Unknown};

@@ -37,5 +37,8 @@ pub const FPE_BYTES_MAX: usize = 128;
 /// Maximum length of a string that is checked for kinds.
 pub const KIND_BYTES_MAX: usize = 320;
 
+/// Maximum length of a string that is checked for kind `secret`. PEM text of a 16,384-bit RSA key has about 13,000 bytes.
+pub const SECRET_BYTES_MAX: usize = 16 << 10;
+
 /// Maximum distance from the first byte of a map within which a subject is searched for.
 pub const SUBJECT_BYTES_MAX: usize = 64 << 10;

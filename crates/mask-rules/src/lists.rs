@@ -59,6 +59,15 @@ impl std::fmt::Debug for Bundled {
     }
 }
 
+/// Returns the entries of a built-in list, for detectors. `full_names` and unknown names give no entries.
+pub fn builtin_entries(name: &str) -> impl Iterator<Item = &'static str> {
+    let words = match find(name) {
+        Some(Bundled::Words(words)) => words.as_slice(),
+        Some(Bundled::Pairs(..)) | None => &[],
+    };
+    words.iter().copied()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -6,8 +6,10 @@
 mod card;
 mod email;
 mod iban;
+mod ip_address;
 mod national_id;
 mod phone;
+mod secret;
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -15,7 +17,7 @@ use std::str::FromStr;
 pub use card::{check_digit, luhn};
 pub use phone::calling_code_digits;
 
-use crate::limits::KIND_BYTES_MAX;
+use crate::limits::{KIND_BYTES_MAX, SECRET_BYTES_MAX};
 
 /// A kind of value that a string can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +30,18 @@ pub enum Kind {
     Iban,
     /// A telephone number in international or North American form.
     Phone,
-    /// A national id: US SSN, UK NINO, Spanish DNI and NIE, French NIR, Italian codice fiscale, Brazilian CPF.
+    /// A national id of one of 19 countries, with check characters or in a strict form.
     NationalId,
+    /// An IPv4 or IPv6 address.
+    IpAddress,
+    /// A private key in PEM, a JSON web token, or an access key with the prefix of a known service.
+    Secret,
 }
 
 impl Kind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 5] = [Self::Card, Self::Email, Self::Iban, Self::Phone, Self::NationalId];
+    pub const ALL: [Self; 7] =
+        [Self::Card, Self::Email, Self::Iban, Self::Phone, Self::NationalId, Self::IpAddress, Self::Secret];
 
     /// Returns the name as written in rules.
     #[must_use]
@@ -45,13 +52,16 @@ impl Kind {
             Self::Iban => "iban",
             Self::Phone => "phone",
             Self::NationalId => "national_id",
+            Self::IpAddress => "ip_address",
+            Self::Secret => "secret",
         }
     }
 
     /// Returns true if the whole string has the form of this kind.
     #[must_use]
     pub fn knows(self, text: &str) -> bool {
-        if text.len() > KIND_BYTES_MAX {
+        let bytes_max = if self == Self::Secret { SECRET_BYTES_MAX } else { KIND_BYTES_MAX };
+        if text.len() > bytes_max {
             return false;
         }
         match self {
@@ -60,6 +70,8 @@ impl Kind {
             Self::Iban => iban::is_iban(text.as_bytes()),
             Self::Phone => phone::is_phone(text.as_bytes()),
             Self::NationalId => national_id::is_national_id(text.as_bytes()),
+            Self::IpAddress => ip_address::is_ip_address(text),
+            Self::Secret => secret::is_secret(text.as_bytes()),
         }
     }
 }

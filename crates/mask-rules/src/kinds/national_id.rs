@@ -1,14 +1,28 @@
 //! National ids of persons. Only forms that are hard to mistake are recognized: forms with check characters, or with
 //! separators and forbidden ranges. Numbers without either, such as nine bare digits, are left out on purpose.
 
+mod more;
+
 pub(super) fn is_national_id(text: &[u8]) -> bool {
     match text.len() {
         9 => is_spanish(text) || is_british(text),
-        11 => is_american(text),
-        13 => is_british_grouped(text),
-        14 => is_brazilian(text),
-        15 => is_french(text),
-        16 => is_italian(text),
+        11 => {
+            is_american(text)
+                || more::is_german(text)
+                || more::is_polish(text)
+                || more::is_norwegian(text)
+                || more::is_swedish(text)
+                || more::is_finnish(text)
+                || more::is_dutch(text)
+                || more::is_danish(text)
+                || more::is_chilean(text)
+        }
+        12 => more::is_chilean(text),
+        13 => is_british_grouped(text) || more::is_swedish(text),
+        14 => is_brazilian(text) || more::is_german(text) || more::is_indian(text),
+        15 => is_french(text) || more::is_belgian(text),
+        16 => is_italian(text) || more::is_swiss(text),
+        18 => more::is_chinese(text),
         _ => false,
     }
 }

@@ -222,7 +222,10 @@ fn names_read_back_and_others_are_refused() {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
     let refused = "Card".parse::<Kind>().expect_err("capitals");
-    assert_eq!(refused, "`Card` is no kind: write one of `card`, `email`, `iban`, `phone`, `national_id`");
+    assert_eq!(
+        refused,
+        "`Card` is no kind: write one of `card`, `email`, `iban`, `phone`, `national_id`, `ip_address`, `secret`"
+    );
 }
 
 #[test]
@@ -239,5 +242,203 @@ fn a_digit_off_is_another_thing() {
                 assert_eq!(kind.knows(&other), other == text, "{kind}: {other}");
             }
         }
+    }
+}
+
+#[test]
+fn national_ids_with_check_digits() {
+    check(
+        Kind::NationalId,
+        &[
+            // Germany.
+            "86095742719",
+            "86 095 742 719",
+            "47036892816",
+            "65929970489",
+            // Poland, and born in 2002.
+            "44051401359",
+            "02270803624",
+            // Norway, and a D-number.
+            "15108695088",
+            "01010750160",
+            // Sweden.
+            "811218-9876",
+            "19811218-9876",
+            "880320-0016",
+            // Finland.
+            "131052-308T",
+            "131052A308T",
+            // Netherlands.
+            "1112.22.333",
+            // Denmark.
+            "070761-4285",
+            "211062-5629",
+            // Chile.
+            "12.345.678-5",
+            "12.531.909-2",
+            // India.
+            "2341 2341 2346",
+            "2341-2341-2346",
+            // Belgium.
+            "85.07.30-033.28",
+            // Switzerland.
+            "756.9217.0769.85",
+            // China.
+            "11010519491231002X",
+        ],
+        &[
+            "86095742718",
+            "06095742719",
+            "86-095-742-719",
+            "12345678901",
+            "11111111111",
+            "44051401358",
+            "44131401359",
+            "44053201359",
+            "15108695089",
+            "55108695088",
+            "811218-9875",
+            "8112189876",
+            "811318-9876",
+            "17811218-9876",
+            "131052-308U",
+            "131052*308T",
+            "131352-308T",
+            "131052-308t",
+            "111222333",
+            "111.222.333",
+            "1112.22.334",
+            "0000.00.000",
+            "070761-4286",
+            "0707614285",
+            "12.345.678-4",
+            "12345678-5",
+            "00.000.000-0",
+            "2341 2341 2347",
+            "234123412346",
+            "1341 2341 2346",
+            "85.07.30-033.29",
+            "85.13.30-033.28",
+            "756.9217.0769.84",
+            "755.9217.0769.85",
+            "7569217076985",
+            "110105194912310021",
+            "11010519491331002X",
+            "11010518491231002X",
+            "11010519491231002x",
+            "２３４１ ２３４１ ２３４６",
+        ],
+    );
+}
+
+#[test]
+fn ip_addresses() {
+    check(
+        Kind::IpAddress,
+        &[
+            "192.0.2.17",
+            "8.8.8.8",
+            "127.0.0.1",
+            "2001:db8::1",
+            "fe80::1",
+            "2001:DB8:0:0:8:800:200C:417A",
+            "::ffff:192.0.2.1",
+        ],
+        &[
+            "192.0.2",
+            "192.0.2.256",
+            "192.0.2.017",
+            "192.0.2.1.5",
+            "192.0.2.1/24",
+            "192.0.2.1:80",
+            "[2001:db8::1]",
+            "fe80::1%eth0",
+            "0.0.0.0",
+            "::",
+            "::1",
+            "12::30",
+            "12:30:45",
+            "00:1b:44:11:3a:b7",
+            "3232235777",
+            "2001:db8::1::2",
+        ],
+    );
+}
+
+#[test]
+fn secrets() {
+    let (long, base32) = ("a1B2".repeat(16), "ABCDEFGH234567AB");
+    let token = |header: &str, body: &str| format!("{header}.{body}.{long}");
+    let pem = |label: &str| format!("-----BEGIN {label}-----\n{}\n-----END {label}-----", long.repeat(20));
+    let yes = [
+        pem("PRIVATE KEY"),
+        pem("RSA PRIVATE KEY"),
+        pem("ENCRYPTED PRIVATE KEY"),
+        token("eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiIxIn0"),
+        format!("AKIA{base32}"),
+        format!("ASIA{base32}"),
+        format!("ghp_{}", &long[..36]),
+        format!("github_pat_{long}"),
+        format!("glpat-{}", &long[..20]),
+        format!("xoxb-12345-{long}"),
+        format!("sk_live_{}", &long[..24]),
+        format!("whsec_{}", &long[..32]),
+        format!("AIza{}", &long[..35]),
+        format!("npm_{}", &long[..36]),
+    ];
+    for text in &yes {
+        assert!(Kind::Secret.knows(text), "{text}");
+        for around in [format!(" {text}"), format!("{text} "), format!("key={text}")] {
+            assert!(!Kind::Secret.knows(&around), "{around}");
+        }
+    }
+    assert!(Kind::Secret.knows(&format!("{}\n", yes[0])));
+    let no = [
+        pem("CERTIFICATE"),
+        pem("PUBLIC KEY"),
+        yes[0].replace("END PRIVATE", "END RSA PRIVATE"),
+        "-----BEGIN PRIVATE KEY----------END PRIVATE KEY-----".to_owned(),
+        token("eyJh", "eyJzdWIiOiIxIn0"),
+        format!("{}.x", yes[3]),
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.".to_owned(),
+        format!("AKIA{}", base32.to_lowercase()),
+        format!("AKIA{base32}A"),
+        format!("AKIB{base32}"),
+        "ghp_short".to_owned(),
+        format!("sk_live_{}", "x".repeat(24)),
+        // Random strings, hashes and identifiers have no form of their own.
+        long.clone(),
+        "5f4dcc3b5aa765d61d8327deb882cf99".to_owned(),
+        "9f8b3c1e-52d4-4b7a-9d0e-0c1f2a3b4c5d".to_owned(),
+        String::new(),
+        format!("ghp_{}", "a1".repeat(20_000)),
+    ];
+    for text in &no {
+        assert!(!Kind::Secret.knows(text), "{}", &text[..text.len().min(80)]);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_a_kind_panic(text in ".{0,40}", digits in "[0-9 .+-]{9,18}[A-Z0-9]?") {
+        for kind in Kind::ALL {
+            let _ = (kind.knows(&text), kind.knows(&digits));
+        }
+    }
+
+    /// Of the numbers that differ in the last digit only, exactly one passes.
+    #[test]
+    fn one_check_digit_fits(body in "[2-9][0-9]{3} [0-9]{4} [0-9]{3}", serial in "756\\.[0-9]{4}\\.[0-9]{4}\\.[0-9]") {
+        for body in [body, serial] {
+            let passing = ('0'..='9').filter(|digit| Kind::NationalId.knows(&format!("{body}{digit}"))).count();
+            assert_eq!(passing, 1, "{body}");
+        }
+    }
+
+    /// Few random numbers of eleven digits pass.
+    #[test]
+    fn few_bare_numbers_pass(start in 10_000_000_000_u64..99_000_000_000) {
+        let passing = (0..2_000).filter(|at| Kind::NationalId.knows(&(start + at * 7_919).to_string())).count();
+        assert!(passing <= 120, "{passing} of 2000 from {start}");
     }
 }

@@ -44,7 +44,8 @@ pub enum RuleFields<'a> {
     Path(&'a str),
     /// Those under a key of that name, at any depth.
     Column(&'a str),
-    /// Strings that look like one: `card`, `email`, `iban`, `phone` or `national_id`.
+    /// Strings that look like one: `card`, `email`, `iban`, `phone`, `national_id`, `ip_address` or
+    /// `secret`.
     Kind(&'a str),
 }
 
