@@ -6,6 +6,7 @@
 
 mod batch;
 mod chunker;
+mod discover;
 mod engine;
 mod error;
 mod file;
@@ -22,6 +23,9 @@ mod postgres;
 mod report;
 mod scan;
 
+pub use discover::{
+    Category, DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, discover_database, discover_file,
+};
 pub use engine::{Engine, EngineError, answers};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};

@@ -1,9 +1,10 @@
-//! `mask`: masks files and databases by rules, explains rules, and looks for leaks.
+//! `mask`: masks files and databases by rules, proposes and explains rules, and looks for leaks.
 //!
 //! A job is an ordinary client. It finds the values that rules name and sends only these to the engine for masking, so
-//! that keys stay in the engine. `check` and `verify` need no engine.
+//! that keys stay in the engine. `check`, `discover` and `verify` need no engine.
 
 mod check;
+mod discover;
 mod engine;
 mod show;
 
@@ -42,6 +43,7 @@ Rules are TOML: which function masks which fields, and what becomes of all other
   mask = \"keep\"
 
 Examples:
+  sealwire mask discover orders.ndjson --out rules.toml
   sealwire mask check --rules rules.toml sample.json
   sealwire mask file orders.ndjson --out masked.ndjson --rules rules.toml --app shop
   sealwire mask verify file orders.ndjson masked.ndjson --rules rules.toml
@@ -67,6 +69,9 @@ enum MaskCommand {
     /// Show for each field of a sample the rule that masks it, or that there is none; fails if the rules reject a
     /// field. Needs no engine
     Check(check::Args),
+    /// Propose rules for a file or a PostgreSQL database, with the evidence for each. Prints and keeps no sampled value;
+    /// needs no engine
+    Discover(Box<discover::Args>),
     /// Look for originals of masked values in the output; fails if there are any. Needs no engine
     Verify(Box<VerifyArgs>),
 }
@@ -243,6 +248,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         MaskCommand::File(args) => file(args),
         MaskCommand::Database(args) => database(args),
         MaskCommand::Check(args) => check::run(args),
+        MaskCommand::Discover(args) => discover::run(args),
         MaskCommand::Verify(args) => verify(args),
     }
 }

@@ -118,7 +118,7 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
 
 /// Returns true if two values never get equal masks, or only with negligible probability. Properties of single values,
 /// such as the length of a phone number, are not checked. For these, the target's own constraint applies.
-fn keeps_apart(function: &Function) -> bool {
+pub(crate) fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
     let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());
     match function.name() {

@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 pub use catalog::quoted;
-pub(crate) use catalog::{Catalog, Class, Table};
-pub(crate) use check::refuse_missing;
+pub(crate) use catalog::{Catalog, Class, Column, Table};
+pub(crate) use check::{check, keeps_apart, refuse_missing};
 pub use connect::{Database, Endpoint};
 
 use crate::engine::Engine;
@@ -74,7 +74,7 @@ pub async fn mask_database<E: Engine>(
     let snapshot = snapshot(&reader, &source).await?;
     let catalog = Catalog::read(&reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
-    check::check(&catalog, &plan)?;
+    check(&catalog, &plan)?;
     let dump = Dump::find(&reader, &source).await?;
     let schema = Schema {
         before: dump.section(&source, &snapshot, Section::PreData).await?,

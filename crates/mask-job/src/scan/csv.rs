@@ -80,6 +80,11 @@ impl Columns {
         Ok(Self { delimiter, columns })
     }
 
+    /// Returns the names of the columns.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| column.name.as_str())
+    }
+
     /// Returns the columns that no rule names. With kind rules the result is empty, since those rules can apply to any
     /// column.
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {

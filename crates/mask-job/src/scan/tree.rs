@@ -188,6 +188,22 @@ impl Tree {
         self.kind_label(id, usize::MAX, plan, names)
     }
 
+    /// Returns the number of nodes.
+    pub(crate) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Returns the steps to a node. Indexes have no meaning.
+    pub(crate) fn steps_of(&self, id: NodeId) -> Vec<Step> {
+        let step = |id: NodeId| match &self.nodes[id].step {
+            RawStep::Key(raw) => Step::Key(key_text(raw)),
+            RawStep::Root | RawStep::Element(_) => Step::Index(0),
+        };
+        let mut steps: Vec<Step> = self.above(id).map(step).collect();
+        steps.reverse();
+        steps
+    }
+
     fn steps(&self, id: NodeId, plan: &Plan) -> Vec<Step> {
         let mut steps: Vec<Step> = self
             .above(id)

@@ -2,6 +2,7 @@
 //!
 //! | module | what it tests |
 //! | --- | --- |
+//! | `discover` | discovery in files and databases: recall and precision by labels, no value shown |
 //! | `files` | jobs over JSON, NDJSON and CSV files |
 //! | `parquet` | jobs over Parquet files |
 //! | `postgres` | jobs over databases, on a real server |
@@ -9,6 +10,7 @@
 //! `common` has the masking functions in this process, and the database that is masked.
 
 mod common;
+mod discover;
 mod files;
 mod parquet;
 mod postgres;

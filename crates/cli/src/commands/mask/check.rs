@@ -173,13 +173,13 @@ fn verdict(explained: &Explained) -> Result<(), Failure> {
 }
 
 /// Masks under a random key, and records the values that do not fit.
-struct Trial {
+pub(super) struct Trial {
     masks: Masks,
     unfit: Mutex<BTreeMap<usize, Unfit>>,
 }
 
 impl Trial {
-    fn new(rules: &Rules) -> Result<Self, Failure> {
+    pub(super) fn new(rules: &Rules) -> Result<Self, Failure> {
         let secret = TokenSecret::generate()?;
         let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
         Ok(Self { masks: Masks::new(rules, &secret), unfit: Mutex::default() })
@@ -204,6 +204,12 @@ impl Trial {
             }
         }
         Ok(out)
+    }
+
+    /// Returns the rules whose function did not fit some values, by index, with the number of such values.
+    pub(super) fn unfit_rules(&self) -> Vec<(usize, u64)> {
+        let all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(rule, unfit)| (*rule, unfit.values)).collect()
     }
 
     fn note(&self, rule: usize, why: &str) {

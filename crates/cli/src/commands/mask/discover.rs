@@ -1,0 +1,216 @@
+//! `mask discover`: proposes rules for a file or a database, with the evidence for each.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
+use sealwire_mask_job::{
+    Database, DiscoverOptions, Discovery, FieldVerdict, FileJob, Input, Limits, Output, Progress, discover_database,
+    discover_file, mask_file,
+};
+use sealwire_token::TokenSecret;
+use zeroize::Zeroizing;
+
+use super::check::Trial;
+use super::show::{Bar, counted};
+use super::{Holds, run_job, stopped};
+use crate::commands::Failure;
+
+/// Maximum number of times that rules are tried on the whole file.
+const TRIALS_MAX: usize = 3;
+
+const HELP: &str = "\
+Discovery samples each column or field and takes votes:
+  by name          `email`, `geburtsdatum`, `name` in a table of customers, but not in one of products
+  by form          the share of values with the form of an e-mail address, a card number and so on
+  by distribution  names and places of the bundled lists, dates 18 to 100 years ago
+  by reference     columns that a foreign key joins get one function
+
+The result is a rules file. Above each rule stand the evidence and a confidence. Comments at its end list
+uncertain fields, for you to decide, and fields judged harmless. No sampled value is printed or kept.
+
+Examples:
+  sealwire mask discover orders.ndjson --out rules.toml
+  sealwire mask check --rules rules.toml orders.ndjson
+
+  sealwire mask discover --database postgres://app@db/shop --ca ca.pem --out rules.toml
+  sealwire mask database --from postgres://app@db/shop --from-ca ca.pem \\
+      --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
+
+Discovery can miss data: read its result before you rely on it.";
+
+/// Arguments of `mask discover`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = HELP)]
+pub(super) struct Args {
+    /// File of NDJSON, JSON or CSV to sample
+    #[arg(value_name = "FILE", required_unless_present = "database", conflicts_with = "database")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    holds: Holds,
+    /// Database to sample, which is only read: postgres://USER@HOST:PORT/NAME, or over a socket
+    /// postgres:///NAME?host=/FOLDER
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// File with its password
+    #[arg(long, value_name = "FILE", requires = "database")]
+    password_file: Option<PathBuf>,
+    /// Authority that its certificate must come from
+    #[arg(long, value_name = "FILE", requires = "database")]
+    ca: Option<PathBuf>,
+    /// Client certificate for the database
+    #[arg(long, value_name = "FILE", requires_all = ["database", "database_key"])]
+    database_cert: Option<PathBuf>,
+    /// Private key of the client certificate
+    #[arg(long, value_name = "FILE", requires = "database_cert")]
+    database_key: Option<PathBuf>,
+    /// Connect without TLS; only to this machine
+    #[arg(long, requires = "database")]
+    plain: bool,
+    /// Rules file to write [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Replace an existing rules file
+    #[arg(long, requires = "out")]
+    force: bool,
+    /// Most values of a field, or rows of a table, to judge by
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    sample: u32,
+    /// Confidence from which a field gets a rule; below it, the field is listed as uncertain
+    #[arg(long, value_name = "0..1", default_value_t = 0.7, value_parser = confidence)]
+    min_confidence: f64,
+    /// Seed of the sample: equal input and seed give equal rules
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Print all fields with evidence and confidence as JSON; rules go to --out alone
+    #[arg(long)]
+    json: bool,
+}
+
+fn confidence(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("a number from 0 to 1".to_owned()) }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    // The output is checked before work that can take minutes.
+    if let Some(out) = args.out.as_deref().filter(|out| !args.force && out.exists()) {
+        return Err(exists(out));
+    }
+    let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
+    options.sample = args.sample as usize;
+    options.min_confidence = args.min_confidence;
+    options.seed = args.seed;
+    let secret = TokenSecret::generate()?;
+    let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
+    let masks: Mutex<Vec<(Function, Option<Arc<Mask>>)>> = Mutex::default();
+    let trial = |function: &Function, value: Value<'_>, out: &mut Vec<u8>| {
+        let mask = {
+            let mut masks = masks.lock().unwrap_or_else(PoisonError::into_inner);
+            match masks.iter().find(|(known, _)| known == function) {
+                Some((_, mask)) => mask.clone(),
+                None => {
+                    let mask = Mask::new(function, &secret).map(Arc::new);
+                    masks.push((function.clone(), mask.clone()));
+                    mask
+                }
+            }
+        };
+        mask.is_some_and(|mask| mask.apply(value, None, out).is_ok())
+    };
+    let discovery = match (&args.file, &args.database) {
+        (Some(file), _) => {
+            let format = args.holds.format(file)?;
+            let bar = Bar::new("sampling");
+            let mut discovery = bar.during(|progress| discover_file(file, format, options, &trial, progress))?;
+            drop(bar);
+            fit(&mut discovery, file, format)?;
+            discovery
+        }
+        (None, Some(url)) => {
+            let database = Database {
+                url: url.clone(),
+                password: None,
+                password_file: args.password_file.clone(),
+                ca: args.ca.clone(),
+                client_certificate: args.database_cert.clone(),
+                client_key: args.database_key.clone(),
+                plain: args.plain,
+            };
+            run_job(async {
+                let bar = Bar::new("sampling");
+                let job = discover_database(database, options, &trial, &bar.progress);
+                Ok(tokio::select! {
+                    discovery = bar.over(job) => discovery?,
+                    () = stopped() => return Err("stopped".into()),
+                })
+            })?
+        }
+        (None, None) => return Err("name a file, or a database with --database".into()),
+    };
+    write(args, &discovery)
+}
+
+/// Tries the rules on the file as `mask check` does, and redacts fields whose function does not fit all values.
+fn fit(discovery: &mut Discovery, file: &Path, format: sealwire_mask_job::FileFormat) -> Result<(), Failure> {
+    // Of a longer file only a part was read, and `mask file` reports values that do not fit.
+    if !discovery.read_whole {
+        return Ok(());
+    }
+    for _ in 0..TRIALS_MAX {
+        let rules = Rules::from_toml(&discovery.to_toml())?;
+        let trial = Arc::new(Trial::new(&rules)?);
+        let job =
+            FileJob { input: Input::File(file.to_owned()), output: Output::Nowhere, format, limits: Limits::default() };
+        let rules = Arc::new(rules);
+        run_job(async { Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await?) })?;
+        let unfit = trial.unfit_rules();
+        if unfit.is_empty() {
+            return Ok(());
+        }
+        unfit.iter().for_each(|(rule, values)| discovery.redact(*rule, *values));
+    }
+    Ok(())
+}
+
+fn exists(out: &Path) -> Failure {
+    format!("{} is there already: --force replaces it", out.display()).into()
+}
+
+fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
+    let rules = discovery.to_toml();
+    // Rules that do not parse would be a bug, which must not reach a file.
+    Rules::from_toml(&rules)?;
+    if let Some(out) = &args.out {
+        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let failed = |error: std::io::Error| format!("{}: {error}", out.display());
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+        file.write_all(rules.as_bytes()).map_err(failed)?;
+        file.as_file().sync_all().map_err(failed)?;
+        let kept = if args.force { file.persist(out) } else { file.persist_noclobber(out) };
+        match kept {
+            Ok(_) => {}
+            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => return Err(exists(out)),
+            Err(error) => return Err(failed(error.error).into()),
+        }
+    }
+    let mut stdout = std::io::stdout().lock();
+    if args.json {
+        writeln!(stdout, "{}", serde_json::to_string(discovery)?)?;
+    } else if args.out.is_none() {
+        stdout.write_all(rules.as_bytes())?;
+    }
+    let count = |verdict| discovery.fields.iter().filter(|field| field.verdict == verdict).count() as u64;
+    eprintln!(
+        "{}: {} to mask, {} uncertain, {} harmless",
+        counted(discovery.fields.len() as u64, "field"),
+        count(FieldVerdict::Sensitive),
+        count(FieldVerdict::Uncertain),
+        count(FieldVerdict::Harmless)
+    );
+    if let (Some(out), Some(file)) = (&args.out, &args.file) {
+        eprintln!("next: sealwire mask check --rules {} {}", out.display(), file.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Chooses a masking function for a category, in the order of preference.
+
+use sealwire_mask_rules::{Function, builtin_entries};
+
+use super::{Category, Class};
+
+/// Length of `hash` where the column does not limit it.
+const HASH_LENGTH: usize = 32;
+const HASH_LENGTH_MIN: usize = 16;
+
+/// What a column demands of its masks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demands<'c> {
+    pub(crate) class: &'c Class,
+    pub(crate) is_unique: bool,
+    pub(crate) is_nullable: bool,
+    /// True if the field is a column of a database, where values of arrays are whole texts.
+    pub(crate) is_database: bool,
+}
+
+/// Returns functions in the order of preference. The caller tries each on the sample.
+pub(crate) fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
+    let length_max = match demands.class {
+        Class::Text { characters_max } => *characters_max,
+        _ => None,
+    };
+    let hash = length_max.unwrap_or(HASH_LENGTH).min(HASH_LENGTH);
+    let hash = (hash >= HASH_LENGTH_MIN).then(|| format!("hash(length={hash})"));
+    let list = |name: &str| {
+        let longest = builtin_entries(name).map(|entry| entry.chars().count()).max().unwrap_or(0);
+        (length_max.is_none_or(|max| longest <= max)).then(|| format!("pseudonym(list={name})"))
+    };
+    let full_names = || {
+        let longest = |name| builtin_entries(name).map(|entry: &str| entry.chars().count()).max().unwrap_or(0);
+        let longest = longest("first_names") + 1 + longest("last_names");
+        (length_max.is_none_or(|max| longest <= max)).then(|| "pseudonym(list=full_names)".to_owned())
+    };
+    let some = |texts: &[&str]| texts.iter().map(|text| Some((*text).to_owned())).collect::<Vec<_>>();
+    let mut texts: Vec<Option<String>> = match category {
+        Category::Email => some(&["email"]),
+        Category::Phone => some(&["phone", "fpe"]),
+        Category::FirstName => vec![list("first_names")],
+        Category::LastName => vec![list("last_names")],
+        Category::FullName => vec![full_names(), list("last_names")],
+        Category::Username => vec![hash.clone()],
+        Category::Street => vec![list("streets")],
+        Category::City => vec![list("cities")],
+        Category::PostalCode => some(&["fpe", "fpe(alphabet=alphanumeric_upper)"]),
+        Category::BirthDate => some(&["date_shift(within=365)", "generalize(step=10)"]),
+        Category::NationalId | Category::BankAccount | Category::Identifier => {
+            some(&["fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])
+        }
+        Category::Card => some(&["card", "fpe"]),
+        Category::Secret | Category::FreeText | Category::Photo | Category::Special => Vec::new(),
+        Category::IpAddress => some(&["fixed(\"192.0.2.1\")"]),
+        Category::Pay => some(&["noise(percent=10)"]),
+        Category::Location => some(&["noise(by=1)"]),
+    };
+    if demands.is_unique {
+        texts.push(hash);
+        texts.extend(some(&["fpe", "fpe(alphabet=alphanumeric)", "date_shift(days=173)"]));
+    } else {
+        if category.is_kept_apart() {
+            texts.push(hash);
+        }
+        texts.extend(some(&["redact", "fixed(\"x\")", "fixed(\"\")"]));
+        if demands.is_database {
+            texts.extend(some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")"]));
+        }
+        if demands.is_nullable {
+            texts.push(Some("null".to_owned()));
+        }
+    }
+    texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect()
+}

@@ -1,0 +1,383 @@
+//! Discovery in a file of NDJSON, JSON or CSV.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use sealwire_mask_rules::{Rules, Target, Unknown, Value};
+
+use super::choose::{Demands, candidates};
+use super::sample::{Sample, Type};
+use super::values::{is_listed_name, is_value_like};
+use super::{DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
+use crate::batch::Batch;
+use crate::chunker::Cutter;
+use crate::error::JobError;
+use crate::file_format::FileFormat;
+use crate::limits::Limits;
+use crate::plan::{Plan, Step};
+use crate::report::{Progress, RunningReport};
+use crate::scan::csv::Columns;
+use crate::scan::json::{Memory, Scan, Shown};
+use crate::scan::text::unescaped;
+use crate::scan::tree::{NodeId, Tree};
+use crate::scan::{Fault, place};
+
+/// Maximum number of bytes of a file that are read.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Maximum number of distinct paths before maps are recognized.
+const PATHS_MAX: usize = 5_000;
+/// Number of keys from which an object is a map of data.
+const MAP_KEYS_MIN: usize = 100;
+/// Number of keys from which an object whose keys are mostly names of persons is a map.
+const NAME_KEYS_MIN: usize = 3;
+/// Maximum number of steps of all path rules, with a reserve below the limit of a selection.
+const STEPS_MAX: usize = 108;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A step of a path. Elements of arrays and values of maps share one wildcard.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Part {
+    Key(String),
+    Any,
+}
+
+/// The fields after maps were recognized.
+pub(crate) struct Merged {
+    /// Fields in the order of their first appearance.
+    pub(crate) fields: Vec<(Vec<Part>, Sample)>,
+    /// Paths of maps; true if keys have the form of personal data.
+    pub(crate) maps: Vec<(Vec<Part>, bool)>,
+    /// True if paths were ignored, because there were too many.
+    pub(crate) is_full: bool,
+}
+
+/// The fields of documents with their samples.
+pub(crate) struct Documents {
+    by_node: HashMap<NodeId, Option<usize>>,
+    by_path: HashMap<Vec<Part>, usize>,
+    samples: Vec<(Vec<Part>, Sample)>,
+    nodes: usize,
+    options: DiscoverOptions,
+    is_full: bool,
+}
+
+impl Documents {
+    pub(crate) fn new(options: DiscoverOptions) -> Self {
+        Self {
+            by_node: HashMap::new(),
+            by_path: HashMap::new(),
+            samples: Vec::new(),
+            nodes: 0,
+            options,
+            is_full: false,
+        }
+    }
+
+    fn add(&mut self, tree: &Tree, node: NodeId, raw: &[u8]) {
+        // The tree starts anew if it has too many nodes.
+        if tree.count() < self.nodes {
+            self.by_node.clear();
+        }
+        self.nodes = tree.count();
+        let at = match self.by_node.get(&node) {
+            Some(at) => *at,
+            None => {
+                let parts: Vec<Part> = tree
+                    .steps_of(node)
+                    .into_iter()
+                    .map(|step| match step {
+                        Step::Key(key) => Part::Key(key),
+                        Step::Index(_) => Part::Any,
+                    })
+                    .collect();
+                let at = self.field(parts);
+                self.by_node.insert(node, at);
+                at
+            }
+        };
+        let Some(at) = at else { return };
+        let (r#type, text) = match raw.first() {
+            Some(b'"') => {
+                let inside = &raw[1..raw.len() - 1];
+                (Type::Text, unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)))
+            }
+            Some(b't' | b'f') => (Type::Boolean, String::from_utf8_lossy(raw)),
+            _ => (Type::Number, String::from_utf8_lossy(raw)),
+        };
+        self.samples[at].1.add(r#type, &text);
+    }
+
+    fn field(&mut self, parts: Vec<Part>) -> Option<usize> {
+        if let Some(at) = self.by_path.get(&parts) {
+            return Some(*at);
+        }
+        if self.samples.len() >= PATHS_MAX {
+            self.is_full = true;
+            return None;
+        }
+        let at = self.samples.len();
+        let seed = self.options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
+        self.samples.push((parts.clone(), Sample::new(self.options.sample, seed)));
+        self.by_path.insert(parts, at);
+        Some(at)
+    }
+
+    /// Scans one JSON document. A document that is not JSON is skipped.
+    pub(crate) fn scan(&mut self, text: &[u8], memory: &mut Memory, plan: &Plan, ledger: &RunningReport) {
+        let mut batch = Batch::new(Limits::default());
+        let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
+            if shown == Shown::Leaf {
+                self.add(tree, node, raw);
+            }
+        };
+        if let Ok(mut scan) = Scan::new(text, plan, ledger, memory, &mut batch) {
+            scan.visitor = Some(&mut show);
+            let _ = scan.document(0);
+        }
+    }
+
+    /// Merges the fields of maps, whose keys are data.
+    pub(crate) fn merged(self) -> Merged {
+        let is_full = self.is_full;
+        let mut fields = self.samples;
+        let mut maps = Vec::new();
+        let depth = fields.iter().map(|(parts, _)| parts.len()).max().unwrap_or(0);
+        for level in 0..depth {
+            let mut keys: BTreeMap<Vec<Part>, BTreeSet<String>> = BTreeMap::new();
+            for (parts, _) in &fields {
+                if let Some(Part::Key(key)) = parts.get(level) {
+                    keys.entry(parts[..level].to_vec()).or_default().insert(key.clone());
+                }
+            }
+            for (prefix, keys) in keys {
+                let is_personal = keys.iter().any(|key| is_value_like(key)) || are_names(&keys);
+                if !is_personal && keys.len() < MAP_KEYS_MIN {
+                    continue;
+                }
+                for (parts, _) in &mut fields {
+                    if parts.len() > level && parts[..level] == prefix {
+                        parts[level] = Part::Any;
+                    }
+                }
+                maps.push((prefix, is_personal));
+            }
+            fields = united(fields);
+        }
+        Merged { fields, maps, is_full }
+    }
+}
+
+fn are_names(keys: &BTreeSet<String>) -> bool {
+    keys.len() >= NAME_KEYS_MIN && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len()
+}
+
+/// Unites fields of equal paths, in the order of their first appearance.
+fn united(fields: Vec<(Vec<Part>, Sample)>) -> Vec<(Vec<Part>, Sample)> {
+    let mut known: HashMap<Vec<Part>, usize> = HashMap::new();
+    let mut united: Vec<(Vec<Part>, Sample)> = Vec::new();
+    for (parts, sample) in fields {
+        match known.get(&parts) {
+            Some(at) => united[*at].1.merge(sample),
+            None => {
+                known.insert(parts.clone(), united.len());
+                united.push((parts, sample));
+            }
+        }
+    }
+    united
+}
+
+pub(crate) fn path_text(parts: &[Part]) -> String {
+    let mut path = String::from("$");
+    for part in parts {
+        match part {
+            Part::Key(key) => sealwire_payload::push_name(&mut path, key),
+            Part::Any => path.push_str("[*]"),
+        }
+    }
+    path
+}
+
+/// Returns the last key of a path, and the key before it.
+pub(crate) fn names_of(parts: &[Part]) -> (&str, &str) {
+    let mut keys = parts.iter().rev().filter_map(|part| match part {
+        Part::Key(key) => Some(key.as_str()),
+        Part::Any => None,
+    });
+    (keys.next().unwrap_or(""), keys.next().unwrap_or(""))
+}
+
+/// Samples a file and proposes rules. Blocks while it reads.
+///
+/// # Errors
+/// [`JobError`] if the file cannot be read or is invalid, without values. A CSV header with the form of data is an error.
+pub fn discover_file(
+    path: &Path,
+    format: FileFormat,
+    options: DiscoverOptions,
+    trial: Trial<'_>,
+    progress: &Progress,
+) -> Result<Discovery, JobError> {
+    let rules = Rules::new(Unknown::Keep, Vec::new(), Vec::new());
+    let plan = Plan::new(Arc::new(rules.map_err(|error| JobError::Plan(error.to_string()))?));
+    let ledger = RunningReport::default();
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(JobError::io(path))?;
+    let length = file.metadata().map_err(JobError::io(path))?.len();
+    progress.expect(length.min(FILE_BYTES_MAX), 0);
+    let limits = Limits { chunk_bytes: CHUNK_BYTES, ..Limits::default() };
+    let mut cutter = Cutter::new(file, format.cut(), limits, name.clone());
+    let (mut memory, mut columns) = (Memory::new(), None);
+    let mut documents = Documents::new(options);
+    let mut cells: Vec<(String, Sample)> = Vec::new();
+    let mut read_bytes = 0;
+    while let Some(chunk) = cutter.next()? {
+        let broken = |fault: Fault| {
+            let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
+            JobError::Broken { name: name.clone(), line, column, what: fault.what }
+        };
+        if let FileFormat::Csv { delimiter } = format {
+            let mut begin = chunk.skipped;
+            let columns = match &columns {
+                Some(columns) => columns,
+                None => {
+                    let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, &ledger).map_err(broken)?;
+                    let (read, end) = read.map_err(JobError::Plan)?;
+                    begin = end;
+                    for (at, name) in read.names().enumerate() {
+                        if is_value_like(name) {
+                            return Err(JobError::Plan(format!(
+                                "{}: the name of column {} has the form of a value, so the first line may be data: \
+                                 write a header with names",
+                                path.display(),
+                                at + 1
+                            )));
+                        }
+                        let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
+                        cells.push((name.to_owned(), Sample::new(options.sample, seed)));
+                    }
+                    columns.insert(read)
+                }
+            };
+            let mut show = |at: usize, _: &str, _, text: &str| {
+                if let Some((_, sample)) = cells.get_mut(at) {
+                    sample.add(Type::Text, text);
+                }
+            };
+            columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
+        } else {
+            let mut batch = Batch::new(limits);
+            let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
+                if shown == Shown::Leaf {
+                    documents.add(tree, node, raw);
+                }
+            };
+            let mut scan = Scan::new(&chunk.bytes, &plan, &ledger, &mut memory, &mut batch).map_err(broken)?;
+            scan.visitor = Some(&mut show);
+            let scanned = match format {
+                FileFormat::Ndjson => scan.lines(chunk.skipped),
+                _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last),
+                _ => scan.document(chunk.skipped),
+            };
+            scanned.map_err(broken)?;
+        }
+        read_bytes += chunk.bytes.len() as u64;
+        progress.add(chunk.bytes.len() as u64, 0);
+        if read_bytes >= FILE_BYTES_MAX || documents.is_full {
+            break;
+        }
+    }
+    let mut discovery = Discovery { read_whole: read_bytes >= length, ..Discovery::default() };
+    if read_bytes < length && read_bytes >= FILE_BYTES_MAX {
+        let mib = FILE_BYTES_MAX >> 20;
+        discovery.notes.push(format!("only the first {mib} MiB were read; later values can need other functions"));
+    }
+    if let FileFormat::Csv { .. } = format {
+        let table = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        discovery.fields = cells
+            .into_iter()
+            .map(|(name, sample)| {
+                decided(&name, &table, Some(Target::Column(name.clone())), name.clone(), &sample, options, trial)
+            })
+            .collect();
+        return Ok(discovery);
+    }
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let Merged { fields, maps, is_full } = documents.merged();
+    if is_full {
+        let note = format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");
+        discovery.notes.push(note);
+    }
+    for (prefix, is_personal) in maps {
+        let path = path_text(&prefix);
+        discovery.notes.push(match is_personal {
+            true => format!("keys of the map {path} have the form of personal data, and masking never changes keys"),
+            false => format!("{path} has {MAP_KEYS_MIN} keys or more and counts as a map"),
+        });
+    }
+    let mut steps = 0;
+    for (parts, sample) in fields {
+        let (name, parent) = names_of(&parts);
+        let parent = if parent.is_empty() { &stem } else { parent };
+        let path = path_text(&parts);
+        let mut field = decided(name, parent, Some(Target::Path(path.clone())), path, &sample, options, trial);
+        if field.verdict == FieldVerdict::Sensitive {
+            steps += parts.len() + 1;
+            // All path rules together have a limit. A rule by key has none, but names the key at any depth.
+            if steps > STEPS_MAX && matches!(parts.last(), Some(Part::Key(_))) {
+                field.target = Some(Target::Column(name.to_owned()));
+                field.mask = Some("redact".to_owned());
+                field.evidence.push("too many path rules, so the key at any depth and `redact`".to_owned());
+            }
+        }
+        discovery.fields.push(field);
+    }
+    Ok(discovery)
+}
+
+/// Judges a field and chooses its function.
+fn decided(
+    name: &str,
+    table: &str,
+    target: Option<Target>,
+    shown: String,
+    sample: &Sample,
+    options: DiscoverOptions,
+    trial: Trial<'_>,
+) -> DiscoveredField {
+    let class = judge::class_of(sample);
+    let judged = judge::judge(name, table, &class, sample, options.this_year);
+    let mut field = DiscoveredField {
+        field: shown,
+        verdict: FieldVerdict::Harmless,
+        category: judged.category,
+        confidence: judged.confidence,
+        evidence: judged.evidence,
+        mask: None,
+        values: sample.values.len(),
+        target,
+    };
+    if let Some(category) = judged.category.filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence)) {
+        let demands = Demands { class: &class, is_unique: false, is_nullable: true, is_database: false };
+        let texts: Vec<(Type, Cow<'_, str>)> =
+            sample.values.iter().map(|(r#type, text)| (*r#type, Cow::Borrowed(&**text))).collect();
+        let values = texts.iter().map(|(r#type, text)| scalar(*r#type, text));
+        field.mask = first_fitting(candidates(category, demands), values, trial).map(|function| function.to_string());
+        let is_sensitive = judged.confidence >= options.min_confidence && field.mask.is_some();
+        field.verdict = if is_sensitive { FieldVerdict::Sensitive } else { FieldVerdict::Uncertain };
+    }
+    field
+}
+
+fn scalar(r#type: Type, text: &str) -> Value<'_> {
+    match r#type {
+        Type::Text => Value::Str(text),
+        Type::Boolean => Value::Bool(text == "true"),
+        Type::Number => {
+            text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Float)).unwrap_or(Value::Str(text))
+        }
+    }
+}

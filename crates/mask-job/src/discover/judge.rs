@@ -1,0 +1,129 @@
+//! Combines the votes for one field into a category, a confidence and the evidence.
+
+use std::collections::HashSet;
+
+use super::names::{self, NameVote};
+use super::sample::{Sample, Type};
+use super::values::{self, ValueVote};
+use super::{Category, Class};
+
+/// Minimum number of values that can contradict a name.
+const CONTRADICTION_MIN: usize = 5;
+const CONFIDENCE_MAX: f64 = 0.99;
+
+/// The judgement on one field.
+#[derive(Clone, Debug)]
+pub(crate) struct Judgement {
+    pub(crate) category: Option<Category>,
+    pub(crate) confidence: f64,
+    pub(crate) evidence: Vec<String>,
+}
+
+/// Judges a field by its name, table, class and values.
+pub(crate) fn judge(name: &str, table: &str, class: &Class, sample: &Sample, this_year: i32) -> Judgement {
+    let by_name = names::vote(name, table).filter(|vote| class.can_hold(vote.category));
+    let mut by_value = values::votes(sample, this_year);
+    by_value.retain(|vote| class.can_hold(vote.category));
+    if names::is_of_persons(table) {
+        let lifted = |vote: &&mut ValueVote| matches!(vote.category, Category::BirthDate | Category::City);
+        by_value.iter_mut().filter(lifted).for_each(|vote| vote.weight += 0.15);
+    }
+    if *class == Class::Inet {
+        let of = sample.values.len();
+        let form = "the type of an IP address";
+        by_value.push(ValueVote { category: Category::IpAddress, weight: 0.95, matching: of, of, form });
+    }
+    let best = by_value.iter().max_by(|a, b| a.weight.total_cmp(&b.weight)).cloned();
+    let mut evidence = Vec::new();
+    let (category, mut confidence) = match (by_name, best) {
+        (None, None) => (None, 0.0),
+        (None, Some(vote)) => {
+            evidence.push(told(&vote));
+            (Some(vote.category), vote.weight)
+        }
+        (Some(vote), best) => {
+            evidence.push(format!("name: contains `{}`", vote.word));
+            let agreeing = by_value.iter().find(|other| other.category.is_like(vote.category));
+            match (agreeing, best) {
+                (Some(other), _) => {
+                    evidence.push(told(other));
+                    (Some(vote.category), 1.0 - (1.0 - vote.weight) * (1.0 - other.weight))
+                }
+                // Values of another strict form decide against the name.
+                (None, Some(other)) if other.weight >= 0.85 && !other.category.is_name() => {
+                    evidence.push(told(&other));
+                    (Some(other.category), other.weight)
+                }
+                (None, _) => {
+                    let weight = by_name_alone(vote, class, sample, &mut evidence);
+                    (Some(vote.category), weight)
+                }
+            }
+        }
+    };
+    if confidence < 0.4 && sample.long * 2 > sample.seen {
+        let evidence = vec![format!("{} of {} values were too long to be read", sample.long, sample.seen)];
+        return Judgement { category: Some(Category::FreeText), confidence: 0.4, evidence };
+    }
+    let texts: HashSet<&str> = sample.texts().collect();
+    if texts.len() == 1 && sample.values.len() >= 50 && by_name.is_none_or(|vote| vote.weight < 0.8) {
+        evidence.push("all sampled values are equal".to_owned());
+        confidence *= 0.6;
+    }
+    Judgement { category, confidence: confidence.min(CONFIDENCE_MAX), evidence }
+}
+
+fn told(vote: &ValueVote) -> String {
+    format!("{} of {} values have {}", vote.matching, vote.of, vote.form)
+}
+
+/// Lowers the weight of a name whose values contradict it.
+fn by_name_alone(vote: NameVote, class: &Class, sample: &Sample, evidence: &mut Vec<String>) -> f64 {
+    let texts: Vec<&str> = sample.texts().collect();
+    if texts.len() < CONTRADICTION_MIN {
+        let sampled = if texts.is_empty() { "no values".to_owned() } else { format!("only {} values", texts.len()) };
+        evidence.push(format!("{sampled} to judge by"));
+        return vote.weight;
+    }
+    let share =
+        |test: &dyn Fn(&str) -> bool| texts.iter().filter(|text| test(text)).count() as f64 / texts.len() as f64;
+    let digits = |text: &str| text.chars().filter(char::is_ascii_digit).count();
+    let has_letters = |text: &str| text.chars().any(char::is_alphabetic);
+    let is_date = |text: &str| values::year_of_date(text).is_some();
+    let fits = match vote.category {
+        Category::Email => share(&|text| text.contains('@')),
+        Category::Phone => share(&|text| digits(text) >= 3),
+        Category::BirthDate => share(&|text| is_date(text) || digits(text) >= 4),
+        Category::Card => share(&|text| digits(text) >= 12),
+        Category::BankAccount | Category::NationalId => share(&|text| digits(text) >= 4),
+        Category::PostalCode => share(&|text| text.len() <= 12 && !is_date(text)),
+        Category::FirstName | Category::LastName | Category::FullName => {
+            share(&|text| digits(text) <= 1 && has_letters(text))
+        }
+        Category::City => share(&|text| digits(text) <= 2 && has_letters(text)),
+        Category::Street => share(&|text| !is_date(text)),
+        Category::Username | Category::Secret | Category::Special => {
+            share(&|text| !is_date(text) && !matches!(text, "true" | "false"))
+        }
+        Category::Pay | Category::Location => share(&|text| text.parse::<f64>().is_ok()),
+        Category::IpAddress => share(&|text| text.contains(['.', ':'])),
+        Category::Identifier | Category::FreeText | Category::Photo => 1.0,
+    };
+    if fits < 0.3 && !matches!(class, Class::Date) {
+        evidence.push(format!("few values have the form of {}", vote.category.title()));
+        return vote.weight * 0.4;
+    }
+    evidence.push("the values do not contradict the name".to_owned());
+    vote.weight
+}
+
+/// Returns the class of a field of a file, by the types and texts of its values.
+pub(crate) fn class_of(sample: &Sample) -> Class {
+    if sample.is_all(Type::Boolean) {
+        return Class::Boolean;
+    }
+    if sample.is_all(Type::Number) {
+        return Class::Number;
+    }
+    Class::Text { characters_max: None }
+}

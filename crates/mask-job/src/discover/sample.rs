@@ -1,0 +1,86 @@
+//! Bounded samples of the values of one field. They stay in memory and are never shown.
+
+use std::fmt;
+
+/// Maximum length of a value in a sample. Longer values only count.
+pub(crate) const VALUE_BYTES_MAX: usize = 16 << 10;
+/// Maximum bytes of the values of one field.
+const FIELD_BYTES_MAX: usize = 1 << 20;
+
+/// The JSON type of a value, or `Text` where the source has only text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    Text,
+    Number,
+    Boolean,
+}
+
+/// A reservoir sample: each value of the field has the same chance to be in it. `Debug` shows no value.
+pub(crate) struct Sample {
+    pub(crate) values: Vec<(Type, Box<str>)>,
+    /// Number of values that were offered.
+    pub(crate) seen: u64,
+    /// Number of values that were too long.
+    pub(crate) long: u64,
+    bytes: usize,
+    size: usize,
+    random: u64,
+}
+
+impl fmt::Debug for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+impl Sample {
+    pub(crate) fn new(size: usize, seed: u64) -> Self {
+        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, size, random: seed | 1 }
+    }
+
+    pub(crate) fn add(&mut self, r#type: Type, text: &str) {
+        self.seen += 1;
+        if text.len() > VALUE_BYTES_MAX {
+            self.long += 1;
+            return;
+        }
+        if self.values.len() < self.size && self.bytes + text.len() <= FIELD_BYTES_MAX {
+            self.bytes += text.len();
+            self.values.push((r#type, text.into()));
+            return;
+        }
+        let at = (self.next() % self.seen) as usize;
+        if let Some(slot) = self.values.get_mut(at)
+            && self.bytes - slot.1.len() + text.len() <= FIELD_BYTES_MAX
+        {
+            self.bytes = self.bytes - slot.1.len() + text.len();
+            *slot = (r#type, text.into());
+        }
+    }
+
+    /// Adds the values of another sample.
+    pub(crate) fn merge(&mut self, other: Self) {
+        let unseen = other.seen - other.values.len() as u64;
+        other.values.iter().for_each(|(r#type, text)| self.add(*r#type, text));
+        self.seen += unseen;
+        self.long += other.long;
+    }
+
+    /// Returns the texts that are not blank.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|(_, text)| text.trim()).filter(|text| !text.is_empty())
+    }
+
+    /// Returns true if there are values and all have this type.
+    pub(crate) fn is_all(&self, wanted: Type) -> bool {
+        !self.values.is_empty() && self.values.iter().all(|(r#type, _)| *r#type == wanted)
+    }
+
+    /// Computes the next number of xorshift64.
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}

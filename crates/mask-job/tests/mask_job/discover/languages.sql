@@ -1,0 +1,9 @@
+-- Tables with German, Spanish and French names.
+CREATE TABLE kunden (kunden_nr int PRIMARY KEY, vorname text NOT NULL, nachname text NOT NULL, geburtsdatum date, "straße" text, plz char(5), ort text, "e-mail" text UNIQUE, telefonnummer text, kontonummer text, kundentyp text, angelegt_am timestamp);
+CREATE TABLE clientes (cliente_id int PRIMARY KEY, nombre text, apellidos text, fecha_de_nacimiento date, direccion text, ciudad text, codigo_postal text, correo_electronico text, telefono text, dni text, saldo numeric, activo boolean);
+CREATE TABLE salaries (numero int PRIMARY KEY, nom text, prenom text, date_naissance date, adresse text, ville text, code_postal text, courriel text, numero_securite_sociale text, salaire numeric, service text);
+CREATE TABLE produkte (produkt_nr int PRIMARY KEY, name text, preis numeric, gewicht numeric, farbe text);
+INSERT INTO kunden SELECT n, made.first(n), made.last(n), made.past(n, 1945, 50), 'Hauptstraße ' || n, made.digits(n, 5), made.city(n), lower(made.first(n)) || n || '@post.test', '030 ' || made.digits(n, 7), made.digits(n, 10), 'privat', '2023-05-06' FROM generate_series(1, 60) n;
+INSERT INTO clientes SELECT n, made.first(n), made.last(n), made.past(n, 1945, 50), 'Calle Mayor ' || n, made.city(n), made.digits(n, 5), lower(made.first(n)) || n || '@correo.test', '91' || made.digits(n, 7), made.digits(n, 8) || 'Z', n * 1.5, true FROM generate_series(1, 60) n;
+INSERT INTO salaries SELECT n, made.last(n), made.first(n), made.past(n, 1945, 50), n || ' rue de la Paix', made.city(n), made.digits(n, 5), lower(made.first(n)) || n || '@poste.test', '1' || made.digits(n, 14), 2000 + n * 13, made.pick(n, ARRAY['vente', 'achat']) FROM generate_series(1, 60) n;
+INSERT INTO produkte SELECT n, 'Stuhl ' || n, n * 2.5, n, 'rot' FROM generate_series(1, 60) n;

@@ -1,0 +1,22 @@
+-- The column structure of the trader sample (Northwind), with synthetic rows.
+CREATE TABLE categories (category_id smallint PRIMARY KEY, category_name varchar(15) NOT NULL, description text, picture bytea);
+CREATE TABLE customers (customer_id varchar(5) PRIMARY KEY, company_name varchar(40) NOT NULL, contact_name varchar(30), contact_title varchar(30), address varchar(60), city varchar(15), region varchar(15), postal_code varchar(10), country varchar(15), phone varchar(24), fax varchar(24));
+CREATE TABLE employees (employee_id smallint PRIMARY KEY, last_name varchar(20) NOT NULL, first_name varchar(10) NOT NULL, title varchar(30), title_of_courtesy varchar(25), birth_date date CHECK (birth_date < DATE '2010-01-01'), hire_date date, address varchar(60), city varchar(15), region varchar(15), postal_code varchar(10), country varchar(15), home_phone varchar(24), extension varchar(4), photo bytea, notes text, reports_to smallint REFERENCES employees, photo_path varchar(255));
+CREATE TABLE region (region_id smallint PRIMARY KEY, region_description varchar(60) NOT NULL);
+CREATE TABLE territories (territory_id varchar(20) PRIMARY KEY, territory_description varchar(60) NOT NULL, region_id smallint NOT NULL REFERENCES region);
+CREATE TABLE shippers (shipper_id smallint PRIMARY KEY, company_name varchar(40) NOT NULL, phone varchar(24));
+CREATE TABLE suppliers (supplier_id smallint PRIMARY KEY, company_name varchar(40) NOT NULL, contact_name varchar(30), contact_title varchar(30), address varchar(60), city varchar(15), region varchar(15), postal_code varchar(10), country varchar(15), phone varchar(24), fax varchar(24), homepage text);
+CREATE TABLE products (product_id smallint PRIMARY KEY, product_name varchar(40) NOT NULL, supplier_id smallint REFERENCES suppliers, category_id smallint REFERENCES categories, quantity_per_unit varchar(20), unit_price real, units_in_stock smallint, reorder_level smallint, discontinued int NOT NULL);
+CREATE TABLE orders (order_id smallint PRIMARY KEY, customer_id varchar(5) REFERENCES customers, employee_id smallint REFERENCES employees, order_date date, required_date date, shipped_date date, ship_via smallint REFERENCES shippers, freight real, ship_name varchar(40), ship_address varchar(60), ship_city varchar(15), ship_region varchar(15), ship_postal_code varchar(10), ship_country varchar(15));
+CREATE TABLE order_details (order_id smallint REFERENCES orders, product_id smallint REFERENCES products, unit_price real NOT NULL, quantity smallint NOT NULL, discount real NOT NULL, PRIMARY KEY (order_id, product_id));
+
+INSERT INTO categories SELECT n, 'Kind ' || n, 'Sweet and savory', '\x00' FROM generate_series(1, 8) n;
+INSERT INTO customers SELECT 'C' || lpad(n::text, 4, '0'), 'Trading ' || n || ' Ltd', made.first(n) || ' ' || made.last(n), 'Sales Agent', made.street(n), made.city(n), made.pick(n, ARRAY['OR', 'BC', 'WA']), made.digits(n, 5), 'Chile', '(5) 555-' || made.digits(n, 4), '(5) 556-' || made.digits(n, 4) FROM generate_series(1, 120) n;
+INSERT INTO employees SELECT n, made.last(n), made.first(n), 'Clerk', 'Ms.', made.past(n, 1948, 45), made.past(n, 2015, 5), made.street(n), made.city(n), 'WA', made.digits(n, 5), 'Chile', '(206) 555-' || made.digits(n, 4), made.digits(n, 4), '\x00', 'Speaks two languages and sails.', CASE WHEN n > 1 THEN 1 END, 'http://shop.test/p' || n || '.bmp' FROM generate_series(1, 40) n;
+INSERT INTO region SELECT n, 'Area ' || n FROM generate_series(1, 4) n;
+INSERT INTO territories SELECT made.digits(n, 5), 'Zone ' || n, 1 + n % 4 FROM generate_series(1, 50) n;
+INSERT INTO shippers SELECT n, 'Fast ' || n || ' Inc', '(503) 555-' || made.digits(n, 4) FROM generate_series(1, 6) n;
+INSERT INTO suppliers SELECT n, 'Supply ' || n || ' GmbH', made.first(n + 3) || ' ' || made.last(n), 'Manager', made.street(n), made.city(n), NULL, made.digits(n, 5), 'Japan', '(171) 555-' || made.digits(n, 4), NULL, NULL FROM generate_series(1, 30) n;
+INSERT INTO products SELECT n, 'Tofu ' || n, 1 + n % 30, 1 + n % 8, '12 boxes', n / 3.0, n, 10, 0 FROM generate_series(1, 77) n;
+INSERT INTO orders SELECT n, 'C' || lpad((1 + n % 120)::text, 4, '0'), 1 + n % 40, made.past(n, 2020, 2), made.past(n, 2020, 2), NULL, 1 + n % 6, n / 7.0, made.first(n) || ' ' || made.last(n), made.street(n), made.city(n), 'BC', made.digits(n, 5), 'Chile' FROM generate_series(1, 400) n;
+INSERT INTO order_details SELECT n, 1 + n % 77, n / 3.0, 5, 0 FROM generate_series(1, 400) n;

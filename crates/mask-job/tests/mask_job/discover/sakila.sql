@@ -1,0 +1,31 @@
+-- The column structure of the DVD rental sample (Sakila, Pagila), with synthetic rows.
+CREATE TYPE mpaa_rating AS ENUM ('G', 'PG', 'R');
+CREATE TABLE actor (actor_id serial PRIMARY KEY, first_name varchar(45) NOT NULL, last_name varchar(45) NOT NULL, last_update timestamp NOT NULL);
+CREATE TABLE category (category_id serial PRIMARY KEY, name varchar(25) NOT NULL, last_update timestamp NOT NULL);
+CREATE TABLE country (country_id serial PRIMARY KEY, country varchar(50) NOT NULL, last_update timestamp NOT NULL);
+CREATE TABLE city (city_id serial PRIMARY KEY, city varchar(50) NOT NULL, country_id int NOT NULL REFERENCES country, last_update timestamp NOT NULL);
+CREATE TABLE address (address_id serial PRIMARY KEY, address varchar(50) NOT NULL, address2 varchar(50), district varchar(20) NOT NULL, city_id int NOT NULL REFERENCES city, postal_code varchar(10), phone varchar(20) NOT NULL, last_update timestamp NOT NULL);
+CREATE TABLE language (language_id serial PRIMARY KEY, name char(20) NOT NULL, last_update timestamp NOT NULL);
+CREATE TABLE film (film_id serial PRIMARY KEY, title varchar(255) NOT NULL, description text, release_year int, language_id int NOT NULL REFERENCES language, rental_duration smallint NOT NULL, rental_rate numeric(4,2) NOT NULL, length smallint, replacement_cost numeric(5,2) NOT NULL, rating mpaa_rating, last_update timestamp NOT NULL, special_features text[]);
+CREATE TABLE store (store_id serial PRIMARY KEY, address_id int NOT NULL REFERENCES address, last_update timestamp NOT NULL);
+CREATE TABLE staff (staff_id serial PRIMARY KEY, first_name varchar(45) NOT NULL, last_name varchar(45) NOT NULL, address_id int NOT NULL REFERENCES address, email varchar(50), store_id int NOT NULL REFERENCES store, active boolean NOT NULL, username varchar(16) NOT NULL, password varchar(40), last_update timestamp NOT NULL, picture bytea);
+CREATE TABLE customer (customer_id serial PRIMARY KEY, store_id int NOT NULL REFERENCES store, first_name varchar(45) NOT NULL, last_name varchar(45) NOT NULL, email varchar(50) UNIQUE, address_id int NOT NULL REFERENCES address, activebool boolean NOT NULL, create_date date NOT NULL, last_update timestamp, active int);
+CREATE TABLE film_actor (actor_id int REFERENCES actor, film_id int REFERENCES film, last_update timestamp NOT NULL, PRIMARY KEY (actor_id, film_id));
+CREATE TABLE inventory (inventory_id serial PRIMARY KEY, film_id int NOT NULL REFERENCES film, store_id int NOT NULL REFERENCES store, last_update timestamp NOT NULL);
+CREATE TABLE rental (rental_id serial PRIMARY KEY, rental_date timestamp NOT NULL, inventory_id int NOT NULL REFERENCES inventory, customer_id int NOT NULL REFERENCES customer, return_date timestamp, staff_id int NOT NULL REFERENCES staff, last_update timestamp NOT NULL);
+CREATE TABLE payment (payment_id serial PRIMARY KEY, customer_id int NOT NULL REFERENCES customer, staff_id int NOT NULL REFERENCES staff, rental_id int NOT NULL REFERENCES rental, amount numeric(5,2) NOT NULL, payment_date timestamp NOT NULL);
+
+INSERT INTO actor SELECT n, made.first(n), made.last(n), '2020-02-15' FROM generate_series(1, 120) n;
+INSERT INTO category SELECT n, made.pick(n, ARRAY['Action', 'Family', 'Music']), '2020-02-15' FROM generate_series(1, 16) n;
+INSERT INTO country SELECT n, made.pick(n, ARRAY['France', 'Chile', 'Japan']), '2020-02-15' FROM generate_series(1, 30) n;
+INSERT INTO city SELECT n, made.city(n), 1 + n % 30, '2020-02-15' FROM generate_series(1, 60) n;
+INSERT INTO address SELECT n, made.street(n), CASE WHEN n % 9 = 0 THEN '' END, made.pick(n, ARRAY['Alberta', 'Texas', 'Nagasaki', 'QLD']), 1 + n % 60, made.digits(n, 5), made.digits(n, 12), '2020-02-15' FROM generate_series(1, 200) n;
+INSERT INTO language SELECT n, made.pick(n, ARRAY['English', 'Italian', 'French']), '2020-02-15' FROM generate_series(1, 6) n;
+INSERT INTO film SELECT n, 'Academy Dinosaur ' || n, 'A tale of a robot and a boat', 1990 + n % 30, 1 + n % 6, 3, 0.99, 60 + n % 90, 19.99, (ARRAY['G', 'PG', 'R'])[1 + n % 3]::mpaa_rating, '2020-02-15', ARRAY['Trailers'] FROM generate_series(1, 150) n;
+INSERT INTO store SELECT n, n, '2020-02-15' FROM generate_series(1, 2) n;
+INSERT INTO staff SELECT n, made.first(n), made.last(n), n, lower(made.first(n)) || n || '@shop.test', 1, true, lower(made.first(n)) || n, md5(n::text), '2020-02-15', '\x00'::bytea FROM generate_series(1, 12) n;
+INSERT INTO customer SELECT n, 1 + n % 2, made.first(n + 7), made.last(n + 7), lower(made.first(n) || '.' || made.last(n)) || n || '@mail.test', 1 + n % 200, true, '2020-02-14', '2020-02-15', 1 FROM generate_series(1, 300) n;
+INSERT INTO film_actor SELECT DISTINCT 1 + n % 120, 1 + n % 150, '2020-02-15'::timestamp FROM generate_series(1, 300) n;
+INSERT INTO inventory SELECT n, 1 + n % 150, 1 + n % 2, '2020-02-15' FROM generate_series(1, 300) n;
+INSERT INTO rental SELECT n, timestamp '2022-05-24' + n * interval '1 hour', n, n, timestamp '2022-05-29' + n * interval '1 hour', 1, '2020-02-15' FROM generate_series(1, 300) n;
+INSERT INTO payment SELECT n, n, 1, n, 2.99, timestamp '2022-05-25' + n * interval '1 hour' FROM generate_series(1, 300) n;
