@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sealwire_mask::{Function, Mask, MaskSecret, Masking, Masks, Rules, Value};
+use sealwire_mask::{Function, Kind, Mask, MaskSecret, Masking, Masks, Rules, Value};
 use sealwire_payload::{Budget, Containers, Progress, Walk, WalkLimits};
 use zeroize::Zeroizing;
 
@@ -39,6 +39,9 @@ pub(crate) fn run(input: &[u8]) {
     let (integer, float) = (input.long() as i64, f64::from_bits(input.long()));
     let which = usize::from(input.byte());
     let (function, rules, text) = (input.text_until(0), input.text_until(0), input.text_until(0));
+    for kind in Kind::ALL {
+        assert!(!kind.knows(text) || !kind.knows(&format!("{text} ")), "a kind matches whole strings only");
+    }
     match function.parse::<Function>() {
         Ok(parsed) => {
             assert_eq!(parsed.to_string().parse(), Ok(parsed.clone()));
@@ -116,8 +119,17 @@ pub(crate) fn seeds() -> Vec<Seed> {
         mask = \"date_shift(within=30, subject=id)\"\n[lists]\nmine = [\"x\", \"y\"]\nfile = \"f.txt\"\n";
     let document = packed(r#"{"a":["x",1],"b":"y","c":"4111111111111111","d":"2024-01-31","id":7}"#);
     seeds.push(Seed::new("rules", &[], input(0, 1, 0.5, ["redact", rules, "2024-02-29"], &document)));
-    for (at, text) in
-        ["x@example.com", "+49 30 1234567", "4111-1111-1111-1111", "2024-12-31T23:59:60Z", "é🔑"].iter().enumerate()
+    for (at, text) in [
+        "x@example.com",
+        "+49 30 1234567",
+        "4111-1111-1111-1111",
+        "2024-12-31T23:59:60Z",
+        "é🔑",
+        "86 095 742 719",
+        "2001:db8::1",
+    ]
+    .iter()
+    .enumerate()
     {
         seeds.push(Seed::new(format!("text-{at}"), &[], input(at as u8 * 3, i64::MIN, -0.0, ["null", "", text], &[])));
     }

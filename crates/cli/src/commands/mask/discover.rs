@@ -45,7 +45,7 @@ Discovery can miss data: read its result before you rely on it.";
 #[command(after_long_help = HELP)]
 pub(super) struct Args {
     /// File of NDJSON, JSON or CSV to sample
-    #[arg(value_name = "FILE", required_unless_present = "database", conflicts_with = "database")]
+    #[arg(value_name = "FILE", conflicts_with = "database")]
     file: Option<PathBuf>,
     #[command(flatten)]
     holds: Holds,

@@ -358,3 +358,68 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
     }
     dev.stop();
 }
+
+#[test]
+fn discovered_rules_pass_the_check_and_show_no_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let at = |arguments: &[&str]| run(folder.path(), &[&["mask", "discover"], arguments].concat());
+    write("orders.ndjson", &orders(60));
+    let csv = (0..40).fold("id;E-Mail;Kartennummer;Bemerkung\n".to_owned(), |text, n| {
+        // One of the values does not fit the function of its column.
+        let card = if n == 39 { "canary" } else { "4111 1111 1111 1111" };
+        text + &format!("{n};canary{n}@mail.test;{card};x\n")
+    });
+    write("kunden.csv", &csv);
+    for (name, more, expected) in [
+        ("orders.ndjson", &[][..], &["path = \"$.email\"", "path = \"$.call\"", "path = \"$.card.number\""][..]),
+        ("kunden.csv", &["--delimiter", ";"][..], &["column = \"E-Mail\"", "column = \"Kartennummer\"", "#   id"][..]),
+    ] {
+        let (out, said, status) = at(&[&[name, "--out", "rules.toml", "--force"], more].concat());
+        assert!(status == 0 && out.is_empty() && said.contains("to mask"), "{name}: {said}");
+        let rules = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
+        expected.iter().for_each(|text| assert!(rules.contains(text), "{text} is not in {rules}"));
+        let (again, _, _) = at(&[&[name], more].concat());
+        assert_eq!(again, rules, "equal input and seed give equal rules");
+        let check = [&["mask", "check", "--rules", "rules.toml", name], more].concat();
+        let (table, failed, status) = run(folder.path(), &check);
+        assert!(status == 0 && !table.contains("names nothing here"), "{table}{failed}");
+        let (json, _, _) = at(&[&[name, "--json"], more].concat());
+        let found: Value = serde_json::from_str(&json).unwrap();
+        let email = found["fields"].as_array().unwrap().iter().find(|field| field["category"] == "email").unwrap();
+        assert!(email["verdict"] == "sensitive" && email["confidence"].as_f64().unwrap() > 0.9, "{email}");
+        for text in [&rules, &json, &said] {
+            assert!(!text.contains("canary") && !text.contains("shop.example") && !text.contains("4111"), "{text}");
+        }
+    }
+    // Nothing is replaced without --force, and no other file is left.
+    let before = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
+    let (_, said, status) = at(&["orders.ndjson", "--out", "rules.toml"]);
+    assert!(status == 1 && said.contains("--force"), "{said}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("rules.toml")).unwrap(), before);
+    // A higher threshold leaves more to a person.
+    let (strict, _, _) = at(&["orders.ndjson", "--min-confidence", "1"]);
+    assert!(!strict.contains("\n[[rule]]") && strict.contains("# Uncertain"), "{strict}");
+    write("broken.json", r#"{"email": "canary@mail.test" "canary"}"#);
+    write("headless.csv", "canary@mail.test,1\nb@mail.test,2\n");
+    for (arguments, says) in [
+        (&["broken.json"][..], "broken.json, line 1"),
+        (&["headless.csv"][..], "the name of column 1 has the form of a value"),
+        (&["gone.json"][..], "gone.json"),
+        (&["--database", "postgres://u:canary@localhost/x", "--plain"][..], "must not hold the password"),
+        (&["orders.ndjson", "--min-confidence", "2"][..], "0 to 1"),
+        (&[][..], "name a file, or a database with --database"),
+    ] {
+        let (out, said, status) = at(arguments);
+        assert!(status != 0 && said.contains(says) && out.is_empty(), "{says}: {said}");
+        assert!(arguments.iter().any(|word| word.contains("canary")) || !said.contains("canary"), "{said}");
+    }
+    let (help, _, _) = at(&["--help"]);
+    assert!(help.contains("sealwire mask discover orders.ndjson") && help.contains("by reference"), "{help}");
+    let mut files: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    assert_eq!(files, ["broken.json", "headless.csv", "kunden.csv", "orders.ndjson", "rules.toml"]);
+}
