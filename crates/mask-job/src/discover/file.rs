@@ -10,7 +10,7 @@ use sealwire_mask_rules::{Rules, Target, Unknown, Value};
 
 use super::choose::{Demands, candidates};
 use super::sample::{Sample, Type};
-use super::values::{is_listed_name, is_value_like};
+use super::values::{is_data_key, is_listed_name, is_value_like};
 use super::{DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
 use crate::batch::Batch;
 use crate::chunker::Cutter;
@@ -154,7 +154,7 @@ impl Documents {
             }
             for (prefix, keys) in keys {
                 let is_personal = keys.iter().any(|key| is_value_like(key)) || are_names(&keys);
-                if !is_personal && keys.len() < MAP_KEYS_MIN {
+                if !is_personal && keys.len() < MAP_KEYS_MIN && !keys.iter().any(|key| is_data_key(key)) {
                     continue;
                 }
                 for (parts, _) in &mut fields {
@@ -315,7 +315,7 @@ pub fn discover_file(
         let path = path_text(&prefix);
         discovery.notes.push(match is_personal {
             true => format!("keys of the map {path} have the form of personal data, and masking never changes keys"),
-            false => format!("{path} has {MAP_KEYS_MIN} keys or more and counts as a map"),
+            false => format!("keys of the map {path} count as data and are not shown"),
         });
     }
     let mut steps = 0;

@@ -195,11 +195,16 @@ pub(crate) fn is_value_like(key: &str) -> bool {
         || length > 64
         || key.contains('@')
         || digits >= 6
-        || length > 0 && digits * 2 > length
         || length >= 24 && digits >= 4
         || year_of_date(key).is_some()
         || key.split_whitespace().any(is_embedded)
         || key.contains(char::is_whitespace) && is_name(key)
+}
+
+/// Returns true if a key of a JSON object looks like a value or is mostly digits, so that its object is a map.
+pub(crate) fn is_data_key(key: &str) -> bool {
+    let digits = key.chars().filter(char::is_ascii_digit).count();
+    is_value_like(key) || digits > 0 && digits * 2 > key.chars().count()
 }
 
 /// Returns true for two to four words of which one is a first or last name of the lists.
@@ -231,10 +236,14 @@ mod tests {
             ("192.0.2.1", true),
             ("2024-02-29", true),
             ("9f8b3c1e-52d4-4b7a-9d0e-0c1f2a3b4c5d", true),
-            ("42", true),
+            ("42", false),
+            ("2023", false),
             ("Anna Smith", true),
         ] {
             assert_eq!(is_value_like(key), expected, "{key}");
+        }
+        for (key, expected) in [("42", true), ("2023", true), ("address2", false), ("", false)] {
+            assert_eq!(is_data_key(key), expected, "{key}");
         }
     }
 

@@ -233,6 +233,9 @@ fn discovery_shows_no_sampled_value() {
         assert!(!said.contains(canary) && !said.contains("mail.test"), "{name}: {said}");
     }
     assert!(!said("names.json", "{\"by\":{\"Anna\":1,\"Bob\":1,\"Emma\":2}}").contains("Emma"));
+    // Numbers as keys make a map, and columns of years are columns.
+    assert!(said("years.json", "{\"by\":{\"2023\":{\"email\":\"a@mail.test\"}}}").contains("$.by[*].email"));
+    assert!(said("years.csv", "email,2023\na@mail.test,1\n").contains("2023"));
     // In a database: values, JSON keys, arrays, and values that a statement rejects.
     let sql = format!(
         "CREATE TABLE people (email text, doc jsonb, tags text[], raw json, age int CHECK (age > 0), kind text CHECK (kind <> 'x'));
