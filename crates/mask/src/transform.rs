@@ -23,7 +23,7 @@ pub enum MaskingError {
     },
 }
 
-/// Masks a document by rules, in a walk under [`Rules::selection`]. As a [`Transform`], the walk ends at the first
+/// Masks a document by rules, in a walk under [`Rules::selection`](crate::Rules::selection). As a [`Transform`], the walk ends at the first
 /// field that cannot be masked.
 ///
 /// To continue instead, wrap [`Masking::mask`] and write [`redact`](crate::redact) for such a field. A walk that merely
