@@ -240,8 +240,8 @@ fn unknown_codec(compression: Compression) -> Option<&'static str> {
         | Compression::GZIP(_)
         | Compression::BROTLI(_)
         | Compression::LZ4
-        | Compression::LZ4_RAW => None,
-        Compression::ZSTD(_) => Some("ZSTD"),
+        | Compression::LZ4_RAW
+        | Compression::ZSTD(_) => None,
         Compression::LZO => Some("LZO"),
     }
 }
