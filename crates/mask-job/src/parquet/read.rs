@@ -174,7 +174,10 @@ impl ChunkRows<'_> {
         };
         let is_complete = (leaf.definition_max == 0 || levels.definitions.len() == entries)
             && (leaf.repetition_max == 0 || levels.repetitions.len() == entries);
-        if is_complete && values_of_levels == values.len() {
+        // The library decodes as many bits as the greatest level has, and its writer relies on levels in their range.
+        let is_in_range = levels.definitions.iter().all(|level| (0..=leaf.definition_max).contains(level))
+            && levels.repetitions.iter().all(|level| (0..=leaf.repetition_max).contains(level));
+        if is_complete && is_in_range && values_of_levels == values.len() {
             Ok(())
         } else {
             Err(self.invalid("its levels do not fit its values"))

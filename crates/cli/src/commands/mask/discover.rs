@@ -73,7 +73,7 @@ pub(super) struct Args {
     out: Option<PathBuf>,
     /// Replace an existing rules file
     #[arg(long, requires = "out")]
-    force: bool,
+    replace: bool,
     /// Most values of a field, or rows of a table, to judge by
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     sample: u32,
@@ -95,7 +95,7 @@ fn confidence(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
-    if let Some(out) = args.out.as_deref().filter(|out| !args.force && out.exists()) {
+    if let Some(out) = args.out.as_deref().filter(|out| !args.replace && out.exists()) {
         return Err(exists(out));
     }
     let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
@@ -175,7 +175,7 @@ fn fit(discovery: &mut Discovery, file: &Path, format: sealwire_mask_job::FileFo
 }
 
 fn exists(out: &Path) -> Failure {
-    format!("{} is there already: --force replaces it", out.display()).into()
+    format!("{} is there already: --replace replaces it", out.display()).into()
 }
 
 fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
@@ -188,7 +188,7 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
         file.write_all(rules.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
-        let kept = if args.force { file.persist(out) } else { file.persist_noclobber(out) };
+        let kept = if args.replace { file.persist(out) } else { file.persist_noclobber(out) };
         match kept {
             Ok(_) => {}
             Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => return Err(exists(out)),

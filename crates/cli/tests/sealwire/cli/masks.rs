@@ -375,7 +375,7 @@ fn discovered_rules_pass_the_check_and_show_no_value() {
         ("orders.ndjson", &[][..], &["path = \"$.email\"", "path = \"$.call\"", "path = \"$.card.number\""][..]),
         ("kunden.csv", &["--delimiter", ";"][..], &["column = \"E-Mail\"", "column = \"Kartennummer\"", "#   id"][..]),
     ] {
-        let (out, said, status) = at(&[&[name, "--out", "rules.toml", "--force"], more].concat());
+        let (out, said, status) = at(&[&[name, "--out", "rules.toml", "--replace"], more].concat());
         assert!(status == 0 && out.is_empty() && said.contains("to mask"), "{name}: {said}");
         let rules = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
         expected.iter().for_each(|text| assert!(rules.contains(text), "{text} is not in {rules}"));
@@ -392,10 +392,10 @@ fn discovered_rules_pass_the_check_and_show_no_value() {
             assert!(!text.contains("canary") && !text.contains("shop.example") && !text.contains("4111"), "{text}");
         }
     }
-    // Nothing is replaced without --force, and no other file is left.
+    // Nothing is replaced without --replace, and no other file is left.
     let before = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
     let (_, said, status) = at(&["orders.ndjson", "--out", "rules.toml"]);
-    assert!(status == 1 && said.contains("--force"), "{said}");
+    assert!(status == 1 && said.contains("--replace"), "{said}");
     assert_eq!(std::fs::read_to_string(folder.path().join("rules.toml")).unwrap(), before);
     // A higher threshold leaves more to a person.
     let (strict, _, _) = at(&["orders.ndjson", "--min-confidence", "1"]);
