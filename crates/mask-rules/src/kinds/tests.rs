@@ -434,11 +434,13 @@ proptest::proptest! {
             assert_eq!(passing, 1, "{body}");
         }
     }
+}
 
-    /// Few random numbers of eleven digits pass.
-    #[test]
-    fn few_bare_numbers_pass(start in 10_000_000_000_u64..99_000_000_000) {
-        let passing = (0..2_000).filter(|at| Kind::NationalId.knows(&(start + at * 7_919).to_string())).count();
-        assert!(passing <= 120, "{passing} of 2000 from {start}");
-    }
+#[test]
+fn one_in_forty_bare_numbers_passes_at_most() {
+    // Steps of this size, coprime to the range, spread over all numbers of eleven digits.
+    let (range, step) = (90_000_000_000_u64, 55_623_058_987);
+    let numbers = (0..200_000_u64).map(|at| 10_000_000_000 + at.wrapping_mul(step) % range);
+    let passing = numbers.filter(|number| Kind::NationalId.knows(&number.to_string())).count();
+    assert!((1..=5_000).contains(&passing), "{passing} of 200,000");
 }
