@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use parquet::arrow::parquet_to_arrow_schema;
+use arrow_schema::Schema;
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema};
 use parquet::basic::{Compression, Repetition};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::TypePtr;
@@ -153,16 +154,23 @@ impl Layout {
         }
     }
 
-    /// Drops the bounding boxes of changed columns from the metadata of the file.
+    /// Drops the bounding boxes of columns from the metadata of the file, if a column is changed. Some writers repeat the
+    /// metadata within the Arrow schema.
     fn drop_boxes(&mut self) {
-        let schema = self.metadata.file_metadata().schema_descr();
-        let names: Vec<String> =
-            self.changed_columns().filter_map(|column| schema.column(column).path().parts().first().cloned()).collect();
-        if let Some(entries) = &mut self.output.key_values {
-            entries.retain(|entry| {
-                let text = entry.value.as_deref().unwrap_or_default();
-                entry.key != GEO || !names.iter().any(|name| text.contains(name.as_str()))
-            });
+        let is_changed = self.changed_columns().next().is_some();
+        let file = self.metadata.file_metadata();
+        let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else { return };
+        entries.retain(|entry| entry.key != GEO);
+        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
+        if schema.as_ref().is_some_and(|schema| !schema.metadata().contains_key(GEO)) {
+            return;
+        }
+        if let Some(at) = entries.iter().position(|entry| entry.key == ARROW_SCHEMA_META_KEY) {
+            let fields = schema.map(|schema| Schema::new(schema.fields().clone()));
+            match fields {
+                Some(schema) => entries[at].value = Some(encode_arrow_schema(&schema)),
+                None => drop(entries.remove(at)),
+            }
         }
     }
 

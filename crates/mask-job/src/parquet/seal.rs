@@ -131,6 +131,8 @@ fn layout(
     layout.output.indexing = if job.direction == Direction::Seal { Indexing::Off } else { Indexing::Usual };
     let entries = layout.output.key_values.get_or_insert_default();
     entries.retain(|entry| entry.key != ARROW_SCHEMA_META_KEY && entry.key != SPARK);
+    // Without the metadata of the file, which has a place of its own.
+    let schema = Schema::new(schema.fields().clone());
     entries.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&schema)));
     Ok((layout, columns))
 }

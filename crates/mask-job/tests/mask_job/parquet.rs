@@ -16,8 +16,8 @@ use arrow_array::{
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::{ArrowWriter, parquet_to_arrow_schema};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::bloom_filter::Sbbf;
 use parquet::data_type::{ByteArray, ByteArrayType, Int96, Int96Type};
@@ -239,6 +239,24 @@ fn check_filters(name: &str, source: &Bytes, masked: &Bytes) {
             assert_eq!(known > 150, knows, "{name}: {known} originals are known");
         }
     }
+}
+
+#[test]
+fn bounding_boxes_go_from_each_place() {
+    let people = people();
+    // The writer repeats the metadata of the schema in the key of the Arrow schema.
+    let boxes = [("geo".to_owned(), r#"{"columns":{"e\\u006dail":{"bbox":[11.5,48.1]}}}"#.to_owned())];
+    let schema = arrow_schema::Schema::clone(&people.schema()).with_metadata(std::collections::HashMap::from(boxes));
+    let people = people.with_schema(Arc::new(schema)).expect("the same fields");
+    let source = file(&people, settings());
+    let (masked, _) = Run::new().mask(&source, &rules(RULES)).expect("masks");
+    for (file, has_boxes) in [(&source, true), (&masked, false)] {
+        let metadata = metadata(file);
+        let file = metadata.file_metadata();
+        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).expect("a schema");
+        assert_eq!(schema.metadata().contains_key("geo"), has_boxes);
+    }
+    assert_eq!(table(&source).0.fields(), table(&masked).0.fields());
 }
 
 #[test]
