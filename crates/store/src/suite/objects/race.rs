@@ -161,7 +161,8 @@ async fn an_object_is_found_while_it_is_replaced(store: &Arc<dyn ObjectStore>) {
     });
     let clauses = [clause(&[(1, 0)]), clause(&[(2, 0)])];
     let mut last = 0;
-    while last < 59 {
+    // A writer that fails ends the loop, and the test fails with its error below.
+    while last < 59 && !(writing.is_finished() && last > 0) {
         for clause in &clauses {
             assert_eq!(found(&**store, map, clause).await, [1]);
         }
