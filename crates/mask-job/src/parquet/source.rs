@@ -126,6 +126,18 @@ fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String
         if !is_valid || chunk.num_values() < 0 {
             return Err(format!("the metadata of column {column} is invalid"));
         }
+        // What is copied with a column must not be of another one either.
+        let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
+        let offset_index = chunk.offset_index_offset().zip(chunk.offset_index_length());
+        let bloom_filter = chunk.bloom_filter_offset().map(|start| (start, chunk.bloom_filter_length().unwrap_or(1)));
+        for (start, length) in [column_index, offset_index, bloom_filter].into_iter().flatten() {
+            let length = i64::from(length);
+            let is_inside = start >= MAGIC_LEN as i64 && length >= 0 && start <= i64::MAX - length;
+            if !is_inside || (start + length) as u64 > footer_at {
+                return Err(format!("the metadata of column {column} is invalid"));
+            }
+            ranges.push((start, length, column.clone()));
+        }
         ranges.push((start, length, column));
     }
     ranges.sort_unstable();

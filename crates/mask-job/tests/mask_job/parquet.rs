@@ -596,6 +596,28 @@ fn chunks_that_overlap_are_rejected() {
 }
 
 #[test]
+fn an_index_of_another_column_is_not_copied() {
+    let source = file(&people(), rich());
+    let email = metadata(&source).row_groups()[0].column(1).clone();
+    for part in ["column index", "offset index", "bloom filter"] {
+        let change = |column, chunk: ColumnChunkMetaDataBuilder| match (column, part) {
+            (0, "column index") => chunk
+                .set_column_index_offset(email.column_index_offset())
+                .set_column_index_length(email.column_index_length()),
+            (0, "offset index") => chunk
+                .set_offset_index_offset(email.offset_index_offset())
+                .set_offset_index_length(email.offset_index_length()),
+            (0, _) => {
+                chunk.set_bloom_filter_offset(Some(email.byte_range().0 as i64)).set_bloom_filter_length(Some(100))
+            }
+            _ => chunk,
+        };
+        let refused = Run::new().refused(&forged(&source, change), &rules(RULES));
+        assert!(refused.contains("overlap"), "{part}: {refused}");
+    }
+}
+
+#[test]
 fn codecs_that_this_program_lacks_concern_masked_columns_and_subjects_only() {
     let source = file(&people(), settings());
     let dates = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"noise(by=3, subject=id)\"\n";
