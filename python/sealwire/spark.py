@@ -193,6 +193,16 @@ def _names(data_type):
         yield from _names(data_type.valueType)
 
 
+def _has_variant(data_type):
+    if isinstance(data_type, StructType):
+        return any(_has_variant(field.dataType) for field in data_type.fields)
+    if isinstance(data_type, ArrayType):
+        return _has_variant(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _has_variant(data_type.valueType)
+    return isinstance(data_type, VariantType)
+
+
 def _reject_ambiguous(frame, rules):
     """Rejects rules that Spark would take to name a column which they do not name: it ignores case, rules do not."""
     if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
@@ -210,7 +220,7 @@ def _reject_variants(schema, rules, leaves):
     examines = any(kind == "kind" for kind, _ in rules.targets())
     for column, field in enumerate(schema.fields):
         is_touched = any(leaf[1] == column and leaf[2] is not None for leaf in leaves)
-        if (examines or is_touched) and "variant" in field.dataType.simpleString():
+        if (examines or is_touched) and _has_variant(field.dataType):
             raise ValueError(f"column {field.name} has a variant, which cannot be masked: cast it to a string")
 
 

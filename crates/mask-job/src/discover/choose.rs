@@ -8,7 +8,7 @@ use super::{Category, Class};
 const HASH_LENGTH: usize = 32;
 const HASH_LENGTH_MIN: usize = 16;
 
-/// What a column demands of its masks.
+/// Requirements of a column that its masks must meet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demands<'c> {
     pub(crate) class: &'c Class,

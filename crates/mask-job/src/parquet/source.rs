@@ -126,7 +126,7 @@ fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String
         if !is_valid || chunk.num_values() < 0 {
             return Err(format!("the metadata of column {column} is invalid"));
         }
-        // What is copied with a column must not be of another one either.
+        // Indexes and bloom filters are copied with a kept column, so they must not overlap with another column.
         let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
         let offset_index = chunk.offset_index_offset().zip(chunk.offset_index_length());
         let bloom_filter = chunk.bloom_filter_offset().map(|start| (start, chunk.bloom_filter_length().unwrap_or(1)));
