@@ -413,7 +413,7 @@ class _Work:
         if self.types is not None:
             options["types"] = self.types
         if self.job is not None:
-            # The same in each attempt of a task, so that a repeated batch gets the same tokens.
+            # Every attempt of a task has this seed, so a repeated batch gets the same tokens.
             place = json.dumps([options["collection"], self.partition, number]).encode()
             options["idempotency_seed"] = hashlib.sha256(self.job + place).digest()
         return getattr(arrow, self.method)(client, data, app=self.engine.app, **options)

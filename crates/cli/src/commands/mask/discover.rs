@@ -154,7 +154,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Tries the rules on the file as `mask check` does, and redacts fields whose function does not fit all values.
 fn fit(discovery: &mut Discovery, file: &Path, format: sealwire_mask_job::FileFormat) -> Result<(), Failure> {
-    // Of a longer file only a part was read, and `mask file` reports values that do not fit.
+    // Only the start of a longer file was read, so `mask file` can still report values that do not fit.
     if !discovery.read_whole {
         return Ok(());
     }
