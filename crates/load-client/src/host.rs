@@ -50,11 +50,35 @@ pub fn thread_queued() -> Option<Duration> {
 
 /// Returns the CPU time used by a process, including ended threads.
 pub fn process_cpu(pid: u32) -> Option<Duration> {
+    let [user, system] = stat(pid, [11, 12])?;
+    Some(TICK * (user + system))
+}
+
+/// Returns the CPU time used by a process and its children, including those that have ended and were waited for.
+/// Children of children are not included while they run.
+pub fn family_cpu(parent: u32) -> Option<Duration> {
+    let own: u32 = stat(parent, [11, 12, 13, 14])?.iter().sum();
+    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let children = processes.filter_map(|pid: u32| stat(pid, [1, 11, 12]));
+    let ticks: u32 = children.filter(|[of, ..]| *of == parent).map(|[_, user, system]| user + system).sum();
+    Some(TICK * (own + ticks))
+}
+
+/// Returns the parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid, [1]).map(|[parent]| parent)
+}
+
+/// Returns numbers of `/proc/PID/stat`, counted from the state of the process, which is 0.
+fn stat<const N: usize>(pid: u32, at: [usize; N]) -> Option<[u32; N]> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name can contain any character. The first field after the name is the state.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();
-    Some(TICK * (ticks(11)? + ticks(12)?))
+    let mut numbers = [0; N];
+    for (number, at) in numbers.iter_mut().zip(at) {
+        *number = fields.get(at)?.parse().ok()?;
+    }
+    Some(numbers)
 }
 
 /// Returns the engine process on this machine that listens on `address`, if it can be inspected. Ignores proxies, since
@@ -152,6 +176,10 @@ mod tests {
             assert_eq!(listener(&format!("127.0.0.1:{port}")), Some(std::process::id()), "{any}");
         }
         assert_eq!((listener("192.0.2.1:7443"), is_here("192.0.2.1:7443")), (None, false));
-        assert_eq!(process_cpu(u32::MAX), None);
+        assert_eq!((process_cpu(u32::MAX), family_cpu(u32::MAX), parent(u32::MAX)), (None, None, None));
+        let own = std::process::id();
+        assert_eq!(parent(own), std::os::unix::process::parent_id().into());
+        let cpu = process_cpu(own);
+        assert!(family_cpu(own) >= cpu);
     }
 }
