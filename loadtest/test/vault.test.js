@@ -54,7 +54,7 @@ test('a run with invalid options starts nothing', () => {
     [['vault-mix', '--engines', 'two'], /--engines is a whole number/],
     [['vault-mix', '--state', 'embedded'], /--state must be postgres/],
     [['vault-mix', '--server', '127.0.0.1:1'], /starts its own engines/],
-    [['founding-p256', '--rows', '5'], /--rows is an option of vault-mix alone/],
+    [['founding-p256', '--rows', '5'], /--rows is an option of vault-mix and scale alone/],
     [['smoke', '--rate', '5'], /--rate is an option of vault-mix alone/],
   ]) {
     const { status, stderr } = spawnSync(process.execPath, [RUN, ...args], { encoding: 'utf8' });

@@ -5,6 +5,7 @@
 
 mod chart;
 mod compare;
+mod engines;
 mod html;
 mod page;
 mod plots;

@@ -10,9 +10,11 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 
 mod churn;
+mod scale;
 mod vault;
 
 pub use churn::{ChurnFigures, ChurnLatency, ChurnSecond};
+pub use scale::{CheckpointUse, DatabaseUse, IdleUse, ScaleFigures, ScaleLoad, ScalePoint, TokenTable, Way};
 pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
 
 /// The `schema` value of a [`Run`].
@@ -21,6 +23,8 @@ pub const RUN: &str = "sealwire.load/1";
 pub const SWEEP: &str = "sealwire.sweep/1";
 /// The `schema` value of [`Backends`].
 pub const BACKENDS: &str = "sealwire.backends/1";
+/// The `schema` value of [`ScaleFigures`].
+pub const SCALE: &str = "sealwire.scale/1";
 
 /// A results file of any kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +35,8 @@ pub enum Figures {
     Sweep(Sweep),
     /// A comparison of stores.
     Backends(Backends),
+    /// Loads of several engines.
+    Scale(Box<ScaleFigures>),
 }
 
 impl Figures {
@@ -56,6 +62,7 @@ impl Figures {
             RUN => Self::Run(serde_json::from_str(text)?),
             SWEEP => Self::Sweep(serde_json::from_str(text)?),
             BACKENDS => Self::Backends(serde_json::from_str(text)?),
+            SCALE => Self::Scale(serde_json::from_str(text)?),
             other => return Err(io::Error::other(format!("unknown schema {other:?}"))),
         })
     }

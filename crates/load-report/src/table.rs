@@ -1,11 +1,13 @@
 //! Results as text tables, with the conditions above them.
 
 mod churn;
+mod scale;
 mod vault;
 
 use std::fmt::Write as _;
 
 use crate::results::{Backends, Class, Delay, Mode, Operations, Run, Sweep};
+pub use scale::{scale, scale_progress};
 pub use vault::counts;
 
 /// Formats one run.
@@ -139,7 +141,7 @@ pub fn backends(backends: &Backends) -> String {
 }
 
 /// Formats columns: the first aligned left, the others aligned right.
-pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).fold(head[at].len(), usize::max);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();

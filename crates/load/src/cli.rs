@@ -7,11 +7,13 @@
 // The only module of this crate that prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod capacity;
 mod churn;
 mod load;
 mod probe;
 mod relay;
 mod run;
+mod scale;
 mod sink;
 mod sweep;
 mod vault;
@@ -52,6 +54,10 @@ enum Command {
     Sweep(Box<sweep::SweepArgs>),
     /// Load several engines with one table of tokens: look-ups, known values and new values, 45 : 5 : 5
     Vault(Box<vault::VaultArgs>),
+    /// Load 1, 2 and more engines with one state, through an endpoint list and through a TCP balancer
+    Scale(Box<scale::ScaleArgs>),
+    /// Calculate from results of `scale` what many engines with many tokens can serve, and what is at its limit first
+    Capacity(Box<capacity::CapacityArgs>),
     /// Open new connections by a clock beside a steady client, and measure handshakes and both latencies
     Churn(Box<churn::ChurnArgs>),
     /// Probe a running engine at a fixed rate, all day: encrypt, decrypt, compare
@@ -89,6 +95,8 @@ pub fn run() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Vault(args) => vault::run(&args),
+        Command::Scale(args) => scale::run(&args),
+        Command::Capacity(args) => capacity::run(&args),
         Command::Churn(args) => churn::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::SelfTest(args) => sweep::self_test(&args),
@@ -113,6 +121,7 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
             Figures::Run(run) => print!("{}", table::run(&run)),
             Figures::Sweep(sweep) => print!("{}", table::sweep(&sweep)),
             Figures::Backends(backends) => print!("{}", table::backends(&backends)),
+            Figures::Scale(scale) => print!("{}", table::scale(&scale)),
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! All measurements are JSON in the types of [`results`], which the page, the tables and other programs read. The crate uses
 //! only the client protocol. It knows nothing about keys or engine internals.
 
+mod capacity;
 mod churn;
 pub mod cli;
 mod generator;
@@ -10,6 +11,7 @@ mod probe;
 mod processes;
 mod progress;
 mod response_checker;
+mod scale;
 mod self_test;
 mod session;
 mod sweep;

@@ -1,12 +1,12 @@
 //! The page: warnings first, then the plots, the tables behind them, and the data of the files.
 
-use super::compare;
 use super::html::Html;
 use super::plots::{Axes, Names, Subject};
 use super::scale::{digits, short, time_us, whole};
 use super::tables::{self, Group};
 use super::{Figures, ReportPage};
-use crate::results::{Backends, Run, Sweep};
+use super::{compare, engines};
+use crate::results::{Backends, Run, ScaleFigures, Sweep};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -18,16 +18,18 @@ struct Content<'a> {
     runs: Vec<&'a Run>,
     sweeps: Vec<&'a Sweep>,
     backends: Vec<&'a Backends>,
+    scales: Vec<&'a ScaleFigures>,
 }
 
 impl<'a> Content<'a> {
     fn of(documents: &'a [ReportPage]) -> Self {
-        let mut content = Self { runs: Vec::new(), sweeps: Vec::new(), backends: Vec::new() };
+        let mut content = Self { runs: Vec::new(), sweeps: Vec::new(), backends: Vec::new(), scales: Vec::new() };
         for document in documents {
             match &document.figures {
                 Figures::Run(run) => content.runs.push(run),
                 Figures::Sweep(sweep) => content.sweeps.push(sweep),
                 Figures::Backends(backends) => content.backends.push(backends),
+                Figures::Scale(scale) => content.scales.push(scale),
             }
         }
         content
@@ -54,6 +56,7 @@ pub(super) fn page(title: &str, documents: &[ReportPage]) -> String {
     sweeps(&mut html, &content);
     cpu(&mut html, &content);
     backends(&mut html, &content);
+    scales(&mut html, &content);
     conditions(&mut html, &content);
     files(&mut html, documents);
     html.raw("</main>\n</body>\n</html>\n");
@@ -214,6 +217,18 @@ fn backends(html: &mut Html, content: &Content<'_>) {
         html.add(&tables::stores(backends));
         html.raw("<details><summary>Conditions</summary>").add(&tables::store_conditions(backends)).close("details");
         html.close("section").line();
+    }
+}
+
+fn scales(html: &mut Html, content: &Content<'_>) {
+    for (number, scale) in content.scales.iter().enumerate() {
+        section(
+            html,
+            "Several engines",
+            "Engines with one state, through an endpoint list and through a TCP balancer.",
+        );
+        html.raw("<section class=\"card\">").add(&engines::engines(scale, number + 1));
+        html.element("pre", &[], crate::table::scale(scale)).close("section").line();
     }
 }
 

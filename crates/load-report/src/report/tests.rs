@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::results::tests::{backends, run, vault_run};
+use crate::results::tests::{backends, run, scale, vault_run};
 
 /// Hostile text: markup, quotes, the end of a script block, an entity, and a script link.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
@@ -47,6 +47,15 @@ fn every_kind_of_file_has_its_plots() {
     let figures =
         ["encrypt 30 fields", "TLS_AES_256_GCM_SHA384 X25519MLKEM768", "3 overloaded", "12.3 k", "knee: 999 of 1 k/s"];
     for said in figures.into_iter().chain(["href=\"b.json\"", "shared a machine"]) {
+        assert!(page.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn loads_of_several_engines_have_plots_and_a_table() {
+    let page = page::page("Title", &[document("scale.json", &scale())]);
+    assert!(is_drawn(&page, "engines-cpu-1") && is_drawn(&page, "engines-database-1"));
+    for said in ["TCP balancer", "least share", "right after a checkpoint"] {
         assert!(page.contains(said), "{said}");
     }
 }

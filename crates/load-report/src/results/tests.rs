@@ -46,6 +46,38 @@ pub(crate) fn backends() -> Value {
     })
 }
 
+pub(crate) fn scale() -> Value {
+    let times = json!({"min": 1, "p50": 2_000, "p90": 3_000, "p99": 9_000, "p999": 9_500, "max": 9_900, "mean": 2_500});
+    let point = |round: u32, load: &str, way: &str, engines: u32, us: f64| {
+        let shares = if engines == 1 { vec![1.0] } else { vec![0.45, 0.55] };
+        json!({
+            "round": round, "load": load, "way": way, "engines": engines, "ok": 1_000, "ok_per_s": 500, "errors": 0,
+            "latency_us": times, "shares": shares, "engine_cpu_us": us, "client_cpu_us": 12, "bytes": 170,
+            "batch_items": if load == "tokenize" { json!(4) } else { Value::Null },
+            "database": if load == "tokenize" { json!({"cpu_us": 30, "wal_bytes": 460}) } else { Value::Null }
+        })
+    };
+    json!({
+        "schema": "sealwire.scale/1", "tool": "sealwire-load 0.1.0", "started": "2026-03-14T09:26:53Z", "version": "0.1.0",
+        "machine": {"cores": 2, "cpu": "a processor", "os": "Linux 6.1"}, "same_machine": true,
+        "clients": 8, "in_flight": 8, "connections": 2, "fields": 30, "field_bytes": 16, "duration_s": 5,
+        "idle": {
+            "engines": 2, "engine_cpu_us_per_s": 998, "engine_bytes": 34_000_000, "database_connections": 6,
+            "database_cpu_us_per_s": 100
+        },
+        "table": {
+            "rows": 1_000_000, "heap_bytes": 191_000_000, "random_index_bytes": [64_000_000, 65_000_000],
+            "connections_max": 100
+        },
+        "checkpoint": {"tokens": 20_000, "wal_bytes": 1_850, "rows": 1_000_000},
+        "points": [
+            point(1, "encrypt", "endpoints", 1, 40.0), point(2, "encrypt", "endpoints", 1, 60.0),
+            point(3, "encrypt", "endpoints", 1, 44.0), point(1, "encrypt", "endpoints", 2, 42.0),
+            point(1, "tokenize", "endpoints", 2, 57.0), point(1, "tokenize", "balancer", 2, 55.0)
+        ]
+    })
+}
+
 /// Parses a value, writes it, and checks that parsing the written text gives the same figures.
 fn check(value: &Value) -> Figures {
     let read = Figures::parse(&value.to_string()).unwrap();
@@ -53,6 +85,7 @@ fn check(value: &Value) -> Figures {
         Figures::Run(run) => serde_json::to_string(run),
         Figures::Sweep(sweep) => serde_json::to_string(sweep),
         Figures::Backends(backends) => serde_json::to_string(backends),
+        Figures::Scale(scale) => serde_json::to_string(scale),
     };
     assert_eq!(Figures::parse(&again.unwrap()).unwrap(), read);
     read
@@ -74,6 +107,11 @@ fn each_schema_is_read_as_what_it_is() {
     assert_eq!(sweep.runs.len(), 2);
     let Figures::Backends(backends) = check(&backends()) else { panic!("no backends") };
     assert_eq!(backends.rows[0].write.threads, 8);
+    let Figures::Scale(scale) = check(&scale()) else { panic!("no engines") };
+    assert_eq!(scale.kinds().len(), 4);
+    let kind = (ScaleLoad::Encrypt, Way::Endpoints, 1);
+    assert_eq!(scale.median(kind, |point| Some(point.engine_cpu_us)), Some(44.0));
+    assert_eq!(scale.median(kind, |point| point.batch_items), None);
 }
 
 #[test]

@@ -1,0 +1,227 @@
+//! Cumulative use of engines, database and clients. Two readings make the figures of a measurement window.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::NoTls;
+
+use crate::fault::Fault;
+use crate::host;
+use crate::results::{ScaleLoad, TokenTable};
+
+/// Maximum time for a page of metrics.
+const SCRAPE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum size of a page of metrics. An engine's has about 200 KiB.
+const SCRAPE_BYTES_MAX: u64 = 16 << 20;
+
+/// Reading of an engine's metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct EngineReading {
+    /// Requests with a result, of the methods of [`ScaleLoad`].
+    pub(super) ok: f64,
+    pub(super) cpu_s: f64,
+    /// Bytes of requests and responses, without TLS.
+    pub(super) bytes: f64,
+    /// Items and number of batches of the token store, of writes and of look-ups.
+    pub(super) written: (f64, f64),
+    pub(super) looked_up: (f64, f64),
+    pub(super) resident_bytes: f64,
+    pub(super) database_connections: f64,
+}
+
+impl EngineReading {
+    /// Reads the metrics at the address of an admin listener.
+    pub(super) fn read(admin: &str) -> Result<Self, Fault> {
+        let page = scrape(admin).map_err(|error| Fault::Failed(format!("no metrics at {admin}: {error}")))?;
+        Self::parse(&page).ok_or_else(|| Fault::Failed(format!("{admin} serves no metrics of an engine")))
+    }
+
+    fn parse(page: &str) -> Option<Self> {
+        let sum = |name: &str, labels: &[&str]| {
+            let lines = page.lines().filter_map(|line| {
+                let rest = line.strip_prefix(name)?;
+                let (of, value) = rest.split_once(' ')?;
+                let is_whole = of.is_empty() || of.starts_with('{');
+                if is_whole && labels.iter().all(|label| of.contains(label)) { value.parse::<f64>().ok() } else { None }
+            });
+            lines.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+        };
+        let batches = |operation: &str| {
+            let of = [&*format!("operation=\"{operation}\"")];
+            let [items, count] = ["sum", "count"].map(|part| sum(&format!("sealwire_store_batch_items_{part}"), &of));
+            (items.unwrap_or(0.0), count.unwrap_or(0.0))
+        };
+        let mut ok = 0.0;
+        for load in ScaleLoad::ALL {
+            ok += sum("sealwire_requests_total", &[&format!("method=\"{}\"", load.name()), "code=\"ok\""])?;
+        }
+        Some(Self {
+            ok,
+            cpu_s: sum("process_cpu_seconds_total", &[])?,
+            bytes: sum("sealwire_request_bytes_total", &[])? + sum("sealwire_reply_bytes_total", &[])?,
+            written: batches("write"),
+            looked_up: batches("get"),
+            resident_bytes: sum("process_resident_memory_bytes", &[])?,
+            database_connections: sum("sealwire_store_connections", &["state=\"up\""]).unwrap_or(0.0),
+        })
+    }
+}
+
+fn scrape(admin: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(admin)?;
+    stream.set_read_timeout(Some(SCRAPE_TIME_MAX))?;
+    write!(stream, "GET /metrics HTTP/1.0\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;
+    let mut page = String::new();
+    stream.take(SCRAPE_BYTES_MAX).read_to_string(&mut page)?;
+    Ok(page)
+}
+
+/// A connection to the engines' database, for readings only.
+pub(super) struct Database {
+    client: tokio_postgres::Client,
+    /// The process that started all others of the server, if it is on this machine.
+    server: Option<u32>,
+}
+
+/// Reading of the database.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DatabaseReading {
+    cpu: Option<Duration>,
+    wal_bytes: f64,
+}
+
+impl Database {
+    /// Connects. The connection is not encrypted, so `url` must name a socket or an address of this machine.
+    pub(super) async fn connect(url: &str, password: Option<&str>) -> Result<Self, Fault> {
+        let mut config: tokio_postgres::Config =
+            url.parse().map_err(|_| Fault::Failed("--database is no URL of PostgreSQL".to_owned()))?;
+        if let Some(password) = password {
+            config.password(password);
+        }
+        let is_here = |host: &tokio_postgres::config::Host| match host {
+            tokio_postgres::config::Host::Tcp(name) => host::is_here(&format!("{name}:0")),
+            tokio_postgres::config::Host::Unix(_) => true,
+        };
+        if !config.get_hosts().iter().all(is_here) {
+            let why = "--database must be on this machine: its connection is not encrypted";
+            return Err(Fault::Failed(why.to_owned()));
+        }
+        let (client, connection) = config.connect(NoTls).await.map_err(|error| unread(&error))?;
+        tokio::spawn(connection);
+        let backend: i32 = one(&client, "SELECT pg_backend_pid()").await?;
+        let server = u32::try_from(backend).ok().and_then(host::parent).filter(|pid| host::family_cpu(*pid).is_some());
+        Ok(Self { client, server })
+    }
+
+    pub(super) async fn read(&self) -> Result<DatabaseReading, Fault> {
+        let wal_bytes = one(&self.client, "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8").await?;
+        Ok(DatabaseReading { cpu: self.server.and_then(host::family_cpu), wal_bytes })
+    }
+
+    /// Begins a checkpoint and waits for its end.
+    pub(super) async fn checkpoint(&self) -> Result<(), Fault> {
+        self.client.batch_execute("CHECKPOINT").await.map_err(|error| unread(&error))
+    }
+
+    /// Returns the size of the table of tokens.
+    pub(super) async fn table(&self) -> Result<TokenTable, Fault> {
+        const SIZES: &str = "SELECT (SELECT count(*) FROM sealwire.tokens), pg_table_size('sealwire.tokens'), \
+            array(SELECT pg_relation_size(indexrelid) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid \
+                WHERE indrelid = 'sealwire.tokens'::regclass AND relname IN ('tokens_pkey', 'tokens_fingerprint')), \
+            current_setting('max_connections')::int";
+        let row = self.client.query_one(SIZES, &[]).await.map_err(|error| unread(&error))?;
+        let indexes: Vec<i64> = row.get(2);
+        Ok(TokenTable {
+            rows: row.get::<_, i64>(0).unsigned_abs(),
+            heap_bytes: row.get::<_, i64>(1).unsigned_abs(),
+            random_index_bytes: indexes.into_iter().map(i64::unsigned_abs).collect(),
+            connections_max: row.get::<_, i32>(3).unsigned_abs(),
+        })
+    }
+}
+
+impl DatabaseReading {
+    /// Returns CPU time and bytes of the write-ahead log since an earlier reading.
+    pub(super) fn since(&self, first: &Self) -> (Option<f64>, f64) {
+        let cpu = self.cpu.zip(first.cpu).map(|(to, from)| to.saturating_sub(from).as_secs_f64());
+        (cpu, self.wal_bytes - first.wal_bytes)
+    }
+}
+
+async fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+    client: &tokio_postgres::Client,
+    query: &str,
+) -> Result<T, Fault> {
+    let row = client.query_one(query, &[]).await.map_err(|error| unread(&error))?;
+    row.try_get(0).map_err(|error| unread(&error))
+}
+
+fn unread(error: &tokio_postgres::Error) -> Fault {
+    let said = error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned());
+    Fault::Failed(format!("--database: {said}"))
+}
+
+/// A reading of everything.
+pub(super) struct Reading {
+    pub(super) at: Instant,
+    pub(super) engines: Vec<EngineReading>,
+    pub(super) database: Option<DatabaseReading>,
+    pub(super) clients: Option<Duration>,
+}
+
+impl Reading {
+    pub(super) async fn take(admins: &[String], database: Option<&Database>) -> Result<Self, Fault> {
+        let engines = admins.iter().map(|admin| EngineReading::read(admin)).collect::<Result<_, _>>()?;
+        let database = match database {
+            Some(database) => Some(database.read().await?),
+            None => None,
+        };
+        Ok(Self { at: Instant::now(), engines, database, clients: host::process_cpu(std::process::id()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "\
+# TYPE sealwire_requests counter
+sealwire_requests_total{method=\"encrypt\",code=\"ok\"} 5
+sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"} 7
+sealwire_requests_total{method=\"decrypt\",code=\"ok\"} 1
+sealwire_requests_total{method=\"tokenize\",code=\"ok\"} 2
+sealwire_requests_total{method=\"detokenize\",code=\"ok\"} 3
+sealwire_requests_total{method=\"health\",code=\"ok\"} 100
+process_cpu_seconds_total 1.5
+sealwire_request_bytes_total 100
+sealwire_reply_bytes_total 50
+sealwire_store_batch_items_sum{operation=\"write\"} 40.0
+sealwire_store_batch_items_count{operation=\"write\"} 4
+sealwire_store_batch_items_bucket{le=\"1.0\",operation=\"write\"} 9
+process_resident_memory_bytes 1000
+sealwire_store_connections{state=\"up\"} 12
+sealwire_store_connections{state=\"down\"} 1
+";
+
+    #[test]
+    fn metrics_of_the_loads_are_added_up() {
+        let read = EngineReading::parse(PAGE).unwrap();
+        let expected = EngineReading {
+            ok: 11.0,
+            cpu_s: 1.5,
+            bytes: 150.0,
+            written: (40.0, 4.0),
+            looked_up: (0.0, 0.0),
+            resident_bytes: 1_000.0,
+            database_connections: 12.0,
+        };
+        assert_eq!(read, expected);
+        for missing in
+            ["process_cpu_seconds_total 1.5\n", "sealwire_requests_total{method=\"decrypt\",code=\"ok\"} 1\n"]
+        {
+            assert_eq!(EngineReading::parse(&PAGE.replace(missing, "")), None, "{missing}");
+        }
+        assert_eq!(EngineReading::parse("<html>"), None);
+    }
+}
