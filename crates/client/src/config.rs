@@ -30,9 +30,6 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Maximum number of endpoints. Every request examines each endpoint.
-pub(crate) const ENDPOINTS_MAX: usize = 64;
-
 /// One of several servers that serve the same apps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -54,7 +51,7 @@ impl Endpoint {
 /// individual settings.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The servers, `1..=64`. Each must be able to serve every request. A request goes to the less busy of two randomly
+    /// The servers, `1..=128`. Each must be able to serve every request. A request goes to the less busy of two randomly
     /// chosen endpoints that are connected, not ejected and not paused.
     pub endpoints: Vec<Endpoint>,
     /// The only certificate authorities that are trusted for server certificates.
@@ -117,6 +114,9 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
+    /// Maximum number of endpoints. Every request examines each endpoint.
+    pub const ENDPOINTS_MAX: usize = 128;
+
     /// Creates a configuration for one server with default values. Further servers can be pushed to `endpoints`.
     pub fn new(
         address: impl Into<String>,
@@ -152,7 +152,7 @@ impl ClientConfig {
         let millisecond = Duration::from_millis(1);
         let hour = Duration::from_secs(3_600);
         let rules = [
-            ((1..=ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 64"),
+            ((1..=Self::ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 128"),
             (self.endpoints.iter().all(|endpoint| !endpoint.address.is_empty()), "address must be host:port"),
             ((1..=1_024).contains(&self.connections), "connections must be in 1..=1024"),
             ((1..=65_536).contains(&self.in_flight_max), "in_flight_max must be in 1..=65536"),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use crate::config::ENDPOINTS_MAX;
+use crate::config::ClientConfig;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::health::Health;
@@ -16,7 +16,7 @@ use crate::jitter;
 
 /// A set of endpoints by index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Endpoints(u64);
+pub(crate) struct Endpoints(u128);
 
 impl Endpoints {
     pub(crate) fn add(&mut self, endpoint: usize) {
@@ -100,7 +100,7 @@ impl EndpointTable {
     pub(crate) fn choose(&self, wants: EndpointPreferences, in_flight_max: usize, now: Instant) -> Option<usize> {
         const EJECTED: u8 = 3;
         let panics = self.panics();
-        let mut group = [(0, 0); ENDPOINTS_MAX];
+        let mut group = [(0, 0); ClientConfig::ENDPOINTS_MAX];
         let (mut best, mut count, mut others) = (EJECTED, 0, false);
         for (endpoint, target) in self.targets.iter().enumerate() {
             let rank = if !target.health.is_fit() && !panics {

@@ -517,8 +517,8 @@ fn a_configuration_out_of_range_is_refused_by_name() {
         assert_eq!(refused, expect);
     };
     check(|_| (), "");
-    check(|config| config.endpoints.clear(), "endpoints must be 1 to 64");
-    check(|config| config.endpoints = vec![Endpoint::new("peer:1", "peer"); 65], "endpoints must be 1 to 64");
+    check(|config| config.endpoints.clear(), "endpoints must be 1 to 128");
+    check(|config| config.endpoints = vec![Endpoint::new("peer:1", "peer"); 129], "endpoints must be 1 to 128");
     check(|config| config.endpoints[0].address.clear(), "address must be host:port");
     check(|config| config.connections = 0, "connections must be in 1..=1024");
     check(|config| config.connections = 1_025, "connections must be in 1..=1024");

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use sealwire_client::ClientConfig;
 use sealwire_spans::Endpoint;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -15,8 +16,6 @@ use super::keys::{Form, Key, Kind, Preset, SECTIONS, Section, section};
 
 /// Longest name of the configuration in bytes: it is a label of metrics.
 const NAME_BYTES_MAX: usize = 64;
-/// Most endpoints of the client.
-const ENDPOINTS_MAX: usize = 64;
 /// Most syntax errors that are listed: one error can cause others.
 const SYNTAX_ERRORS_MAX: usize = 5;
 
@@ -180,7 +179,7 @@ pub(super) fn check_value(key: &Key, value: &DeValue<'_>) -> Result<(), String> 
         (Kind::Collector, DeValue::String(text)) => text.is_empty() || Endpoint::parse(text).is_some(),
         (Kind::Texts, value) => texts(value).is_some(),
         (Kind::Endpoints, value) => texts(value).is_some_and(|endpoints| {
-            (1..=ENDPOINTS_MAX).contains(&endpoints.len()) && endpoints.into_iter().all(is_endpoint)
+            (1..=ClientConfig::ENDPOINTS_MAX).contains(&endpoints.len()) && endpoints.into_iter().all(is_endpoint)
         }),
         (Kind::Networks, value) => {
             texts(value).is_some_and(|networks| networks.iter().all(|network| network.parse::<IpNet>().is_ok()))
@@ -210,7 +209,7 @@ pub(super) fn expected(kind: Kind) -> String {
         Kind::Fraction => "must be a number from 0 to 1".into(),
         Kind::Collector => "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty".into(),
         Kind::Texts => "must be a list of texts in quotes".into(),
-        Kind::Endpoints => format!("must be a list of 1 to {ENDPOINTS_MAX} \"host:port\""),
+        Kind::Endpoints => format!("must be a list of 1 to {} \"host:port\"", ClientConfig::ENDPOINTS_MAX),
         Kind::Networks => "must be a list of networks, such as [\"10.2.0.0/16\"]".into(),
         Kind::Context => "must be text in quotes, { header = \"name\" } or { segment = \"name\" }".into(),
     }

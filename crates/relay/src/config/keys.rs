@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Collector,
     /// A list of texts.
     Texts,
-    /// A list of 1 to 64 `host:port`.
+    /// A list of 1 to 128 `host:port`.
     Endpoints,
     /// A list of networks in CIDR notation.
     Networks,

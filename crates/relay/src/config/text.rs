@@ -264,7 +264,7 @@ mod tests {
             ("SEALWIRE_RELAY_LIMITS_BODY_BYTES", "", "must be a whole number"),
             ("SEALWIRE_RELAY_LOG_LEVEL", "s3cret", "must be one of \"error\", \"warn\", \"info\", \"debug\""),
             ("SEALWIRE_RELAY_LOG_ACCESS", "s3cret", "must be true or false"),
-            ("SEALWIRE_RELAY_ENGINE_ENDPOINTS", "s3cret", "must be a list of 1 to 64 \"host:port\""),
+            ("SEALWIRE_RELAY_ENGINE_ENDPOINTS", "s3cret", "must be a list of 1 to 128 \"host:port\""),
             ("SEALWIRE_RELAY_ADMIN_ADDRESS", "s3cret", "must be an IP address and a port"),
         ] {
             let errors = errors_of(SMALL, &[(variable, value)]);
@@ -290,9 +290,9 @@ mod tests {
             ("[[route]]\nname = 'r'\nresponse = ['s3cret']", "line 3: route \"r\", response rule 1: must be a table"),
             ("[engine]\nca = 'a'", "line 1: engine.endpoints: is missing"),
             ("", "line 1: engine.key: is missing"),
-            ("[engine]\nendpoints = 's3cret'", "line 2: engine.endpoints: must be a list of 1 to 64"),
-            ("[engine]\nendpoints = ['s3cret']", "line 2: engine.endpoints: must be a list of 1 to 64"),
-            ("[engine]\nendpoints = []", "line 2: engine.endpoints: must be a list of 1 to 64"),
+            ("[engine]\nendpoints = 's3cret'", "line 2: engine.endpoints: must be a list of 1 to 128"),
+            ("[engine]\nendpoints = ['s3cret']", "line 2: engine.endpoints: must be a list of 1 to 128"),
+            ("[engine]\nendpoints = []", "line 2: engine.endpoints: must be a list of 1 to 128"),
             ("[engine]\nca = ''", "line 2: engine.ca: must be a path"),
             ("[engine]\nca = 7", "line 2: engine.ca: must be a path"),
             ("[limits]\nbody_bytes = 's3cret'", "line 2: limits.body_bytes: must be a whole number in 1..="),
