@@ -67,6 +67,7 @@ async function run(programs, chosen, { output, environment, json, brief }) {
     args.push('--counts', counts(chosen.engines).join(','), '--balancers', balancer.addresses.join(','));
     args.push('--database', url, '--database-password-file', passwordFile, '--app', APP, '--collection', COLLECTION);
     args.push('--warm-up', String(chosen.warmUp));
+    if (chosen.engines > 1) args.push('--restart');
     for (const name of ['rows', 'seconds', 'rounds', 'fields', 'clients']) args.push(`--${name}`, String(chosen[name]));
     const { status, said, errors } = await generate(programs.load, args, brief);
     const figures = fs.existsSync(result) ? JSON.parse(fs.readFileSync(result, 'utf8')) : null;

@@ -46,6 +46,11 @@ impl Spread {
         self.0.saturating_record(nanoseconds.max(1));
     }
 
+    /// Returns the number of recorded times.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     /// Adds another histogram.
     pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");

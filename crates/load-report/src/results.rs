@@ -14,7 +14,9 @@ mod scale;
 mod vault;
 
 pub use churn::{ChurnFigures, ChurnLatency, ChurnSecond};
-pub use scale::{CheckpointUse, DatabaseUse, IdleUse, ScaleFigures, ScaleLoad, ScalePoint, TokenTable, Way};
+pub use scale::{
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, ScaleFigures, ScaleLoad, ScalePoint, TokenTable, Way,
+};
 pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
 
 /// The `schema` value of a [`Run`].

@@ -9,20 +9,25 @@ mod readings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sealwire_client::{Client, Endpoint};
+use rustix::process::{Pid, Signal, kill_process};
+use sealwire_client::{Client, ClientConfig, Endpoint};
 
 use crate::fault::Fault;
 use crate::host;
-use crate::results::{CheckpointUse, DatabaseUse, IdleUse, SCALE, ScaleFigures, ScaleLoad, ScalePoint, Way, now};
+use crate::results::{
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, SCALE, ScaleFigures, ScaleLoad, ScalePoint, Way, now,
+};
 use crate::target::Target;
 
 use clients::{Material, RunningLoad, failed};
 use readings::{Database, EngineReading, Reading};
 
 /// Maximum number of engines. A client's list has at most as many.
-pub(crate) const ENGINES_MAX: usize = 64;
+pub(crate) const ENGINES_MAX: usize = ClientConfig::ENDPOINTS_MAX;
+/// Maximum time for a killed engine to come back.
+const BACK_MAX: Duration = Duration::from_secs(180);
 /// Deadline of requests.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -53,6 +58,8 @@ pub(crate) struct ScaleSettings {
     pub(crate) rounds: u32,
     pub(crate) duration: Duration,
     pub(crate) warm_up: Duration,
+    /// Kill the last engine at the end. Something else must start it again.
+    pub(crate) restart: bool,
     pub(crate) seed: u64,
 }
 
@@ -79,6 +86,9 @@ impl ScaleSettings {
         }
         if !self.balancers.is_empty() && self.balancers.len() != self.counts.len() {
             return invalid("--balancers needs a balancer for each number of --counts".to_owned());
+        }
+        if self.restart && self.counts.last().is_none_or(|count| *count < 2) {
+            return invalid("--restart needs at least 2 engines at the end of --counts".to_owned());
         }
         let makes_tokens = self.rows > 0 || self.loads.contains(&ScaleLoad::Tokenize);
         if self.loads.contains(&ScaleLoad::Detokenize) && !self.loads.contains(&ScaleLoad::Tokenize) {
@@ -107,6 +117,16 @@ impl ScaleSettings {
             Way::Balancer => self.client(&self.balancers[at..=at], connections * count),
         };
         (0..self.clients).map(|_| client()).collect()
+    }
+}
+
+/// Returns the fault of loads in which requests failed because an engine was restarted.
+pub(crate) fn gate(figures: &ScaleFigures) -> Result<(), Fault> {
+    match figures.restarts.iter().find(|restart| restart.errors > 0) {
+        Some(RestartFigures { way, errors, .. }) => {
+            Err(Fault::Failed(format!("{errors} requests through the {} failed when an engine was killed", way.name())))
+        }
+        None => Ok(()),
     }
 }
 
@@ -154,6 +174,10 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
         Some(database) if settings.loads.contains(&ScaleLoad::Tokenize) => Some(bench.checkpoint(database).await?),
         _ => None,
     };
+    let mut restarts = Vec::new();
+    for way in ways.iter().filter(|_| settings.restart) {
+        restarts.push(bench.restart(*way).await?);
+    }
     let table = match database {
         Some(database) => Some(database.table().await?),
         None => None,
@@ -174,6 +198,7 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
         idle,
         table,
         checkpoint,
+        restarts,
         points,
     })
 }
@@ -223,6 +248,40 @@ impl Bench<'_> {
         })
     }
 
+    /// Kills the last engine under load, and measures its share of the requests when it is back.
+    async fn restart(&self, way: Way) -> Result<RestartFigures, Fault> {
+        let settings = self.settings;
+        let at = settings.counts.len() - 1;
+        let engines = settings.counts[at];
+        let (target, admins) = (&settings.targets[engines - 1], &settings.admins[..engines]);
+        let clients = settings.clients(at, way)?;
+        let running = RunningLoad::start(&self.material, ScaleLoad::Encrypt, &clients, settings.in_flight);
+        tokio::time::sleep(settings.warm_up).await;
+        running.measure();
+        let began = Instant::now();
+        let killed = kill(&target.address)?;
+        back(target, &admins[engines - 1], killed).await?;
+        let away = began.elapsed();
+        // Balancer and clients notice that it is back.
+        tokio::time::sleep(settings.duration).await;
+        let first = Reading::take(admins, None).await?;
+        tokio::time::sleep(settings.duration).await;
+        let last = Reading::take(admins, None).await?;
+        let result = running.stop().await?;
+        let served: Vec<f64> =
+            last.engines.iter().zip(&first.engines).map(|(last, first)| last.ok - first.ok).collect();
+        let all: f64 = served.iter().sum();
+        Ok(RestartFigures {
+            way,
+            engines: engines as u32,
+            away_s: away.as_secs_f64(),
+            settle_s: settings.duration.as_secs_f64(),
+            share: served[engines - 1] * engines as f64 / all.max(1.0),
+            ok: result.latency.count(),
+            errors: result.errors,
+        })
+    }
+
     /// Measures the write-ahead log of new tokens right after a checkpoint, with all engines.
     async fn checkpoint(&self, database: &Database) -> Result<CheckpointUse, Fault> {
         let settings = self.settings;
@@ -245,6 +304,27 @@ impl Bench<'_> {
         }
         Ok(CheckpointUse { tokens: tokens as u64, wal_bytes: wal_bytes / tokens, rows })
     }
+}
+
+/// Kills the process of an engine on this machine. Returns its number.
+fn kill(address: &str) -> Result<u32, Fault> {
+    let unknown = || Fault::Failed(format!("--restart: no process `sealwire` on this machine listens on {address}"));
+    let pid = host::engine(address).ok_or_else(unknown)?;
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(unknown)?;
+    kill_process(process, Signal::KILL).map_err(std::io::Error::from)?;
+    Ok(pid)
+}
+
+/// Waits until an engine serves metrics that is another process than `killed`.
+async fn back(target: &Target, admin: &str, killed: u32) -> Result<(), Fault> {
+    let began = Instant::now();
+    while EngineReading::read(admin).is_err() || host::engine(&target.address).is_none_or(|pid| pid == killed) {
+        if began.elapsed() > BACK_MAX {
+            return Err(Fault::Lost(format!("{} did not come back after the kill", target.address)));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
 
 struct PointKey {
@@ -316,6 +396,7 @@ mod tests {
             rounds: 1,
             duration: Duration::from_secs(1),
             warm_up: Duration::ZERO,
+            restart: true,
             seed: 1,
         };
         change(&mut settings);
@@ -329,7 +410,11 @@ mod tests {
             let error = settings(change).check().unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         };
-        check(|settings| settings.targets.clear(), "1 to 64 engines");
+        check(|settings| settings.targets.clear(), "1 to 128 engines");
+        check(
+            |settings| (settings.counts, settings.balancers) = (vec![1], Vec::new()),
+            "--restart needs at least 2 engines",
+        );
         check(|settings| drop(settings.admins.pop()), "--admin needs an address for each of the 2 engines");
         check(|settings| settings.counts.push(3), "--counts takes numbers from 1 to 2");
         check(|settings| settings.counts = vec![0], "--counts takes numbers from 1 to 2");

@@ -37,6 +37,8 @@ pub struct ScaleFigures {
     pub table: Option<TokenTable>,
     /// The log right after a checkpoint; `None` without a database.
     pub checkpoint: Option<CheckpointUse>,
+    /// What clients saw of an engine that was killed and started again, per way.
+    pub restarts: Vec<RestartFigures>,
     /// One entry per round, load, way and number of engines, in the order of measurement.
     pub points: Vec<ScalePoint>,
 }
@@ -155,6 +157,25 @@ pub struct CheckpointUse {
     pub wal_bytes: f64,
     /// Rows of the table at the checkpoint.
     pub rows: u64,
+}
+
+/// What clients that stayed connected saw of an engine that was killed and started again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RestartFigures {
+    /// Way of the requests.
+    pub way: Way,
+    /// Number of engines, the killed one included.
+    pub engines: u32,
+    /// Time from the kill until the engine served metrics again, in seconds.
+    pub away_s: f64,
+    /// Time from then on until the share was measured, in seconds.
+    pub settle_s: f64,
+    /// Requests of the restarted engine in the measurement window, over an equal share.
+    pub share: f64,
+    /// Requests that got a result from the kill on.
+    pub ok: u64,
+    /// Requests that failed in spite of retries.
+    pub errors: u64,
 }
 
 /// What is used without requests.

@@ -70,6 +70,9 @@ pub(crate) fn scale() -> Value {
             "connections_max": 100
         },
         "checkpoint": {"tokens": 20_000, "wal_bytes": 1_850, "rows": 1_000_000},
+        "restarts": [{
+            "way": "balancer", "engines": 2, "away_s": 0.5, "settle_s": 5, "share": 0.12, "ok": 10_000, "errors": 0
+        }],
         "points": [
             point(1, "encrypt", "endpoints", 1, 40.0), point(2, "encrypt", "endpoints", 1, 60.0),
             point(3, "encrypt", "endpoints", 1, 44.0), point(1, "encrypt", "endpoints", 2, 42.0),

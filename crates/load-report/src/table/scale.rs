@@ -149,6 +149,19 @@ pub fn scale(scale: &ScaleFigures) -> String {
             number(checkpoint.rows as f64),
         );
     }
+    for restart in &scale.restarts {
+        let _ = writeln!(
+            text,
+            "  {}: one of {} engines killed, away for {} s; {} s later it has {} of an equal share; {} requests right, {} failed",
+            restart.way.name(),
+            restart.engines,
+            number(restart.away_s),
+            number(restart.settle_s),
+            number(restart.share),
+            number(restart.ok as f64),
+            restart.errors,
+        );
+    }
     text
 }
 
@@ -173,10 +186,14 @@ mod tests {
         // 30 fields in 44 us of CPU.
         let expected = ["encrypt", "endpoint list", "1", "500", "2.00 ms", "9.00 ms", "44.0", "681,818"];
         assert_eq!(cells(row("encrypt"))[..8], expected);
-        let balanced = text.lines().filter(|line| line.contains("TCP balancer")).map(|line| cells(line.to_owned()));
+        let balanced = text.lines().filter(|line| line.contains("TCP balancer  ")).map(|line| cells(line.to_owned()));
         let [balanced] = &balanced.collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(balanced[6..], ["55.0", "18,182", "4.00", "30.0", "460", "12.0", "0.900", "0"]);
-        for part in ["1,850 log bytes for each of 20,000 new tokens", "191 bytes of rows and 64.0 and 65.0 bytes"] {
+        let restarted =
+            "TCP balancer: one of 2 engines killed, away for 0.500 s; 5.00 s later it has 0.120 of an equal share";
+        for part in
+            [restarted, "1,850 log bytes for each of 20,000 new tokens", "191 bytes of rows and 64.0 and 65.0 bytes"]
+        {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         let line = scale_progress(&figures.points[0]);

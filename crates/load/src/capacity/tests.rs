@@ -71,6 +71,7 @@ pub(super) fn scale() -> ScaleFigures {
             wal_bytes: LOG_BYTES + images * IMAGE_BYTES / made,
             rows,
         }),
+        restarts: Vec::new(),
         points: ScaleLoad::ALL.into_iter().flat_map(|load| [1, 2, 4].map(|engines| point(load, engines))).collect(),
     }
 }

@@ -24,7 +24,7 @@ Examples:
 `sealwire-load capacity` calculates from the results what 100 engines with 1,000,000,000 tokens need, and what is at its
 limit first. The collection must give tokens of the format `opaque`.
 
-Exit status 0 means: every response was right.";
+Exit status 0 means: every response was right, and no request failed when an engine was killed.";
 
 /// Arguments of `scale`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +52,10 @@ pub(super) struct ScaleArgs {
     /// Length of the warm-up before each window
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5)]
     warm_up: f64,
+    /// At the end, kill the process of the last engine (SIGKILL), and measure its share of the requests when it is back. It
+    /// must be on this machine, and something else must start it again
+    #[arg(long)]
+    restart: bool,
     /// Fields of a document
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     fields: u32,
@@ -157,6 +161,7 @@ impl ScaleArgs {
             rounds: self.rounds,
             duration: seconds("--seconds", self.seconds)?,
             warm_up: seconds("--warm-up", self.warm_up)?,
+            restart: self.restart,
             seed: self.seed,
         };
         settings.check()?;
@@ -166,5 +171,6 @@ impl ScaleArgs {
 
 pub(super) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     let figures = scale::run(&args.settings()?, |point: &ScalePoint| eprintln!("{}", table::scale_progress(point)))?;
-    args.out.give(&figures, table::scale)
+    args.out.give(&figures, table::scale)?;
+    scale::gate(&figures).map_err(Failure::from)
 }
