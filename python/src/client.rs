@@ -221,6 +221,7 @@ fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<
         value.into_iter().for_each(|value| *into = Duration::from_millis(value));
         PyResult::Ok(())
     };
+    milliseconds("connection_age_max_ms", &mut config.connection_age_max)?;
     milliseconds("connect_timeout_ms", &mut config.connect_timeout)?;
     milliseconds("deadline_ms", &mut config.deadline)?;
     milliseconds("backoff_min_ms", &mut config.backoff_min)?;

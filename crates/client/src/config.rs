@@ -63,6 +63,11 @@ pub struct ClientConfig {
     /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one
     /// connection carries many calls at once, more of them spread TLS work over more cores of the server.
     pub connections: usize,
+    /// Age at which a connection is replaced, at least 10 s, default 30 min; each is replaced up to a quarter earlier, so
+    /// that many are not at once. Calls move to a new connection once it is proven to work, and the old one ends with its
+    /// last call. Behind a TCP balancer, or a name with several addresses, an engine that was started again gets its share
+    /// of the connections no later. A client without calls replaces nothing.
+    pub connection_age_max: Duration,
     /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further requests wait in FIFO
     /// order.
     pub in_flight_max: usize,
@@ -131,6 +136,7 @@ impl ClientConfig {
             certificate,
             key,
             connections: 2,
+            connection_age_max: Duration::from_secs(1_800),
             in_flight_max: 64,
             connect_timeout: Duration::from_secs(5),
             deadline: Duration::from_secs(30),
@@ -155,6 +161,7 @@ impl ClientConfig {
             ((1..=Self::ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 128"),
             (self.endpoints.iter().all(|endpoint| !endpoint.address.is_empty()), "address must be host:port"),
             ((1..=1_024).contains(&self.connections), "connections must be in 1..=1024"),
+            (self.connection_age_max >= Duration::from_secs(10), "connection_age_max must be at least 10 s"),
             ((1..=65_536).contains(&self.in_flight_max), "in_flight_max must be in 1..=65536"),
             (self.connect_timeout >= millisecond, "connect_timeout must be at least 1 ms"),
             ((millisecond..=hour).contains(&self.deadline), "deadline must be from 1 ms to 1 hour"),

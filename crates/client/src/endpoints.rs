@@ -44,6 +44,8 @@ pub(crate) enum Slot {
     Taken {
         connection: Arc<Connection>,
         since: Instant,
+        /// When another connection takes its place.
+        old_at: Instant,
     },
 }
 

@@ -38,6 +38,7 @@ struct Inner {
     renewals: Option<Renewals>,
     in_flight_max: usize,
     connect_timeout: Duration,
+    connection_age_max: Duration,
     backoff_min: Duration,
     backoff_max: Duration,
     policy: Policy,
@@ -147,6 +148,7 @@ impl Pool {
             renewals,
             in_flight_max: config.in_flight_max,
             connect_timeout: config.connect_timeout,
+            connection_age_max: config.connection_age_max,
             backoff_min: config.backoff_min,
             backoff_max: config.backoff_max,
             policy: Policy {
@@ -289,7 +291,7 @@ impl Inner {
         let EndpointTable { targets, failed, last_failure, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
-                let Slot::Taken { connection, since } = &target.slots[index] else { continue };
+                let Slot::Taken { connection, since, .. } = &target.slots[index] else { continue };
                 if connection.is_usable() {
                     continue;
                 }
@@ -346,11 +348,18 @@ impl Inner {
             if let Some(connection) = passed {
                 tracing::info!(address = target.address, "endpoint is back, on probation");
                 target.slots.fill_with(|| Slot::Empty);
-                target.slots[0] = Slot::Taken { connection: Arc::new(connection), since: now };
+                target.slots[0] = inner.taken(connection, now);
             }
             drop(table);
             inner.changed.notify_waiters();
         });
+    }
+
+    /// Returns the slot of a new connection.
+    fn taken(&self, connection: Connection, now: Instant) -> Slot {
+        let age_max = self.connection_age_max;
+        let old_at = now + age_max - jitter::part_of(age_max / 4);
+        Slot::Taken { connection: Arc::new(connection), since: now, old_at }
     }
 
     /// Opens a connection to an endpoint and checks it with a `health` request. Returns the connection if the endpoint
@@ -373,7 +382,7 @@ impl Inner {
         let Some(slot) = target.slots.iter_mut().find(mine) else { return };
         match outcome {
             Ok(connection) => {
-                *slot = Slot::Taken { connection: Arc::new(connection), since: now };
+                *slot = self.taken(connection, now);
             }
             Err(error) => {
                 *slot = Slot::Empty;

@@ -55,6 +55,8 @@ pub(crate) struct ScaleSettings {
     pub(crate) in_flight: u32,
     /// Connections of a client to each endpoint.
     pub(crate) connections: u32,
+    /// Age at which clients replace a connection.
+    pub(crate) connection_age: Duration,
     pub(crate) rounds: u32,
     pub(crate) duration: Duration,
     pub(crate) warm_up: Duration,
@@ -104,6 +106,7 @@ impl ScaleSettings {
         let mut config = endpoints[0].client();
         config.endpoints = endpoints.iter().map(|to| Endpoint::new(to.dial(), &to.server_name)).collect();
         config.connections = connections;
+        config.connection_age_max = self.connection_age;
         config.deadline = DEADLINE;
         Client::lazy(config).map_err(|error| failed(&error))
     }
@@ -393,6 +396,7 @@ mod tests {
             clients: 2,
             in_flight: 2,
             connections: 2,
+            connection_age: Duration::from_secs(1_800),
             rounds: 1,
             duration: Duration::from_secs(1),
             warm_up: Duration::ZERO,

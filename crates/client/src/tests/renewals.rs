@@ -29,6 +29,51 @@ async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_move_from_old_connections_to_new_ones_and_none_is_lost() {
+    let age = Duration::from_secs(1_800);
+    let (client, [engine]) = engines::<1>(ClientConfig { connection_age_max: age, ..config() });
+    let counts = || (engine.connects.load(Ordering::Relaxed), engine.connections.load(Ordering::Relaxed));
+    warm(&client).await;
+    sleep(age * 3 / 4 - Duration::from_secs(1)).await;
+    assert!(calls(&client, 10).await);
+    assert_eq!(counts(), (1, 1), "no connection is old");
+
+    sleep(age / 4).await;
+    engine.does(ServerBehaviour::Answer(1_500));
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { one(&client).await.is_ok() }
+    });
+    sleep(Duration::from_millis(400)).await;
+    engine.does(ServerBehaviour::Answer(0));
+    // Later than the next check.
+    sleep(Duration::from_millis(10)).await;
+    assert!(calls(&client, 10).await);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(counts(), (2, 2), "a call in flight keeps the connection that it is on");
+    assert!(slow.await.unwrap());
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(counts(), (2, 1));
+
+    // An old connection stays while no new one gets through.
+    engine.door(Some(false));
+    sleep(age).await;
+    assert!(calls(&client, 10).await);
+    sleep(Duration::from_secs(11)).await;
+    assert!(calls(&client, 10).await);
+    assert_eq!(counts().1, 1);
+    engine.door(Some(true));
+    sleep(Duration::from_secs(11)).await;
+    assert!(calls(&client, 10).await);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(counts(), (3, 1));
+    // Without calls nothing is opened.
+    sleep(age * 3).await;
+    assert_eq!(counts(), (3, 1));
+    assert_eq!((client.stats().retries, client.stats().ejections), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost() {
     let renewed = Arc::new(Mutex::new(None));
     let looks: Renewals = {

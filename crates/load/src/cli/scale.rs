@@ -104,6 +104,9 @@ struct EngineArgs {
     /// Connections of a client to each endpoint
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     connections: u32,
+    /// Age at which clients replace a connection, up to a quarter earlier
+    #[arg(long, value_name = "SECONDS", default_value_t = 1_800, value_parser = clap::value_parser!(u64).range(10..=86_400))]
+    connection_age: u64,
     /// Folder made by `sealwire dev`; gives every file below that is not given
     #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
     folder: PathBuf,
@@ -158,6 +161,7 @@ impl ScaleArgs {
             clients: self.clients,
             in_flight: self.in_flight,
             connections: engines.connections,
+            connection_age: Duration::from_secs(engines.connection_age),
             rounds: self.rounds,
             duration: seconds("--seconds", self.seconds)?,
             warm_up: seconds("--warm-up", self.warm_up)?,

@@ -15,6 +15,7 @@ impl EngineConfig {
         client.endpoints =
             self.endpoints.iter().map(|address| Endpoint::new(address.clone(), self.name_of(address))).collect();
         client.connections = self.connections;
+        client.connection_age_max = Duration::from_secs(self.connection_age_max_s.into());
         client.in_flight_max = self.in_flight_max;
         // A client of the relay waits: it gets an honest status soon, and repeats the request itself.
         client.attempts_max = 2;

@@ -137,6 +137,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Longest time of one request to the engine.";
             "connections", count("connections", 1_024), Value("2"),
                 "Connections to each engine.";
+            "connection_age_max_s", Kind::Number { unit: "s", min: 10, max: 86_400 }, Value("1_800"),
+                "Age at which a connection is replaced, up to a quarter earlier. Behind a TCP balancer an engine that was started again gets its share of the connections no later.";
             "in_flight_max", count("requests", 65_536), Value("256"),
                 "Concurrent requests on each of these connections. Further requests wait.";
         ),

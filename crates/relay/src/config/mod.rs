@@ -81,6 +81,9 @@ pub struct EngineConfig {
     /// Connections to each engine.
     #[serde(default = "defaults::connections")]
     pub connections: usize,
+    /// Age at which a connection is replaced, in seconds.
+    #[serde(default = "defaults::connection_age_max_s")]
+    pub connection_age_max_s: u32,
     /// Calls at once on one connection.
     #[serde(default = "defaults::in_flight_max")]
     pub in_flight_max: usize,
@@ -92,6 +95,9 @@ mod defaults {
     }
     pub(super) const fn connections() -> usize {
         2
+    }
+    pub(super) const fn connection_age_max_s() -> u32 {
+        1_800
     }
     pub(super) const fn in_flight_max() -> usize {
         256
