@@ -13,11 +13,11 @@ const { owe } = require('./leftovers');
 const { ROOT } = require('./setup');
 
 const NAME = 'scale';
-const OPTIONS = ['engines', 'rows', 'seconds', 'rounds', 'fields'];
+const OPTIONS = ['engines', 'rows', 'seconds', 'rounds', 'fields', 'connection-age'];
 /** The rows are enough for indexes of several levels. */
-const DEFAULTS = { engines: 4, rows: 1_000_000, seconds: 5, rounds: 3, fields: 30 };
+const DEFAULTS = { engines: 4, rows: 1_000_000, seconds: 5, rounds: 3, fields: 30, 'connection-age': 1_800 };
 /** The short form, which asserts no times. */
-const SHORT = { engines: 2, rows: 4_000, seconds: 0.4, rounds: 1, fields: 30, clients: 2, warmUp: 0.1 };
+const SHORT = { engines: 2, rows: 4_000, seconds: 0.4, rounds: 1, fields: 30, connectionAge: 1_800, clients: 2, warmUp: 0.1 };
 const CLIENTS = 8;
 const WARM_UP_S = 1.5;
 /** How long HAProxy may take to listen. */
@@ -38,6 +38,7 @@ function settings(given) {
     seconds: number('seconds', 1, 3_600),
     rounds: number('rounds', 1, 100),
     fields: number('fields', 1, 10_000),
+    connectionAge: number('connection-age', 10, 86_400),
     clients: CLIENTS,
     warmUp: WARM_UP_S,
   };
@@ -66,7 +67,7 @@ async function run(programs, chosen, { output, environment, json, brief }) {
     args.push('--connect', cluster.addresses.join(','), '--admin', cluster.engines.map(({ admin }) => admin).join(','));
     args.push('--counts', counts(chosen.engines).join(','), '--balancers', balancer.addresses.join(','));
     args.push('--database', url, '--database-password-file', passwordFile, '--app', APP, '--collection', COLLECTION);
-    args.push('--warm-up', String(chosen.warmUp));
+    args.push('--warm-up', String(chosen.warmUp), '--connection-age', String(chosen.connectionAge));
     if (chosen.engines > 1) args.push('--restart');
     for (const name of ['rows', 'seconds', 'rounds', 'fields', 'clients']) args.push(`--${name}`, String(chosen[name]));
     const { status, said, errors } = await generate(programs.load, args, brief);

@@ -9,7 +9,7 @@ const scale = require('../lib/scale');
 const RUN = path.join(__dirname, '../run');
 
 test('options have defaults', () => {
-  const load = { clients: 8, warmUp: 1.5 };
+  const load = { connectionAge: 1_800, clients: 8, warmUp: 1.5 };
   assert.deepEqual(scale.settings({}), { engines: 4, rows: 1_000_000, seconds: 5, rounds: 3, fields: 30, ...load });
   const given = { engines: '2', rows: '0', seconds: '9', rounds: '1', fields: '100' };
   assert.deepEqual(scale.settings(given), { engines: 2, rows: 0, seconds: 9, rounds: 1, fields: 100, ...load });

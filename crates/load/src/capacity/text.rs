@@ -49,11 +49,11 @@ impl Bound {
     const fn remedy(self) -> &'static str {
         match self {
             Self::DatabaseConnections => {
-                "raise max_connections of the database, which costs it memory; or lower postgres.connections"
+                "raise max_connections of the database, which costs it memory; or lower postgres.writers and postgres.readers"
             }
             Self::EngineConnections => {
-                "raise limits.connections_max; let a client keep one connection per engine; or give each client a part of \
-                 the engines"
+                "raise limits.connections_max, and limits.connections_per_principal_max if clients share a name; let a \
+                 client keep one connection per engine; or give each client a part of the engines"
             }
         }
     }
