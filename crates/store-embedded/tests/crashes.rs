@@ -53,9 +53,11 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starts")
 }
 
-/// Opens a store with small buffers, so that kills meet the writing and merging of tables.
+/// Opens a store with small buffers, so that kills meet the writing and merging of tables. No sync of a busy disk reaches the
+/// time limit.
 fn open(folder: &Path) -> Arc<EmbeddedStore> {
-    let options = Options { write_buffer_bytes: 64 << 10, readers: NonZeroUsize::MIN, ..Options::default() };
+    let timeout = Duration::from_secs(240);
+    let options = Options { write_buffer_bytes: 64 << 10, readers: NonZeroUsize::MIN, timeout, ..Options::default() };
     Arc::new(EmbeddedStore::open(folder, &options).unwrap_or_else(|error| panic!("{error}")))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fjall::{KeyspaceCreateOptions, PersistMode};
 
+use super::tests::patient;
 use super::*;
 use crate::embedded::keys::{object_key, posting_key, row_key, subject_key, term_key};
 use sealwire_store::suite::tokens::rows_of;
@@ -17,7 +18,7 @@ const MAP: MapId = MapId { app: 1, collection: 2 };
 const VIEW: MapView = MapView { map: MAP, generation: 1 };
 
 fn open(folder: &Path) -> EmbeddedStore {
-    EmbeddedStore::open(folder, &Options::default()).expect("opens")
+    EmbeddedStore::open(folder, &patient()).expect("opens")
 }
 
 fn term(n: u8) -> Term {

@@ -15,8 +15,14 @@ use sealwire_store::suite::tokens::rows_of;
 
 const MAP: MapId = MapId { app: 1, collection: 2 };
 
+/// Returns options with a time limit that no sync of a busy disk reaches, so that no test depends on how fast the disk is.
+/// The default limit fails a request if one sync takes longer than 5 s.
+pub(super) fn patient() -> Options {
+    Options { timeout: Duration::from_secs(240), ..Options::default() }
+}
+
 fn open(folder: &Path) -> EmbeddedStore {
-    EmbeddedStore::open(folder, &Options::default()).expect("opens")
+    EmbeddedStore::open(folder, &patient()).expect("opens")
 }
 
 fn row(number: u128, fingerprint: Option<u128>) -> Row {
@@ -157,7 +163,7 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
 #[tokio::test]
 async fn damaged_files_are_refused_or_read_as_they_were() {
     let folder = tempfile::tempdir().expect("makes one");
-    let options = Options { write_buffer_bytes: 4 << 10, ..Options::default() };
+    let options = Options { write_buffer_bytes: 4 << 10, ..patient() };
     let store = EmbeddedStore::open(folder.path(), &options).expect("opens");
     let mut written = Vec::new();
     for batch in 0..40_u128 {
@@ -302,7 +308,7 @@ async fn who_only_reads_has_a_closed_database_mended() {
 #[tokio::test]
 async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
     let folder = tempfile::tempdir().expect("makes one");
-    let store = EmbeddedStore::open(folder.path(), &Options { readers: NonZeroUsize::MIN, ..Options::default() });
+    let store = EmbeddedStore::open(folder.path(), &Options { readers: NonZeroUsize::MIN, ..patient() });
     let store = store.expect("opens");
     let (done, _) = oneshot::channel();
     let (free, held) = std::sync::mpsc::channel::<()>();
@@ -312,14 +318,34 @@ async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
     let (got, ()) = tokio::join!(store.get(10, &[]), async { free.send(()).expect("waits") });
 
     let (done, _) = oneshot::channel();
-    let (free, held) = std::sync::mpsc::channel::<()>();
-    let job: WriteJob = Box::new(move |_| Box::new(move |_| held.recv().expect("is told")));
-    assert!(store.threads.writer.try_send(Order::Work(job)).is_ok());
+    let free = occupy_writer(&store);
     assert!(store.threads.writer.try_send(Order::End(done)).is_ok());
     let (written, ()) = tokio::join!(write(&store, vec![row(1, None)]), async { free.send(()).expect("waits") });
     for error in [got.expect_err("it ends"), written.expect_err("it ends")] {
         assert!(matches!(&error, StoreError::Unavailable(why) if why == "it is closed"), "{error}");
     }
+}
+
+/// Occupies the writer until the returned sender is used or dropped, as a sync that takes long does.
+fn occupy_writer(store: &EmbeddedStore) -> std::sync::mpsc::Sender<()> {
+    let (free, held) = std::sync::mpsc::channel();
+    let job: WriteJob = Box::new(move |_| Box::new(move |_| held.recv().unwrap_or_default()));
+    assert!(store.threads.writer.try_send(Order::Work(job)).is_ok());
+    free
+}
+
+#[tokio::test]
+async fn a_write_that_took_too_long_fails_and_can_still_take_effect() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let options = Options { timeout: Duration::from_millis(20), ..Options::default() };
+    let store = EmbeddedStore::open(folder.path(), &options).expect("opens");
+    let free = occupy_writer(&store);
+    let error = write(&store, vec![row(1, None)]).await.expect_err("the writer is occupied");
+    assert!(matches!(&error, StoreError::Unavailable(why) if why == "no answer within 20 ms"), "{error}");
+    drop(free);
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(rows_of(store.get(10, &[(MAP, row(1, None).id)]).await.expect("reads")), [Some(row(1, None))]);
 }
 
 /// Returns the files below a folder: path, bytes up to the last nonzero byte, and length. Journals are preallocated and
