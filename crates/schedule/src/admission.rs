@@ -30,12 +30,16 @@
 //!
 //! And refused is what exceeds its proportion. Smallest first would serve only the small under lasting overload, since
 //! predictions refuse the large alone. So each class is refused the fraction that the worst class is, up to what must be
-//! refused in all for what is behind to be made good within the window of the rates:
+//! refused in all for what is behind to be made good within a quarter of the window of the rates:
 //!
 //! ```text
-//! behind = max(min(work admitted or waiting / R, wait_max) - wait_max / 4, 0)
-//! all    = 1 - R (1 - behind / 1 s) / offered
+//! behind = min(work admitted or waiting / R, wait_max) - wait_max / 4
+//! all    = 1 - R (1 - 4 behind / 1 s) / offered
 //! ```
+//!
+//! With less ahead than `wait_max / 4`, `behind` is negative, and more than R fits. Otherwise one rejection would be followed
+//! by others for ever: a client that always has a few requests under way offers each rejected one again, so all it offers
+//! exceeds R by what is rejected, although little waits.
 //!
 //! Rejecting small requests makes room for large ones, until all classes are rejected alike. Rejecting the excess alone
 //! would keep the backlog: the small requests of the first moments of overload would be in the way for seconds.
@@ -303,7 +307,7 @@ impl TenantAdmission {
     /// Returns true if `class` is rejected less than the worst class, and less than all must be. Of requests that have
     /// waited as asked, it must be rejected a good deal less.
     fn owes(&self, class: Class, has_waited: bool, rate: Rate, rules: &AdmissionRules) -> bool {
-        let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
+        let behind = (self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min;
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
         let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
         let all = self.refused.sum() / self.offered.sum();

@@ -73,7 +73,8 @@ pub(crate) struct Tuning {
     pub(crate) window: f64,
     /// A tenant that offers more than its rate times this is refused in proportion over its classes.
     pub(crate) overload: f64,
-    /// How much of what it is behind such a tenant is to make good within the window.
+    /// How many times what it is behind such a tenant is to make good within the window. Below zero, it may get so much
+    /// further behind.
     pub(crate) catch_up: f64,
     /// How much of what was refused of late is expected to come again. With all of it one in 30 is refused twice, and
     /// at ten times the capacity a real engine stands idle for a fifth of its time while everybody does as told.

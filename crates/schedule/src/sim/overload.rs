@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Arrivals, Scenario, Scope, SimulationReport, Source, US, mean, millis, mixed, seeds};
+use super::{Arrivals, Contention, Scenario, Scope, SimulationReport, SizeMix, Source, US, mean, millis, mixed, seeds};
 
 fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
     Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
@@ -26,7 +26,7 @@ fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
         [(Scope::Field, 1.2), (Scope::Field, 2.0), (Scope::Field, 10.0), (Scope::Request, 2.0), (Scope::Request, 10.0)]
     {
         for seed in seeds(3) {
-            let millis = if scope == Scope::Field { millis(15_000, 30_000) } else { millis(5_000, 8_000) };
+            let millis = if scope == Scope::Field { millis(20_000, 30_000) } else { millis(5_000, 8_000) };
             let report = scenario(scope, load, millis).seed(seed).run();
             report.show(&format!("E4 {scope:?} x{load}, seed {seed}"), 0);
             assert!(report.goodput(0) >= 0.92 * attainable(scope), "{}", report.goodput(0));
@@ -105,6 +105,28 @@ fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
     let steep = scenario.with(|s| s.tuning.wait_min = 1.0).run();
     steep.show("   no curve", 0);
     assert!(steep.rows[0][0].refused * 2 > steep.rows[0][0].offered);
+}
+
+#[test]
+fn a_moment_of_overload_is_not_followed_by_rejections() {
+    // Bulk jobs with requests of several sizes, on a machine that stands still for most of a second.
+    const SIZES: SizeMix = &[(1_000, 0.25), (5_000, 0.25), (10_000, 0.25), (30_000, 0.25)];
+    for outstanding in [8, 16] {
+        for seed in seeds(3) {
+            let source = Source::new(0, 0, Scope::Request, SIZES, Arrivals::Closed(outstanding));
+            let scenario = Scenario::new(vec![source], millis(20_000, 60_000)).seed(seed).with(|s| {
+                s.contention = Some(Contention { from: 1_000, to: 1_900, runs: 5, stands: 295 });
+                s.warm_up_millis = 5_000;
+            });
+            let report = scenario.clone().run();
+            report.show(&format!("closed loop of {outstanding} after a stall, seed {seed}"), 0);
+            assert!(report.last.refused.iter().sum::<u64>() > 0, "the machine was overloaded");
+            assert_eq!(report.refused_read(0), 0);
+            let lasting = scenario.with(|s| s.tuning.catch_up = 0.0).run();
+            lasting.show("   what is behind does not count", 0);
+            assert!(lasting.refused_read(0) > 500);
+        }
+    }
 }
 
 #[test]
