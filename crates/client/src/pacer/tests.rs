@@ -1,3 +1,5 @@
+mod engine;
+
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
