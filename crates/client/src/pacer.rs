@@ -28,6 +28,8 @@ const LIMIT_RETURN: f64 = 0.25;
 const LIMIT_MIN: f64 = 1.0 / 64.0;
 /// Growth of the limit per round trip. Small, so that a thousand jobs together do not overrun a server between two responses.
 const GROWTH: f64 = 0.05;
+/// Weight of the last request in the average round trip, as in TCP (Jacobson 1988).
+const ROUND_TRIP_GAIN: f64 = 1.0 / 8.0;
 /// Pause after an error that names no time, and the round trip before one is known.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Resolution of the runtime's timer.
@@ -59,10 +61,20 @@ struct PacerState {
     unreachable: u32,
     /// Duration of the last request that succeeded.
     round_trip: Duration,
+    /// Average duration of such requests.
+    smoothed: Duration,
     /// Shortest of these durations.
     round_trip_min: Duration,
     /// Time before which no request starts.
     paused_until: Option<Instant>,
+}
+
+impl PacerState {
+    /// Returns the last round trip, or the average if that is less: one request that took long says little about the next
+    /// ones. A job that sends one at a time with pauses has too few for an average.
+    fn typical_round_trip(&self) -> Duration {
+        if self.limit < 1.0 { self.round_trip } else { self.round_trip.min(self.smoothed) }
+    }
 }
 
 /// Counters of a pacer since its creation.
@@ -108,6 +120,7 @@ impl Pacer {
             decreases: 0,
             unreachable: 0,
             round_trip: PAUSE,
+            smoothed: PAUSE,
             round_trip_min: PAUSE,
             paused_until: None,
         };
@@ -210,14 +223,16 @@ impl Pacer {
     /// time that requests wait at the server is added.
     fn delay(&self) -> Duration {
         let state = self.state();
-        let rest = state.round_trip.mul_f64(state.limit.ceil() / state.limit - 1.0).min(PAUSE_MAX);
-        let at_server = state.round_trip.saturating_sub(state.round_trip_min);
+        let round_trip = state.typical_round_trip();
+        let rest = round_trip.mul_f64(state.limit.ceil() / state.limit - 1.0).min(PAUSE_MAX);
+        let at_server = round_trip.saturating_sub(state.round_trip_min);
         around(rest) + jitter::part_of(at_server / 4)
     }
 
     fn succeed(&self, round_trip: Duration) {
         let mut state = self.state();
         (state.unreachable, state.round_trip) = (0, round_trip);
+        state.smoothed = state.smoothed.mul_f64(1.0 - ROUND_TRIP_GAIN) + round_trip.mul_f64(ROUND_TRIP_GAIN);
         state.round_trip_min = state.round_trip_min.min(round_trip);
         // A limit that is not used would say nothing about the server.
         if state.in_flight as f64 >= state.limit / 2.0 {

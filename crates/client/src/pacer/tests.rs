@@ -116,6 +116,20 @@ async fn a_limit_that_is_not_used_does_not_grow() {
     assert_eq!(pacer.state().limit, LIMIT_START);
 }
 
+#[test]
+fn one_slow_request_hardly_delays_the_next_ones_and_a_fast_one_counts_at_once() {
+    let pacer = Pacer::new(8);
+    let round_trip = |millis, times: usize| {
+        (0..times).for_each(|_| pacer.succeed(Duration::from_millis(millis)));
+        pacer.state().typical_round_trip().as_millis()
+    };
+    assert_eq!(round_trip(10, 1), 10);
+    round_trip(10, 100);
+    assert!((100..200).contains(&round_trip(1_000, 1)));
+    assert_eq!(round_trip(10, 1), 10);
+    assert!(round_trip(1_000, 50) > 900, "a server that is slow for long is noticed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn cancelled_requests_return_their_permits() {
     let pacer = Pacer::new(1);

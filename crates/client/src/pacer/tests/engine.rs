@@ -192,7 +192,7 @@ async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
         println!(
             "{jobs} jobs of {tenants} tenants: {busy:.3} of the rate, {rejected:.3} rejected, fairness {shared:.3}"
         );
-        assert!(busy > 0.9, "{jobs} jobs: {busy:.3} of the rate");
+        assert!(busy > 0.97, "{jobs} jobs: {busy:.3} of the rate");
         assert!(rejected < rejected_max, "{jobs} jobs: {rejected:.3} of the requests were rejected");
         assert!(shared > 0.8, "{jobs} jobs: a fairness of {shared:.3}");
     }
