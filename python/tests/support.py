@@ -38,6 +38,11 @@ class Engine:
         first = self.process.stdout.readline()
         self.port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", first).group(1))
 
+    def admin_address(self):
+        """Returns the address of the metrics, once after a start."""
+        lines = iter(self.process.stdout.readline, "")
+        return next(found.group(1) for line in lines if (found := re.search(r"http://([\d.:]+)/ready", line)))
+
     def kill(self):
         self.process.kill()
         self.process.stdout.read()
