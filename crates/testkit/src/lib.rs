@@ -1,5 +1,5 @@
 //! Environment of tests and benches: a PostgreSQL of their own, its certificates, PKCS #11 tokens, free ports, a proxy
-//! that breaks connections, and a transit server. Never part of the program.
+//! that breaks connections, a transit server, and a moto server. Never part of the program.
 //!
 //! Every helper here blocks and starts its own threads and processes. Each is removed after its owner ends, in whatever
 //! way. Linux only, because it reads `/proc`.
@@ -7,6 +7,7 @@
 mod certificates;
 pub mod child;
 mod documents;
+mod moto;
 mod ports;
 mod postgres;
 mod proxy;
@@ -15,6 +16,7 @@ mod transit;
 
 pub use certificates::Certificates;
 pub use documents::check_document;
+pub use moto::{Moto, MotoResponse};
 pub use ports::free_ports;
 pub use postgres::{CITUS_VARIABLE, Citus, Database, Failure, Options, Postgres, Stop};
 pub use proxy::{Direction, Proxy};
