@@ -103,7 +103,8 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
             let progress = Progress::default();
             let (limits, leak) = (Limits::default(), LeakLimits::default());
             let begun = Instant::now();
-            leaks(&verify_files(&source, &target, FileFormat::Ndjson, rules, limits, leak, &progress)?, begun);
+            let (original, masked) = (Input::File(source.clone()), Input::File(target));
+            leaks(&verify_files(&original, &masked, FileFormat::Ndjson, rules, limits, leak, &progress)?, begun);
         }
     }
     Ok(())

@@ -85,6 +85,14 @@ pub enum JobError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// An object store refused a request, or could not be reached.
+    #[error("{name}: {what}")]
+    Store {
+        /// The object, as `s3://bucket/key`.
+        name: String,
+        /// Description of the error, and advice.
+        what: String,
+    },
     /// The output is the input file.
     #[error("{path} is the input: write the output to another file", path = path.display())]
     SameFile {
@@ -108,7 +116,7 @@ pub enum JobError {
     /// The job was cancelled.
     #[error("stopped")]
     Stopped,
-    /// A PostgreSQL job failed, and its cleanup failed too.
+    /// A job failed, and its cleanup failed too.
     #[error("{error}; and what was made could not be dropped: {left}")]
     Left {
         /// The error of the job.

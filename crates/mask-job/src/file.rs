@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
-use crate::output::{Input, Output, UnfinishedOutput};
+use crate::output::{Input, Output, UnfinishedOutput, only_parquet};
 use crate::parquet::mask_parquet;
 use crate::pipeline::{self, Format, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
@@ -146,7 +146,11 @@ impl Read for Reader {
 }
 
 fn open(job: &FileJob) -> Result<(Reader, UnfinishedOutput), JobError> {
+    if let Output::Object { object, .. } = &job.output {
+        return Err(only_parquet(object));
+    }
     match &job.input {
+        Input::Object(object) => Err(only_parquet(object)),
         Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None)?)),
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;

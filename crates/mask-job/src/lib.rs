@@ -21,6 +21,7 @@ mod pipeline;
 mod plan;
 mod postgres;
 mod report;
+mod s3;
 mod scan;
 
 pub use discover::{
@@ -36,4 +37,5 @@ pub use output::{Input, Output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns};
 pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
+pub use s3::{S3Object, S3Settings, S3Store};
 pub use sealwire_mask_rules::{Column, VALUE_KEY, payload, place};

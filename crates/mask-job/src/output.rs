@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::JobError;
+use crate::s3::{S3Object, S3Upload};
 
 /// The destination of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,13 @@ pub enum Output {
         /// Its path.
         path: PathBuf,
         /// True if a complete output replaces an existing file.
+        replace: bool,
+    },
+    /// An object. Only for Parquet.
+    Object {
+        /// The object.
+        object: S3Object,
+        /// True if a complete output replaces an existing object.
         replace: bool,
     },
     /// Standard output. Bytes written before a failure remain written.
@@ -32,6 +40,8 @@ pub enum Output {
 pub enum Input {
     /// A file.
     File(PathBuf),
+    /// An object. Only for Parquet.
+    Object(S3Object),
     /// Standard input.
     Stdin,
 }
@@ -42,15 +52,31 @@ impl Input {
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
+            Self::Object(object) => object.to_string(),
             Self::Stdin => "standard input".to_owned(),
         }
     }
+
+    /// Returns the path of a file that is read twice.
+    pub(crate) fn text_file(&self) -> Result<&Path, JobError> {
+        match self {
+            Self::File(path) => Ok(path),
+            Self::Object(object) => Err(only_parquet(object)),
+            Self::Stdin => Err(JobError::Plan("standard input is not read twice: name a file".to_owned())),
+        }
+    }
+}
+
+/// Returns the error for an object in a format other than Parquet.
+pub(crate) fn only_parquet(object: &S3Object) -> JobError {
+    JobError::Plan(format!("{object}: only Parquet is read from and written to object stores; copy other files"))
 }
 
 /// An unfinished output.
 pub(crate) enum UnfinishedOutput {
     Stdout(io::Stdout),
     Nowhere,
+    Object(Box<S3Upload>),
     /// A file without a name.
     #[cfg(target_os = "linux")]
     Unnamed {
@@ -70,6 +96,9 @@ impl UnfinishedOutput {
     pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
         let (path, replace) = match output {
             Output::File { path, replace } => (path, replace),
+            Output::Object { object, replace } => {
+                return Ok(Self::Object(Box::new(S3Upload::begin(object, *replace)?)));
+            }
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),
         };
@@ -97,6 +126,7 @@ impl UnfinishedOutput {
         let written = match self {
             Self::Stdout(out) => out.write_all(bytes),
             Self::Nowhere => Ok(()),
+            Self::Object(upload) => return upload.write(bytes),
             #[cfg(target_os = "linux")]
             Self::Unnamed { file, .. } => file.write_all(bytes),
             Self::Named { file, .. } => file.write_all(bytes),
@@ -106,6 +136,9 @@ impl UnfinishedOutput {
 
     /// Atomically makes the output durable and visible.
     pub(crate) fn finish(self) -> Result<(), JobError> {
+        if let Self::Object(upload) = self {
+            return upload.finish();
+        }
         let path = self.path().to_owned();
         self.finished().map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => JobError::Exists { path: path.clone() },
@@ -113,10 +146,18 @@ impl UnfinishedOutput {
         })
     }
 
+    /// Discards the output after an error. Returns the error, with what remains if something does.
+    pub(crate) fn abandon(self, error: JobError) -> JobError {
+        match self {
+            Self::Object(upload) => upload.abandon(error),
+            _ => error,
+        }
+    }
+
     fn finished(self) -> io::Result<()> {
         match self {
             Self::Stdout(mut out) => out.flush(),
-            Self::Nowhere => Ok(()),
+            Self::Nowhere | Self::Object(_) => Ok(()),
             #[cfg(target_os = "linux")]
             Self::Unnamed { file, path, replace } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -138,6 +179,8 @@ impl UnfinishedOutput {
         match self {
             Self::Stdout(_) => Path::new("standard output"),
             Self::Nowhere => Path::new("nowhere"),
+            // An upload makes its own errors.
+            Self::Object(_) => Path::new("object"),
             #[cfg(target_os = "linux")]
             Self::Unnamed { path, .. } => path,
             Self::Named { path, .. } => path,

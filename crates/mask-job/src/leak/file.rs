@@ -13,6 +13,7 @@ use crate::chunker::Cutter;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::output::Input;
 use crate::parquet::verify as parquet;
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
@@ -28,8 +29,8 @@ use crate::scan::{Fault, place};
 /// # Errors
 /// [`JobError`] if a file cannot be read, or is invalid in `format`.
 pub fn verify_files(
-    source: &Path,
-    target: &Path,
+    source: &Input,
+    target: &Input,
     format: FileFormat,
     rules: Arc<Rules>,
     limits: Limits,
@@ -37,18 +38,14 @@ pub fn verify_files(
     progress: &Progress,
 ) -> Result<LeakReport, JobError> {
     let mut check = Check::new(Arc::new(Plan::for_file(rules, format)?), leak);
+    if format == FileFormat::Parquet {
+        return parquet::verify(source, target, check, limits, progress);
+    }
+    let (source, target) = (source.text_file()?, target.text_file()?);
     let length = |path: &Path| path.metadata().map(|it| it.len()).map_err(JobError::io(path));
     let bytes = length(source)? + length(target)?;
     for pass in 1.. {
         progress.expect(bytes * u64::from(pass), 0);
-        if format == FileFormat::Parquet {
-            parquet::originals(source, &mut check, limits, progress)?;
-            parquet::seen(target, &mut check, limits, progress)?;
-            if !check.end_pass() {
-                return Ok(check.report(pass));
-            }
-            continue;
-        }
         let reading = Reading { format, limits, progress };
         let ledger = RunningReport::default();
         let mut fields = Fields::default();

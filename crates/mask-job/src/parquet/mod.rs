@@ -38,8 +38,9 @@ use crate::plan::Plan;
 use crate::report::{Progress, Report};
 use layout::Layout;
 use read::{ColumnPart, ReadBatch};
-use source::SourceFile;
+use source::{Origin, SourceFile};
 use values::{Levels, Values};
+use write::WrittenFile;
 
 /// Masks a Parquet file. See [`crate::mask_file`].
 pub(crate) async fn mask_parquet<E: Engine>(
@@ -75,14 +76,16 @@ fn open(
     output: &Output,
     layout: impl FnOnce(String, parquet::file::metadata::ParquetMetaData) -> Result<Layout, JobError>,
 ) -> Result<OpenedJob, JobError> {
-    let Input::File(path) = input else {
-        let why = "a Parquet file is not read from standard input, since its index is at its end: name a file";
-        return Err(JobError::Plan(why.to_owned()));
-    };
-    let source = source::open(path)?;
+    let source = source::open(input)?;
     let metadata = source::read_metadata(&input.name(), &source)?;
     let layout = layout(input.name(), metadata)?;
-    let unfinished = UnfinishedOutput::begin(output, Some(source.file()))?;
+    let unfinished = match (source.origin(), output) {
+        (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
+            return Err(JobError::SameFile { path: object.to_string().into() });
+        }
+        (Origin::File(file), _) => UnfinishedOutput::begin(output, Some(file))?,
+        (Origin::Object(..), _) => UnfinishedOutput::begin(output, None)?,
+    };
     Ok(OpenedJob { source, layout, unfinished })
 }
 
@@ -151,7 +154,7 @@ impl OpenedJob {
             move || read::read_columns(&source, &job.layout, limits, &to_change)
         });
         let writing = spawn_blocking({
-            let job = Arc::clone(&job);
+            let (source, job) = (source.clone(), Arc::clone(&job));
             move || write::write_file(&source, &job.layout, unfinished, changed, &progress)
         });
         let start = |part| {
@@ -166,13 +169,17 @@ impl OpenedJob {
         let outcome = in_order(limits.in_flight(), batches, start, &mut ToWriter(to_write)).await;
         // A thread that panicked ends the queues of the others, so its error comes before theirs.
         reading.await?;
-        let written = writing.await?;
-        let (unfinished, bytes_out) = match (written, outcome) {
-            (Ok(written), Ok(())) => written,
+        let WrittenFile { unfinished, bytes: bytes_out, outcome: written } = writing.await?;
+        let failed = match (written, outcome) {
+            (Ok(()), Ok(())) => None,
             // The writer stops without an error of its own if the job failed elsewhere.
-            (Err(JobError::Stopped) | Ok(_), Err(error)) | (Err(error), _) => return Err(error),
+            (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => Some(source.cause(error)),
         };
-        spawn_blocking(move || unfinished.finish()).await??;
+        spawn_blocking(move || match failed {
+            None => unfinished.finish(),
+            Some(error) => Err(unfinished.abandon(error)),
+        })
+        .await??;
 
         Ok(Report {
             records,

@@ -1,10 +1,9 @@
-//! The input file: positioned reads, and the checks of its footer.
+//! The input, a file or an object: positioned reads, and the checks of its footer.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -15,24 +14,54 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::thrift::is_encrypted;
 use crate::error::JobError;
+use crate::output::Input;
+use crate::s3::S3Reader;
 
 const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
 
-/// An open file. Reads name their position, so several threads can read at once.
+/// An open input. Reads name their position, so several threads can read at once.
 #[derive(Clone, Debug)]
 pub(super) struct SourceFile {
-    file: Arc<File>,
+    origin: Arc<Origin>,
     length: u64,
 }
 
+#[derive(Debug)]
+pub(super) enum Origin {
+    File(File),
+    /// An object, and its first error. The `parquet` crate would lose its kind.
+    Object(Box<S3Reader>, Mutex<Option<JobError>>),
+}
+
+impl Origin {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read_at(buffer, at),
+            Self::Object(reader, failed) => {
+                reader.read_at(buffer, at).map_err(|error| io::Error::other(noted(failed, error)))
+            }
+        }
+    }
+}
+
+/// Keeps the first error of an object. Returns the text for the `parquet` crate.
+fn noted(failed: &Mutex<Option<JobError>>, error: JobError) -> &'static str {
+    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    "the object could not be read"
+}
+
 impl SourceFile {
-    pub(super) fn new(file: File, length: u64) -> Self {
-        Self { file: Arc::new(file), length }
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
-    pub(super) fn file(&self) -> &File {
-        &self.file
+    /// Returns the error that reading had, or else `error`.
+    pub(super) fn cause(&self, error: JobError) -> JobError {
+        match &*self.origin {
+            Origin::Object(_, failed) => failed.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(error),
+            Origin::File(_) => error,
+        }
     }
 }
 
@@ -46,7 +75,7 @@ impl ChunkReader for SourceFile {
     type T = BufReader<SourceRead>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(BufReader::new(SourceRead { file: Arc::clone(&self.file), at: start }))
+        Ok(BufReader::new(SourceRead { origin: Arc::clone(&self.origin), at: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -54,22 +83,29 @@ impl ChunkReader for SourceFile {
         if start.checked_add(length as u64).is_none_or(|end| end > self.length) {
             return Err(ParquetError::EOF("the file ends within what its metadata announces".to_owned()));
         }
-        let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, start)?;
-        Ok(bytes.into())
+        match &*self.origin {
+            Origin::File(file) => {
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, start)?;
+                Ok(bytes.into())
+            }
+            Origin::Object(reader, failed) => {
+                reader.read_exact(start, length).map_err(|error| ParquetError::General(noted(failed, error).to_owned()))
+            }
+        }
     }
 }
 
 /// Reads on from a position.
 #[derive(Debug)]
 pub(super) struct SourceRead {
-    file: Arc<File>,
+    origin: Arc<Origin>,
     at: u64,
 }
 
 impl Read for SourceRead {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(buffer, self.at)?;
+        let count = self.origin.read_at(buffer, self.at)?;
         self.at += count as u64;
         Ok(count)
     }
@@ -77,6 +113,16 @@ impl Read for SourceRead {
 
 /// Reads and checks the footer. Page indexes are read too.
 pub(super) fn read_metadata(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobError> {
+    let metadata = read_footer(name, source).map_err(|error| source.cause(error))?;
+    if let Origin::Object(reader, _) = source.origin() {
+        let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+        reader
+            .set_chunks(chunks.map(|chunk| chunk.byte_range()).map(|(start, length)| start..start + length).collect());
+    }
+    Ok(metadata)
+}
+
+fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobError> {
     let broken = |error: ParquetError| JobError::Invalid { name: name.to_owned(), what: error.to_string() };
     let invalid = |what: &str| JobError::Invalid { name: name.to_owned(), what: what.to_owned() };
     if source.len() < MAGIC_LEN + FOOTER_TAIL_LEN {
@@ -147,9 +193,23 @@ fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String
     }
 }
 
-/// Opens a file.
-pub(super) fn open(path: &Path) -> Result<SourceFile, JobError> {
-    let file = File::open(path).map_err(JobError::io(path))?;
-    let length = file.metadata().map_err(JobError::io(path))?.len();
-    Ok(SourceFile::new(file, length))
+/// Opens a file or an object.
+pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
+    let (origin, length) = match input {
+        Input::File(path) => {
+            let file = File::open(path).map_err(JobError::io(path))?;
+            let length = file.metadata().map_err(JobError::io(path))?.len();
+            (Origin::File(file), length)
+        }
+        Input::Object(object) => {
+            let reader = S3Reader::open(object)?;
+            let length = reader.len();
+            (Origin::Object(Box::new(reader), Mutex::default()), length)
+        }
+        Input::Stdin => {
+            let why = "a Parquet file is not read from standard input, since its index is at its end: name a file";
+            return Err(JobError::Plan(why.to_owned()));
+        }
+    };
+    Ok(SourceFile { origin: Arc::new(origin), length })
 }

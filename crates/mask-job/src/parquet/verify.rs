@@ -1,6 +1,5 @@
 //! The leak check of a Parquet file: its values as texts.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use parquet::file::reader::Length;
@@ -9,17 +8,46 @@ use sealwire_msgpack::{Token, TokenReader};
 
 use super::layout::Layout;
 use super::read::ChunkRows;
-use super::source;
+use super::source::{self, SourceFile};
 use crate::batch::plain;
 use crate::error::JobError;
-use crate::leak::Check;
+use crate::leak::{Check, LeakReport};
 use crate::limits::Limits;
+use crate::output::Input;
 use crate::report::Progress;
 
+/// Checks `target` for originals of the values that the rules mask in `source`.
+pub(crate) fn verify(
+    source: &Input,
+    target: &Input,
+    mut check: Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<LeakReport, JobError> {
+    // All passes read what was opened.
+    let open = |input: &Input| source::open(input).map(|opened| (input.name(), opened));
+    let (source, target) = (open(source)?, open(target)?);
+    let bytes = source.1.len() + target.1.len();
+    for pass in 1.. {
+        progress.expect(bytes * u64::from(pass), 0);
+        originals(&source, &mut check, limits, progress).map_err(|error| source.1.cause(error))?;
+        seen(&target, &mut check, limits, progress).map_err(|error| target.1.cause(error))?;
+        if !check.end_pass() {
+            return Ok(check.report(pass));
+        }
+    }
+    Ok(LeakReport::default())
+}
+
 /// Records the values of the source that rules mask.
-pub(crate) fn originals(path: &Path, check: &mut Check, limits: Limits, progress: &Progress) -> Result<(), JobError> {
+fn originals(
+    input: &(String, SourceFile),
+    check: &mut Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<(), JobError> {
     let plan = Arc::clone(check.plan());
-    each_text(path, check, limits, progress, |layout, column, check, text| {
+    each_text(input, check, limits, progress, |layout, column, check, text| {
         let leaf = &layout.leaves[column].plan;
         let rule = match leaf.decision {
             LeafDecision::Rule(rule) => Some(rule),
@@ -34,9 +62,9 @@ pub(crate) fn originals(path: &Path, check: &mut Check, limits: Limits, progress
 }
 
 /// Checks the values of the target.
-pub(crate) fn seen(path: &Path, check: &mut Check, limits: Limits, progress: &Progress) -> Result<(), JobError> {
+fn seen(input: &(String, SourceFile), check: &mut Check, limits: Limits, progress: &Progress) -> Result<(), JobError> {
     let mut numbers: Vec<Option<Vec<usize>>> = Vec::new();
-    each_text(path, check, limits, progress, |layout, column, check, text| {
+    each_text(input, check, limits, progress, |layout, column, check, text| {
         let name = layout.leaves[column].plan.path.text();
         numbers.resize(layout.leaves.len(), None);
         let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
@@ -47,17 +75,15 @@ pub(crate) fn seen(path: &Path, check: &mut Check, limits: Limits, progress: &Pr
 /// Calls `met` with every value of a file, as text. Binary values that are no UTF-8 are left out, and so are columns of
 /// types that cannot be masked.
 fn each_text(
-    path: &Path,
+    (name, file): &(String, SourceFile),
     check: &mut Check,
     limits: Limits,
     progress: &Progress,
     mut met: impl FnMut(&Layout, usize, &mut Check, &str),
 ) -> Result<(), JobError> {
-    let file = source::open(path)?;
-    let name = path.display().to_string();
-    let metadata = source::read_metadata(&name, &file)?;
-    let layout = Layout::new(name, Arc::clone(check.plan()), metadata, super::is_masked)?;
-    let (length, file) = (file.len(), Arc::new(file));
+    let metadata = source::read_metadata(name, file)?;
+    let layout = Layout::new(name.clone(), Arc::clone(check.plan()), metadata, super::is_masked)?;
+    let (length, file) = (file.len(), Arc::new(file.clone()));
     let mut text = Vec::new();
     for (at, group) in layout.metadata.row_groups().iter().enumerate() {
         for column in (0..layout.leaves.len()).filter(|column| layout.is_readable(*column)) {

@@ -54,20 +54,27 @@ impl Write for Output {
     }
 }
 
-/// Writes the file. `parts` are the masked columns in order. Returns the output, which is not visible yet, and its length.
+/// A written output, which is not visible yet.
+pub(super) struct WrittenFile {
+    pub(super) unfinished: UnfinishedOutput,
+    /// The length of the output.
+    pub(super) bytes: u64,
+    pub(super) outcome: Result<(), JobError>,
+}
+
+/// Writes the file. `parts` are the masked columns in order.
 pub(super) fn write_file(
     source: &SourceFile,
     layout: &Layout,
     unfinished: UnfinishedOutput,
     mut parts: mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &Progress,
-) -> Result<(UnfinishedOutput, u64), JobError> {
+) -> WrittenFile {
     let mut output = Output { unfinished, error: None, bytes: 0 };
     let mut copy = Copy { source, layout, parts: &mut parts, progress };
-    match copy.file(&mut output) {
-        Ok(()) => Ok((output.unfinished, output.bytes)),
-        Err(error) => Err(output.error.unwrap_or(error)),
-    }
+    let outcome = copy.file(&mut output);
+    let Output { unfinished, error: own, bytes } = output;
+    WrittenFile { unfinished, bytes, outcome: outcome.map_err(|error| own.unwrap_or(error)) }
 }
 
 struct Copy<'a> {

@@ -348,8 +348,16 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
         fs::write(run.path("target"), bytes).expect("writes");
         let leak = LeakLimits { values_max };
         let (source, target) = (run.path("in"), run.path("target"));
-        verify_files(&source, &target, FileFormat::Ndjson, rules(full), run.limits, leak, &Progress::default())
-            .expect("checks")
+        verify_files(
+            &Input::File(source.clone()),
+            &Input::File(target.clone()),
+            FileFormat::Ndjson,
+            rules(full),
+            run.limits,
+            leak,
+            &Progress::default(),
+        )
+        .expect("checks")
     };
     for values_max in [30, 1_000_000] {
         let report = verify(&clean, full, values_max);
@@ -388,9 +396,16 @@ fn the_leak_check_looks_into_keys_arrays_and_texts() {
         let (bytes, _) = run.mask(source.as_bytes(), &rules(by), FileFormat::Ndjson).expect("masks");
         fs::write(run.path("target"), bytes).expect("writes");
         let (source, target, leak) = (run.path("in"), run.path("target"), LeakLimits::default());
-        let report =
-            verify_files(&source, &target, FileFormat::Ndjson, rules(by), run.limits, leak, &Progress::default())
-                .expect("checks");
+        let report = verify_files(
+            &Input::File(source.clone()),
+            &Input::File(target.clone()),
+            FileFormat::Ndjson,
+            rules(by),
+            run.limits,
+            leak,
+            &Progress::default(),
+        )
+        .expect("checks");
         let places: Vec<&str> = report.fields[0].elsewhere.iter().map(String::as_str).collect();
         assert_eq!(report.passed, place.is_none(), "{other}: {report:?}");
         assert!(place.is_none_or(|place| places.contains(&place)), "{other}: {places:?}");

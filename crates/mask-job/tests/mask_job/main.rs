@@ -6,6 +6,7 @@
 //! | `files` | jobs over JSON, NDJSON and CSV files |
 //! | `parquet` | jobs over Parquet files |
 //! | `postgres` | jobs over databases, on a real server |
+//! | `s3` | jobs over Parquet files in an object store |
 //!
 //! `common` has the masking functions in this process, and the database that is masked.
 
@@ -14,3 +15,4 @@ mod discover;
 mod files;
 mod parquet;
 mod postgres;
+mod s3;

@@ -645,7 +645,15 @@ fn the_leak_check_finds_originals_and_nothing_in_masked_files() {
     let verify = |text: &str, masked: &str| {
         let (source, masked) = (run.path("in.parquet"), run.path(masked));
         let (limits, leak) = (Limits::default(), LeakLimits::default());
-        verify_files(&source, &masked, FileFormat::Parquet, rules(text), limits, leak, &Progress::default())
+        verify_files(
+            &Input::File(source.clone()),
+            &Input::File(masked.clone()),
+            FileFormat::Parquet,
+            rules(text),
+            limits,
+            leak,
+            &Progress::default(),
+        )
     };
     let report = verify(RULES, "out.parquet").expect("reads");
     let names: Vec<_> = report.fields.iter().map(|field| (field.field.as_str(), field.verdict)).collect();

@@ -1,0 +1,190 @@
+//! Writes an object in parts. It appears under its name when the upload is completed, and not before.
+//!
+//! A failed or stopped job aborts the upload. A killed one leaves its parts, which are no object but take space until the
+//! bucket's rules remove them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use object_store::aws::AmazonS3;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::{GetOptions, ObjectStore, PutPayload};
+use tokio::task::JoinHandle;
+
+use super::S3Object;
+use super::failure::{Purpose, job_error, status_of};
+use crate::error::JobError;
+
+/// Number of bytes of all parts but the last. Some stores demand equal parts.
+const PART_BYTES: usize = 16 << 20;
+/// Maximum number of parts of an object.
+const PARTS_MAX: usize = 10_000;
+
+/// An unfinished upload. Memory holds a part that is filled and one that is sent.
+pub(crate) struct S3Upload {
+    object: S3Object,
+    client: AmazonS3,
+    id: String,
+    parts: Vec<PartId>,
+    filling: Vec<u8>,
+    sending: Option<JoinHandle<object_store::Result<PartId>>>,
+    /// True if an existing object must not be replaced.
+    create_only: Arc<AtomicBool>,
+    is_over: bool,
+}
+
+impl S3Upload {
+    /// Begins an upload, which checks the credentials. An existing object is an error unless `replace` is true.
+    pub(crate) fn begin(object: &S3Object, replace: bool) -> Result<Self, JobError> {
+        let create_only = Arc::new(AtomicBool::new(!replace));
+        let client = object.client(Some(Arc::clone(&create_only)))?;
+        if !replace {
+            reject_existing(object, &client)?;
+        }
+        let begun = object.store.run(client.create_multipart(&object.key));
+        let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
+        Ok(Self {
+            object: object.clone(),
+            client,
+            id,
+            parts: Vec::new(),
+            filling: Vec::new(),
+            sending: None,
+            create_only,
+            is_over: false,
+        })
+    }
+
+    /// Adds bytes. Sends a part when it is full.
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), JobError> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(PART_BYTES - self.filling.len()));
+            self.filling.extend_from_slice(now);
+            bytes = later;
+            if self.filling.len() == PART_BYTES {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the part that is filled, when the part before was sent.
+    fn send(&mut self) -> Result<(), JobError> {
+        self.await_part()?;
+        let number = self.parts.len();
+        if number == PARTS_MAX {
+            let gib = (PART_BYTES as u64 * PARTS_MAX as u64) >> 30;
+            let what =
+                format!("an object has at most {PARTS_MAX} parts, which hold {gib} GiB: write a file, and copy it");
+            return Err(JobError::Store { name: self.object.to_string(), what });
+        }
+        let payload = PutPayload::from(std::mem::take(&mut self.filling));
+        let (client, key, id) = (self.client.clone(), self.object.key.clone(), self.id.clone());
+        let sending = async move { client.put_part(&key, &id, number, payload).await };
+        self.sending = Some(self.object.store.runtime().spawn(sending));
+        Ok(())
+    }
+
+    /// Waits for the part that is sent.
+    fn await_part(&mut self) -> Result<(), JobError> {
+        let Some(sending) = self.sending.take() else { return Ok(()) };
+        let sent = self.object.store.run(sending)?;
+        self.parts.push(sent.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
+        Ok(())
+    }
+
+    /// Completes the upload: the object appears.
+    pub(crate) fn finish(mut self) -> Result<(), JobError> {
+        match self.complete() {
+            Ok(()) => {
+                self.is_over = true;
+                Ok(())
+            }
+            Err(error) => Err(self.abandon(error)),
+        }
+    }
+
+    fn complete(&mut self) -> Result<(), JobError> {
+        if !self.filling.is_empty() {
+            self.send()?;
+        }
+        self.await_part()?;
+        if self.create_only.load(Ordering::Relaxed) {
+            reject_existing(&self.object, &self.client)?;
+        }
+        let completed = match self.try_complete() {
+            // The store lacks conditions. The check above is all that there is.
+            Err(error) if status_of(&error) == Some(501) && self.create_only.swap(false, Ordering::Relaxed) => {
+                self.try_complete()
+            }
+            completed => completed,
+        };
+        completed.map_err(|error| match status_of(&error) {
+            Some(409 | 412) => JobError::Exists { path: self.object.to_string().into() },
+            _ => job_error(&self.object, Purpose::Complete, &error),
+        })
+    }
+
+    fn try_complete(&self) -> object_store::Result<()> {
+        let parts = self.parts.clone();
+        self.object.store.run(self.client.complete_multipart(&self.object.key, &self.id, parts)).map(drop)
+    }
+
+    /// Aborts the upload after an error. Returns the error, with what remains if the upload could not be aborted.
+    pub(crate) fn abandon(mut self, error: JobError) -> JobError {
+        match self.abort() {
+            Ok(()) => error,
+            Err(left) => {
+                let left = format!(
+                    "the parts of the upload {} ({left}); abort it, or let a rule of the bucket do so",
+                    self.id
+                );
+                JobError::Left { error: Box::new(error), left }
+            }
+        }
+    }
+
+    fn abort(&mut self) -> Result<(), JobError> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(());
+        }
+        let sending = self.sending.take();
+        let aborted = self.object.store.run(async {
+            // A part that arrives later would remain.
+            if let Some(sending) = sending {
+                sending.abort();
+                let _ = sending.await;
+            }
+            self.client.abort_multipart(&self.object.key, &self.id).await
+        });
+        match aborted {
+            Err(error) if status_of(&error) != Some(404) => Err(job_error(&self.object, Purpose::Write, &error)),
+            // Without the upload nothing remains.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for S3Upload {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Where an asynchronous task drops the upload, its thread must not wait for another task itself.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _ = self.abort();
+                });
+            });
+        }
+    }
+}
+
+/// Rejects an object that is there already. A client without the right to list gets 403 for a missing object, so only the
+/// completion shows then that there is one.
+fn reject_existing(object: &S3Object, client: &AmazonS3) -> Result<(), JobError> {
+    let options = GetOptions { head: true, ..GetOptions::default() };
+    match object.store.run(client.get_opts(&object.key, options)) {
+        Ok(_) => Err(JobError::Exists { path: object.to_string().into() }),
+        Err(error) if matches!(status_of(&error), Some(403 | 404)) => Ok(()),
+        Err(error) => Err(job_error(object, Purpose::Write, &error)),
+    }
+}
