@@ -24,6 +24,7 @@ mod instances;
 mod kek;
 mod keys;
 mod mask;
+mod object_store;
 mod objects;
 mod operator;
 mod parquet;

@@ -15,6 +15,7 @@ use sealwire_client::{
 use sealwire_payload::{WalkLimits, json};
 
 use super::connect::ConnectArgs;
+use super::object_store::{ObjectStoreArgs, is_object};
 use super::parquet::{self, ColumnOperation};
 use super::public_keys::PublicKeysArgs;
 use super::{Failure, dev_folder, encapsulations};
@@ -22,7 +23,8 @@ use super::{Failure, dev_folder, encapsulations};
 /// The files of a document command, and which fields it changes.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`); `-` reads standard input
+    /// JSON file, or for `encrypt` and `decrypt` a Parquet file (`.parquet`), which can be an object
+    /// (s3://bucket/file.parquet); `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write here instead of standard output; appears only when complete
@@ -62,6 +64,8 @@ pub(super) struct Common {
 pub(super) struct EncryptArgs {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    object_store: ObjectStoreArgs,
     /// Cipher suite [default: the app's]
     #[arg(long, value_enum)]
     suite: Option<SuiteName>,
@@ -86,6 +90,8 @@ pub(super) struct EncryptArgs {
 pub(super) struct DecryptArgs {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    object_store: ObjectStoreArgs,
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
@@ -232,7 +238,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
             format: args.format.map(Format::from),
             role: args.role.clone(),
         };
-        return parquet::run(common, operation);
+        return parquet::run(common, &args.object_store, operation);
     }
     common.convert("encrypting", Opened::None, async |payload, _| {
         let call = Encrypt {
@@ -261,7 +267,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
             return Err("--report is for JSON: a column with an envelope that does not open has no type".into());
         }
         let outside = if args.refuse_outside { Outside::Refuse } else { Outside::Accept };
-        return parquet::run(common, ColumnOperation::Decrypt { outside });
+        return parquet::run(common, &args.object_store, ColumnOperation::Decrypt { outside });
     }
     let on_error = if args.report { OnError::Report } else { OnError::Fail };
     common.convert("decrypting", Opened::Selected, async |payload, encapsulations| {
@@ -397,6 +403,11 @@ impl FileArgs {
         opened: Opened,
         call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
+        if let Some(object) =
+            [Some(&self.file), self.output.as_ref()].into_iter().flatten().find(|file| is_object(file))
+        {
+            return Err(format!("{}: only Parquet is read from and written to object stores", object.display()).into());
+        }
         let progress = DocumentProgress::new();
         progress.say("reading");
         let text = read(&self.file)?;

@@ -10,6 +10,7 @@ mod show;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_mask::Rules;
@@ -20,6 +21,7 @@ use sealwire_mask_job::{
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 
 use super::connect::ConnectArgs;
+use super::object_store::{DISCARD_TIMEOUT, ObjectStoreArgs, is_object};
 use super::{Failure, dev_folder};
 use engine::Remote;
 use show::Bar;
@@ -47,6 +49,7 @@ Examples:
   sealwire mask check --rules rules.toml sample.json
   sealwire mask file orders.ndjson --out masked.ndjson --rules rules.toml --app shop
   sealwire mask verify file orders.ndjson masked.ndjson --rules rules.toml
+  sealwire mask file s3://lake/orders.parquet --out s3://test/orders.parquet --rules rules.toml --s3-ca ca.pem
   sealwire mask database --from postgres://app@db/shop --from-ca ca.pem \\
       --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
 
@@ -126,10 +129,11 @@ struct RpcEngine {
 /// Arguments of `mask file`.
 #[derive(Debug, clap::Args)]
 struct FileArgs {
-    /// File to mask; `-` reads standard input
+    /// File to mask; `-` reads standard input. A Parquet file can be an object, s3://bucket/file.parquet
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// File for the masked output; `-` writes standard output, where a failure leaves partial output
+    /// File for the masked output, or for Parquet an object; `-` writes standard output, where a failure leaves partial
+    /// output
     #[arg(long, short, value_name = "FILE")]
     out: PathBuf,
     /// Replace an existing output once the new one is complete
@@ -139,6 +143,8 @@ struct FileArgs {
     rules: RulesFile,
     #[command(flatten)]
     holds: Holds,
+    #[command(flatten)]
+    object_store: ObjectStoreArgs,
     /// Look for originals of masked values in the output afterwards
     #[arg(long)]
     verify: bool,
@@ -213,7 +219,7 @@ struct VerifyArgs {
 enum Verified {
     /// Compare a masked file with its original
     File {
-        /// The original file
+        /// The original file. A Parquet file can be an object, s3://bucket/file.parquet
         #[arg(value_name = "FILE")]
         original: PathBuf,
         /// The masked file or database
@@ -221,6 +227,8 @@ enum Verified {
         masked: PathBuf,
         #[command(flatten)]
         holds: Holds,
+        #[command(flatten)]
+        object_store: ObjectStoreArgs,
         #[command(flatten)]
         common: Verifying,
     },
@@ -353,15 +361,17 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
     if args.verify && (from_pipe || to_pipe) {
         return Err("--verify reads both files again: name them".into());
     }
+    let store = &args.object_store;
     let job = FileJob {
-        input: if from_pipe { Input::Stdin } else { Input::File(args.input.clone()) },
-        output: if to_pipe { Output::Stdout } else { Output::File { path: args.out.clone(), replace: args.replace } },
+        input: if from_pipe { Input::Stdin } else { store.input(&args.input)? },
+        output: if to_pipe { Output::Stdout } else { store.output(&args.out, args.replace)? },
         format,
         limits: Limits::default(),
     };
-    let limits = job.limits;
+    let (limits, original) = (job.limits, job.input.clone());
+    let discard_timeout = if is_object(&args.out) { DISCARD_TIMEOUT } else { LEFTOVER_TIMEOUT };
     let bar = Bar::new("masking");
-    let report = run_job(async {
+    let report = run_job_for(discard_timeout, async {
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
         Ok(tokio::select! {
@@ -370,10 +380,12 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         })
     })?;
     let leaks = args.verify.then(|| {
+        let masked = store.input(&args.out)?;
         let bar = Bar::new("looking for originals");
-        bar.during(|progress| {
-            verify_files(&args.input, &args.out, format, Arc::clone(&rules), limits, LeakLimits::default(), progress)
-        })
+        let leaks = bar.during(|progress| {
+            verify_files(&original, &masked, format, Arc::clone(&rules), limits, LeakLimits::default(), progress)
+        })?;
+        Ok::<_, Failure>(leaks)
     });
     show::done(&Done { report, leaks: leaks.transpose()? }, args.json, to_pipe)
 }
@@ -404,27 +416,36 @@ async fn verified(databases: &Databases, rules: &Arc<Rules>) -> Result<LeakRepor
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     let (report, common) = match &args.of {
         Verified::Database { databases, common } => (run_job(verified(databases, &common.rules.load()?))?, common),
-        Verified::File { original, masked, holds, common } => {
+        Verified::File { original, masked, holds, object_store, common } => {
             let (rules, format) = (common.rules.load()?, holds.format(original)?);
+            let (original, masked) = (object_store.input(original)?, object_store.input(masked)?);
             let bar = Bar::new("looking for originals");
             let (limits, leaks) = (Limits::default(), LeakLimits::default());
-            let looking = |progress: &_| verify_files(original, masked, format, rules, limits, leaks, progress);
+            let looking = |progress: &_| verify_files(&original, &masked, format, rules, limits, leaks, progress);
             (bar.during(looking)?, common)
         }
     };
     show::leaks(&report, common.json)
 }
 
-/// Runs a job on all cores. Leftover tasks of a failed job delay the end of the program by at most one second.
+/// Longest time for which leftover tasks of a failed job delay the end of the program.
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs a job on all cores.
 fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_job_for(LEFTOVER_TIMEOUT, job)
+}
+
+/// Runs a job on all cores. `leftover_timeout` is the longest time for which its leftover tasks delay the end.
+fn run_job_for<T>(leftover_timeout: Duration, job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(job);
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(leftover_timeout);
     outcome
 }
 
 /// Waits for Ctrl-C or SIGTERM.
-async fn stopped() {
+pub(super) async fn stopped() {
     let told = async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         tokio::select! {

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use sealwire_client::{
     Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading, Suite, Writing,
 };
-use sealwire_mask_job::{ColumnsJob, Direction, DocumentEngine, EngineError, Input, Limits, Output, change_columns};
+use sealwire_mask_job::{ColumnsJob, Direction, DocumentEngine, EngineError, JobError, Limits, change_columns};
 use tokio::time::{Instant, sleep};
 
 use super::connect::retry_pause;
 use super::documents::{Common, DocumentProgress};
+use super::mask::stopped;
+use super::object_store::ObjectStoreArgs;
 use super::{Failure, chain};
 
 /// Longest wait of a batch for an engine that is overloaded, restarts or cannot be reached.
@@ -31,15 +33,15 @@ pub(super) enum ColumnOperation {
 }
 
 /// Encrypts or decrypts columns of the file of a command.
-pub(super) fn run(common: &Common, operation: ColumnOperation) -> Result<(), Failure> {
+pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOperation) -> Result<(), Failure> {
     let output = common.file.parquet_output()?;
     let direction = match operation {
         ColumnOperation::Encrypt { .. } => Direction::Seal,
         ColumnOperation::Decrypt { .. } => Direction::Open,
     };
     let job = ColumnsJob {
-        input: Input::File(common.file.path_of_file().to_owned()),
-        output: Output::File { path: output.to_owned(), replace: true },
+        input: store.input(common.file.path_of_file())?,
+        output: store.output(output, true)?,
         select: common.select().unwrap_or_default().into_iter().map(str::to_owned).collect(),
         direction,
         limits: Limits::default(),
@@ -54,7 +56,10 @@ pub(super) fn run(common: &Common, operation: ColumnOperation) -> Result<(), Fai
             reason: common.reason.clone(),
             operation,
         };
-        change_columns(job, Arc::new(engine), Arc::default()).await?;
+        tokio::select! {
+            done = change_columns(job, Arc::new(engine), Arc::default()) => done?,
+            () = stopped() => Err(JobError::Stopped)?,
+        };
         Ok(())
     })?;
     progress.end();

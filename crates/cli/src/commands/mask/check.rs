@@ -16,17 +16,21 @@ use zeroize::Zeroizing;
 use super::show::{self, counted};
 use super::{Holds, RulesFile, run_job};
 use crate::commands::Failure;
+use crate::commands::object_store::ObjectStoreArgs;
 
 /// Arguments of `mask check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A file of the kind to mask, or a part of one; `-` reads standard input
+    /// A file of the kind to mask, or a part of one; `-` reads standard input. A Parquet file can be an object,
+    /// s3://bucket/file.parquet
     #[arg(value_name = "SAMPLE")]
     sample: PathBuf,
     #[command(flatten)]
     rules: RulesFile,
     #[command(flatten)]
     holds: Holds,
+    #[command(flatten)]
+    object_store: ObjectStoreArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -75,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.holds.format(&args.sample)?;
     let is_pipe = args.sample == Path::new("-");
     let job = FileJob {
-        input: if is_pipe { Input::Stdin } else { Input::File(args.sample.clone()) },
+        input: if is_pipe { Input::Stdin } else { args.object_store.input(&args.sample)? },
         output: Output::Nowhere,
         format,
         limits: Limits::default(),

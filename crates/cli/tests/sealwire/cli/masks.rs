@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::properties::WriterProperties;
+use sealwire_testkit::Moto;
 use serde_json::Value;
 
 use super::{Dev, ok, sealwire, spawn};
@@ -356,6 +357,81 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
         let (_, said, status) = run(dev.path(), &dev.arguments(arguments));
         assert!(status == 1 && said.contains(expected), "{said}");
     }
+    dev.stop();
+}
+
+#[test]
+fn parquet_objects_are_masked_encrypted_and_decrypted() {
+    let dev = Dev::start();
+    let moto = Moto::start(dev.path(), None).unwrap();
+    let s3 = |method: &str, path: &str, body: &[u8]| moto.request("s3", method, path, body).unwrap();
+    let source = customers(1_000);
+    assert_eq!(s3("PUT", "/lake", b"").status, 200);
+    assert_eq!(s3("PUT", "/lake/in.parquet", &source).status, 200);
+    std::fs::write(dev.path().join("in.parquet"), &source).unwrap();
+    std::fs::write(dev.path().join("in.json"), "{}").unwrap();
+    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    let variables = [
+        ("AWS_ENDPOINT_URL", moto.url()),
+        ("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "hunter2-secret".to_owned()),
+    ];
+    let run = |arguments: &[&str], variables: &[(&str, String)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.env_remove("AWS_REGION").env_remove("AWS_DEFAULT_REGION");
+        let output = command.current_dir(dev.path()).args(arguments).envs(variables.iter().cloned()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert!(!text(output.stderr.clone()).contains("hunter2"));
+        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+    };
+    let ok = |arguments: &[&str]| {
+        let (out, said, status) = run(arguments, &variables);
+        assert_eq!(status, 0, "{arguments:?}: {said}");
+        out
+    };
+    let engine = |arguments: &[&str]| ok(&dev.arguments(arguments));
+    let rules = ["--rules", "rules.toml"];
+
+    let table = ok(&[&["mask", "check", "s3://lake/in.parquet"], &rules[..]].concat());
+    assert!(row(&table, "email").contains(&"900"), "{table}");
+    engine(&[&["mask", "file", "in.parquet", "--out", "masked.parquet"], &rules[..]].concat());
+    let mask = ["mask", "file", "s3://lake/in.parquet", "--out", "s3://lake/masked.parquet", "--rules", "rules.toml"];
+    let json = engine(&[&mask[..], &["--verify", "--json"]].concat());
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["records"], &report["leaks"]["fields"][0]["verdict"]), (&1_000.into(), &"clean".into()));
+    let masked = std::fs::read(dev.path().join("masked.parquet")).unwrap();
+    assert_eq!(s3("GET", "/lake/masked.parquet", b"").body, masked);
+    ok(&[&["mask", "verify", "file", "s3://lake/in.parquet", "masked.parquet"], &rules[..]].concat());
+    let (_, said, status) =
+        run(&[&["mask", "verify", "file", "in.parquet", "s3://lake/in.parquet"], &rules[..]].concat(), &variables);
+    assert_ne!(status, 0, "{said}");
+
+    let select = ["-s", "$.email", "--context", "customers"];
+    engine(&[&["encrypt", "s3://lake/in.parquet", "--output", "s3://lake/sealed.parquet"], &select[..]].concat());
+    engine(&[&["decrypt", "s3://lake/sealed.parquet", "--output", "s3://lake/opened.parquet"], &select[..]].concat());
+    assert_eq!(columns(s3("GET", "/lake/opened.parquet", b"").body), columns(source));
+    for (arguments, expected) in [
+        (&mask[..], "s3://lake/masked.parquet is there already"),
+        (
+            &["encrypt", "in.json", "--output", "s3://lake/x.json"],
+            "only Parquet is read from and written to object stores",
+        ),
+        (&["encrypt", "s3://none/x.parquet", "--output", "x.parquet"], "there is no such bucket"),
+    ] {
+        let (_, said, status) = run(&dev.arguments(arguments), &variables);
+        assert!(status == 1 && said.contains(expected), "{said}");
+    }
+    for (without, expected) in [
+        ("AWS_ENDPOINT_URL", "set AWS_REGION, or AWS_ENDPOINT_URL"),
+        ("AWS_SECRET_ACCESS_KEY", "no credentials for the object store: set AWS_SECRET_ACCESS_KEY"),
+    ] {
+        let variables: Vec<_> = variables.iter().filter(|(name, _)| *name != without).cloned().collect();
+        let (_, said, status) = run(&dev.arguments(&mask), &variables);
+        assert!(status == 1 && said.contains(expected), "{said}");
+    }
+    let uploads = String::from_utf8(s3("GET", "/lake?uploads", b"").body).unwrap();
+    assert!(!uploads.contains("<UploadId>"), "{uploads}");
+    drop(moto);
     dev.stop();
 }
 
