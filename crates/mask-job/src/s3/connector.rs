@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue, IF_NONE_MATCH};
 use hyper::{Method, Response, StatusCode, Uri};
@@ -164,7 +164,9 @@ where
 
 /// Reads a whole body.
 async fn read_body(mut body: Incoming) -> Result<Bytes, StoreFailure> {
-    let mut bytes = Vec::new();
+    // What is kept has no room to spare.
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let mut bytes = Vec::with_capacity(expected.min(BODY_BYTES_MAX));
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|error| StoreFailure::of_exchange(&error))?.into_data() {
             if bytes.len() + data.len() > BODY_BYTES_MAX {

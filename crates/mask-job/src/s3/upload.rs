@@ -58,6 +58,8 @@ impl S3Upload {
     /// Adds bytes. Sends a part when it is full.
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), JobError> {
         while !bytes.is_empty() {
+            // At once, since growing would hold a part twice.
+            self.filling.reserve_exact(PART_BYTES - self.filling.len());
             let (now, later) = bytes.split_at(bytes.len().min(PART_BYTES - self.filling.len()));
             self.filling.extend_from_slice(now);
             bytes = later;
