@@ -4,6 +4,7 @@
 //! from.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,9 @@ impl Endpoint {
     }
 }
 
+/// Ages at which connections can be replaced.
+const AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
+
 /// Addresses of the servers, limits, and retry behaviour. Create a configuration with [`ClientConfig::new`] and change
 /// individual settings.
 #[derive(Clone, Debug)]
@@ -63,10 +67,11 @@ pub struct ClientConfig {
     /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one
     /// connection carries many calls at once, more of them spread TLS work over more cores of the server.
     pub connections: usize,
-    /// Age at which a connection is replaced, at least 10 s, default 30 min; each is replaced up to a quarter earlier, so
-    /// that many are not at once. Calls move to a new connection once it is proven to work, and the old one ends with its
-    /// last call. Behind a TCP balancer, or a name with several addresses, an engine that was started again gets its share
-    /// of the connections no later. A client without calls replaces nothing.
+    /// Age at which a connection is replaced, 10 s to 30 days, default 30 min; each is replaced up to a quarter earlier, so
+    /// that many are not at once. Requests move to a new connection once it is proven to work, and the old one ends with
+    /// its last request. Behind a TCP balancer, or a name with several addresses, a server that was started again gets
+    /// connections within that age, while requests are sent. A server that permits no further connection keeps the old ones:
+    /// leave room for one more per client.
     pub connection_age_max: Duration,
     /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further requests wait in FIFO
     /// order.
@@ -161,7 +166,7 @@ impl ClientConfig {
             ((1..=Self::ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 128"),
             (self.endpoints.iter().all(|endpoint| !endpoint.address.is_empty()), "address must be host:port"),
             ((1..=1_024).contains(&self.connections), "connections must be in 1..=1024"),
-            (self.connection_age_max >= Duration::from_secs(10), "connection_age_max must be at least 10 s"),
+            (AGES.contains(&self.connection_age_max), "connection_age_max must be from 10 s to 30 days"),
             ((1..=65_536).contains(&self.in_flight_max), "in_flight_max must be in 1..=65536"),
             (self.connect_timeout >= millisecond, "connect_timeout must be at least 1 ms"),
             ((millisecond..=hour).contains(&self.deadline), "deadline must be from 1 ms to 1 hour"),

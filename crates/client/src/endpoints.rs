@@ -59,6 +59,8 @@ pub(crate) struct ChosenEndpoint {
     pub(crate) retry_at: Instant,
     /// Number of attempts started.
     pub(crate) attempts: u64,
+    /// Time before which old connections are not replaced, because no new one got through.
+    pub(crate) keep_old_until: Instant,
 }
 
 impl ChosenEndpoint {

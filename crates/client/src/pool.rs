@@ -140,6 +140,7 @@ impl Pool {
             failures: 0,
             retry_at: now,
             attempts: 0,
+            keep_old_until: now,
         };
         let targets: Vec<_> = config.endpoints.iter().map(|endpoint| target(&endpoint.address)).collect();
         let several = targets.len() > 1;

@@ -522,7 +522,12 @@ fn a_configuration_out_of_range_is_refused_by_name() {
     check(|config| config.endpoints[0].address.clear(), "address must be host:port");
     check(|config| config.connections = 0, "connections must be in 1..=1024");
     check(|config| config.connections = 1_025, "connections must be in 1..=1024");
-    check(|config| config.connection_age_max = Duration::from_secs(9), "connection_age_max must be at least 10 s");
+    for age in [Duration::from_secs(9), Duration::MAX] {
+        let mut config = config();
+        config.connection_age_max = age;
+        let refused = config.check().map_err(|error| error.to_string());
+        assert_eq!(refused, Err("configuration: connection_age_max must be from 10 s to 30 days".to_owned()));
+    }
     check(|config| config.in_flight_max = 0, "in_flight_max must be in 1..=65536");
     check(|config| config.connect_timeout = Duration::ZERO, "connect_timeout must be at least 1 ms");
     check(|config| config.deadline = Duration::from_secs(3_601), "deadline must be from 1 ms to 1 hour");

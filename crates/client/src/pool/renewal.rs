@@ -1,8 +1,8 @@
 //! Replacement of connections under a running client: those under certificates that were renewed since, and old ones. No
 //! request fails.
 //!
-//! Connections of an endpoint are kept until a new connection is proven to work, because the endpoint may not trust a
-//! renewed certificate yet, or may not accept connections.
+//! A connection is kept until a new one is proven to work, because the endpoint may not trust a renewed certificate yet, or
+//! may have all the connections that it permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,13 @@ use tokio::time::Instant;
 
 use super::Inner;
 use crate::endpoints::{EndpointTable, Slot};
+use crate::jitter;
 
 /// Time between checks of the certificate files and of the connections' ages.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);
+/// Time until another attempt to replace old connections of an endpoint to which no new one gets through; up to twice as
+/// long, so that many clients do not return together.
+const OLD_RETRY_PERIOD: Duration = Duration::from_secs(150);
 
 impl Inner {
     /// Starts a check for connections to replace if one is due, in a task outside the request path.
@@ -25,48 +29,80 @@ impl Inner {
         table.look_at = None;
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let renewed = match &inner.renewals {
-                Some(look) => look().await,
-                None => None,
-            };
-            inner.renew(renewed).await;
+            if let Some(look) = &inner.renewals
+                && let Some(since) = look().await
+            {
+                inner.renew(since).await;
+            }
+            inner.replace_old().await;
             inner.table().look_at = Some(Instant::now() + LOOK_PERIOD);
         });
     }
 
-    /// Replaces old connections, and those that were opened before the certificates were `renewed`, one endpoint after
-    /// another.
-    async fn renew(&self, renewed: Option<Instant>) {
-        let now = Instant::now();
-        let is_old = |slot: &Slot| {
-            let Slot::Taken { since, old_at, .. } = slot else { return false };
-            *old_at <= now || renewed.is_some_and(|renewed| *since < renewed)
-        };
+    /// Replaces connections that were opened before `since`, one endpoint after another. All of an endpoint end at once,
+    /// because they are of certificates that soon are not accepted; requests open others.
+    async fn renew(&self, since: Instant) {
+        let is_before = |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
         for endpoint in 0..self.doubted.len() {
-            if !self.table().targets[endpoint].slots.iter().any(is_old) {
+            if !self.table().targets[endpoint].slots.iter().any(is_before) {
                 continue;
             }
             let proven = self.proven(endpoint).await;
             let mut table = self.table();
             let target = &mut table.targets[endpoint];
             let Some(connection) = proven else {
-                tracing::warn!(address = target.address, "no new connection gets through; old connections stay");
+                tracing::warn!(
+                    address = target.address,
+                    "renewed certificates do not get through; old connections stay"
+                );
                 continue;
             };
-            if renewed.is_some() {
-                tracing::info!(address = target.address, "connections are replaced under renewed certificates");
-            }
-            for slot in target.slots.iter_mut().filter(|slot| is_old(slot)) {
-                if let Slot::Taken { connection, .. } = std::mem::replace(slot, Slot::Empty) {
-                    // The connection closes after its last request.
-                    connection.state().retire();
-                }
-            }
+            tracing::info!(address = target.address, "connections are replaced under renewed certificates");
+            target.slots.iter_mut().filter(|slot| is_before(slot)).for_each(Slot::retire);
             if let Some(slot) = target.slots.iter_mut().find(|slot| matches!(slot, Slot::Empty)) {
                 *slot = self.taken(connection, Instant::now());
             }
             drop(table);
             self.changed.notify_waiters();
+        }
+    }
+
+    /// Replaces old connections, each by a new one.
+    async fn replace_old(&self) {
+        let now = Instant::now();
+        let is_old = |slot: &Slot| matches!(slot, Slot::Taken { old_at, .. } if *old_at <= now);
+        for endpoint in 0..self.doubted.len() {
+            let old = {
+                let table = self.table();
+                let target = &table.targets[endpoint];
+                if target.keep_old_until > now { 0 } else { target.slots.iter().filter(|slot| is_old(slot)).count() }
+            };
+            for _ in 0..old {
+                let proven = self.proven(endpoint).await;
+                let mut table = self.table();
+                let target = &mut table.targets[endpoint];
+                let Some(connection) = proven else {
+                    tracing::debug!(address = target.address, "no new connection gets through; old ones stay");
+                    target.keep_old_until = Instant::now() + OLD_RETRY_PERIOD + jitter::part_of(OLD_RETRY_PERIOD);
+                    break;
+                };
+                // It can have ended meanwhile. The new connection then closes.
+                if let Some(slot) = target.slots.iter_mut().find(|slot| is_old(slot)) {
+                    slot.retire();
+                    *slot = self.taken(connection, Instant::now());
+                }
+                drop(table);
+                self.changed.notify_waiters();
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Empties the slot. Its connection closes after its last request.
+    fn retire(&mut self) {
+        if let Self::Taken { connection, .. } = std::mem::replace(self, Self::Empty) {
+            connection.state().retire();
         }
     }
 }

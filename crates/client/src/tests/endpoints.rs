@@ -38,6 +38,8 @@ pub(super) struct TestServer {
     pub(super) connections: AtomicUsize,
     /// Number of connections so far.
     pub(super) connects: AtomicUsize,
+    /// Number of attempts to connect so far.
+    pub(super) attempts: AtomicUsize,
 }
 
 impl TestServer {
@@ -166,6 +168,7 @@ pub(super) fn engines_under<const N: usize>(
             healths: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             connects: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
         })
     };
     let engines: [Arc<TestServer>; N] = std::array::from_fn(engine);
@@ -173,6 +176,7 @@ pub(super) fn engines_under<const N: usize>(
     let connector: Connector = Box::new(move |endpoint| {
         let engine = Arc::clone(&doors[endpoint]);
         Box::pin(async move {
+            engine.attempts.fetch_add(1, Ordering::Relaxed);
             let door = *engine.door.lock().unwrap();
             match door {
                 Some(true) => {
