@@ -71,6 +71,20 @@ pub enum JobError {
         /// Description of the error. Never contains the value.
         what: String,
     },
+    /// A row of a Parquet file has more bytes in a column than a record can have.
+    #[error(
+        "{name}, column {column}, row {row}: the row has more than {bytes_max} bytes in this column: keep the column, or divide the row before"
+    )]
+    RowTooLong {
+        /// The file.
+        name: String,
+        /// The column.
+        column: String,
+        /// Number of the row, from 1.
+        row: u64,
+        /// The limit, [`crate::Limits::record_bytes_max`].
+        bytes_max: usize,
+    },
     /// The job cannot apply the rules. Detected before any output.
     #[error("{0}")]
     Plan(String),

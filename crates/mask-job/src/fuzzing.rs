@@ -1,5 +1,6 @@
 //! Entry points for fuzz targets: a job for text in memory, on the calling thread. Not part of the public API.
 
+use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use sealwire_mask_rules::Rules;
@@ -11,6 +12,7 @@ use crate::error::JobError;
 use crate::file::FileText;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::parquet;
 use crate::pipeline::{self, Format, PipelineState};
 use crate::plan::Plan;
 use crate::postgres::catalog::{self, Class, Table};
@@ -93,6 +95,21 @@ pub fn rows(
     };
     let rows = Rows::new(&table, &plan, &ledger)?;
     run(text, Cut::Lines, rows, (plan, ledger), limits, |_, _| Ok(()), mask)
+}
+
+/// Masks a Parquet file, and drops the output. `mask` returns one scalar per value of a column. Returns the number of rows.
+///
+/// # Errors
+/// [`JobError`], as for a file job.
+pub fn parquet(
+    bytes: &[u8],
+    rules: &Arc<Rules>,
+    limits: Limits,
+    mask: impl FnMut(&Column) -> Vec<u8>,
+) -> Result<u64, JobError> {
+    let mut file = tempfile::tempfile().map_err(JobError::io("-"))?;
+    file.write_all(bytes).map_err(JobError::io("-"))?;
+    parquet::mask_here(file, Arc::clone(rules), limits, mask)
 }
 
 fn run<F: Format>(

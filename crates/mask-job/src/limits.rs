@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 pub struct Limits {
     /// Size of a chunk of input, which ends between records. Default 512 KiB.
     pub chunk_bytes: usize,
-    /// Maximum length of a record: a line, a row, an element of a JSON array, or a JSON document that is not an array.
-    /// Default 64 MiB.
+    /// Maximum length of a record: a line, a row, an element of a JSON array, or a JSON document that is not an array. Of
+    /// Parquet, the bytes of a row in one column, and eight more for each entry of a list. Default 64 MiB.
     pub record_bytes_max: usize,
     /// Maximum number of values in one request to the engine. Default 10,000.
     pub batch_values_max: usize,

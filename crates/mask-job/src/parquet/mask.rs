@@ -29,6 +29,19 @@ impl<E: Engine> BatchWork for MaskWork<E> {
     }
 }
 
+/// Masks a batch on this thread. `mask` returns one scalar per value of a column.
+pub(super) fn mask_batch(
+    layout: &Layout,
+    limits: Limits,
+    batch: ReadBatch,
+    mask: impl FnMut(&Column) -> Vec<u8>,
+) -> Result<ChangedBatch, JobError> {
+    let selected = select(layout, limits, batch)?;
+    let answers = checked(&selected.pieces, selected.pieces.iter().map(mask).collect());
+    let answers = answers.map_err(|error| JobError::Engine(error.to_string()))?;
+    selected.put_back(layout, answers)
+}
+
 /// A batch whose values to mask are selected.
 struct SelectedBatch {
     batch: ReadBatch,
@@ -63,10 +76,11 @@ impl SelectedBatch {
         let mut rest = &self.pieces[..];
         while !rest.is_empty() {
             // Kinds give many small pieces, which go in one request.
-            let mut values = 0;
+            let (mut values, mut bytes) = (0, 0);
             let fits = |piece: &&Column| {
                 values += piece.count;
-                values <= limits.batch_values_max
+                bytes += piece.values.len() + piece.subjects.as_ref().map_or(0, Vec::len);
+                values <= limits.batch_values_max && bytes <= limits.batch_bytes_max
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);

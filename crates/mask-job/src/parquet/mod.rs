@@ -7,8 +7,11 @@
 //! it holds a page. With a dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry numbers
 //! of the row group, since the dictionary comes first in the file. All else is streamed.
 
+mod column_rows;
+mod delta;
 mod layout;
 mod mask;
+mod pages;
 mod read;
 mod seal;
 mod source;
@@ -22,7 +25,7 @@ use std::time::Instant;
 
 use parquet::file::reader::Length;
 use sealwire_columns::{LeafDecision, LeafPlan};
-use sealwire_mask_rules::Rules;
+use sealwire_mask_rules::{Column, Rules};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
@@ -57,6 +60,37 @@ pub(crate) async fn mask_parquet<E: Engine>(
     });
     let job = opened.await??;
     job.run(limits, Arc::new(mask::MaskWork { engine }), progress, begun).await
+}
+
+/// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a column. Returns the number of
+/// rows.
+pub(crate) fn mask_here(
+    file: std::fs::File,
+    rules: Arc<Rules>,
+    limits: Limits,
+    mut mask: impl FnMut(&Column) -> Vec<u8>,
+) -> Result<u64, JobError> {
+    let length = file.metadata().map_err(JobError::io("-"))?.len();
+    let source = SourceFile::new(file, length);
+    let metadata = source::read_metadata("-", &source)?;
+    let layout = Layout::new("-".to_owned(), Arc::new(Plan::new(rules)), metadata, is_masked)?;
+    // All batches wait, since one thread does all.
+    let (to_write, changed) = mpsc::channel(Semaphore::MAX_PERMITS);
+    let shared = Arc::new(source.clone());
+    let mut first_row = 0;
+    for group in layout.metadata.row_groups() {
+        for column in layout.changed_columns() {
+            let chunk = read::ChunkRows { layout: &layout, source: &shared, group, column, first_row, limits };
+            let send = |part| to_write.try_send(part).map_err(|_| JobError::Stopped);
+            chunk.read_all(|batch| send(ColumnPart::Batch(mask::mask_batch(&layout, limits, batch, &mut mask)?)))?;
+            send(ColumnPart::End)?;
+        }
+        first_row += group.num_rows() as u64;
+    }
+    drop(to_write);
+    let unfinished = UnfinishedOutput::begin(&Output::Nowhere, None)?;
+    write::write_file(&source, &layout, unfinished, changed, &Progress::default())?;
+    Ok(first_row)
 }
 
 fn is_masked(plan: &LeafPlan) -> bool {

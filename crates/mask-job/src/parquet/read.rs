@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::ArrayRef;
 use arrow_buffer::NullBuffer;
-use parquet::column::reader::{ColumnReader, get_column_reader};
-use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
-use parquet::file::serialized_reader::SerializedPageReader;
 use sealwire_columns::{Leaf, SubjectValues};
 use tokio::sync::mpsc;
 
-use super::layout::{Layout, LeafLayout};
+use super::column_rows::{ColumnRows, Rows, RowsError};
+use super::layout::Layout;
 use super::source::SourceFile;
-use super::values::{Levels, Values, read};
+use super::values::{Levels, Values};
 use crate::error::JobError;
 use crate::limits::Limits;
 
@@ -106,13 +104,11 @@ pub(super) struct ChunkRows<'a> {
 }
 
 impl ChunkRows<'_> {
-    fn reader(&self, column: usize) -> Result<ColumnReader, JobError> {
-        let chunk = self.group.column(column);
+    fn rows(&self, column: usize) -> Result<ColumnRows<'_>, JobError> {
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(usize::MAX);
-        // Without the locations of pages, which the file need not state truly.
-        let pages = SerializedPageReader::new(Arc::clone(self.source), chunk, rows, None);
-        let pages = pages.map_err(|error| self.layout.column_invalid(column, &error.to_string()))?;
-        Ok(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)))
+        let leaf = &self.layout.leaves[column];
+        let rows = ColumnRows::new(self.source, self.group.column(column), leaf, (rows, self.limits));
+        rows.map_err(|error| self.layout.column_invalid(column, &error.to_string()))
     }
 
     /// Calls `met` with all batches.
@@ -124,27 +120,24 @@ impl ChunkRows<'_> {
     }
 
     fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {
-        let invalid = |error: ParquetError| self.layout.column_invalid(self.column, &error.to_string());
         let plan = &self.layout.leaves[self.column].plan;
-        let mut reader = self.reader(self.column)?;
+        let mut own = self.rows(self.column)?;
         let mut subjects = Vec::new();
         for (rule, column) in plan.subject_leaves() {
-            subjects.push((rule, column, self.reader(column)?));
+            subjects.push((rule, column, self.rows(column)?));
         }
         let rows = self.group.num_rows() as u64;
         let (mut done, mut take) = (0, self.first_rows());
         while done < rows {
-            let take_now = take.min(usize::try_from(rows - done).unwrap_or(take));
-            let mut levels = Levels::default();
-            let (values, records, entries) = read(&mut reader, take_now, &mut levels).map_err(invalid)?;
-            if records == 0 {
-                return Err(Stop::Failed(self.invalid("it has fewer rows than its row group")));
+            let wanted = take.min(usize::try_from(rows - done).unwrap_or(take));
+            let mut records = self.fill(self.column, &mut own, wanted, done)?;
+            for (_, column, subject) in &mut subjects {
+                records = self.fill(*column, subject, records, done)?;
             }
-            let own = &self.layout.leaves[self.column];
-            self.check(own, &values, &levels, entries)?;
-            let subjects = subjects
-                .iter_mut()
-                .map(|(rule, column, reader)| self.subjects((*rule, *column, reader), records, (&levels, entries)));
+            let Rows { values, levels, entries, .. } = own.take(records);
+            let subjects = subjects.iter_mut().map(|(rule, column, subject)| {
+                self.subjects((*rule, *column, subject.take(records)), (&levels, entries))
+            });
             let subjects = subjects.collect::<Result<_, _>>()?;
             take = next_rows(take, records, entries.max(values.len()), values.bytes(), self.limits);
             let (column, first_row) = (self.column, self.first_row + done);
@@ -152,6 +145,21 @@ impl ChunkRows<'_> {
             send(ReadBatch { column, first_row, values, levels, entries, subjects })?;
         }
         Ok(())
+    }
+
+    /// Returns the number of rows that a column has for the next batch. `done` is the number of rows before it.
+    fn fill(&self, column: usize, rows: &mut ColumnRows<'_>, records: usize, done: u64) -> Result<usize, JobError> {
+        match rows.fill(records) {
+            Ok(0) => Err(self.layout.column_invalid(column, "it has fewer rows than its row group")),
+            Ok(records) => Ok(records),
+            Err(RowsError::Invalid(what)) => Err(self.layout.column_invalid(column, &what)),
+            Err(RowsError::TooLong) => Err(JobError::RowTooLong {
+                name: self.layout.name.clone(),
+                column: self.layout.leaves[column].plan.path.text().to_owned(),
+                row: self.first_row + done + 1,
+                bytes_max: self.limits.record_bytes_max,
+            }),
+        }
     }
 
     /// Returns the number of rows of the first batch, by the size of the chunk. The values of a dictionary can be longer.
@@ -162,45 +170,15 @@ impl ChunkRows<'_> {
         by_bytes.min(self.limits.batch_values_max).clamp(1, FIRST_ROWS_MAX)
     }
 
-    fn invalid(&self, what: &str) -> JobError {
-        self.layout.column_invalid(self.column, what)
-    }
-
-    /// Checks that levels fit the values.
-    fn check(&self, leaf: &LeafLayout, values: &Values, levels: &Levels, entries: usize) -> Result<(), JobError> {
-        let values_of_levels = match leaf.definition_max {
-            0 => entries,
-            max => levels.definitions.iter().filter(|level| **level == max).count(),
-        };
-        let is_complete = (leaf.definition_max == 0 || levels.definitions.len() == entries)
-            && (leaf.repetition_max == 0 || levels.repetitions.len() == entries);
-        // The library decodes as many bits as the greatest level has, and its writer relies on levels in their range.
-        let is_in_range = levels.definitions.iter().all(|level| (0..=leaf.definition_max).contains(level))
-            && levels.repetitions.iter().all(|level| (0..=leaf.repetition_max).contains(level));
-        if is_complete && is_in_range && values_of_levels == values.len() {
-            Ok(())
-        } else {
-            Err(self.invalid("its levels do not fit its values"))
-        }
-    }
-
-    /// Reads the subjects of a batch. Values of a list below the struct share the subject of the struct.
+    /// Returns the subjects of a batch. Values of a list below the struct share the subject of the struct.
     fn subjects(
         &self,
-        (rule, column, reader): (usize, usize, &mut ColumnReader),
-        records: usize,
+        (rule, column, rows): (usize, usize, Rows),
         (levels, entries): (&Levels, usize),
     ) -> Result<ReadSubjects, JobError> {
         let (leaf, own) = (&self.layout.leaves[column], &self.layout.leaves[self.column]);
-        let mut theirs = Levels::default();
-        let read = read(reader, records, &mut theirs);
-        let (values, found, instances) =
-            read.map_err(|error| self.layout.column_invalid(column, &error.to_string()))?;
-        self.check(leaf, &values, &theirs, instances)?;
+        let Rows { values, levels: theirs, entries: instances, .. } = rows;
         let odd = || self.layout.column_invalid(column, "its rows do not fit those of its masked neighbour");
-        if found != records {
-            return Err(odd());
-        }
         let mut next_value = 0;
         let value_of_instance: Vec<usize> = (0..instances)
             .map(|instance| {

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     FooterTail, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
@@ -145,12 +146,13 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
     }
     drop(footer);
     let options = ParquetMetaDataOptions::new().with_encoding_stats_as_mask(false);
-    let reader = ParquetMetaDataReader::new()
-        .with_page_index_policy(PageIndexPolicy::Optional)
-        .with_metadata_options(Some(options));
+    let reader = ParquetMetaDataReader::new().with_metadata_options(Some(options));
     let metadata = reader.parse_and_finish(source).map_err(broken)?;
     check_chunks(&metadata, footer_at).map_err(|what| invalid(&what))?;
-    Ok(metadata)
+    let reader = ParquetMetaDataReader::new_with_metadata(metadata);
+    let mut reader = reader.with_page_index_policy(PageIndexPolicy::Optional);
+    reader.read_page_indexes(source).map_err(broken)?;
+    reader.finish().map_err(broken)
 }
 
 /// Rejects column chunks that overlap. The bytes of a masked column could be copied with another one.
@@ -158,6 +160,9 @@ fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String
     let mut ranges = Vec::new();
     for chunk in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         let column = chunk.column_path().string();
+        if chunk.column_type() == Type::FIXED_LEN_BYTE_ARRAY && chunk.column_descr().type_length() < 0 {
+            return Err(format!("column {column} has values of a negative length"));
+        }
         if chunk.file_path().is_some_and(|path| !path.is_empty()) {
             return Err(format!("column {column} is in another file"));
         }

@@ -1,27 +1,102 @@
-//! Finds out if a footer says that columns are encrypted.
+//! Reads what must be known of a footer and of a page's header before the `parquet` crate reads them.
 //!
-//! Without its feature for encryption, which needs a second cryptographic library, the `parquet` crate skips that field of
-//! a footer in plain text. A copy of the file would then hold columns that nobody can read.
+//! Without its feature for encryption, which needs a second cryptographic library, the `parquet` crate skips the field for
+//! encryption of a footer in plain text. A copy of the file would then hold columns that nobody can read. The crate also walks
+//! the schema recursively, and takes as much memory as the header of a page announces.
 
+/// The field `schema` of the struct `FileMetaData`.
+const SCHEMA: i16 = 2;
 /// The field `encryption_algorithm` of the struct `FileMetaData`.
 const ENCRYPTION_ALGORITHM: i16 = 8;
+/// The field `num_children` of the struct `SchemaElement`.
+const NUM_CHILDREN: i16 = 5;
 
-/// Nesting that a footer can have. Deeper ones are invalid.
+/// Nesting that a struct can have. Deeper ones are invalid.
 const DEPTH_MAX: usize = 32;
 
-/// Returns true if the footer has the field, `None` if it is no struct in Thrift's compact protocol.
+/// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are recursive.
+const SCHEMA_DEPTH_MAX: usize = 128;
+
+// Types of values in the compact protocol.
+const TRUE: u8 = 1;
+const FALSE: u8 = 2;
+const I32: u8 = 5;
+const LIST: u8 = 9;
+const STRUCT: u8 = 12;
+
+/// Returns true if the footer has the field, `None` if it is no struct in Thrift's compact protocol, or nests too deep.
 pub(super) fn is_encrypted(footer: &[u8]) -> Option<bool> {
     let mut reader = Compact { bytes: footer };
     let mut is_encrypted = false;
-    reader.fields(0, |field| is_encrypted |= field == ENCRYPTION_ALGORITHM)?;
+    reader.fields(0, &mut |reader, field, kind| {
+        is_encrypted |= field == ENCRYPTION_ALGORITHM;
+        if (field, kind) != (SCHEMA, LIST) {
+            return Some(false);
+        }
+        reader.schema()?;
+        Some(true)
+    })?;
     Some(is_encrypted)
+}
+
+/// The header of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PageHeader {
+    /// 0: data of version 1, 1: index, 2: dictionary, 3: data of version 2.
+    pub(super) kind: i32,
+    /// Bytes of the page after decompression.
+    pub(super) uncompressed_bytes: i32,
+    /// Bytes of the page in the file, without the header.
+    pub(super) compressed_bytes: i32,
+    /// Number of values. Of data pages also the nulls.
+    pub(super) values: i32,
+    /// Bytes of levels of data of version 2, which are not compressed.
+    pub(super) level_bytes: (i32, i32),
+}
+
+/// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a valid one.
+pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
+    let mut reader = Compact { bytes };
+    let mut header =
+        PageHeader { kind: -1, uncompressed_bytes: -1, compressed_bytes: -1, values: -1, ..PageHeader::default() };
+    reader.fields(0, &mut |reader, field, kind| {
+        let of = match (field, header.kind) {
+            (1, _) => &mut header.kind,
+            (2, _) => &mut header.uncompressed_bytes,
+            (3, _) => &mut header.compressed_bytes,
+            (5, 0) | (7, 2) | (8, 3) => {
+                (kind == STRUCT).then_some(())?;
+                header.values = -1;
+                reader.fields(1, &mut |reader, inner, kind| {
+                    let of = match (field, inner) {
+                        (_, 1) => &mut header.values,
+                        (8, 5) => &mut header.level_bytes.0,
+                        (8, 6) => &mut header.level_bytes.1,
+                        _ => return Some(false),
+                    };
+                    *of = reader.i32(kind)?;
+                    Some(true)
+                })?;
+                return Some(true);
+            }
+            // A struct of another kind of page. The `parquet` crate would take it for that of version 2.
+            (5 | 7 | 8, _) => return None,
+            _ => return Some(false),
+        };
+        *of = reader.i32(kind)?;
+        Some(true)
+    })?;
+    Some((header, bytes.len() - reader.bytes.len()))
 }
 
 struct Compact<'a> {
     bytes: &'a [u8],
 }
 
-impl Compact<'_> {
+/// Is called with the number and type of a field. Returns true if it read the value, `None` if the value is invalid.
+type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Compact<'a>, i16, u8) -> Option<bool>;
+
+impl<'a> Compact<'a> {
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
@@ -45,8 +120,25 @@ impl Compact<'_> {
         None
     }
 
-    /// Reads a struct, and calls `seen` with the number of each field.
-    fn fields(&mut self, depth: usize, mut seen: impl FnMut(i16)) -> Option<()> {
+    fn zigzag(&mut self) -> Option<i64> {
+        let value = self.varint()?;
+        Some((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn i32(&mut self, kind: u8) -> Option<i32> {
+        (kind == I32).then_some(())?;
+        i32::try_from(self.zigzag()?).ok()
+    }
+
+    /// Reads the type of a list's elements and their number.
+    fn list(&mut self) -> Option<(u8, u64)> {
+        let header = self.byte()?;
+        let count = if header >> 4 == 0xf { self.varint()? } else { u64::from(header >> 4) };
+        Some((header & 0xf, count))
+    }
+
+    /// Reads a struct, and calls `seen` for each field.
+    fn fields(&mut self, depth: usize, seen: Visit<'_, 'a>) -> Option<()> {
         let mut field = 0_i16;
         loop {
             let header = self.byte()?;
@@ -54,16 +146,13 @@ impl Compact<'_> {
                 return Some(());
             }
             field = match header >> 4 {
-                0 => {
-                    let zigzag = self.varint()?;
-                    i16::try_from((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64)).ok()?
-                }
+                0 => i16::try_from(self.zigzag()?).ok()?,
                 delta => field.checked_add(i16::from(delta))?,
             };
-            seen(field);
+            let kind = header & 0xf;
             // The value of a boolean field is in its header.
-            if !matches!(header & 0xf, 1 | 2) {
-                self.value(header & 0xf, depth)?;
+            if !seen(self, field, kind)? && !matches!(kind, TRUE | FALSE) {
+                self.value(kind, depth)?;
             }
         }
     }
@@ -80,10 +169,9 @@ impl Compact<'_> {
                 let length = self.varint()?;
                 self.skip(length)
             }
-            9 | 10 => {
-                let header = self.byte()?;
-                let count = if header >> 4 == 0xf { self.varint()? } else { u64::from(header >> 4) };
-                (0..count).try_for_each(|_| self.value(header & 0xf, depth + 1))
+            LIST | 10 => {
+                let (kind, count) = self.list()?;
+                (0..count).try_for_each(|_| self.value(kind, depth + 1))
             }
             11 => {
                 let count = self.varint()?;
@@ -93,9 +181,40 @@ impl Compact<'_> {
                     self.value(kinds & 0xf, depth + 1)
                 })
             }
-            12 => self.fields(depth + 1, |_| ()),
+            STRUCT => self.fields(depth + 1, &mut |_, _, _| Some(false)),
             _ => None,
         }
+    }
+
+    /// Reads the elements of a schema, which lists its tree depth first.
+    fn schema(&mut self) -> Option<()> {
+        let (kind, count) = self.list()?;
+        (kind == STRUCT).then_some(())?;
+        // The number of children that are still to come, for each group above the next element.
+        let mut open: Vec<i32> = Vec::new();
+        for _ in 0..count {
+            let mut children = 0;
+            self.fields(1, &mut |reader, field, kind| {
+                if field != NUM_CHILDREN {
+                    return Some(false);
+                }
+                children = reader.i32(kind)?;
+                Some(true)
+            })?;
+            if let Some(left) = open.last_mut() {
+                *left -= 1;
+            }
+            if children > 0 {
+                open.push(children);
+            }
+            while open.last() == Some(&0) {
+                open.pop();
+            }
+            if open.len() > SCHEMA_DEPTH_MAX {
+                return None;
+            }
+        }
+        Some(())
     }
 }
 
@@ -119,5 +238,54 @@ mod tests {
             assert_eq!(is_encrypted(&[&before[..], after].concat()), expected, "{after:02x?}");
         }
         assert_eq!(is_encrypted(&[0x19, 0x19].repeat(99)), None, "nested without end");
+    }
+
+    #[test]
+    fn schemas_nest_within_a_bound() {
+        // Groups of one child each, as a list with a long count, then a leaf.
+        let schema = |groups: u8| {
+            let count = u16::from(groups) + 1;
+            let list = [0x29, 0xfc, (count & 0x7f) as u8 | 0x80, (count >> 7) as u8];
+            [&list[..], &[0x55, 0x02, 0x00].repeat(usize::from(groups)), &[0x00, 0x00]].concat()
+        };
+        for (groups, expected) in [(0, Some(false)), (1, Some(false)), (128, Some(false)), (129, None), (255, None)] {
+            assert_eq!(is_encrypted(&schema(groups)), expected, "{groups}");
+        }
+        // Many siblings are one level.
+        let siblings = [&[0x29, 0xfc, 0xc9, 0x01, 0x55, 0x90, 0x03, 0x00][..], &[0; 200], &[0x00]].concat();
+        assert_eq!(is_encrypted(&siblings), Some(false));
+    }
+
+    #[test]
+    fn page_headers_are_read() {
+        let header = |kind, values, level_bytes| {
+            Some(PageHeader { kind, uncompressed_bytes: 100, compressed_bytes: 50, values, level_bytes })
+        };
+        // Type, uncompressed and compressed size.
+        let sizes = |kind: u8| [0x15, kind << 1, 0x15, 0xc8, 0x01, 0x15, 0x64];
+        let with = |kind: u8, rest: &[u8]| [&sizes(kind)[..], rest, &[0xaa]].concat();
+        for (bytes, expected) in [
+            // Data with a number of values, encodings, and statistics with a text.
+            (
+                with(0, &[0x2c, 0x15, 0x0e, 0x15, 0, 0x15, 0, 0x15, 0, 0x1c, 0x18, 1, b'x', 0, 0, 0]),
+                header(0, 7, (0, 0)),
+            ),
+            (with(2, &[0x4c, 0x15, 0x06, 0x15, 0, 0x11, 0, 0]), header(2, 3, (0, 0))),
+            (
+                with(3, &[0x5c, 0x15, 0x08, 0x15, 0, 0x15, 8, 0x15, 0, 0x15, 4, 0x15, 2, 0x12, 0, 0]),
+                header(3, 4, (2, 1)),
+            ),
+            // Without the struct of its kind, and with that of another.
+            (with(0, &[0]), header(0, -1, (0, 0))),
+            (with(0, &[0x4c, 0x15, 0x06, 0, 0]), None),
+            // A number in another type, one beyond 32 bits, and an end within.
+            (vec![0x16, 0x00, 0x00], None),
+            (vec![0x15, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0x00], None),
+            (sizes(0).to_vec(), None),
+        ] {
+            let found = page_header(&bytes);
+            assert_eq!(found.map(|(header, _)| header), expected, "{bytes:02x?}");
+            assert!(found.is_none_or(|(_, length)| length == bytes.len() - 1));
+        }
     }
 }

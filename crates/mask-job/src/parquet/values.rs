@@ -2,6 +2,7 @@
 //!
 //! Parquet keeps the values that are there, without nulls, beside levels that say where they belong.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::builder::{BinaryBuilder, Decimal128Builder, FixedSizeBinaryBuilder, StringBuilder};
@@ -44,30 +45,30 @@ pub(super) struct Levels {
     pub(super) repetitions: Vec<i16>,
 }
 
-/// Reads up to `records` whole records. Returns the number of records and of entries.
+/// Reads up to `records` whole records behind those that are there. Returns the number of records and of entries.
 pub(super) fn read(
     reader: &mut ColumnReader,
     records: usize,
     levels: &mut Levels,
-) -> Result<(Values, usize, usize), ParquetError> {
-    let (definitions, repetitions) = (&mut levels.definitions, &mut levels.repetitions);
+    values: &mut Values,
+) -> Result<(usize, usize), ParquetError> {
+    let (definitions, repetitions) = (Some(&mut levels.definitions), Some(&mut levels.repetitions));
     macro_rules! read {
-        ($reader:expr, $kind:path) => {{
-            let mut values = Vec::new();
-            let (records, _, entries) =
-                $reader.read_records(records, Some(definitions), Some(repetitions), &mut values)?;
-            Ok(($kind(values), records, entries))
+        ($reader:expr, $values:expr) => {{
+            let (records, _, entries) = $reader.read_records(records, definitions, repetitions, $values)?;
+            Ok((records, entries))
         }};
     }
-    match reader {
-        ColumnReader::BoolColumnReader(reader) => read!(reader, Values::Bool),
-        ColumnReader::Int32ColumnReader(reader) => read!(reader, Values::Int32),
-        ColumnReader::Int64ColumnReader(reader) => read!(reader, Values::Int64),
-        ColumnReader::Int96ColumnReader(reader) => read!(reader, Values::Int96),
-        ColumnReader::FloatColumnReader(reader) => read!(reader, Values::Float),
-        ColumnReader::DoubleColumnReader(reader) => read!(reader, Values::Double),
-        ColumnReader::ByteArrayColumnReader(reader) => read!(reader, Values::Bytes),
-        ColumnReader::FixedLenByteArrayColumnReader(reader) => read!(reader, Values::Fixed),
+    match (reader, values) {
+        (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => read!(reader, values),
+        (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => read!(reader, values),
+        (ColumnReader::Int64ColumnReader(reader), Values::Int64(values)) => read!(reader, values),
+        (ColumnReader::Int96ColumnReader(reader), Values::Int96(values)) => read!(reader, values),
+        (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => read!(reader, values),
+        (ColumnReader::DoubleColumnReader(reader), Values::Double(values)) => read!(reader, values),
+        (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => read!(reader, values),
+        (ColumnReader::FixedLenByteArrayColumnReader(reader), Values::Fixed(values)) => read!(reader, values),
+        _ => Err(ParquetError::General("the values are of another type than the column".to_owned())),
     }
 }
 
@@ -164,15 +165,32 @@ impl Values {
 
     /// Returns the bytes of all values.
     pub(super) fn bytes(&self) -> usize {
+        (0..self.len()).map(|at| self.value_bytes(at)).sum()
+    }
+
+    /// Returns the bytes of a value.
+    pub(super) fn value_bytes(&self, at: usize) -> usize {
         match self {
-            Self::Bool(values) => values.len(),
-            Self::Int32(values) => values.len() * 4,
-            Self::Float(values) => values.len() * 4,
-            Self::Int64(values) => values.len() * 8,
-            Self::Double(values) => values.len() * 8,
-            Self::Int96(values) => values.len() * 12,
-            Self::Bytes(values) => values.iter().map(ByteArray::len).sum(),
-            Self::Fixed(values) => values.iter().map(|value| value.len()).sum(),
+            Self::Bool(_) => 1,
+            Self::Int32(_) | Self::Float(_) => 4,
+            Self::Int64(_) | Self::Double(_) => 8,
+            Self::Int96(_) => 12,
+            Self::Bytes(values) => values[at].len(),
+            Self::Fixed(values) => values[at].len(),
+        }
+    }
+
+    /// Returns some of the values. They share the bytes of the others.
+    pub(super) fn range(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::Bool(values) => Self::Bool(values[range].to_vec()),
+            Self::Int32(values) => Self::Int32(values[range].to_vec()),
+            Self::Int64(values) => Self::Int64(values[range].to_vec()),
+            Self::Int96(values) => Self::Int96(values[range].to_vec()),
+            Self::Float(values) => Self::Float(values[range].to_vec()),
+            Self::Double(values) => Self::Double(values[range].to_vec()),
+            Self::Bytes(values) => Self::Bytes(values[range].to_vec()),
+            Self::Fixed(values) => Self::Fixed(values[range].to_vec()),
         }
     }
 

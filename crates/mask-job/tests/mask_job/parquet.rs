@@ -3,6 +3,9 @@
 #[path = "../../../columns/tests/columns/random.rs"]
 mod random;
 
+#[path = "parquet/hostile.rs"]
+mod hostile;
+
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;

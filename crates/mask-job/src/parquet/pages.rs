@@ -1,0 +1,361 @@
+//! Reads the pages of a column chunk, and checks what they announce before memory is taken for it.
+//!
+//! The `parquet` crate takes as much memory as a header announces, and relies on dictionaries and lengths that may be missing
+//! or too short. Its decompression of GZIP and Brotli has no limit.
+
+use std::io::{self, Cursor, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, PageType, Type};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::properties::ReaderProperties;
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
+
+use super::delta;
+use super::source::SourceFile;
+use super::thrift::{PageHeader, page_header};
+
+/// Bytes of a page before or after decompression: 256 MiB. A page is read whole. Writers make pages of 1 MiB, DuckDB of up to
+/// 100 MB, unless a single value is longer.
+pub(super) const PAGE_BYTES_MAX: usize = 256 << 20;
+/// Number of values of a dictionary. Each takes up to 32 bytes beside the page, so 128 MiB in all.
+const DICTIONARY_VALUES_MAX: usize = 1 << 22;
+/// Number of entries of a page of a column in lists. A single row can have all of them, and each takes up to 36 bytes, so
+/// 144 MiB in all.
+const NESTED_ENTRIES_MAX: usize = 1 << 22;
+/// Bytes of a page's header, which can have statistics. Other readers have the same limit.
+const HEADER_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are read first to find a header.
+const HEADER_BYTES_FIRST: usize = 1 << 10;
+
+/// What a reader of values must know of the pages, and what it decides.
+#[derive(Debug, Default)]
+pub(super) struct PageState {
+    /// True if the next page of data can be read. Otherwise the pages seem to end.
+    is_next_allowed: AtomicBool,
+    /// Number of entries of all pages of data that were read.
+    entries: AtomicU64,
+    /// Length of the longest value of the page, if its values are made when they are read. Otherwise 0.
+    longest: AtomicUsize,
+}
+
+impl PageState {
+    /// Has the next page of data be read when the page before ends.
+    pub(super) fn allow_next(&self) {
+        self.is_next_allowed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of entries of all pages of data that were read.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Returns the length of the longest value that takes memory when it is read. 0: they share the memory of the page.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads the pages of a column chunk.
+pub(super) struct CheckedPages {
+    source: Arc<SourceFile>,
+    /// Decodes a page whose header was checked.
+    inner: SerializedPageReader<PageSource>,
+    headers: Arc<PageSource>,
+    chunk: ColumnChunkMetaData,
+    /// Position of the next page.
+    at: u64,
+    /// Bytes up to the end of the chunk.
+    left: u64,
+    has_dictionary: bool,
+    state: Arc<PageState>,
+}
+
+/// Gives the header of one page from memory, and other bytes from the file.
+struct PageSource {
+    source: Arc<SourceFile>,
+    /// The position of the header, and the header.
+    header: Mutex<(u64, Bytes)>,
+}
+
+impl Length for PageSource {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+}
+
+impl ChunkReader for PageSource {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
+        if header.0 == start { Ok(Cursor::new(header.1.clone())) } else { Err(invalid("a page has an invalid header")) }
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        self.source.get_bytes(start, length)
+    }
+}
+
+fn invalid(what: &str) -> ParquetError {
+    ParquetError::General(what.to_owned())
+}
+
+impl CheckedPages {
+    pub(super) fn new(
+        source: &Arc<SourceFile>,
+        chunk: &ColumnChunkMetaData,
+        rows: usize,
+        state: &Arc<PageState>,
+    ) -> Result<Self, ParquetError> {
+        let headers = Arc::new(PageSource { source: Arc::clone(source), header: Mutex::default() });
+        let (at, left) = chunk.byte_range();
+        let properties = ReaderProperties::builder().set_backward_compatible_lz4(false).build();
+        let compression = if decompresses(chunk) { Compression::UNCOMPRESSED } else { chunk.compression() };
+        let inner = chunk.clone().into_builder().set_compression(compression).build()?;
+        // Without the locations of pages, which the file need not state truly.
+        let inner =
+            SerializedPageReader::new_with_properties(Arc::clone(&headers), &inner, rows, None, Arc::new(properties))?;
+        let (source, state) = (Arc::clone(source), Arc::clone(state));
+        Ok(Self { source, inner, headers, chunk: chunk.clone(), at, left, has_dictionary: false, state })
+    }
+
+    /// Reads and checks the header of the next page. Returns the header and its bytes.
+    fn header(&self) -> Result<Option<(PageHeader, Bytes)>, ParquetError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let mut size = HEADER_BYTES_FIRST;
+        loop {
+            let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(size);
+            let bytes = self.source.get_bytes(self.at, length)?;
+            if let Some((header, length)) = page_header(&bytes) {
+                self.check_header(&header, self.left - length as u64)?;
+                return Ok(Some((header, bytes.slice(..length))));
+            }
+            if length < size || size >= HEADER_BYTES_MAX {
+                return Err(invalid("a page has an invalid header"));
+            }
+            size *= 16;
+        }
+    }
+
+    fn check_header(&self, header: &PageHeader, left: u64) -> Result<(), ParquetError> {
+        let size = |bytes: i32| usize::try_from(bytes).ok();
+        let (compressed, uncompressed) = (size(header.compressed_bytes), size(header.uncompressed_bytes));
+        let (Some(compressed), Some(uncompressed)) = (compressed, uncompressed) else {
+            return Err(invalid("a page has an invalid header"));
+        };
+        if compressed as u64 > left {
+            return Err(invalid("a page is longer than its column chunk"));
+        }
+        if compressed.max(uncompressed) > PAGE_BYTES_MAX {
+            return Err(ParquetError::General(format!(
+                "a page has more than {PAGE_BYTES_MAX} bytes: write the file with smaller pages"
+            )));
+        }
+        let levels = size(header.level_bytes.0).zip(size(header.level_bytes.1));
+        let values = size(header.values).ok_or_else(|| invalid("a page has an invalid header"))?;
+        let has_room = match header.kind {
+            0 => true,
+            2 => self.has_room(values, uncompressed),
+            3 => levels.is_some_and(|(one, other)| one + other <= compressed.min(uncompressed)),
+            _ => return Err(invalid("a page is of an unknown kind")),
+        };
+        if !has_room {
+            return Err(invalid("a page announces more values than it has"));
+        }
+        if header.kind == 2 && values > DICTIONARY_VALUES_MAX {
+            return Err(ParquetError::General(format!(
+                "a dictionary has more than {DICTIONARY_VALUES_MAX} values: write the column without a dictionary"
+            )));
+        }
+        if self.chunk.column_descr().max_rep_level() > 0 && values > NESTED_ENTRIES_MAX {
+            return Err(ParquetError::General(format!(
+                "a page has more than {NESTED_ENTRIES_MAX} entries of lists: write the file with smaller pages"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns true if as many values can be in as many bytes of a dictionary.
+    fn has_room(&self, values: usize, bytes: usize) -> bool {
+        let width = match self.chunk.column_type() {
+            Type::BOOLEAN => return values <= bytes.saturating_mul(8),
+            Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+            Type::INT64 | Type::DOUBLE => 8,
+            Type::INT96 => 12,
+            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(self.chunk.column_descr().type_length()).unwrap_or(0),
+        };
+        values.checked_mul(width).is_some_and(|needed| needed <= bytes)
+    }
+
+    /// Decodes the page whose header was checked.
+    fn page(&mut self, header: &PageHeader, bytes: Bytes) -> Result<Page, ParquetError> {
+        let length = bytes.len() as u64 + header.compressed_bytes as u64;
+        *self.headers.header.lock().unwrap_or_else(PoisonError::into_inner) = (self.at, bytes);
+        let page = self.inner.get_next_page()?.ok_or_else(|| invalid("its pages end within"))?;
+        self.at += length;
+        self.left -= length;
+        let kind = match page.page_type() {
+            PageType::DATA_PAGE => 0,
+            PageType::INDEX_PAGE => 1,
+            PageType::DICTIONARY_PAGE => 2,
+            PageType::DATA_PAGE_V2 => 3,
+        };
+        if kind != header.kind || u32::try_from(header.values) != Ok(page.num_values()) {
+            return Err(invalid("a page has an invalid header"));
+        }
+        if decompresses(&self.chunk) { self.decompressed(page, header.uncompressed_bytes as usize) } else { Ok(page) }
+    }
+
+    /// Returns the page with its bytes decompressed.
+    fn decompressed(&self, mut page: Page, length: usize) -> Result<Page, ParquetError> {
+        let (bytes, levels) = match &mut page {
+            Page::DataPageV2 { is_compressed: false, .. } => return Ok(page),
+            Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                (buf, *def_levels_byte_len as usize + *rep_levels_byte_len as usize)
+            }
+            Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => (buf, 0),
+        };
+        let wrong = || invalid("the length of a page is not the announced one");
+        let packed = bytes.get(levels..).ok_or_else(wrong)?;
+        let mut out = Vec::with_capacity(length);
+        out.extend_from_slice(&bytes[..levels]);
+        // No bytes stand for no values.
+        if length > levels {
+            // One more, to notice what is too long.
+            let rest = (length - levels) as u64 + 1;
+            match self.chunk.compression() {
+                Compression::GZIP(_) => flate2::read::MultiGzDecoder::new(packed).take(rest).read_to_end(&mut out)?,
+                _ => brotli_decompressor::Decompressor::new(packed, 4096).take(rest).read_to_end(&mut out)?,
+            };
+        }
+        if out.len() != length {
+            return Err(wrong());
+        }
+        *bytes = out.into();
+        Ok(page)
+    }
+
+    /// Checks that a page has what its decoder relies on.
+    fn check_page(&self, page: &Page) -> Result<(), ParquetError> {
+        let descriptor = self.chunk.column_descr();
+        let (data, encoding) = match page {
+            Page::DictionaryPage { buf, num_values, .. } => {
+                let has_room = self.has_room(*num_values as usize, buf.len());
+                return has_room.then_some(()).ok_or_else(|| invalid("a dictionary announces more values than it has"));
+            }
+            Page::DataPage { buf, encoding, def_level_encoding, rep_level_encoding, num_values, .. } => {
+                let mut at = 0_usize;
+                for (max, encoding) in
+                    [(descriptor.max_rep_level(), rep_level_encoding), (descriptor.max_def_level(), def_level_encoding)]
+                {
+                    if max > 0 {
+                        let length = levels_len(&buf[at..], *encoding, max, *num_values);
+                        at += length.filter(|length| *length <= buf.len() - at).ok_or_else(|| invalid(LEVELS))?;
+                    }
+                }
+                (&buf[at..], *encoding)
+            }
+            Page::DataPageV2 { buf, encoding, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
+                (buf.get(levels..).ok_or_else(|| invalid(LEVELS))?, *encoding)
+            }
+        };
+        let values = page.num_values() as usize;
+        let mut longest = 0;
+        let is_valid = match (encoding, descriptor.physical_type()) {
+            (Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY, _) => self.has_dictionary,
+            (Encoding::DELTA_BINARY_PACKED, _) => delta::check_numbers(data).is_some(),
+            (Encoding::DELTA_LENGTH_BYTE_ARRAY, _) => delta::check_lengths(data, values).is_some(),
+            (Encoding::DELTA_BYTE_ARRAY, _) => match delta::longest_value(data, values) {
+                Some(length) => {
+                    longest = length;
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        };
+        self.state.longest.store(longest, Ordering::Relaxed);
+        is_valid.then_some(()).ok_or_else(|| invalid("a page is invalid in its encoding"))
+    }
+}
+
+const LEVELS: &str = "a page ends within its levels";
+
+/// Returns true if pages are decompressed here, since the `parquet` crate has no limit for their codec.
+fn decompresses(chunk: &ColumnChunkMetaData) -> bool {
+    matches!(chunk.compression(), Compression::GZIP(_) | Compression::BROTLI(_))
+}
+
+/// Returns the length of levels of a page of version 1.
+fn levels_len(bytes: &[u8], encoding: Encoding, max: i16, values: u32) -> Option<usize> {
+    #[expect(deprecated, reason = "old files have it")]
+    match encoding {
+        Encoding::RLE => {
+            let length = u32::from_le_bytes(*bytes.first_chunk()?);
+            Some(usize::try_from(length).ok()? + 4)
+        }
+        Encoding::BIT_PACKED => {
+            let width = i16::BITS - max.leading_zeros();
+            Some((u64::from(values) * u64::from(width)).div_ceil(8) as usize)
+        }
+        _ => None,
+    }
+}
+
+impl Iterator for CheckedPages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for CheckedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        while self.state.is_next_allowed.load(Ordering::Relaxed) {
+            let Some((header, bytes)) = self.header()? else { return Ok(None) };
+            let page = self.page(&header, bytes)?;
+            self.check_page(&page)?;
+            if page.is_dictionary_page() {
+                self.has_dictionary = true;
+            } else if page.num_values() == 0 {
+                // The `parquet` crate would take an empty page for the end.
+                continue;
+            } else {
+                self.state.is_next_allowed.store(false, Ordering::Relaxed);
+                self.state.entries.fetch_add(u64::from(page.num_values()), Ordering::Relaxed);
+            }
+            return Ok(Some(page));
+        }
+        Ok(None)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        let Some((header, _)) = self.header()? else { return Ok(None) };
+        let values = usize::try_from(header.values).ok();
+        Ok(Some(PageMetadata {
+            // A page of version 2 begins with a row.
+            num_rows: values.filter(|_| header.kind == 3),
+            num_levels: values.filter(|_| header.kind == 0),
+            is_dict: header.kind == 2,
+        }))
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        Err(io::Error::from(io::ErrorKind::Unsupported).into())
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        Ok(self.peek_next_page()?.is_none_or(|page| page.num_rows.is_some()))
+    }
+}
