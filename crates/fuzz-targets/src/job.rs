@@ -25,7 +25,8 @@ impl Answer {
         [Self::Same, Self::Text, Self::Integer, Self::Nil][usize::from(setting % 4)]
     }
 
-    fn mask(self, column: &Column) -> Vec<u8> {
+    /// Answers for a column.
+    pub(crate) fn mask(self, column: &Column) -> Vec<u8> {
         match self {
             Self::Same => column.values.clone(),
             Self::Text => b"\xa8\",\\\t\n\xc3\xa9;".repeat(column.count),

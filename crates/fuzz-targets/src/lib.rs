@@ -22,6 +22,7 @@ mod mask;
 mod metadata;
 mod number;
 mod object;
+mod parquet_job;
 mod pem;
 mod principal;
 mod public_keys;
@@ -79,6 +80,7 @@ targets!(
     metadata,
     number,
     object,
+    parquet_job,
     pem,
     principal,
     public_keys,
