@@ -11,7 +11,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use bytes::Bytes;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowSchemaConverter, encode_arrow_schema, parquet_to_arrow_schema};
-use parquet::basic::Type as PhysicalType;
+use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{Type, TypePtr};
 pub use sealwire_columns::Direction;
@@ -19,7 +19,7 @@ use sealwire_columns::{ColumnError, Leaf, LeafPlan, Pieces, build, check, new_fi
 use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
 
-use super::layout::{Indexing, Layout};
+use super::layout::{Indexing, Layout, LeafLayout};
 use super::read::ReadBatch;
 use super::values::Values;
 use super::{BatchWork, ChangedBatch, JobState, open};
@@ -32,6 +32,10 @@ use crate::report::{Counts, Progress, Report};
 
 /// Key of file metadata with the types of columns as Apache Spark knows them. It would be false, and Spark would believe it.
 const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
+
+/// Key of an encrypted field's metadata with its physical type in Parquet, if its Arrow type does not tell.
+const PHYSICAL_TYPE: &str = "sealwire:parquet";
+const INT96: &str = "INT96";
 
 /// A job that encrypts or decrypts columns of a Parquet file.
 #[derive(Clone, Debug)]
@@ -104,6 +108,15 @@ fn layout(
     let mut schema = noted_schema(&metadata).map_err(|what| JobError::Invalid { name: name.clone(), what })?;
     let mut root = file.schema_descr().root_schema_ptr();
     let mut layout = Layout::new(name.clone(), Arc::clone(&plan), metadata, |leaf| leaf.rule.is_some())?;
+    check_names(&layout)?;
+    // A rule names every column but the keys of maps.
+    let is_left = |leaf: &&LeafLayout| leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null;
+    if let Some(keys) = layout.leaves.iter().find(is_left).filter(|_| job.select.is_empty()) {
+        return Err(JobError::Plan(format!(
+            "{name}: the keys of a map ({}) cannot be encrypted or decrypted: select the columns to change",
+            keys.plan.path.text()
+        )));
+    }
     let leaves = resolve(plan.rules(), &schema).map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
     let is_same = leaves.len() == layout.leaves.len();
     let mut columns = vec![None; layout.leaves.len()];
@@ -112,7 +125,8 @@ fn layout(
         let error = |error: ColumnError| JobError::Plan(format!("{name}: {error}"));
         let path = if is_same { &leaves[column].path } else { &plan.path };
         let old = path.field(&schema).map_err(error)?;
-        let old = known(&old, plan);
+        let physical = layout.metadata.file_metadata().schema_descr().column(column).physical_type();
+        let old = known(&old, plan, physical);
         check(path.text(), old.data_type()).map_err(error)?;
         if job.direction == Direction::Open && !is_text(plan) {
             return Err(error(ColumnError::Type {
@@ -121,8 +135,9 @@ fn layout(
             }));
         }
         let field = new_field(&old, None, job.direction, &[]).map_err(error)?;
+        let (field, is_int96) = with_physical(&field, physical, job.direction);
         schema = Schema::clone(&path.replace_field(&schema, &field));
-        let (leaf, data_type) = parquet_type(&field).map_err(|what| layout.column_invalid(column, &what))?;
+        let (leaf, data_type) = parquet_type(&field, is_int96).map_err(|what| layout.column_invalid(column, &what))?;
         let column_path = layout.metadata.file_metadata().schema_descr().column(column).path().clone();
         root = replaced(&root, column_path.parts(), &leaf).map_err(|what| layout.column_invalid(column, &what))?;
         columns[column] = Some(NewColumn { data_type, physical: leaf.get_physical_type(), width: width(&leaf) });
@@ -137,6 +152,22 @@ fn layout(
     Ok((layout, columns))
 }
 
+/// Rejects a changed column whose name another column has, too: a reader could not tell which of both is encrypted.
+fn check_names(layout: &Layout) -> Result<(), JobError> {
+    let schema = layout.metadata.file_metadata().schema_descr();
+    for column in layout.changed_columns() {
+        let path = schema.column(column).path().clone();
+        if schema.columns().iter().filter(|other| *other.path() == path).count() > 1 {
+            return Err(JobError::Plan(format!(
+                "{}: two columns are named {}: rename one of them before",
+                layout.name,
+                layout.leaves[column].plan.path.text()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the Arrow schema that the file notes, or the one that follows from its Parquet types.
 fn noted_schema(metadata: &ParquetMetaData) -> Result<Schema, String> {
     let file = metadata.file_metadata();
@@ -144,10 +175,25 @@ fn noted_schema(metadata: &ParquetMetaData) -> Result<Schema, String> {
     schema.map_err(|error| error.to_string())
 }
 
+/// Returns the field with a note of the physical type `INT96`, from which decryption restores it, or without the note. Returns
+/// true if values of the output are `INT96`.
+fn with_physical(field: &FieldRef, physical: PhysicalType, direction: Direction) -> (FieldRef, bool) {
+    let mut metadata = field.metadata().clone();
+    let is_noted = metadata.remove(PHYSICAL_TYPE).is_some_and(|noted| noted == INT96);
+    if direction == Direction::Seal && physical == PhysicalType::INT96 {
+        metadata.insert(PHYSICAL_TYPE.to_owned(), INT96.to_owned());
+    }
+    let is_instant = matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _));
+    let is_int96 = is_noted && is_instant && direction == Direction::Open;
+    (Arc::new(Field::clone(field).with_metadata(metadata)), is_int96)
+}
+
 /// Returns the field with a type under which its values are sent. Arrow's dictionaries, for one, are text in Parquet.
-fn known(field: &FieldRef, plan: &LeafPlan) -> FieldRef {
+fn known(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef {
     let (noted, own) = (field.data_type(), plan.field.data_type());
     let is_same_form = match own {
+        // Its values have nanoseconds, and a coarser unit would not hold them after decryption.
+        _ if physical == PhysicalType::INT96 => false,
         DataType::Utf8 => matches!(noted, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
         DataType::Binary => matches!(noted, DataType::Binary | DataType::LargeBinary | DataType::BinaryView),
         DataType::Timestamp(..) => matches!(noted, DataType::Timestamp(..)),
@@ -162,7 +208,12 @@ fn is_text(plan: &LeafPlan) -> bool {
 }
 
 /// Returns the Parquet type of a field, and the Arrow type of its values without the help of a noted schema.
-fn parquet_type(field: &FieldRef) -> Result<(TypePtr, DataType), String> {
+fn parquet_type(field: &FieldRef, is_int96: bool) -> Result<(TypePtr, DataType), String> {
+    if is_int96 {
+        let leaf = Type::primitive_type_builder("c", PhysicalType::INT96).with_repetition(Repetition::OPTIONAL).build();
+        let leaf = leaf.map_err(|error| error.to_string())?;
+        return Ok((Arc::new(leaf), DataType::Timestamp(TimeUnit::Nanosecond, None)));
+    }
     let data_type = match field.data_type() {
         // Parquet has no seconds.
         DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),

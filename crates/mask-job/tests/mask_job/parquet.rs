@@ -3,6 +3,8 @@
 #[path = "../../../columns/tests/columns/random.rs"]
 mod random;
 
+#[path = "parquet/awkward.rs"]
+mod awkward;
 #[path = "parquet/hostile.rs"]
 mod hostile;
 
