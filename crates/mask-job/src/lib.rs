@@ -31,7 +31,9 @@ pub use engine::{Engine, EngineError, answers};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};
 pub use file_format::FileFormat;
-pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
+pub use leak::{
+    ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, SkippedColumn, verify_databases, verify_files,
+};
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns};

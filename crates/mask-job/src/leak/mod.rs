@@ -65,6 +65,17 @@ pub struct LeakReport {
     pub passes: u32,
     /// Results by source field that the rules mask.
     pub fields: Vec<LeakField>,
+    /// Columns of the target with values that the check cannot read. They can hold originals.
+    pub skipped: Vec<SkippedColumn>,
+}
+
+/// A column of the target with values that the check cannot read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedColumn {
+    /// The column.
+    pub field: String,
+    /// The reason, such as the column's type.
+    pub why: String,
 }
 
 /// The result for one field.
@@ -141,6 +152,7 @@ pub(crate) struct Check {
     anywhere: TextWindow<SearchTerms>,
     /// Per field, the number of non-null values in the target during the current pass.
     target_values: Vec<u64>,
+    skipped: Vec<SkippedColumn>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +180,14 @@ impl Check {
             own: TextWindow::new(limits.values_max),
             anywhere: TextWindow::new(limits.values_max),
             target_values: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Notes a column of the target with values that cannot be read.
+    pub(crate) fn skip(&mut self, field: &str, why: &str) {
+        if !self.skipped.iter().any(|column| column.field == field) {
+            self.skipped.push(SkippedColumn { field: field.to_owned(), why: why.to_owned() });
         }
     }
 
@@ -304,7 +324,7 @@ impl Check {
             field.verdict = verdict(field, *promise);
         }
         let passed = self.fields.iter().all(|field| field.verdict != LeakVerdict::Leak);
-        LeakReport { passed, passes, fields: self.fields }
+        LeakReport { passed, passes, fields: self.fields, skipped: self.skipped }
     }
 }
 

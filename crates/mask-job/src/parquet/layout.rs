@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow_schema::Schema;
+use arrow_array::ArrayRef;
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema};
 use parquet::basic::{Compression, Repetition};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
@@ -16,8 +17,16 @@ use crate::error::JobError;
 use crate::plan::Plan;
 use crate::report::{Counts, Label, RunningReport};
 
-/// Key of file metadata that states the bounding boxes of columns (GeoParquet).
-const GEO: &str = "geo";
+/// Keys of file metadata that hold or bound values of columns: the bounding boxes of GeoParquet, and the least and greatest
+/// record key and the bloom filter of record keys of Apache Hudi.
+const VALUES_OF_COLUMNS: [&str; 6] = [
+    "geo",
+    "hoodie_min_record_key",
+    "hoodie_max_record_key",
+    "hoodie_bloom_filter_type_code",
+    "org.apache.hudi.bloomfilter",
+    "com.uber.hoodie.bloomfilter",
+];
 
 /// A checked file, with the decision for each of its columns.
 pub(super) struct Layout {
@@ -53,6 +62,8 @@ pub(super) struct LeafLayout {
     pub(super) plan: LeafPlan,
     /// True if the values of the column are replaced.
     pub(super) is_changed: bool,
+    /// True if rules by kind examine a binary column: those of its values that are UTF-8.
+    pub(super) is_binary_text: bool,
     pub(super) definition_max: i16,
     pub(super) repetition_max: i16,
     pub(super) is_optional: bool,
@@ -94,9 +105,14 @@ impl Layout {
         }
         let ledger = RunningReport::default();
         let mut leaves = Vec::with_capacity(plans.len());
-        for (plan_of_leaf, column) in plans.into_iter().zip(schema.columns()) {
+        let texts = if plan.has_kinds() { with_texts(&plan, &arrow) } else { Vec::new() };
+        for (at, (plan_of_leaf, column)) in plans.into_iter().zip(schema.columns()).enumerate() {
+            let is_unnamed_binary = plan_of_leaf.rule.is_none() && *plan_of_leaf.field.data_type() == DataType::Binary;
+            let as_text = texts.get(at).filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
+            let (is_binary_text, plan_of_leaf) = (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
             let leaf = LeafLayout {
                 is_changed: is_changed(&plan_of_leaf),
+                is_binary_text,
                 definition_max: column.max_def_level(),
                 repetition_max: column.max_rep_level(),
                 is_optional: column.self_type().get_basic_info().has_repetition()
@@ -115,7 +131,7 @@ impl Layout {
             indexing: Indexing::Kept,
         };
         let mut layout = Self { name, plan, metadata: Arc::new(metadata), leaves, ledger, output };
-        layout.drop_boxes();
+        layout.drop_bounds();
         layout.check_changed()?;
         layout.count_copied();
         Ok(layout)
@@ -154,15 +170,16 @@ impl Layout {
         }
     }
 
-    /// Drops the bounding boxes of columns from the metadata of the file, if a column is changed. Some writers repeat the
+    /// Drops what bounds values of columns from the metadata of the file, if a column is changed. Some writers repeat the
     /// metadata within the Arrow schema.
-    fn drop_boxes(&mut self) {
+    fn drop_bounds(&mut self) {
         let is_changed = self.changed_columns().next().is_some();
         let file = self.metadata.file_metadata();
         let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else { return };
-        entries.retain(|entry| entry.key != GEO);
+        entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
         let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
-        if schema.as_ref().is_some_and(|schema| !schema.metadata().contains_key(GEO)) {
+        let has_bounds = |schema: &Schema| VALUES_OF_COLUMNS.iter().any(|key| schema.metadata().contains_key(*key));
+        if schema.as_ref().is_some_and(|schema| !has_bounds(schema)) {
             return;
         }
         if let Some(at) = entries.iter().position(|entry| entry.key == ARROW_SCHEMA_META_KEY) {
@@ -171,6 +188,15 @@ impl Layout {
                 Some(schema) => entries[at].value = Some(encode_arrow_schema(&schema)),
                 None => drop(entries.remove(at)),
             }
+        }
+    }
+
+    /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its index if that is known.
+    pub(super) fn to_arrow(&self, column: usize, values: &Values) -> Result<ArrayRef, (usize, &'static str)> {
+        let leaf = &self.leaves[column];
+        match values.to_texts().filter(|_| leaf.is_binary_text) {
+            Some(texts) => Ok(texts),
+            None => values.to_arrow(leaf.plan.field.data_type()),
         }
     }
 
@@ -219,6 +245,23 @@ impl Layout {
             what: what.to_owned(),
         }
     }
+}
+
+/// Returns the decisions under which binary columns are text. Old writers do not annotate text as such.
+fn with_texts(plan: &Plan, schema: &Schema) -> Vec<LeafPlan> {
+    let fields = schema.fields().iter().map(as_text).collect::<Vec<_>>();
+    resolve(plan.rules(), &Schema::new(fields)).unwrap_or_default()
+}
+
+fn as_text(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Binary => DataType::Utf8,
+        DataType::List(item) => DataType::List(as_text(item)),
+        DataType::Map(entries, is_sorted) => DataType::Map(as_text(entries), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(as_text).collect()),
+        other => other.clone(),
+    };
+    Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
 /// Returns the label of each rule that can mask a column.

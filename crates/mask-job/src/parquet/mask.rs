@@ -52,7 +52,7 @@ struct SelectedBatch {
 /// Selects the values of a batch that rules mask.
 fn select(layout: &Layout, limits: Limits, mut batch: ReadBatch) -> Result<SelectedBatch, JobError> {
     let leaf = &layout.leaves[batch.column];
-    let array = batch.values.to_arrow(leaf.plan.field.data_type());
+    let array = layout.to_arrow(batch.column, &batch.values);
     let array = array.map_err(|(at, what)| layout.value_error(&batch, at, what))?;
     let subjects = std::mem::take(&mut batch.subjects)
         .into_iter()
@@ -127,7 +127,10 @@ impl SelectedBatch {
             error => layout.column_invalid(batch.column, &error.to_string()),
         })?;
         let values = batch.values.like(&array, leaf.width);
-        let values = values.ok_or_else(|| layout.value_error(&batch, 0, "a mask does not fit the column"))?;
+        let mut values = values.ok_or_else(|| layout.value_error(&batch, 0, "a mask does not fit the column"))?;
+        if leaf.is_binary_text {
+            values.restore_binary(&batch.values, |at| array.is_valid(at));
+        }
         if array.null_count() > 0 {
             if !leaf.is_optional {
                 return Err(layout.column_invalid(batch.column, "a mask is null, and the column holds no nulls"));

@@ -265,6 +265,25 @@ impl Values {
         })
     }
 
+    /// Returns texts; values that are no UTF-8 are empty texts.
+    pub(super) fn to_texts(&self) -> Option<ArrayRef> {
+        let Self::Bytes(values) = self else { return None };
+        let mut builder = StringBuilder::with_capacity(values.len(), self.bytes());
+        values.iter().for_each(|value| builder.append_value(std::str::from_utf8(value.data()).unwrap_or("")));
+        Some(Arc::new(builder.finish()))
+    }
+
+    /// Puts the values that are no UTF-8 back among the texts made from the others. `present` tells which values are there.
+    pub(super) fn restore_binary(&mut self, originals: &Self, present: impl Fn(usize) -> bool) {
+        let (Self::Bytes(values), Self::Bytes(originals)) = (self, originals) else { return };
+        let places = originals.iter().enumerate().filter(|(at, _)| present(*at)).map(|(_, original)| original);
+        for (value, original) in values.iter_mut().zip(places) {
+            if std::str::from_utf8(original.data()).is_err() {
+                *value = original.clone();
+            }
+        }
+    }
+
     /// Returns the values of an array that are not null, in the form of the values that it was made from. `width` is the
     /// length of values of fixed length. `None` if a value does not fit.
     pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {

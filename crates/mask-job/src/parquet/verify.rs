@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_schema::DataType;
 use parquet::file::reader::Length;
 use sealwire_columns::{Leaf, LeafDecision, each_value};
 use sealwire_msgpack::{Token, TokenReader};
@@ -49,6 +50,8 @@ fn originals(
     let plan = Arc::clone(check.plan());
     each_text(input, check, limits, progress, |layout, column, check, text| {
         let leaf = &layout.leaves[column].plan;
+    each_text(path, check, limits, progress, |layout, column, check, text| {
+        let (leaf, Some(text)) = (&layout.leaves[column].plan, text) else { return };
         let rule = match leaf.decision {
             LeafDecision::Rule(rule) => Some(rule),
             LeafDecision::Kinds => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)),
@@ -66,30 +69,42 @@ fn seen(input: &(String, SourceFile), check: &mut Check, limits: Limits, progres
     let mut numbers: Vec<Option<Vec<usize>>> = Vec::new();
     each_text(input, check, limits, progress, |layout, column, check, text| {
         let name = layout.leaves[column].plan.path.text();
+        let Some(text) = text else {
+            let why = match layout.is_readable(column) {
+                true => "some of its values are not UTF-8".to_owned(),
+                false => format!("its type {} cannot be read", layout.leaves[column].plan.field.data_type()),
+            };
+            check.skip(name, &why);
+            return;
+        };
         numbers.resize(layout.leaves.len(), None);
         let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
         check.seen(name, numbers, text);
     })
 }
 
-/// Calls `met` with every value of a file, as text. Binary values that are no UTF-8 are left out, and so are columns of
-/// types that cannot be masked.
+/// Calls `met` with every value of a file, as text. `None` stands for binary values that are no UTF-8, and once for a column of
+/// a type that cannot be read.
 fn each_text(
     (name, file): &(String, SourceFile),
     check: &mut Check,
     limits: Limits,
     progress: &Progress,
-    mut met: impl FnMut(&Layout, usize, &mut Check, &str),
+    mut met: impl FnMut(&Layout, usize, &mut Check, Option<&str>),
 ) -> Result<(), JobError> {
     let metadata = source::read_metadata(name, file)?;
     let layout = Layout::new(name.clone(), Arc::clone(check.plan()), metadata, super::is_masked)?;
     let (length, file) = (file.len(), Arc::new(file.clone()));
     let mut text = Vec::new();
+    for column in (0..layout.leaves.len()).filter(|column| !layout.is_readable(*column)) {
+        met(&layout, column, check, None);
+    }
     for (at, group) in layout.metadata.row_groups().iter().enumerate() {
         for column in (0..layout.leaves.len()).filter(|column| layout.is_readable(*column)) {
             let chunk = ChunkRows { layout: &layout, source: &file, group, column, first_row: 0, limits };
             chunk.read_all(|batch| {
-                let data_type = layout.leaves[column].plan.field.data_type();
+                let leaf = &layout.leaves[column];
+                let data_type = if leaf.is_binary_text { &DataType::Binary } else { leaf.plan.field.data_type() };
                 let array = batch.values.to_arrow(data_type);
                 let array = array.map_err(|(_, what)| layout.column_invalid(column, what))?;
                 each_value(&Leaf::new(array), |_, value| {
@@ -102,8 +117,8 @@ fn each_text(
                         Ok(token) => plain(token, &mut text).is_some(),
                         Err(_) => false,
                     };
-                    if let (true, Ok(text)) = (is_text, std::str::from_utf8(&text)) {
-                        met(&layout, column, check, text);
+                    if is_text {
+                        met(&layout, column, check, std::str::from_utf8(&text).ok());
                     }
                 });
                 Ok(())

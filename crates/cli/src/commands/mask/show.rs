@@ -176,7 +176,11 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
             [vec![field.field.clone(), field.function.clone()], counts.to_vec(), vec![verdict]].concat()
         })
         .collect();
-    table(out, &["FIELD", "MASK", "ORIGINALS", "IN FIELD", "ELSEWHERE", "VERDICT"], &rows)
+    table(out, &["FIELD", "MASK", "ORIGINALS", "IN FIELD", "ELSEWHERE", "VERDICT"], &rows)?;
+    for column in &report.skipped {
+        writeln!(out, "not searched: column {}, since {}", column.field, column.why)?;
+    }
+    Ok(())
 }
 
 fn passed(report: Option<&LeakReport>) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Files that are valid and unusual: old types, metadata of table formats, names that occur twice, maps, and binary text.
 
 use arrow_array::builder::{MapBuilder, StringBuilder};
+use arrow_array::{BinaryArray, FixedSizeBinaryArray, Time64MicrosecondArray};
 use parquet::basic::Type as PhysicalType;
 use parquet::schema::types::Type;
 
@@ -8,6 +9,86 @@ use super::*;
 
 fn batch_of(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("a table")
+}
+
+#[test]
+fn keys_of_table_formats_that_bound_values_go() {
+    let keys = ["hoodie_min_record_key", "hoodie_max_record_key", "org.apache.hudi.bloomfilter", "origin"];
+    let entries = keys.map(|key| KeyValue::new(key.to_owned(), secret("mail", 1)));
+    let source = file(&people(), settings().set_key_value_metadata(Some(entries.to_vec())));
+    let names = |file: &Bytes| -> Vec<String> {
+        let metadata = metadata(file);
+        let entries = metadata.file_metadata().key_value_metadata().cloned().unwrap_or_default();
+        entries.into_iter().map(|entry| entry.key).filter(|key| key != "ARROW:schema").collect()
+    };
+    assert_eq!(names(&source), keys);
+    let (masked, _) = Run::new().mask(&source, &rules(RULES)).expect("masks");
+    assert_eq!(names(&masked), ["origin"]);
+    let sealed = Run::new().change(&source, &["$.email"], Direction::Seal).expect("encrypts");
+    assert_eq!(names(&sealed), ["origin"]);
+    // Nothing is changed.
+    let kept = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"keep\"\n");
+    let (copy, _) = Run::new().mask(&source, &kept).expect("copies");
+    assert_eq!(names(&copy), keys);
+}
+
+#[test]
+fn the_leak_check_names_columns_that_it_cannot_search() {
+    let email: StringArray = (0..20).map(|row| Some(secret("mail", row))).collect();
+    let time: Time64MicrosecondArray = (0..20).map(Some).collect();
+    let text: BinaryArray = (0..20).map(|row| Some(format!("text {row}").into_bytes())).collect();
+    let bytes: BinaryArray = (0..20).map(|row| Some(vec![0xff, row])).collect();
+    let batch = batch_of(vec![
+        ("email", Arc::new(email) as ArrayRef),
+        ("time", Arc::new(time)),
+        ("text", Arc::new(text)),
+        ("bytes", Arc::new(bytes)),
+    ]);
+    let run = Run::new();
+    for kinds in ["", "[[rule]]\nkind = \"card\"\nmask = \"card\"\n"] {
+        let text = format!("unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"redact\"\n{kinds}");
+        run.mask(&file(&batch, settings()), &rules(&text)).expect("masks");
+        let (source, masked) = (run.path("in.parquet"), run.path("out.parquet"));
+        let (limits, leak) = (Limits::default(), LeakLimits::default());
+        let report =
+            verify_files(&source, &masked, FileFormat::Parquet, rules(&text), limits, leak, &Progress::default());
+        let report = report.expect("reads");
+        assert!(report.passed);
+        let skipped: Vec<_> =
+            report.skipped.iter().map(|column| (column.field.as_str(), column.why.as_str())).collect();
+        let expected = [("time", "its type Time64(µs) cannot be read"), ("bytes", "some of its values are not UTF-8")];
+        assert_eq!(skipped, expected);
+    }
+}
+
+#[test]
+fn kinds_examine_binary_values_that_are_text() {
+    let values: Vec<Option<&[u8]>> = vec![
+        Some(b"4111111111111111"),
+        Some(b"\xff4111111111111111"),
+        None,
+        Some(b"free text"),
+        Some(b"ann@mail.test"),
+        Some(b"\xfe"),
+        Some(b""),
+    ];
+    let plain: ArrayRef = Arc::new(BinaryArray::from(values.clone()));
+    let fixed = FixedSizeBinaryArray::try_from_iter((0..7).map(|_| b"4111111111111111")).expect("an array");
+    let source = file(&batch_of(vec![("a", plain), ("fixed", Arc::new(fixed))]), settings());
+    let kinds = "unknown = \"keep\"\n[[rule]]\nkind = \"card\"\nmask = \"redact\"\n[[rule]]\nkind = \"email\"\nmask = \"null\"\n";
+    let run = Run { limits: Limits { batch_values_max: 3, ..Limits::default() }, ..Run::new() };
+    let (masked, report) = run.mask(&source, &rules(kinds)).expect("masks");
+    let (schema, columns) = table(&masked);
+    assert_eq!(*schema.field(0).data_type(), DataType::Binary);
+    let mut expected = values;
+    (expected[0], expected[4]) = (Some(&b"[redacted]"[..]), None);
+    assert_eq!(columns[0].as_binary::<i32>().iter().collect::<Vec<_>>(), expected);
+    assert_eq!(columns[1].as_fixed_size_binary().value(0), b"4111111111111111");
+    assert_eq!(counts(&report, "a"), (2, 4, 1));
+    // A rule that names the column goes before kinds.
+    let named = format!("{kinds}[[rule]]\ncolumn = \"a\"\nmask = \"keep\"\n");
+    let (masked, _) = Run::new().mask(&source, &rules(&named)).expect("masks");
+    assert_eq!(table(&masked), table(&source));
 }
 
 /// Returns a file with a column of instants in `INT96`. Its Arrow schema states microseconds.
