@@ -178,7 +178,7 @@ impl Layout {
         let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else { return };
         entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
         let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
-        let has_bounds = |schema: &Schema| VALUES_OF_COLUMNS.iter().any(|key| schema.metadata().contains_key(*key));
+        let has_bounds = |schema: &Schema| VALUES_OF_COLUMNS.iter().any(|key| schema.metadata().contains_key(key));
         if schema.as_ref().is_some_and(|schema| !has_bounds(schema)) {
             return;
         }

@@ -20,6 +20,8 @@ use crate::s3::S3Reader;
 
 const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
+/// Bytes of the header of a bloom filter. It has about 20.
+const BLOOM_HEADER_BYTES_MAX: u64 = 64;
 
 /// An open input. Reads name their position, so several threads can read at once.
 #[derive(Clone, Debug)]
@@ -148,7 +150,7 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
     let options = ParquetMetaDataOptions::new().with_encoding_stats_as_mask(false);
     let reader = ParquetMetaDataReader::new().with_metadata_options(Some(options));
     let metadata = reader.parse_and_finish(source).map_err(broken)?;
-    check_chunks(&metadata, footer_at).map_err(|what| invalid(&what))?;
+    check_chunks(source, &metadata, footer_at).map_err(|what| invalid(&what))?;
     let reader = ParquetMetaDataReader::new_with_metadata(metadata);
     let mut reader = reader.with_page_index_policy(PageIndexPolicy::Optional);
     reader.read_page_indexes(source).map_err(broken)?;
@@ -156,7 +158,7 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
 }
 
 /// Rejects column chunks that overlap. The bytes of a masked column could be copied with another one.
-fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String> {
+fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String> {
     let mut ranges = Vec::new();
     for chunk in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         let column = chunk.column_path().string();
@@ -180,8 +182,15 @@ fn check_chunks(metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String
         // Indexes and bloom filters are copied with a kept column, so they must not overlap with another column.
         let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
         let offset_index = chunk.offset_index_offset().zip(chunk.offset_index_length());
-        let bloom_filter = chunk.bloom_filter_offset().map(|start| (start, chunk.bloom_filter_length().unwrap_or(1)));
-        for (start, length) in [column_index, offset_index, bloom_filter].into_iter().flatten() {
+        // Old writers do not state the length of a bloom filter.
+        let bloom_filter = chunk.bloom_filter_offset().map(|start| match chunk.bloom_filter_length() {
+            Some(length) => Some((start, length)),
+            None => bloom_filter_len(source, start).map(|length| (start, length)),
+        });
+        if bloom_filter == Some(None) {
+            return Err(format!("the bloom filter of column {column} is invalid"));
+        }
+        for (start, length) in [column_index, offset_index, bloom_filter.flatten()].into_iter().flatten() {
             let length = i64::from(length);
             let is_inside = start >= MAGIC_LEN as i64 && length >= 0 && start <= i64::MAX - length;
             if !is_inside || (start + length) as u64 > footer_at {
@@ -217,4 +226,17 @@ pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
         }
     };
     Ok(SourceFile { origin: Arc::new(origin), length })
+/// Reads the length of a bloom filter from its header.
+fn bloom_filter_len(source: &SourceFile, start: i64) -> Option<i32> {
+    let start = u64::try_from(start).ok()?;
+    let length = source.len().checked_sub(start)?.min(BLOOM_HEADER_BYTES_MAX);
+    let header = source.get_bytes(start, usize::try_from(length).ok()?).ok()?;
+    i32::try_from(super::thrift::bloom_filter_len(&header)?).ok()
+}
+
+/// Opens a file.
+pub(super) fn open(path: &Path) -> Result<SourceFile, JobError> {
+    let file = File::open(path).map_err(JobError::io(path))?;
+    let length = file.metadata().map_err(JobError::io(path))?.len();
+    Ok(SourceFile::new(file, length))
 }

@@ -89,6 +89,19 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     Some((header, bytes.len() - reader.bytes.len()))
 }
 
+/// Returns the length of a bloom filter with its header. `None` if the bytes do not begin with a valid header.
+pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
+    let mut reader = Compact { bytes };
+    let mut filter_bytes = None;
+    reader.fields(0, &mut |reader, field, kind| {
+        if field == 1 {
+            filter_bytes = u64::try_from(reader.i32(kind)?).ok();
+        }
+        Some(field == 1)
+    })?;
+    Some((bytes.len() - reader.bytes.len()) as u64 + filter_bytes?)
+}
+
 struct Compact<'a> {
     bytes: &'a [u8],
 }
@@ -254,6 +267,21 @@ mod tests {
         // Many siblings are one level.
         let siblings = [&[0x29, 0xfc, 0xc9, 0x01, 0x55, 0x90, 0x03, 0x00][..], &[0; 200], &[0x00]].concat();
         assert_eq!(is_encrypted(&siblings), Some(false));
+    }
+
+    #[test]
+    fn bloom_filters_have_the_length_of_their_header_and_bits() {
+        // The number of bytes, and the three unions with an empty struct each.
+        let rest = [0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0];
+        for (number, expected) in [
+            (&[0x15, 0x40][..], Some(15 + 32)),
+            (&[0x15, 0x3f], None),
+            (&[0x16, 0x40], None),
+            (&[0x25, 0x40], None),
+        ] {
+            assert_eq!(bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()), expected, "{number:02x?}");
+        }
+        assert_eq!(bloom_filter_len(&[]), None);
     }
 
     #[test]

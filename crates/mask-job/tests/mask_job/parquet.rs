@@ -623,6 +623,25 @@ fn an_index_of_another_column_is_not_copied() {
 }
 
 #[test]
+fn a_bloom_filter_without_a_stated_length_is_not_longer_than_its_place() {
+    let source = file(&people(), rich());
+    let at = metadata(&source).row_groups()[0].column(0).bloom_filter_offset().expect("a filter") as usize;
+    let change = |column, chunk: ColumnChunkMetaDataBuilder| {
+        if column == 0 { chunk.set_bloom_filter_length(None) } else { chunk }
+    };
+    let (masked, _) = Run::new().mask(&forged(&source, change), &rules(RULES)).expect("masks");
+    assert!(
+        Sbbf::read_from_column_chunk(metadata(&masked).row_group(0).column(0), &masked).expect("a filter").is_some()
+    );
+    // The header begins with the number of bytes, which has two bytes.
+    assert!(source[at] == 0x15 && source[at + 1] >= 0x80 && source[at + 2] < 0x7f);
+    let mut longer = source.to_vec();
+    longer[at + 2] = 0x7f;
+    let refused = Run::new().refused(&forged(&longer.into(), change), &rules(RULES));
+    assert!(refused.contains("overlap"), "{refused}");
+}
+
+#[test]
 fn codecs_that_this_program_lacks_concern_masked_columns_and_subjects_only() {
     let source = file(&people(), settings());
     let dates = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"noise(by=3, subject=id)\"\n";
