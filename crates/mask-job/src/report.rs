@@ -85,11 +85,14 @@ impl Counts {
     }
 
     pub(crate) fn kept(&mut self, label: Label, values: u64) {
-        self.of(label).kept += values;
+        let count = self.of(label);
+        // The metadata of a file can state any number.
+        count.kept = count.kept.saturating_add(values);
     }
 
     pub(crate) fn nulls(&mut self, label: Label, values: u64) {
-        self.of(label).nulls += values;
+        let count = self.of(label);
+        count.nulls = count.nulls.saturating_add(values);
     }
 
     fn of(&mut self, label: Label) -> &mut Count {
@@ -140,8 +143,8 @@ impl RunningReport {
         for (row, count) in fields.rows.iter_mut().zip(&counts.by_label) {
             row.masked += count.masked;
             row.unchanged += count.unchanged;
-            row.kept += count.kept;
-            row.nulls += count.nulls;
+            row.kept = row.kept.saturating_add(count.kept);
+            row.nulls = row.nulls.saturating_add(count.nulls);
         }
     }
 

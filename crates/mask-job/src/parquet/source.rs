@@ -157,8 +157,15 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
     reader.finish().map_err(broken)
 }
 
-/// Rejects column chunks that overlap. The bytes of a masked column could be copied with another one.
+/// Rejects invalid numbers of rows, and column chunks that overlap. The bytes of a masked column could be copied with another one.
 fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64) -> Result<(), String> {
+    let rows = metadata.row_groups().iter().try_fold(0_i64, |rows, group| {
+        (group.num_rows() >= 0).then_some(())?;
+        rows.checked_add(group.num_rows())
+    });
+    if rows.is_none() {
+        return Err("the numbers of rows of its row groups are invalid".to_owned());
+    }
     let mut ranges = Vec::new();
     for chunk in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         let column = chunk.column_path().string();

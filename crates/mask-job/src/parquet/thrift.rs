@@ -273,12 +273,9 @@ mod tests {
     fn bloom_filters_have_the_length_of_their_header_and_bits() {
         // The number of bytes, and the three unions with an empty struct each.
         let rest = [0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0];
-        for (number, expected) in [
-            (&[0x15, 0x40][..], Some(15 + 32)),
-            (&[0x15, 0x3f], None),
-            (&[0x16, 0x40], None),
-            (&[0x25, 0x40], None),
-        ] {
+        for (number, expected) in
+            [(&[0x15, 0x40][..], Some(15 + 32)), (&[0x15, 0x3f], None), (&[0x16, 0x40], None), (&[0x25, 0x40], None)]
+        {
             assert_eq!(bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()), expected, "{number:02x?}");
         }
         assert_eq!(bloom_filter_len(&[]), None);

@@ -58,25 +58,30 @@ fn texts(texts: &[&[u8]]) -> Vec<u8> {
 
 /// Returns a file of one column chunk with these pages. The column of this type is named `a`.
 fn made(column: &str, codec: Compression, rows: i64, pages: &[u8]) -> Vec<u8> {
+    made_of_groups(column, codec, &[(rows, rows, pages)])
+}
+
+/// Returns a file of one column. Each group has a number of rows, a number of values, and pages.
+fn made_of_groups(column: &str, codec: Compression, groups: &[(i64, i64, &[u8])]) -> Vec<u8> {
     let schema = parse_message_type(&format!("message m {{ {column} }}")).expect("a schema");
     let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
-    let chunk = ColumnChunkMetaData::builder(schema.column(0))
-        .set_compression(codec)
-        .set_num_values(rows)
-        .set_total_compressed_size(pages.len() as i64)
-        .set_total_uncompressed_size(pages.len() as i64)
-        .set_encodings(vec![Encoding::PLAIN])
-        .set_data_page_offset(4)
-        .build()
-        .expect("a chunk");
-    let group = RowGroupMetaData::builder(Arc::clone(&schema))
-        .set_num_rows(rows)
-        .set_column_metadata(vec![chunk])
-        .build()
-        .expect("a group");
-    let file = FileMetaData::new(1, rows, None, None, schema, None);
-    let mut out = [b"PAR1", pages].concat();
-    ParquetMetaDataWriter::new(&mut out, &ParquetMetaData::new(file, vec![group])).finish().expect("writes");
+    let mut out = b"PAR1".to_vec();
+    let mut made = Vec::new();
+    for (rows, values, pages) in groups {
+        let chunk = ColumnChunkMetaData::builder(schema.column(0))
+            .set_compression(codec)
+            .set_num_values(*values)
+            .set_total_compressed_size(pages.len() as i64)
+            .set_total_uncompressed_size(pages.len() as i64)
+            .set_encodings(vec![Encoding::PLAIN])
+            .set_data_page_offset(out.len() as i64);
+        let chunk = chunk.build().expect("a chunk");
+        let group = RowGroupMetaData::builder(Arc::clone(&schema)).set_num_rows(*rows);
+        made.push(group.set_column_metadata(vec![chunk]).build().expect("a group"));
+        out.extend(*pages);
+    }
+    let file = FileMetaData::new(1, 1, None, None, schema, None);
+    ParquetMetaDataWriter::new(&mut out, &ParquetMetaData::new(file, made)).finish().expect("writes");
     out
 }
 
@@ -191,6 +196,28 @@ fn each_codec_is_read() {
             same.unwrap_or_else(|error| panic!("{codec:?}: {error}"));
             let masked = fs::read(run.path("out.parquet")).expect("the output").into();
             assert_eq!(table(&masked), table(&file), "{codec:?}");
+        }
+    }
+}
+
+#[test]
+fn numbers_that_metadata_states_do_not_overflow() {
+    let pages = data(1, PLAIN, &texts(&[b"x"]));
+    let keep = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"keep\"\n");
+    let max = i64::MAX;
+    const ROWS: &str = "the numbers of rows of its row groups are invalid";
+    for (groups, expected) in [
+        (vec![(1, max), (1, max), (1, max)], None),
+        (vec![(-1, 1)], Some(ROWS)),
+        (vec![(1, -1)], Some("the metadata of column a is invalid")),
+    ] {
+        let made: Vec<_> = groups.iter().map(|(rows, values)| (*rows, *values, &pages[..])).collect();
+        let file = made_of_groups(TEXT, NO_CODEC, &made);
+        for given in [&keep, &keep_all()] {
+            let masked = fuzzing::parquet(&file, given, Limits::default(), |column| column.values.clone());
+            let error = masked.err().map(|error| error.to_string());
+            assert_eq!(error.is_some(), expected.is_some(), "{error:?}");
+            assert!(expected.is_none_or(|what| error.is_some_and(|error| error.contains(what))));
         }
     }
 }
