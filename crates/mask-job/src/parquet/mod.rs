@@ -89,7 +89,7 @@ pub(crate) fn mask_here(
     }
     drop(to_write);
     let unfinished = UnfinishedOutput::begin(&Output::Nowhere, None)?;
-    write::write_file(&source, &layout, unfinished, changed, &Progress::default())?;
+    write::write_file(&source, &layout, unfinished, changed, &Progress::default()).outcome?;
     Ok(first_row)
 }
 

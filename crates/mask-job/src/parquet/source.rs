@@ -55,6 +55,11 @@ fn noted(failed: &Mutex<Option<JobError>>, error: JobError) -> &'static str {
 }
 
 impl SourceFile {
+    /// Creates a source from a file of `length` bytes.
+    pub(super) fn new(file: File, length: u64) -> Self {
+        Self { origin: Arc::new(Origin::File(file)), length }
+    }
+
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -220,7 +225,7 @@ pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
             let length = file.metadata().map_err(JobError::io(path))?.len();
-            (Origin::File(file), length)
+            return Ok(SourceFile::new(file, length));
         }
         Input::Object(object) => {
             let reader = S3Reader::open(object)?;
@@ -233,17 +238,12 @@ pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
         }
     };
     Ok(SourceFile { origin: Arc::new(origin), length })
+}
+
 /// Reads the length of a bloom filter from its header.
 fn bloom_filter_len(source: &SourceFile, start: i64) -> Option<i32> {
     let start = u64::try_from(start).ok()?;
     let length = source.len().checked_sub(start)?.min(BLOOM_HEADER_BYTES_MAX);
     let header = source.get_bytes(start, usize::try_from(length).ok()?).ok()?;
     i32::try_from(super::thrift::bloom_filter_len(&header)?).ok()
-}
-
-/// Opens a file.
-pub(super) fn open(path: &Path) -> Result<SourceFile, JobError> {
-    let file = File::open(path).map_err(JobError::io(path))?;
-    let length = file.metadata().map_err(JobError::io(path))?.len();
-    Ok(SourceFile::new(file, length))
 }

@@ -49,8 +49,6 @@ fn originals(
 ) -> Result<(), JobError> {
     let plan = Arc::clone(check.plan());
     each_text(input, check, limits, progress, |layout, column, check, text| {
-        let leaf = &layout.leaves[column].plan;
-    each_text(path, check, limits, progress, |layout, column, check, text| {
         let (leaf, Some(text)) = (&layout.leaves[column].plan, text) else { return };
         let rule = match leaf.decision {
             LeafDecision::Rule(rule) => Some(rule),

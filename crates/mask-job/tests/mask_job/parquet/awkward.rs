@@ -48,7 +48,7 @@ fn the_leak_check_names_columns_that_it_cannot_search() {
     for kinds in ["", "[[rule]]\nkind = \"card\"\nmask = \"card\"\n"] {
         let text = format!("unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"redact\"\n{kinds}");
         run.mask(&file(&batch, settings()), &rules(&text)).expect("masks");
-        let (source, masked) = (run.path("in.parquet"), run.path("out.parquet"));
+        let [source, masked] = ["in.parquet", "out.parquet"].map(|name| Input::File(run.path(name)));
         let (limits, leak) = (Limits::default(), LeakLimits::default());
         let report =
             verify_files(&source, &masked, FileFormat::Parquet, rules(&text), limits, leak, &Progress::default());
