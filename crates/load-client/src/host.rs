@@ -11,8 +11,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use sealwire_load_report::results::Machine;
 
-/// Unit in which the kernel reports the CPU time of a process.
-const TICK: Duration = Duration::from_millis(10);
+/// Unit in which the kernel reports the CPU time of a process, in milliseconds.
+const TICK_MS: u64 = 10;
+/// Maximum number of attempts to read the processes of a family while none of them ends.
+const FAMILY_TRIES_MAX: u32 = 10;
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 /// Process name of an engine.
@@ -50,27 +52,35 @@ pub fn thread_queued() -> Option<Duration> {
 
 /// Returns the CPU time used by a process, including ended threads.
 pub fn process_cpu(pid: u32) -> Option<Duration> {
-    let [user, system] = stat(pid, [11, 12])?;
-    Some(TICK * (user + system))
+    Some(ticks(stat(pid, [11, 12])?.iter().sum()))
 }
 
 /// Returns the CPU time used by a process and its children, including those that have ended and were waited for.
 /// Children of children are not included while they run.
 pub fn family_cpu(parent: u32) -> Option<Duration> {
-    let own: u32 = stat(parent, [11, 12, 13, 14])?.iter().sum();
-    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let children = processes.filter_map(|pid: u32| stat(pid, [1, 11, 12]));
-    let ticks: u32 = children.filter(|[of, ..]| *of == parent).map(|[_, user, system]| user + system).sum();
-    Some(TICK * (own + ticks))
+    // A child that ends between the two readings of its parent is in neither sum or in both.
+    (0..FAMILY_TRIES_MAX).find_map(|_| {
+        let before: u64 = stat(parent, [13, 14])?.iter().sum();
+        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let children = processes.filter_map(|pid: u32| stat(pid, [1, 11, 12]));
+        let of_parent = children.filter(|[of, ..]| *of == u64::from(parent));
+        let running: u64 = of_parent.map(|[_, user, system]| user + system).sum();
+        let [user, system, ended @ ..] = stat(parent, [11, 12, 13, 14])?;
+        (ended.iter().sum::<u64>() == before).then(|| ticks(user + system + before + running))
+    })
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_millis(count.saturating_mul(TICK_MS))
 }
 
 /// Returns the parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
-    stat(pid, [1]).map(|[parent]| parent)
+    stat(pid, [1]).and_then(|[parent]| u32::try_from(parent).ok())
 }
 
 /// Returns numbers of `/proc/PID/stat`, counted from the state of the process, which is 0.
-fn stat<const N: usize>(pid: u32, at: [usize; N]) -> Option<[u32; N]> {
+fn stat<const N: usize>(pid: u32, at: [usize; N]) -> Option<[u64; N]> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name can contain any character. The first field after the name is the state.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();

@@ -15,7 +15,7 @@ mod vault;
 
 pub use churn::{ChurnFigures, ChurnLatency, ChurnSecond};
 pub use scale::{
-    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, ScaleFigures, ScaleLoad, ScalePoint, TokenTable, Way,
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, ScaleFigures, ScaleLoad, ScalePoint, TokenTable,
 };
 pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
 

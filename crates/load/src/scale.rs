@@ -17,17 +17,21 @@ use sealwire_client::{Client, ClientConfig, Endpoint};
 use crate::fault::Fault;
 use crate::host;
 use crate::results::{
-    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, SCALE, ScaleFigures, ScaleLoad, ScalePoint, Way, now,
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, SCALE, ScaleFigures, ScaleLoad, ScalePoint, now,
 };
 use crate::target::Target;
 
-use clients::{Material, RunningLoad, failed};
-use readings::{Database, EngineReading, Reading};
+use clients::{LoadInputs, RunningLoad, failed};
+use readings::{DatabaseProbe, EngineReading, SystemReading};
 
 /// Maximum number of engines. A client's list has at most as many.
 pub(crate) const ENGINES_MAX: usize = ClientConfig::ENDPOINTS_MAX;
 /// Maximum time for a killed engine to come back.
 const BACK_MAX: Duration = Duration::from_secs(180);
+/// Part of the write-ahead log that the server's statistics must have counted.
+const COUNTED_MIN: f64 = 0.95;
+/// Maximum time to wait for that. Servers count idle connections after 10 s.
+const COUNTED_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Deadline of requests.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -93,7 +97,8 @@ impl ScaleSettings {
             return invalid("--restart needs at least 2 engines at the end of --counts".to_owned());
         }
         let makes_tokens = self.rows > 0 || self.loads.contains(&ScaleLoad::Tokenize);
-        if self.loads.contains(&ScaleLoad::Detokenize) && !self.loads.contains(&ScaleLoad::Tokenize) {
+        let at = |load: ScaleLoad| self.loads.iter().position(|of| *of == load);
+        if at(ScaleLoad::Detokenize).is_some_and(|look_up| at(ScaleLoad::Tokenize).is_none_or(|made| made > look_up)) {
             return invalid("--loads with `detokenize` needs `tokenize` before it, which makes the tokens".to_owned());
         }
         if self.database.is_some() && !makes_tokens {
@@ -112,19 +117,23 @@ impl ScaleSettings {
     }
 
     /// Returns new clients of as many engines as the entry of `counts` says.
-    fn clients(&self, at: usize, way: Way) -> Result<Vec<Client>, Fault> {
+    fn clients(&self, at: usize, way: Routing) -> Result<Vec<Client>, Fault> {
         let (count, connections) = (self.counts[at], self.connections as usize);
         let client = || match way {
-            Way::Endpoints => self.client(&self.targets[..count], connections),
+            Routing::Endpoints => self.client(&self.targets[..count], connections),
             // As many connections in all as with a list.
-            Way::Balancer => self.client(&self.balancers[at..=at], connections * count),
+            Routing::Balancer => self.client(&self.balancers[at..=at], connections * count),
         };
         (0..self.clients).map(|_| client()).collect()
     }
 }
 
-/// Returns the fault of loads in which requests failed because an engine was restarted.
-pub(crate) fn gate(figures: &ScaleFigures) -> Result<(), Fault> {
+/// Returns the fault of loads in which requests failed.
+pub(crate) fn check_errors(figures: &ScaleFigures) -> Result<(), Fault> {
+    if let Some(point) = figures.points.iter().find(|point| point.errors > 0) {
+        let (errors, load, way) = (point.errors, point.load.name(), point.way.name());
+        return Err(Fault::Failed(format!("{errors} requests of `{load}` through the {way} failed")));
+    }
     match figures.restarts.iter().find(|restart| restart.errors > 0) {
         Some(RestartFigures { way, errors, .. }) => {
             Err(Fault::Failed(format!("{errors} requests through the {} failed when an engine was killed", way.name())))
@@ -149,7 +158,7 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
     let database = match &settings.database {
         Some(access) => {
             let password = access.password_file.as_ref().map(std::fs::read_to_string).transpose()?;
-            Some(Database::connect(&access.url, password.as_deref().map(str::trim_end)).await?)
+            Some(DatabaseProbe::connect(&access.url, password.as_deref().map(str::trim_end)).await?)
         }
         None => None,
     };
@@ -157,10 +166,11 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
     let idle = idle(settings, database).await?;
     let first = settings.client(&settings.targets, 1)?;
     let version = first.info().await.map_err(|error| failed(&error))?.version;
-    let material = Arc::new(Material::prepare(settings, &first).await?);
-    material.fill(&first, settings.rows).await?;
-    let bench = Bench { settings, database, material };
-    let ways: &[Way] = if settings.balancers.is_empty() { &[Way::Endpoints] } else { &[Way::Endpoints, Way::Balancer] };
+    let inputs = Arc::new(LoadInputs::prepare(settings, &first).await?);
+    inputs.fill(&first, settings.rows).await?;
+    let bench = ScaleRunner { settings, database, inputs };
+    let ways: &[Routing] =
+        if settings.balancers.is_empty() { &[Routing::Endpoints] } else { &[Routing::Endpoints, Routing::Balancer] };
     let mut points = Vec::new();
     for round in 1..=settings.rounds {
         for load in &settings.loads {
@@ -207,14 +217,14 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
 }
 
 /// Measures what engines and database use without requests.
-async fn idle(settings: &ScaleSettings, database: Option<&Database>) -> Result<IdleUse, Fault> {
-    let first = Reading::take(&settings.admins, database).await?;
+async fn idle(settings: &ScaleSettings, database: Option<&DatabaseProbe>) -> Result<IdleUse, Fault> {
+    let first = SystemReading::take(&settings.admins, database).await?;
     tokio::time::sleep(settings.duration).await;
-    let last = Reading::take(&settings.admins, database).await?;
+    let last = SystemReading::take(&settings.admins, database).await?;
     let engines = settings.admins.len() as f64;
     let seconds = (last.at - first.at).as_secs_f64();
-    let sum = |reading: &Reading, of: fn(&EngineReading) -> f64| reading.engines.iter().map(of).sum::<f64>();
-    let database_cpu_s = last.database.zip(first.database).and_then(|(last, first)| last.since(&first).0);
+    let sum = |reading: &SystemReading, of: fn(&EngineReading) -> f64| reading.engines.iter().map(of).sum::<f64>();
+    let database_cpu_s = last.database.zip(first.database).and_then(|(last, first)| last.since(&first).cpu_s);
     let per_engine_and_s = |cpu_s: f64| cpu_s * 1e6 / engines / seconds;
     Ok(IdleUse {
         engines: settings.admins.len() as u32,
@@ -225,25 +235,25 @@ async fn idle(settings: &ScaleSettings, database: Option<&Database>) -> Result<I
     })
 }
 
-/// What measurements share.
-struct Bench<'a> {
+/// State shared by all measurements.
+struct ScaleRunner<'a> {
     settings: &'a ScaleSettings,
-    database: Option<&'a Database>,
-    material: Arc<Material>,
+    database: Option<&'a DatabaseProbe>,
+    inputs: Arc<LoadInputs>,
 }
 
-impl Bench<'_> {
-    async fn point(&self, round: u32, load: ScaleLoad, way: Way, at: usize) -> Result<ScalePoint, Fault> {
+impl ScaleRunner<'_> {
+    async fn point(&self, round: u32, load: ScaleLoad, way: Routing, at: usize) -> Result<ScalePoint, Fault> {
         let settings = self.settings;
         let engines = settings.counts[at];
         let (admins, database) = (&settings.admins[..engines], self.database.filter(|_| load.uses_database()));
         let clients = settings.clients(at, way)?;
-        let running = RunningLoad::start(&self.material, load, &clients, settings.in_flight);
+        let running = RunningLoad::start(&self.inputs, load, &clients, settings.in_flight);
         tokio::time::sleep(settings.warm_up).await;
-        let first = Reading::take(admins, database).await?;
+        let first = SystemReading::take(admins, database).await?;
         running.measure();
         tokio::time::sleep(settings.duration).await;
-        let last = Reading::take(admins, database).await?;
+        let last = SystemReading::take(admins, database).await?;
         let result = running.stop().await?;
         point(PointKey { round, load, way }, (&first, &last), &result).ok_or_else(|| {
             let why = result.last_error.unwrap_or_else(|| "no response came in the measurement window".to_owned());
@@ -252,24 +262,24 @@ impl Bench<'_> {
     }
 
     /// Kills the last engine under load, and measures its share of the requests when it is back.
-    async fn restart(&self, way: Way) -> Result<RestartFigures, Fault> {
+    async fn restart(&self, way: Routing) -> Result<RestartFigures, Fault> {
         let settings = self.settings;
         let at = settings.counts.len() - 1;
         let engines = settings.counts[at];
         let (target, admins) = (&settings.targets[engines - 1], &settings.admins[..engines]);
         let clients = settings.clients(at, way)?;
-        let running = RunningLoad::start(&self.material, ScaleLoad::Encrypt, &clients, settings.in_flight);
+        let running = RunningLoad::start(&self.inputs, ScaleLoad::Encrypt, &clients, settings.in_flight);
         tokio::time::sleep(settings.warm_up).await;
         running.measure();
         let began = Instant::now();
         let killed = kill(&target.address)?;
-        back(target, &admins[engines - 1], killed).await?;
+        wait_until_restarted(target, &admins[engines - 1], killed).await?;
         let away = began.elapsed();
         // Balancer and clients notice that it is back.
         tokio::time::sleep(settings.duration).await;
-        let first = Reading::take(admins, None).await?;
+        let first = SystemReading::take(admins, None).await?;
         tokio::time::sleep(settings.duration).await;
-        let last = Reading::take(admins, None).await?;
+        let last = SystemReading::take(admins, None).await?;
         let result = running.stop().await?;
         let served: Vec<f64> =
             last.engines.iter().zip(&first.engines).map(|(last, first)| last.ok - first.ok).collect();
@@ -286,26 +296,34 @@ impl Bench<'_> {
     }
 
     /// Measures the write-ahead log of new tokens right after a checkpoint, with all engines.
-    async fn checkpoint(&self, database: &Database) -> Result<CheckpointUse, Fault> {
+    async fn checkpoint(&self, database: &DatabaseProbe) -> Result<CheckpointUse, Fault> {
         let settings = self.settings;
         let at = settings.counts.len() - 1;
-        let admins = &settings.admins[..settings.counts[at]];
         let rows = database.table().await?.rows;
-        let clients = settings.clients(at, Way::Endpoints)?;
+        let clients = settings.clients(at, Routing::Endpoints)?;
         database.checkpoint().await?;
-        let first = Reading::take(admins, Some(database)).await?;
-        let running = RunningLoad::start(&self.material, ScaleLoad::Tokenize, &clients, settings.in_flight);
+        let first = database.read().await?;
+        let running = RunningLoad::start(&self.inputs, ScaleLoad::Tokenize, &clients, settings.in_flight);
+        running.measure();
         tokio::time::sleep(settings.duration).await;
         let result = running.stop().await?;
-        let last = Reading::take(admins, Some(database)).await?;
-        let sum = |reading: &Reading| reading.engines.iter().map(|engine| engine.ok).sum::<f64>();
-        let tokens = sum(&last) - sum(&first);
-        let wal_bytes = last.database.zip(first.database).map_or(0.0, |(last, first)| last.since(&first).1);
-        if tokens < 1.0 {
-            let why = result.last_error.unwrap_or_default();
-            return Err(Fault::Unanswered(format!("no token after the checkpoint: {why}")));
+        let began = Instant::now();
+        let used = loop {
+            let used = database.read().await?.since(&first);
+            if used.counted > COUNTED_MIN || began.elapsed() > COUNTED_WAIT_MAX {
+                break used;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        let (made, responses) = (database.table().await?.rows.saturating_sub(rows), result.latency.count());
+        if made == 0 || made < responses {
+            return Err(Fault::Failed(format!(
+                "{responses} requests made only {made} new tokens: the values have tokens already, so give another --seed"
+            )));
         }
-        Ok(CheckpointUse { tokens: tokens as u64, wal_bytes: wal_bytes / tokens, rows })
+        let per_token = |all: f64| all / made as f64;
+        let (wal_bytes, full_pages) = (per_token(used.wal_bytes), per_token(used.full_pages));
+        Ok(CheckpointUse { tokens: made, wal_bytes, full_pages, rows })
     }
 }
 
@@ -319,7 +337,7 @@ fn kill(address: &str) -> Result<u32, Fault> {
 }
 
 /// Waits until an engine serves metrics that is another process than `killed`.
-async fn back(target: &Target, admin: &str, killed: u32) -> Result<(), Fault> {
+async fn wait_until_restarted(target: &Target, admin: &str, killed: u32) -> Result<(), Fault> {
     let began = Instant::now();
     while EngineReading::read(admin).is_err() || host::engine(&target.address).is_none_or(|pid| pid == killed) {
         if began.elapsed() > BACK_MAX {
@@ -333,11 +351,15 @@ async fn back(target: &Target, admin: &str, killed: u32) -> Result<(), Fault> {
 struct PointKey {
     round: u32,
     load: ScaleLoad,
-    way: Way,
+    way: Routing,
 }
 
 /// Returns the figures between two readings; `None` if no request succeeded.
-fn point(key: PointKey, (first, last): (&Reading, &Reading), result: &clients::LoadResult) -> Option<ScalePoint> {
+fn point(
+    key: PointKey,
+    (first, last): (&SystemReading, &SystemReading),
+    result: &clients::LoadResult,
+) -> Option<ScalePoint> {
     let PointKey { round, load, way } = key;
     let used = |of: fn(&EngineReading) -> f64| -> Vec<f64> {
         last.engines.iter().zip(&first.engines).map(|(last, first)| of(last) - of(first)).collect()
@@ -369,8 +391,8 @@ fn point(key: PointKey, (first, last): (&Reading, &Reading), result: &clients::L
         bytes: sum(|engine| engine.bytes) / ok,
         batch_items: (load.uses_database() && batches > 0.0).then(|| items / batches),
         database: last.database.zip(first.database).map(|(last, first)| {
-            let (cpu_s, wal_bytes) = last.since(&first);
-            DatabaseUse { cpu_us: cpu_s.map(us), wal_bytes: wal_bytes / ok }
+            let used = last.since(&first);
+            DatabaseUse { cpu_us: used.cpu_s.map(us), wal_bytes: used.wal_bytes / ok, full_pages: used.full_pages / ok }
         }),
     })
 }
@@ -424,6 +446,7 @@ mod tests {
         check(|settings| settings.counts = vec![0], "--counts takes numbers from 1 to 2");
         check(|settings| drop(settings.balancers.pop()), "a balancer for each number");
         check(|settings| settings.loads = vec![ScaleLoad::Detokenize], "needs `tokenize`");
+        check(|settings| settings.loads = vec![ScaleLoad::Detokenize, ScaleLoad::Tokenize], "needs `tokenize`");
         let database = |settings: &mut ScaleSettings| {
             settings.loads = vec![ScaleLoad::Encrypt];
             settings.database = Some(DatabaseAccess { url: String::new(), password_file: None });
@@ -441,7 +464,7 @@ mod tests {
             bytes: ok * 100.0,
             ..EngineReading::default()
         };
-        let reading = |seconds: u64, engines: Vec<EngineReading>| Reading {
+        let reading = |seconds: u64, engines: Vec<EngineReading>| SystemReading {
             at: at + Duration::from_secs(seconds),
             engines,
             database: None,
@@ -450,7 +473,7 @@ mod tests {
         let first = reading(0, vec![engine(5.0, 1.0, (50.0, 1.0)), engine(0.0, 1.0, (0.0, 0.0))]);
         let last = reading(2, vec![engine(305.0, 1.5, (350.0, 51.0)), engine(100.0, 1.5, (100.0, 50.0))]);
         let result = clients::LoadResult { errors: 3, ..clients::LoadResult::new() };
-        let key = || PointKey { round: 2, load: ScaleLoad::Tokenize, way: Way::Balancer };
+        let key = || PointKey { round: 2, load: ScaleLoad::Tokenize, way: Routing::Balancer };
         let figures = point(key(), (&first, &last), &result).unwrap();
         assert_eq!((figures.ok, figures.ok_per_s, figures.errors, figures.engines), (400, 200.0, 3, 2));
         assert_eq!((figures.shares.clone(), figures.fairness()), (vec![0.75, 0.25], 0.8));

@@ -5,7 +5,7 @@ use super::compare::legend;
 use super::html::Html;
 use super::plots::figure;
 use super::scale::{Scale, short, time_us};
-use crate::results::{ScaleFigures, ScaleLoad, ScalePoint, Way};
+use crate::results::{Routing, ScaleFigures, ScaleLoad, ScalePoint};
 
 /// Draws the CPU time of engines and database per request.
 pub(crate) fn engines(figures: &ScaleFigures, number: usize) -> Html {
@@ -27,11 +27,11 @@ pub(crate) fn engines(figures: &ScaleFigures, number: usize) -> Html {
 
 fn cpu(figures: &ScaleFigures, id: &str, of: fn(&ScalePoint) -> Option<f64>) -> Option<Html> {
     let kinds = figures.kinds();
-    let points = |load: ScaleLoad, way: Way| -> Vec<(f64, f64)> {
+    let points = |load: ScaleLoad, way: Routing| -> Vec<(f64, f64)> {
         let of_line = kinds.iter().filter(|kind| (kind.0, kind.1) == (load, way));
         of_line.filter_map(|kind| Some((f64::from(kind.2), figures.median(*kind, of)?))).collect()
     };
-    let lines = ScaleLoad::ALL.map(|load| (load, [Way::Endpoints, Way::Balancer].map(|way| points(load, way))));
+    let lines = ScaleLoad::ALL.map(|load| (load, [Routing::Endpoints, Routing::Balancer].map(|way| points(load, way))));
     let lines: Vec<_> = lines.into_iter().filter(|(_, ways)| ways.iter().any(|points| !points.is_empty())).collect();
     let all = || lines.iter().flat_map(|(_, ways)| ways.iter().flatten());
     all().next()?;

@@ -21,7 +21,7 @@ pub struct ScaleFigures {
     pub same_machine: bool,
     /// Client processes that the load stands for: each has its own pool of connections.
     pub clients: u32,
-    /// Requests that each client has under way at all times.
+    /// Requests that each client has in flight at all times.
     pub in_flight: u32,
     /// Connections of a client to each endpoint at most.
     pub connections: u32,
@@ -31,13 +31,13 @@ pub struct ScaleFigures {
     pub field_bytes: u32,
     /// Length of each measurement window, in seconds.
     pub duration_s: f64,
-    /// What engines and database use without requests.
+    /// Use of engines and database without requests.
     pub idle: IdleUse,
     /// The table of tokens after the loads; `None` without a database.
     pub table: Option<TokenTable>,
     /// The log right after a checkpoint; `None` without a database.
     pub checkpoint: Option<CheckpointUse>,
-    /// What clients saw of an engine that was killed and started again, per way.
+    /// Kills of an engine under load, per way of the requests.
     pub restarts: Vec<RestartFigures>,
     /// One entry per round, load, way and number of engines, in the order of measurement.
     pub points: Vec<ScalePoint>,
@@ -46,14 +46,14 @@ pub struct ScaleFigures {
 /// Way of requests to engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum Routing {
     /// Clients know every engine and choose one per request.
     Endpoints,
     /// Clients know the address of a TCP balancer, which chooses an engine per connection.
     Balancer,
 }
 
-impl Way {
+impl Routing {
     /// Returns the name in tables.
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,14 +105,14 @@ pub struct ScalePoint {
     /// Kind of its requests.
     pub load: ScaleLoad,
     /// Way of its requests.
-    pub way: Way,
+    pub way: Routing,
     /// Number of engines under load.
     pub engines: u32,
     /// Requests that succeeded, as the engines count them.
     pub ok: u64,
-    /// The same per second.
+    /// Rate of `ok`.
     pub ok_per_s: f64,
-    /// Requests without a result. A round with errors is no measurement of cost.
+    /// Requests without a result. A point with errors is no measurement of cost.
     pub errors: u64,
     /// Latency of requests with a result.
     pub latency_us: Times,
@@ -126,7 +126,7 @@ pub struct ScalePoint {
     pub bytes: f64,
     /// Rows or keys per batch of the token store; `None` without requests for tokens.
     pub batch_items: Option<f64>,
-    /// What the database used; `None` without a database or without requests for tokens.
+    /// Use of the database; `None` without a database or without requests for tokens.
     pub database: Option<DatabaseUse>,
 }
 
@@ -139,13 +139,15 @@ impl ScalePoint {
     }
 }
 
-/// What the database used in a measurement window, per request.
+/// Use of the database in a measurement window, per request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatabaseUse {
     /// CPU time of all its processes, in microseconds; `None` if it is on another machine.
     pub cpu_us: Option<f64>,
     /// Bytes of write-ahead log.
     pub wal_bytes: f64,
+    /// Pages that the log has as a whole, because they changed for the first time since a checkpoint.
+    pub full_pages: f64,
 }
 
 /// Write-ahead log of new tokens right after a checkpoint, when the first change of each page is logged as a whole page.
@@ -155,15 +157,17 @@ pub struct CheckpointUse {
     pub tokens: u64,
     /// Bytes of write-ahead log per token.
     pub wal_bytes: f64,
+    /// Pages per token that the log has as a whole.
+    pub full_pages: f64,
     /// Rows of the table at the checkpoint.
     pub rows: u64,
 }
 
-/// What clients that stayed connected saw of an engine that was killed and started again.
+/// Requests of clients that stayed connected, while an engine was killed and started again.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RestartFigures {
     /// Way of the requests.
-    pub way: Way,
+    pub way: Routing,
     /// Number of engines, the killed one included.
     pub engines: u32,
     /// Time from the kill until the engine served metrics again, in seconds.
@@ -178,7 +182,7 @@ pub struct RestartFigures {
     pub errors: u64,
 }
 
-/// What is used without requests.
+/// Use without requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IdleUse {
     /// Number of engines.
@@ -187,7 +191,7 @@ pub struct IdleUse {
     pub engine_cpu_us_per_s: f64,
     /// Resident memory of an engine, in bytes.
     pub engine_bytes: f64,
-    /// Database connections of an engine.
+    /// Database connections of an engine, with the one that waits for notifications.
     pub database_connections: f64,
     /// CPU time of the database per engine and second, in microseconds; `None` if it is on another machine.
     pub database_cpu_us_per_s: Option<f64>,

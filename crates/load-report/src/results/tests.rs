@@ -54,7 +54,7 @@ pub(crate) fn scale() -> Value {
             "round": round, "load": load, "way": way, "engines": engines, "ok": 1_000, "ok_per_s": 500, "errors": 0,
             "latency_us": times, "shares": shares, "engine_cpu_us": us, "client_cpu_us": 12, "bytes": 170,
             "batch_items": if load == "tokenize" { json!(4) } else { Value::Null },
-            "database": if load == "tokenize" { json!({"cpu_us": 30, "wal_bytes": 460}) } else { Value::Null }
+            "database": if load == "tokenize" { json!({"cpu_us": 30, "wal_bytes": 460, "full_pages": 0.01}) } else { Value::Null }
         })
     };
     json!({
@@ -69,7 +69,7 @@ pub(crate) fn scale() -> Value {
             "rows": 1_000_000, "heap_bytes": 191_000_000, "random_index_bytes": [64_000_000, 65_000_000],
             "connections_max": 100
         },
-        "checkpoint": {"tokens": 20_000, "wal_bytes": 1_850, "rows": 1_000_000},
+        "checkpoint": {"tokens": 20_000, "wal_bytes": 1_850, "full_pages": 0.3, "rows": 1_000_000},
         "restarts": [{
             "way": "balancer", "engines": 2, "away_s": 0.5, "settle_s": 5, "share": 0.12, "ok": 10_000, "errors": 0
         }],
@@ -112,7 +112,7 @@ fn each_schema_is_read_as_what_it_is() {
     assert_eq!(backends.rows[0].write.threads, 8);
     let Figures::Scale(scale) = check(&scale()) else { panic!("no engines") };
     assert_eq!(scale.kinds().len(), 4);
-    let kind = (ScaleLoad::Encrypt, Way::Endpoints, 1);
+    let kind = (ScaleLoad::Encrypt, Routing::Endpoints, 1);
     assert_eq!(scale.median(kind, |point| Some(point.engine_cpu_us)), Some(44.0));
     assert_eq!(scale.median(kind, |point| point.batch_items), None);
 }

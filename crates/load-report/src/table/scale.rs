@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::results::{ScaleFigures, ScaleLoad, ScalePoint, Way};
+use crate::results::{Routing, ScaleFigures, ScaleLoad, ScalePoint};
 use crate::table::{columns, number, time};
 
 /// Returns the median of some numbers; `None` if there is none.
@@ -14,21 +14,21 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
 
 impl ScaleFigures {
     /// Returns the points of one kind, of all rounds.
-    pub fn points(&self, load: ScaleLoad, way: Way, engines: u32) -> impl Iterator<Item = &ScalePoint> {
+    pub fn points(&self, load: ScaleLoad, way: Routing, engines: u32) -> impl Iterator<Item = &ScalePoint> {
         self.points.iter().filter(move |point| (point.load, point.way, point.engines) == (load, way, engines))
     }
 
     /// Returns the median over the rounds of a figure of the points of one kind; `None` if none has it.
     pub fn median(
         &self,
-        (load, way, engines): (ScaleLoad, Way, u32),
+        (load, way, engines): (ScaleLoad, Routing, u32),
         of: impl Fn(&ScalePoint) -> Option<f64>,
     ) -> Option<f64> {
         median(self.points(load, way, engines).filter_map(of).collect())
     }
 
     /// Returns the kinds of points, ascending.
-    pub fn kinds(&self) -> Vec<(ScaleLoad, Way, u32)> {
+    pub fn kinds(&self) -> Vec<(ScaleLoad, Routing, u32)> {
         let mut kinds: Vec<_> = self.points.iter().map(|point| (point.load, point.way, point.engines)).collect();
         kinds.sort_unstable();
         kinds.dedup();
@@ -60,7 +60,7 @@ pub fn scale(scale: &ScaleFigures) -> String {
     let machine = &scale.machine;
     let _ = writeln!(
         text,
-        "engine {}\n  {}, {} cores, {}{shared}\n  {} clients with {} requests under way each and {} connections per endpoint; \
+        "engine {}\n  {}, {} cores, {}{shared}\n  {} clients with {} requests in flight each and {} connections per endpoint; \
          documents of {} fields of {} bytes;\n  medians of {} rounds of {} s\n",
         scale.version,
         machine.cpu,
@@ -143,8 +143,9 @@ pub fn scale(scale: &ScaleFigures) -> String {
     if let Some(checkpoint) = &scale.checkpoint {
         let _ = writeln!(
             text,
-            "  right after a checkpoint: {} log bytes for each of {} new tokens, with {} in the table",
+            "  right after a checkpoint: {} log bytes and {} whole pages for each of {} new tokens, with {} in the table",
             number(checkpoint.wal_bytes),
+            number(checkpoint.full_pages),
             number(checkpoint.tokens as f64),
             number(checkpoint.rows as f64),
         );
@@ -191,9 +192,11 @@ mod tests {
         assert_eq!(balanced[6..], ["55.0", "18,182", "4.00", "30.0", "460", "12.0", "0.900", "0"]);
         let restarted =
             "TCP balancer: one of 2 engines killed, away for 0.500 s; 5.00 s later it has 0.120 of an equal share";
-        for part in
-            [restarted, "1,850 log bytes for each of 20,000 new tokens", "191 bytes of rows and 64.0 and 65.0 bytes"]
-        {
+        for part in [
+            restarted,
+            "1,850 log bytes and 0.300 whole pages for each of 20,000 new tokens",
+            "191 bytes of rows and 64.0 and 65.0 bytes",
+        ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         let line = scale_progress(&figures.points[0]);

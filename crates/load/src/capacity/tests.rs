@@ -1,6 +1,6 @@
 use super::*;
 use crate::results::{
-    CheckpointUse, DatabaseUse, IdleUse, Machine, SCALE, ScaleFigures, ScalePoint, Times, TokenTable, Way,
+    CheckpointUse, DatabaseUse, IdleUse, Machine, Routing, SCALE, ScaleFigures, ScalePoint, Times, TokenTable,
 };
 
 /// Engine CPU time of a request and of a batch, in microseconds.
@@ -11,6 +11,9 @@ const BATCH_S: f64 = 0.001;
 const INDEX_BYTES: f64 = 64.0;
 const IMAGE_BYTES: f64 = 6_000.0;
 const LOG_BYTES: f64 = 450.0;
+const IDLE_ENGINE_US_PER_S: f64 = 1_000.0;
+/// Per engine.
+const IDLE_DATABASE_US_PER_S: f64 = 500.0;
 
 /// Results of engines that cost exactly what the model says.
 pub(super) fn scale() -> ScaleFigures {
@@ -21,20 +24,21 @@ pub(super) fn scale() -> ScaleFigures {
         ScalePoint {
             round: 1,
             load,
-            way: Way::Endpoints,
+            way: Routing::Endpoints,
             engines,
             ok: 10_000,
             ok_per_s,
             errors: 0,
             latency_us: Times::default(),
             shares: vec![1.0 / f64::from(engines); engines as usize],
-            engine_cpu_us: cost(ENGINE_US),
+            engine_cpu_us: cost(ENGINE_US) + IDLE_ENGINE_US_PER_S * f64::from(engines) / ok_per_s,
             client_cpu_us: 10.0,
             bytes: 1_000.0,
             batch_items: load.uses_database().then_some(items),
             database: load.uses_database().then(|| DatabaseUse {
-                cpu_us: Some(cost(DATABASE_US)),
-                wal_bytes: if load == ScaleLoad::Tokenize { LOG_BYTES } else { 0.0 },
+                cpu_us: Some(cost(DATABASE_US) + IDLE_DATABASE_US_PER_S * 4.0 / ok_per_s),
+                wal_bytes: if load == ScaleLoad::Tokenize { LOG_BYTES + 0.1 * IMAGE_BYTES } else { 0.0 },
+                full_pages: if load == ScaleLoad::Tokenize { 0.1 } else { 0.0 },
             }),
         }
     };
@@ -55,10 +59,10 @@ pub(super) fn scale() -> ScaleFigures {
         duration_s: 5.0,
         idle: IdleUse {
             engines: 4,
-            engine_cpu_us_per_s: 1_000.0,
+            engine_cpu_us_per_s: IDLE_ENGINE_US_PER_S,
             engine_bytes: 4e7,
             database_connections: 6.0,
-            database_cpu_us_per_s: Some(500.0),
+            database_cpu_us_per_s: Some(IDLE_DATABASE_US_PER_S),
         },
         table: Some(TokenTable {
             rows,
@@ -69,6 +73,7 @@ pub(super) fn scale() -> ScaleFigures {
         checkpoint: Some(CheckpointUse {
             tokens: made as u64,
             wal_bytes: LOG_BYTES + images * IMAGE_BYTES / made,
+            full_pages: images / made,
             rows,
         }),
         restarts: Vec::new(),
@@ -76,19 +81,22 @@ pub(super) fn scale() -> ScaleFigures {
     }
 }
 
-fn deployment(change: impl FnOnce(&mut Deployment)) -> Deployment {
-    let mut deployment = Deployment {
+fn deployment(change: impl FnOnce(&mut DeploymentSpec)) -> DeploymentSpec {
+    let mut deployment = DeploymentSpec {
         engines: vec![1, 100],
         tokens: 1e9,
         engine_cores: 4.0,
         engine_network_bits_per_s: 1e10,
         engine_connections_max: 1_024.0,
         database_cores: 32.0,
-        database_memory_bytes: 1e12,
+        database_cache_bytes: 1e12,
         database_reads_per_s: 1e5,
+        database_writes_per_s: 1e9,
         database_log_bytes_per_s: 1e9,
         database_connections_max: 1_000.0,
         checkpoint_s: 300.0,
+        wal_bytes_max: 1e15,
+        batch_items_max: 1_000.0,
         clients: 100.0,
         connections: 2.0,
         busy_max: 0.5,
@@ -107,7 +115,7 @@ fn near(is: f64, expected: f64) {
 
 #[test]
 fn costs_are_those_that_were_measured() {
-    let costs = Costs::of(&scale(), u32::MAX).unwrap();
+    let costs = MeasuredCosts::of(&scale()).unwrap();
     for load in [ScaleLoad::Tokenize, ScaleLoad::Detokenize] {
         let cost = costs.load(load).unwrap();
         for (is, expected) in [(cost.engine_us, ENGINE_US), (cost.database_us, DATABASE_US)] {
@@ -135,7 +143,7 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     let documents = [(ScaleLoad::Encrypt, 1.0)];
     let tokens = [(ScaleLoad::Tokenize, 1.0)];
     let look_ups = [(ScaleLoad::Detokenize, 3.0)];
-    let first = |weights: &[(ScaleLoad, f64)], engines: u32, change: fn(&mut Deployment)| {
+    let first = |weights: &[(ScaleLoad, f64)], engines: u32, change: fn(&mut DeploymentSpec)| {
         let deployment = deployment(|deployment| {
             deployment.engines = vec![engines];
             change(deployment);
@@ -168,16 +176,73 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     // Longer between checkpoints, fewer whole pages.
     let longer = first(&tokens, 100, |to| (to.database_log_bytes_per_s, to.checkpoint_s) = (1e8, 36_000.0));
     assert!(longer.1 > 2.0 * first(&tokens, 100, |to| to.database_log_bytes_per_s = 1e8).1, "{longer:?}");
-    // Three quarters of the memory hold half of 328 bytes for each token.
-    let (limit, rate) = first(&look_ups, 100, |to| to.database_memory_bytes = 0.5 * 328e9 / 0.75);
+    // The memory holds half of 328 bytes for each token.
+    let (limit, rate) = first(&look_ups, 100, |to| to.database_cache_bytes = 0.5 * 328e9);
     assert_eq!(limit, Resource::DatabaseReads);
     near(rate, 0.5e5);
+    // Each page that a token changes is written before the next checkpoint, and rows fill pages.
+    let (limit, rate) = first(&tokens, 100, |to| {
+        (to.database_writes_per_s, to.tokens, to.database_cache_bytes) = (2e3, 1e12, 1e15);
+    });
+    assert_eq!(limit, Resource::DatabaseWrites);
+    near(rate, 1e3 / (2.0 + 200.0 / 8_192.0));
+    // A log that may not grow makes checkpoints more frequent, and pages are logged and written more often.
+    let large = |to: &mut DeploymentSpec| {
+        (to.checkpoint_s, to.database_writes_per_s, to.database_log_bytes_per_s) = (36_000.0, 2e5, 1e15);
+    };
+    let seldom = first(&tokens, 100, large).1;
+    let often = first(&tokens, 100, |to| {
+        (to.checkpoint_s, to.database_writes_per_s, to.database_log_bytes_per_s) = (36_000.0, 2e5, 1e15);
+        to.wal_bytes_max = 1e9;
+    });
+    assert_eq!(often.0, Resource::DatabaseWrites);
+    assert!(often.1 < 0.8 * seldom, "{often:?} {seldom}");
+}
+
+#[test]
+fn batches_are_as_large_as_is_permitted() {
+    let costs = MeasuredCosts::of(&scale()).unwrap();
+    for (load, per_s, engines, expected) in [
+        (ScaleLoad::Tokenize, 1.0, 1, 1.0),
+        (ScaleLoad::Tokenize, 10_000.0, 2, 5.0),
+        (ScaleLoad::Tokenize, 1e9, 1, 512.0),
+        (ScaleLoad::Detokenize, 1e9, 1, 1_000.0),
+        (ScaleLoad::Encrypt, 1e9, 1, 1.0),
+    ] {
+        near(costs.batch_items(load, per_s, engines), expected);
+    }
+    let rate = |batch_items_max: f64| {
+        let deployment = deployment(|to| (to.engines, to.batch_items_max) = (vec![1], batch_items_max));
+        let mix = mix(&[(ScaleLoad::Tokenize, 1.0)]);
+        calculate(&scale(), &deployment, &[mix]).unwrap().mixes[0].rows[0].requests_per_s
+    };
+    near(rate(1.0), (2.0 - 0.001) * 1e6 / 120.0);
+    assert!(rate(1_000.0) > 4.0 * rate(1.0));
+}
+
+#[test]
+fn use_without_requests_is_no_cost_of_a_request() {
+    let mut busy = scale();
+    let idle = &mut busy.idle;
+    (idle.engine_cpu_us_per_s, idle.database_cpu_us_per_s) = (20_000.0, Some(10_000.0));
+    for point in &mut busy.points {
+        let add = |us_per_s: f64, engines: u32| us_per_s * f64::from(engines) / point.ok_per_s;
+        point.engine_cpu_us += add(19_000.0, point.engines);
+        if let Some(used) = &mut point.database {
+            used.cpu_us = used.cpu_us.map(|us| us + add(9_500.0, 4));
+        }
+    }
+    let (busy, usual) = (MeasuredCosts::of(&busy).unwrap(), MeasuredCosts::of(&scale()).unwrap());
+    for (busy, usual) in busy.loads.iter().zip(&usual.loads) {
+        near(busy.engine_us.0, usual.engine_us.0);
+        near(busy.database_us.0 + 1.0, usual.database_us.0 + 1.0);
+    }
 }
 
 #[test]
 fn more_of_a_resource_never_serves_less() {
     let all: Vec<(ScaleLoad, f64)> = ScaleLoad::ALL.map(|load| (load, 1.0)).into();
-    let rate = |change: fn(&mut Deployment)| {
+    let rate = |change: fn(&mut DeploymentSpec)| {
         let deployment = deployment(change);
         calculate(&scale(), &deployment, &[mix(&all)]).unwrap().mixes[0]
             .rows
@@ -187,11 +252,11 @@ fn more_of_a_resource_never_serves_less() {
     };
     let base = rate(|_| ());
     assert!(base[0] <= base[1], "{base:?}");
-    let more: [fn(&mut Deployment); 6] = [
+    let more: [fn(&mut DeploymentSpec); 6] = [
         |to| to.engine_cores *= 2.0,
         |to| to.engine_network_bits_per_s *= 2.0,
         |to| to.database_cores *= 2.0,
-        |to| to.database_memory_bytes *= 2.0,
+        |to| to.database_cache_bytes *= 2.0,
         |to| to.database_log_bytes_per_s *= 2.0,
         |to| to.tokens /= 2.0,
     ];
@@ -203,14 +268,14 @@ fn more_of_a_resource_never_serves_less() {
 
 #[test]
 fn bounds_on_connections_are_named_with_both_numbers() {
-    let deployment = deployment(|to| (to.database_connections_max, to.clients) = (599.0, 600.0));
+    let deployment = deployment(|to| (to.database_connections_max, to.clients) = (602.0, 600.0));
     let tokens = mix(&[(ScaleLoad::Tokenize, 1.0)]);
     let documents = mix(&[(ScaleLoad::Encrypt, 1.0)]);
     let calculation = calculate(&scale(), &deployment, &[tokens, documents]).unwrap();
-    let clients = (Bound::EngineConnections, 1_200.0, 1_024.0);
+    let clients = (ConnectionBound::EngineConnections, 1_200.0, 1_024.0);
     let exceeded = |of: usize, row: usize| calculation.mixes[of].rows[row].exceeded.clone();
     assert_eq!(exceeded(0, 0), [clients]);
-    assert_eq!(exceeded(0, 1), [(Bound::DatabaseConnections, 600.0, 599.0), clients]);
+    assert_eq!(exceeded(0, 1), [(ConnectionBound::DatabaseConnections, 600.0, 599.0), clients]);
     assert_eq!(exceeded(1, 1), [clients], "documents need no database");
     let said = text(&calculation);
     for part in ["database connections: 600 of 599", "raise limits.connections_max", "100 % tokenize", "100 % encrypt"]
@@ -233,6 +298,14 @@ fn a_mix_without_a_measurement_is_no_calculation() {
     assert_eq!(error(ScaleLoad::Tokenize), Err(said.into()), "its database time is not known");
     scale.points.clear();
     assert!(calculate(&scale, &deployment(|_| ()), &[]).is_err());
+    let mut failed = self::scale();
+    failed.points[0].errors = 7;
+    let error = calculate(&failed, &deployment(|_| ()), &[]).unwrap_err().to_string();
+    assert!(error.contains("7 requests of `encrypt` failed"), "{error}");
+    let mut short = self::scale();
+    short.checkpoint.as_mut().unwrap().full_pages = 0.0;
+    let error = calculate(&short, &deployment(|_| ()), &[]).unwrap_err().to_string();
+    assert!(error.contains("has no more whole pages"), "{error}");
     for weights in [&[][..], &[(ScaleLoad::Encrypt, 0.0)], &[(ScaleLoad::Encrypt, -1.0), (ScaleLoad::Decrypt, 2.0)]] {
         assert!(Mix::new(weights).is_err(), "{weights:?}");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Bound, Calculation, Capacity, Mix, MixCapacity, Resource};
+use super::{Calculation, ConnectionBound, EngineCapacity, Mix, MixCapacity, Resource};
 use crate::results::ScaleLoad;
 use crate::table::{columns, number};
 
@@ -18,6 +18,7 @@ impl Resource {
             Self::DatabaseCpu => "database CPU",
             Self::DatabaseLog => "database log",
             Self::DatabaseReads => "database reads",
+            Self::DatabaseWrites => "database writes",
         }
     }
 
@@ -34,11 +35,15 @@ impl Resource {
                  need not have equal tokens, which have one index less; spread apps over workers (docs/citus.md)"
             }
             Self::DatabaseReads => "add memory for the indexes; spread apps over workers (docs/citus.md)",
+            Self::DatabaseWrites => {
+                "raise checkpoint_timeout and max_wal_size: a page is written once per checkpoint; add memory; spread apps \
+                 over workers (docs/citus.md)"
+            }
         }
     }
 }
 
-impl Bound {
+impl ConnectionBound {
     const fn name(self) -> &'static str {
         match self {
             Self::DatabaseConnections => "database connections",
@@ -66,16 +71,18 @@ pub(crate) fn text(of: &Calculation) -> String {
     let per_token = of.costs.heap_bytes + of.costs.index_bytes.iter().sum::<f64>();
     let _ = writeln!(
         text,
-        "\ncalculated for engines of {} cores and {} Gbit/s; a database of {} cores, {} GiB, {} reads/s, {} MiB/s of log, a\n\
-         checkpoint every {} s; {} tokens, which take {} GiB; {} clients with {} connections to each engine; at most {} %\n\
-         of each in use",
+        "\ncalculated for engines of {} cores and {} Gbit/s; a database of {} cores, {} GiB for pages of tokens, {} random reads\n\
+         and {} writes a second, {} MiB/s of log, a checkpoint at least every {} s, max_wal_size {} GiB; {} tokens, which\n\
+         take {} GiB; {} clients with {} connections to each engine; at most {} % of each in use",
         number(to.engine_cores),
         number(to.engine_network_bits_per_s / 1e9),
         number(to.database_cores),
-        number(to.database_memory_bytes / GIB),
+        number(to.database_cache_bytes / GIB),
         number(to.database_reads_per_s),
+        number(to.database_writes_per_s),
         number(to.database_log_bytes_per_s / MIB),
         number(to.checkpoint_s),
+        number(to.wal_bytes_max / GIB),
         number(to.tokens),
         number(to.tokens * per_token / GIB),
         number(to.clients),
@@ -84,7 +91,7 @@ pub(crate) fn text(of: &Calculation) -> String {
     );
     let (mut resources, mut bounds) = (BTreeSet::new(), BTreeSet::new());
     for mix in &of.mixes {
-        let _ = write!(text, "\n{}\n{}", described(&mix.mix), rows(mix));
+        let _ = write!(text, "\n{}\n{}", described(&mix.mix), rows(mix, to.busy_max));
         resources.extend(mix.rows.iter().map(|row| row.limit));
         bounds.extend(mix.rows.iter().flat_map(|row| row.exceeded.iter().map(|(bound, ..)| *bound)));
     }
@@ -123,26 +130,25 @@ fn costs(of: &Calculation) -> String {
             number(costs.page_image_bytes),
         );
     }
+    let compared = |(predicted, measured): (f64, f64), unit: &str| {
+        let (by, predicted, measured) = ((predicted / measured - 1.0) * 100.0, number(predicted), number(measured));
+        format!("{predicted}{unit} predicted, {measured} measured ({by:+.0} %)")
+    };
     for check in &of.checks {
-        let compared = |(predicted, measured): (f64, f64)| {
-            format!(
-                "{} us predicted, {} measured ({:+.0} %)",
-                number(predicted),
-                number(measured),
-                (predicted / measured - 1.0) * 100.0
-            )
-        };
-        let _ = write!(
-            text,
-            "  check: {} with {} engines, from fewer: engine {}",
-            check.load.name(),
-            check.engines,
-            compared(check.engine_us)
-        );
+        let (load, engines) = (check.load.name(), check.engines);
+        let engine = compared(check.engine_us, " us");
+        let _ = write!(text, "  check: {load} with {engines} engines, from fewer: engine {engine}");
         if let Some(database) = check.database_us {
-            let _ = write!(text, "; database {}", compared(database));
+            let _ = write!(text, "; database {}", compared(database, " us"));
+        }
+        if let Some(items) = check.batch_items {
+            let _ = write!(text, "; per batch {}", compared(items, ""));
         }
         text.push('\n');
+    }
+    if let Some(pages) = of.full_pages {
+        let _ =
+            writeln!(text, "  check: whole pages in the log per new token after a checkpoint: {}", compared(pages, ""));
     }
     text
 }
@@ -153,10 +159,10 @@ fn described(mix: &Mix) -> String {
     mix.0.iter().filter(|(_, share)| *share > 0.0).map(part).collect::<Vec<_>>().join(", ")
 }
 
-fn rows(mix: &MixCapacity) -> String {
-    let percent = |row: &Capacity, resource: Resource| {
+fn rows(mix: &MixCapacity, busy_max: f64) -> String {
+    let percent = |row: &EngineCapacity, resource: Resource| {
         let part = row.use_of_limit.iter().find(|(of, _)| *of == resource).map_or(0.0, |(_, part)| *part);
-        format!("{:.0} %", part * 100.0)
+        format!("{:.0} %", part * busy_max * 100.0)
     };
     let rows: Vec<Vec<String>> = mix
         .rows
@@ -166,6 +172,7 @@ fn rows(mix: &MixCapacity) -> String {
             cells.extend(Resource::ALL.map(|resource| percent(row, resource)));
             cells.push(row.batch_items.map_or_else(|| "-".to_owned(), number));
             cells.push(number(row.log_bytes_per_s / MIB));
+            cells.push(if row.log_bytes_per_s > 0.0 { number(row.checkpoint_s) } else { "-".to_owned() });
             let exceeded = row.exceeded.iter().map(|(bound, needed, allowed)| {
                 format!("{}: {} of {}", bound.name(), number(*needed), number(*allowed))
             });
@@ -182,8 +189,10 @@ fn rows(mix: &MixCapacity) -> String {
         "database CPU",
         "log",
         "reads",
+        "writes",
         "per batch",
         "log MiB/s",
+        "checkpoint s",
         "too many",
     ];
     columns(&head, &rows)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::run::OutArgs;
-use crate::capacity::{self, Deployment, Mix};
+use crate::capacity::{self, DeploymentSpec, Mix};
 use crate::fault::Fault;
 use crate::results::{Figures, ScaleLoad};
 
@@ -18,7 +18,7 @@ Examples:
     sealwire-load capacity target/loadtest/scale.json --engines 2,8,32 --tokens 100000000 --engine-cores 8 \\
       --database-cores 64 --mix detokenize=10,tokenize=1
 
-Costs are those of the measurement. Measure on a machine like those of the deployment, and compare what you get with the
+MeasuredCosts are those of the measurement. Measure on a machine like those of the deployment, and compare what you get with the
 result before you rely on it. `docs/several-engines.md` explains the model and what it leaves out.";
 
 /// Arguments of `capacity`.
@@ -59,21 +59,31 @@ struct DeploymentArgs {
     /// Cores of the database
     #[arg(long, value_name = "N", default_value_t = 32.0, value_parser = above_0)]
     database_cores: f64,
-    /// Memory of the database
-    #[arg(long, value_name = "GIB", default_value_t = 256.0, value_parser = above_0)]
-    database_memory: f64,
+    /// Memory of the database for pages of tokens: `shared_buffers` and the system's cache, less other uses
+    #[arg(long, value_name = "GIB", default_value_t = 192.0, value_parser = above_0)]
+    database_cache: f64,
     /// Random reads per second of the database's disk
     #[arg(long, value_name = "N", default_value_t = 100_000.0, value_parser = above_0)]
     database_reads: f64,
+    /// Random writes per second of the database's disk
+    #[arg(long, value_name = "N", default_value_t = 50_000.0, value_parser = above_0)]
+    database_writes: f64,
     /// Write-ahead log that the database's disk takes per second
     #[arg(long, value_name = "MIB", default_value_t = 500.0, value_parser = above_0)]
     database_log: f64,
     /// The database's `max_connections`
     #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = above_0)]
     database_connections_max: f64,
-    /// Time between two checkpoints of the database, `checkpoint_timeout`
-    #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = above_0)]
+    /// Maximum time between two checkpoints of the database, `checkpoint_timeout`
+    #[arg(long, value_name = "SECONDS", default_value_t = 900.0, value_parser = above_0)]
     checkpoint: f64,
+    /// The database's `max_wal_size`. At about half of it a checkpoint begins
+    #[arg(long, value_name = "GIB", default_value_t = 64.0, value_parser = above_0)]
+    max_wal_size: f64,
+    /// Maximum items per batch. 1 is the worst case: measured batches are larger than those of a database that waits for
+    /// nothing
+    #[arg(long, value_name = "N", default_value_t = 1_000.0, value_parser = above_0)]
+    batch_items_max: f64,
     /// Client processes, each connected to all engines
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = above_0)]
     clients: f64,
@@ -81,13 +91,17 @@ struct DeploymentArgs {
     #[arg(long, value_name = "N", default_value_t = 2.0, value_parser = above_0)]
     connections: f64,
     /// Percent of each resource that may be in use. Near 100 requests wait long
-    #[arg(long, value_name = "PERCENT", default_value_t = 70.0, value_parser = above_0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 70.0, value_parser = percent)]
     busy: f64,
 }
 
 fn above_0(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number > 0.0 && number <= 1e15 { Ok(number) } else { Err("must be above 0, and at most 1e15".to_owned()) }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    above_0(text).and_then(|number| if number <= 100.0 { Ok(number) } else { Err("must be at most 100".to_owned()) })
 }
 
 fn mix(text: &str) -> Result<Mix, String> {
@@ -120,18 +134,21 @@ pub(super) fn run(args: &CapacityArgs) -> Result<(), Failure> {
         args.mix.clone()
     };
     let to = &args.deployment;
-    let deployment = Deployment {
+    let deployment = DeploymentSpec {
         engines: to.engines.clone(),
         tokens: to.tokens,
         engine_cores: to.engine_cores,
         engine_network_bits_per_s: to.engine_network * 1e9,
         engine_connections_max: to.engine_connections_max,
         database_cores: to.database_cores,
-        database_memory_bytes: to.database_memory * f64::from(1 << 30),
+        database_cache_bytes: to.database_cache * f64::from(1 << 30),
         database_reads_per_s: to.database_reads,
+        database_writes_per_s: to.database_writes,
         database_log_bytes_per_s: to.database_log * f64::from(1 << 20),
         database_connections_max: to.database_connections_max,
         checkpoint_s: to.checkpoint,
+        wal_bytes_max: to.max_wal_size * f64::from(1 << 30),
+        batch_items_max: to.batch_items_max,
         clients: to.clients,
         connections: to.connections,
         busy_max: to.busy / 100.0,

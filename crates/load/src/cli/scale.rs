@@ -24,7 +24,7 @@ Examples:
 `sealwire-load capacity` calculates from the results what 100 engines with 1,000,000,000 tokens need, and what is at its
 limit first. The collection must give tokens of the format `opaque`.
 
-Exit status 0 means: every response was right, and no request failed when an engine was killed.";
+Exit status 0 means: every response was right, and no request failed.";
 
 /// Arguments of `scale`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub(super) struct ScaleArgs {
     /// Client processes that the load stands for, each with its own pool of connections
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
-    /// Requests that each client has under way at all times
+    /// Requests that each client has in flight at all times
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     in_flight: u32,
     /// Times that everything is measured. Tables show medians
@@ -71,9 +71,9 @@ pub(super) struct ScaleArgs {
     /// Collection that stores the tokens
     #[arg(long, value_name = "NAME", default_value = "vault")]
     collection: String,
-    /// Seed of the values. Another seed gives other values, which have no tokens yet
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Seed of the values, which must have no tokens yet [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     #[command(flatten)]
     out: OutArgs,
     #[command(flatten)]
@@ -166,15 +166,21 @@ impl ScaleArgs {
             duration: seconds("--seconds", self.seconds)?,
             warm_up: seconds("--warm-up", self.warm_up)?,
             restart: self.restart,
-            seed: self.seed,
+            seed: self.seed.unwrap_or_else(random_seed),
         };
         settings.check()?;
         Ok(settings)
     }
 }
 
+/// Returns a number that differs from run to run.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
 pub(super) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     let figures = scale::run(&args.settings()?, |point: &ScalePoint| eprintln!("{}", table::scale_progress(point)))?;
     args.out.give(&figures, table::scale)?;
-    scale::gate(&figures).map_err(Failure::from)
+    scale::check_errors(&figures).map_err(Failure::from)
 }

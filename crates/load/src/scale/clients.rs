@@ -46,7 +46,7 @@ struct MadeToken {
 }
 
 /// What requests are made of, shared by all clients and loads.
-pub(super) struct Material {
+pub(super) struct LoadInputs {
     app: String,
     collection: String,
     documents: Vec<SealedDocument>,
@@ -56,7 +56,7 @@ pub(super) struct Material {
     seed: u64,
 }
 
-impl Material {
+impl LoadInputs {
     /// Makes documents and encrypts them.
     pub(super) async fn prepare(settings: &ScaleSettings, client: &Client) -> Result<Self, Fault> {
         let mut random = Random::new(settings.seed);
@@ -189,7 +189,7 @@ pub(super) struct RunningLoad {
 
 impl RunningLoad {
     /// Starts `in_flight` loops for each client.
-    pub(super) fn start(material: &Arc<Material>, load: ScaleLoad, clients: &[Client], in_flight: u32) -> Self {
+    pub(super) fn start(material: &Arc<LoadInputs>, load: ScaleLoad, clients: &[Client], in_flight: u32) -> Self {
         let part = Arc::new(AtomicU8::new(WARM_UP));
         let mut workers = JoinSet::new();
         for (number, client) in (0_u64..).zip(clients.iter().flat_map(|client| (0..in_flight).map(move |_| client))) {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn no_two_values_are_equal() {
-        let material = Material {
+        let material = LoadInputs {
             app: String::new(),
             collection: String::new(),
             documents: Vec::new(),

@@ -1,7 +1,7 @@
 //! Cumulative use of engines, database and clients. Two readings make the figures of a measurement window.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::NoTls;
@@ -63,7 +63,10 @@ impl EngineReading {
             written: batches("write"),
             looked_up: batches("get"),
             resident_bytes: sum("process_resident_memory_bytes", &[])?,
-            database_connections: sum("sealwire_store_connections", &["state=\"up\""]).unwrap_or(0.0),
+            // The connection that waits for notifications is not in the metric. An engine without a database has none.
+            database_connections: sum("sealwire_store_connections", &["state=\"up\""])
+                .filter(|connections| *connections > 0.0)
+                .map_or(0.0, |connections| connections + 1.0),
         })
     }
 }
@@ -78,7 +81,7 @@ fn scrape(admin: &str) -> std::io::Result<String> {
 }
 
 /// A connection to the engines' database, for readings only.
-pub(super) struct Database {
+pub(super) struct DatabaseProbe {
     client: tokio_postgres::Client,
     /// The process that started all others of the server, if it is on this machine.
     server: Option<u32>,
@@ -88,24 +91,43 @@ pub(super) struct Database {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatabaseReading {
     cpu: Option<Duration>,
+    /// Position in the write-ahead log.
     wal_bytes: f64,
+    /// Bytes and whole pages of the write-ahead log as the server's statistics count them, up to some seconds late.
+    counted: (f64, f64),
 }
 
-impl Database {
+/// Use of the database between two readings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct DatabaseDelta {
+    pub(super) cpu_s: Option<f64>,
+    pub(super) wal_bytes: f64,
+    pub(super) full_pages: f64,
+    /// Part of the log that the statistics have counted, 0 to 1.
+    pub(super) counted: f64,
+}
+
+impl DatabaseProbe {
     /// Connects. The connection is not encrypted, so `url` must name a socket or an address of this machine.
     pub(super) async fn connect(url: &str, password: Option<&str>) -> Result<Self, Fault> {
         let mut config: tokio_postgres::Config =
             url.parse().map_err(|_| Fault::Failed("--database is no URL of PostgreSQL".to_owned()))?;
-        if let Some(password) = password {
-            config.password(password);
+        if config.get_password().is_some() {
+            let why = "--database must not have the password: others see it; give --database-password-file";
+            return Err(Fault::Failed(why.to_owned()));
         }
         let is_here = |host: &tokio_postgres::config::Host| match host {
-            tokio_postgres::config::Host::Tcp(name) => host::is_here(&format!("{name}:0")),
+            tokio_postgres::config::Host::Tcp(name) => name == "localhost" || is_loopback(name),
             tokio_postgres::config::Host::Unix(_) => true,
         };
-        if !config.get_hosts().iter().all(is_here) {
-            let why = "--database must be on this machine: its connection is not encrypted";
+        let addresses = config.get_hostaddrs();
+        let has_host = !config.get_hosts().is_empty() || !addresses.is_empty();
+        if !has_host || !config.get_hosts().iter().all(is_here) || !addresses.iter().all(IpAddr::is_loopback) {
+            let why = "--database must name a socket or a loopback address: its connection is not encrypted";
             return Err(Fault::Failed(why.to_owned()));
+        }
+        if let Some(password) = password {
+            config.password(password);
         }
         let (client, connection) = config.connect(NoTls).await.map_err(|error| unread(&error))?;
         tokio::spawn(connection);
@@ -115,8 +137,11 @@ impl Database {
     }
 
     pub(super) async fn read(&self) -> Result<DatabaseReading, Fault> {
-        let wal_bytes = one(&self.client, "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8").await?;
-        Ok(DatabaseReading { cpu: self.server.and_then(host::family_cpu), wal_bytes })
+        const LOG: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8, wal_bytes::float8, wal_fpi::float8 \
+            FROM pg_stat_wal";
+        let row = self.client.query_one(LOG, &[]).await.map_err(|error| unread(&error))?;
+        let cpu = self.server.and_then(host::family_cpu);
+        Ok(DatabaseReading { cpu, wal_bytes: row.get(0), counted: (row.get(1), row.get(2)) })
     }
 
     /// Begins a checkpoint and waits for its end.
@@ -142,11 +167,23 @@ impl Database {
 }
 
 impl DatabaseReading {
-    /// Returns CPU time and bytes of the write-ahead log since an earlier reading.
-    pub(super) fn since(&self, first: &Self) -> (Option<f64>, f64) {
-        let cpu = self.cpu.zip(first.cpu).map(|(to, from)| to.saturating_sub(from).as_secs_f64());
-        (cpu, self.wal_bytes - first.wal_bytes)
+    /// Returns the use since an earlier reading.
+    pub(super) fn since(&self, first: &Self) -> DatabaseDelta {
+        let cpu = self.cpu.zip(first.cpu).and_then(|(to, from)| to.checked_sub(from));
+        let wal_bytes = self.wal_bytes - first.wal_bytes;
+        let (bytes, pages) = (self.counted.0 - first.counted.0, self.counted.1 - first.counted.1);
+        DatabaseDelta {
+            cpu_s: cpu.map(|cpu| cpu.as_secs_f64()),
+            wal_bytes,
+            // Statistics are late by the same time at both readings of a steady load.
+            full_pages: if bytes > 0.0 { pages / bytes * wal_bytes } else { 0.0 },
+            counted: if wal_bytes > 0.0 { (bytes / wal_bytes).min(1.0) } else { 1.0 },
+        }
     }
+}
+
+fn is_loopback(name: &str) -> bool {
+    name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 async fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
@@ -163,15 +200,15 @@ fn unread(error: &tokio_postgres::Error) -> Fault {
 }
 
 /// A reading of everything.
-pub(super) struct Reading {
+pub(super) struct SystemReading {
     pub(super) at: Instant,
     pub(super) engines: Vec<EngineReading>,
     pub(super) database: Option<DatabaseReading>,
     pub(super) clients: Option<Duration>,
 }
 
-impl Reading {
-    pub(super) async fn take(admins: &[String], database: Option<&Database>) -> Result<Self, Fault> {
+impl SystemReading {
+    pub(super) async fn take(admins: &[String], database: Option<&DatabaseProbe>) -> Result<Self, Fault> {
         let engines = admins.iter().map(|admin| EngineReading::read(admin)).collect::<Result<_, _>>()?;
         let database = match database {
             Some(database) => Some(database.read().await?),
@@ -204,6 +241,23 @@ sealwire_store_connections{state=\"up\"} 12
 sealwire_store_connections{state=\"down\"} 1
 ";
 
+    #[tokio::test]
+    async fn a_database_elsewhere_or_a_password_in_its_url_is_rejected() {
+        for (url, said) in [
+            ("postgres://u@db.internal/d", "must name a socket or a loopback address"),
+            ("host=localhost hostaddr=192.0.2.1", "must name a socket or a loopback address"),
+            ("hostaddr=192.0.2.1", "must name a socket or a loopback address"),
+            ("user=u", "must name a socket or a loopback address"),
+            ("host=localhost,192.0.2.1", "must name a socket or a loopback address"),
+            ("postgres://u:s3cret@localhost/d", "must not have the password"),
+            ("postgres://[", "is no URL of PostgreSQL"),
+        ] {
+            let error =
+                DatabaseProbe::connect(url, None).await.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(said) && !error.contains("s3cret"), "{url}: {error}");
+        }
+    }
+
     #[test]
     fn metrics_of_the_loads_are_added_up() {
         let read = EngineReading::parse(PAGE).unwrap();
@@ -214,7 +268,7 @@ sealwire_store_connections{state=\"down\"} 1
             written: (40.0, 4.0),
             looked_up: (0.0, 0.0),
             resident_bytes: 1_000.0,
-            database_connections: 12.0,
+            database_connections: 13.0,
         };
         assert_eq!(read, expected);
         for missing in
