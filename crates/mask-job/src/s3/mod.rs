@@ -30,6 +30,8 @@ use settings::S3Account;
 pub use settings::S3Settings;
 pub(crate) use upload::S3Upload;
 
+/// Maximum length of a key in bytes, as S3 has it.
+const KEY_BYTES_MAX: usize = 1_024;
 /// The scheme of the names of objects.
 const SCHEME: &str = "s3://";
 /// Maximum number of times that a failed request is repeated.
@@ -92,9 +94,12 @@ impl S3Store {
         if !(3..=255).contains(&bucket.len()) || !bucket.bytes().all(is_in_bucket_name) || bucket.starts_with('.') {
             return Err(bad("the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens"));
         }
-        let parsed = Key::parse(key).ok().filter(|parsed| parsed.as_ref() == key && !key.is_empty());
-        let key =
-            parsed.ok_or_else(|| bad("the key must have no empty part, no part . or .. and no control character"))?;
+        let parsed = Key::parse(key)
+            .ok()
+            .filter(|parsed| parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX);
+        let key = parsed.ok_or_else(|| {
+            bad("the key must have at most 1024 bytes, no empty part, no part . or .. and no control character")
+        })?;
         Ok(S3Object { store: self.clone(), bucket: bucket.to_owned(), key })
     }
 

@@ -18,6 +18,8 @@ use crate::error::JobError;
 pub(super) const WINDOW_BYTES: u64 = 4 << 20;
 /// Minimum number of bytes of one request, since a request takes as long as their transfer. The end of the object has no more.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
+/// Maximum number of bytes of one read, of a page or of the indexes. Their length is what the store says.
+const READ_BYTES_MAX: usize = 1 << 30;
 /// Maximum number of windows that are kept: one for each column that is read at once, and one for the column that is copied.
 const WINDOWS_MAX: usize = 8;
 
@@ -102,6 +104,10 @@ impl S3Reader {
         if length as u64 <= WINDOW_BYTES {
             // A copy, since the values of a page would keep the whole window.
             return Ok(Bytes::copy_from_slice(&self.window(start, length as u64)?[..length]));
+        }
+        if length > READ_BYTES_MAX {
+            let what = format!("a range of {length} bytes exceeds the limit of {READ_BYTES_MAX}");
+            return Err(JobError::Invalid { name: self.object.to_string(), what });
         }
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {

@@ -104,6 +104,10 @@ impl S3Settings {
         if authority.as_str().contains('@') {
             return Err(bad("must not hold credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
         }
+        let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
+            return Err(bad("has a port that is none"));
+        }
         // The parser drops a fragment.
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() || endpoint.contains('#') {
             return Err(bad("must be https://host[:port] without more"));

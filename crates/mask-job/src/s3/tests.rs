@@ -306,6 +306,15 @@ fn a_failed_upload_is_aborted() {
             },
             "not what the protocol of S3 describes",
         ),
+        // It does not tell whether there is an object, and cannot refuse to replace one.
+        (
+            |request, number| match request {
+                _ if request.starts_with("HEAD") => refusal("403 Forbidden", "AccessDenied"),
+                COMPLETE => refusal("501 Not Implemented", "NotImplemented"),
+                _ => stores(request, number),
+            },
+            "does not tell whether the object exists",
+        ),
     ];
     for (respond, expected) in cases {
         let script = Script::start(*respond);
@@ -327,6 +336,20 @@ fn a_failed_upload_is_aborted() {
     let script = Script::start(cannot_abort);
     let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
     assert!(error.contains("demands larger parts") && error.contains("the parts of the upload u1"), "{error}");
+}
+
+#[test]
+fn the_name_of_an_upload_is_no_text_of_the_store() {
+    let hostile: Respond = |request, number| match request {
+        _ if request.ends_with("?uploads=") => {
+            let id = format!("<UploadId>{TOKEN}&#10;u1</UploadId>");
+            response("200 OK", "", &format!("<InitiateMultipartUploadResult>{id}</InitiateMultipartUploadResult>"))
+        }
+        _ => stores(request, number),
+    };
+    let script = Script::start(hostile);
+    let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
+    assert!(error.contains("named the upload by what is no name"), "{error}");
 }
 
 #[test]
@@ -355,6 +378,7 @@ fn settings_are_complete_and_never_shown() {
         ("AWS_ENDPOINT_URL", "http://user:hunter2@127.0.0.1", "must not hold credentials"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1/hunter2", "without more"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1/#hunter2", "without more"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:99999", "has a port that is none"),
         ("AWS_ENDPOINT_URL", "ftp://127.0.0.1", "must begin with https://"),
         ("AWS_ENDPOINT_URL", "127.0.0.1:9", "must begin with https://"),
         ("AWS_REGION", "eu central", "the name of a region"),
@@ -396,5 +420,8 @@ fn names_of_objects_are_taken_as_they_are() {
         "s3://lake/a\nb",
     ] {
         assert!(matches!(store.object(name), Err(JobError::Plan(_))), "{name}");
+    }
+    for (length, is_valid) in [(1_024, true), (1_025, false)] {
+        assert_eq!(store.object(&format!("s3://lake/{}", "k".repeat(length))).is_ok(), is_valid, "{length}");
     }
 }

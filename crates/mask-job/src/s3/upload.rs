@@ -17,6 +17,8 @@ use crate::error::JobError;
 
 /// Number of bytes of all parts but the last. Some stores demand equal parts.
 const PART_BYTES: usize = 16 << 20;
+/// Maximum length of the name of an upload. It is the store's text and goes into an error, so its letters are limited, too.
+const ID_BYTES_MAX: usize = 1_024;
 /// Maximum number of parts of an object.
 const PARTS_MAX: usize = 10_000;
 
@@ -43,6 +45,10 @@ impl S3Upload {
         }
         let begun = object.store.run(client.create_multipart(&object.key));
         let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
+        if !is_upload_id(&id) {
+            let what = "the object store named the upload by what is no name".to_owned();
+            return Err(JobError::Store { name: object.to_string(), what });
+        }
         Ok(Self {
             object: object.clone(),
             client,
@@ -111,12 +117,17 @@ impl S3Upload {
             self.send()?;
         }
         self.await_part()?;
-        if self.create_only.load(Ordering::Relaxed) {
-            reject_existing(&self.object, &self.client)?;
-        }
+        let is_create_only = self.create_only.load(Ordering::Relaxed);
+        let is_absent = is_create_only && reject_existing(&self.object, &self.client)?;
         let completed = match self.try_complete() {
-            // The store lacks conditions. The check above is all that there is.
-            Err(error) if status_of(&error) == Some(501) && self.create_only.swap(false, Ordering::Relaxed) => {
+            // The store lacks conditions. The check above is all that there is, so it must have had an answer.
+            Err(error) if status_of(&error) == Some(501) && is_create_only => {
+                if !is_absent {
+                    let what = "the object store does not tell whether the object exists: permit s3:GetObject and \
+                        s3:ListBucket, or use --replace";
+                    return Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
+                }
+                self.create_only.store(false, Ordering::Relaxed);
                 self.try_complete()
             }
             completed => completed,
@@ -180,13 +191,21 @@ impl Drop for S3Upload {
     }
 }
 
-/// Rejects an object that is there already. A client without the right to list gets 403 for a missing object, so only the
-/// completion shows then that there is one.
-fn reject_existing(object: &S3Object, client: &AmazonS3) -> Result<(), JobError> {
+/// Returns true if the store's name of an upload can be shown.
+fn is_upload_id(id: &str) -> bool {
+    (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Rejects an object that is there already. Returns true if it is known not to be there: a client without the right to list
+/// gets 403 for a missing object, so only the completion shows then that there is one.
+fn reject_existing(object: &S3Object, client: &AmazonS3) -> Result<bool, JobError> {
     let options = GetOptions { head: true, ..GetOptions::default() };
     match object.store.run(client.get_opts(&object.key, options)) {
         Ok(_) => Err(JobError::Exists { path: object.to_string().into() }),
-        Err(error) if matches!(status_of(&error), Some(403 | 404)) => Ok(()),
-        Err(error) => Err(job_error(object, Purpose::Write, &error)),
+        Err(error) => match status_of(&error) {
+            Some(404) => Ok(true),
+            Some(403) => Ok(false),
+            _ => Err(job_error(object, Purpose::Write, &error)),
+        },
     }
 }
