@@ -252,8 +252,8 @@ fn refusals_say_what_to_do() {
     refused(dev.path(), &["encrypt", "nothing.json", "--folder", "elsewhere"], 1, "nothing.json");
     refused(dev.path(), &["health", "--folder", "elsewhere"], 1, "sealwire dev");
     refused(dev.path(), &["health", "--connect", "127.0.0.1:1"], 1, "127.0.0.1:1");
-    let many = vec!["127.0.0.1:1"; 65].join(",");
-    refused(dev.path(), &["health", "--connect", &many], 1, "endpoints must be 1 to 64");
+    let many = vec!["127.0.0.1:1"; 129].join(",");
+    refused(dev.path(), &["health", "--connect", &many], 1, "endpoints must be 1 to 128");
     refused(dev.path(), &["health", "--connect", "127.0.0.1:1,"], 1, "address must be host:port");
     // One reachable address of several is enough.
     let both = format!("127.0.0.1:1,{}", dev.connect);
