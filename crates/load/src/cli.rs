@@ -9,6 +9,7 @@
 
 mod capacity;
 mod churn;
+mod credentials;
 mod load;
 mod probe;
 mod relay;

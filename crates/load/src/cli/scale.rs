@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Failure;
+use super::credentials::CredentialArgs;
 use super::run::OutArgs;
 use crate::fault::Fault;
 use crate::results::{ScaleLoad, ScalePoint};
 use crate::scale::{self, DatabaseAccess, ScaleSettings};
 use crate::table;
-use crate::target::Connect;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\
@@ -80,7 +80,7 @@ pub(super) struct ScaleArgs {
     engines: EngineArgs,
 }
 
-/// Addresses of engines, balancers and database, and the client certificate.
+/// Addresses of engines, balancers and database, and the client's credentials.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 struct EngineArgs {
@@ -107,21 +107,8 @@ struct EngineArgs {
     /// Age at which clients replace a connection, up to a quarter earlier
     #[arg(long, value_name = "SECONDS", default_value_t = 1_800, value_parser = clap::value_parser!(u64).range(10..=86_400))]
     connection_age: u64,
-    /// Folder made by `sealwire dev`; gives every file below that is not given
-    #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
-    folder: PathBuf,
-    /// Name that the engines' certificates must carry [default: the host of each address]
-    #[arg(long, value_name = "NAME")]
-    server_name: Option<String>,
-    /// Certificate authority of the engines' certificates
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Client certificate
-    #[arg(long, value_name = "FILE")]
-    cert: Option<PathBuf>,
-    /// Private key of the client certificate
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    credentials: CredentialArgs,
 }
 
 fn load(text: &str) -> Result<ScaleLoad, String> {
@@ -132,12 +119,7 @@ fn load(text: &str) -> Result<ScaleLoad, String> {
 impl ScaleArgs {
     fn settings(&self) -> Result<ScaleSettings, Fault> {
         let engines = &self.engines;
-        let EngineArgs { folder, server_name, ca, cert, key, .. } = engines;
-        let target = |address: &String| {
-            let (folder, connect) = (folder.clone(), Some(address.clone()));
-            let (server_name, ca, cert, key) = (server_name.clone(), ca.clone(), cert.clone(), key.clone());
-            Connect { folder, connect, server_name, ca, cert, key }.target()
-        };
+        let target = |address: &String| engines.credentials.target(address);
         let seconds = |name: &str, seconds: f64| {
             let length =
                 Duration::try_from_secs_f64(seconds).ok().filter(|length| *length <= Duration::from_secs(86_400));

@@ -1,14 +1,12 @@
 //! The `vault` command: loads several engines with one table of tokens, and checks every acknowledged row at the end.
 
-use std::path::PathBuf;
-
 use super::Failure;
+use super::credentials::CredentialArgs;
 use super::run::OutArgs;
 use crate::delay::DelayArgs;
 use crate::fault::Fault;
 use crate::progress::Live;
 use crate::table;
-use crate::target::Connect;
 use crate::vault::{self, ROWS_MAX, VaultSettings};
 
 /// Examples at the end of `--help`.
@@ -77,7 +75,7 @@ pub(super) struct VaultArgs {
     engines: EngineArgs,
 }
 
-/// Addresses of the engines, and the client certificate.
+/// Addresses of the engines, and the client's credentials.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 struct EngineArgs {
@@ -87,30 +85,15 @@ struct EngineArgs {
     /// Connections to each engine
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     connections: u32,
-    /// Folder made by `sealwire dev`; gives every file below that is not given
-    #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
-    folder: PathBuf,
-    /// Name that the engines' certificates must carry [default: the host of each address]
-    #[arg(long, value_name = "NAME")]
-    server_name: Option<String>,
-    /// Certificate authority of the engines' certificates
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Client certificate
-    #[arg(long, value_name = "FILE")]
-    cert: Option<PathBuf>,
-    /// Private key of the client certificate
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    credentials: CredentialArgs,
 }
 
 impl VaultArgs {
     fn settings(&self) -> Result<VaultSettings, Fault> {
-        let EngineArgs { connect, folder, server_name, ca, cert, key, connections } = &self.engines;
+        let EngineArgs { connect, connections, credentials } = &self.engines;
         let target = |address: &String| {
-            let (folder, connect) = (folder.clone(), Some(address.clone()));
-            let (server_name, ca, cert, key) = (server_name.clone(), ca.clone(), cert.clone(), key.clone());
-            let mut target = Connect { folder, connect, server_name, ca, cert, key }.target()?;
+            let mut target = credentials.target(address)?;
             target.state.clone_from(&self.state);
             Ok(target)
         };

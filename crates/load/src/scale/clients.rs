@@ -45,7 +45,7 @@ struct MadeToken {
     value: [u8; VALUE_BYTES],
 }
 
-/// What requests are made of, shared by all clients and loads.
+/// Documents, tokens and values that requests are made of, shared by all clients and loads.
 pub(super) struct LoadInputs {
     app: String,
     collection: String,
