@@ -4,6 +4,8 @@
 //! The `parquet` crate takes as much memory as such a stream announces, and relies on its lengths. A page in
 //! `DELTA_BYTE_ARRAY` can announce far longer values than it has bytes, so the longest is found before any is made.
 
+use super::thrift::{varint, zigzag};
+
 /// Number of values of a page in these encodings. The `parquet` crate needs eight bytes for each, so 128 MiB in all.
 const VALUES_MAX: usize = 1 << 24;
 /// Number of values in a block. Writers use 128.
@@ -57,7 +59,7 @@ fn lengths(data: &[u8], values_max: usize, mut met: impl FnMut(usize) -> Option<
         left -= 1;
     }
     while left > 0 {
-        let delta_min = i32::try_from(stream.zigzag()?).ok()?;
+        let delta_min = i32::try_from(zigzag(&mut stream.data)?).ok()?;
         let widths = stream.bytes(stream.parts)?;
         for width in widths {
             if left == 0 {
@@ -97,10 +99,10 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     fn begin(data: &'a [u8]) -> Option<Self> {
         let mut stream = Self { data, parts: 0, part_values: 0, values: 0, first: 0 };
-        let block_values = stream.varint()?;
-        let parts = stream.varint()?;
-        stream.values = stream.varint()?;
-        stream.first = stream.zigzag()?;
+        let block_values = varint(&mut stream.data)?;
+        let parts = varint(&mut stream.data)?;
+        stream.values = varint(&mut stream.data)?;
+        stream.first = zigzag(&mut stream.data)?;
         let is_valid = (1..=BLOCK_VALUES_MAX).contains(&block_values)
             && parts > 0
             && block_values.is_multiple_of(parts)
@@ -115,23 +117,6 @@ impl<'a> Stream<'a> {
         let (bytes, rest) = self.data.split_at_checked(count)?;
         self.data = rest;
         Some(bytes)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.bytes(1)?[0];
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn zigzag(&mut self) -> Option<i64> {
-        let value = self.varint()?;
-        Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 }
 

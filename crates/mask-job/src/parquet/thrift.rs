@@ -102,6 +102,26 @@ pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
     Some((bytes.len() - reader.bytes.len()) as u64 + filter_bytes?)
 }
 
+/// Takes an unsigned number of variable length (ULEB128) from the start of some bytes.
+pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Takes a signed number of variable length, in zigzag form, from the start of some bytes.
+pub(super) fn zigzag(bytes: &mut &[u8]) -> Option<i64> {
+    let value = varint(bytes)?;
+    Some((value >> 1) as i64 ^ -((value & 1) as i64))
+}
+
 struct Compact<'a> {
     bytes: &'a [u8],
 }
@@ -122,20 +142,11 @@ impl<'a> Compact<'a> {
     }
 
     fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
+        varint(&mut self.bytes)
     }
 
     fn zigzag(&mut self) -> Option<i64> {
-        let value = self.varint()?;
-        Some((value >> 1) as i64 ^ -((value & 1) as i64))
+        zigzag(&mut self.bytes)
     }
 
     fn i32(&mut self, kind: u8) -> Option<i32> {
