@@ -227,7 +227,7 @@ impl<'a> ColumnRows<'a> {
         self.bytes -= values.bytes();
         self.waiting.records -= records;
         self.taken = (value, entry);
-        // What was taken goes when it is the greater part.
+        // Rows that were returned are dropped once they are more than half, so that each value is copied at most once.
         if entry * 2 > self.waiting.entries {
             let Rows { values, levels, entries, .. } = &mut self.waiting;
             *values = values.range(value..values.len());

@@ -34,7 +34,7 @@ const HEADER_BYTES_MAX: usize = 16 << 20;
 /// Bytes that are read first to find a header.
 const HEADER_BYTES_FIRST: usize = 1 << 10;
 
-/// What a reader of values must know of the pages, and what it decides.
+/// State that the page reader and the reader of values share.
 #[derive(Debug, Default)]
 pub(super) struct PageState {
     /// True if the next page of data can be read. Otherwise the pages seem to end.

@@ -156,7 +156,7 @@ where
     let begun = handshake(TokioIo::new(stream)).await;
     let (sender, connection) = begun.map_err(|error| StoreFailure::of_exchange(&error))?;
     tokio::spawn(async move {
-        // Who sends or receives gets the error.
+        // The request under way gets the error, too.
         let _ = connection.await;
     });
     Ok(sender)
@@ -164,7 +164,7 @@ where
 
 /// Reads a whole body.
 async fn read_body(mut body: Incoming) -> Result<Bytes, StoreFailure> {
-    // What is kept has no room to spare.
+    // Exact, because windows are kept: growing would leave unused memory.
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut bytes = Vec::with_capacity(expected.min(BODY_BYTES_MAX));
     while let Some(frame) = body.frame().await {

@@ -16,7 +16,7 @@ const STALL: Duration = Duration::from_millis(900);
 /// Callers wait this long, as by default.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What is left of a request, and where its end is reported.
+/// Remaining work of a request, and the channel that reports its end.
 struct Work {
     left: u64,
     done: oneshot::Sender<()>,
