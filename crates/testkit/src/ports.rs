@@ -1,8 +1,11 @@
 //! Ports for programs that get a port number before they start.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The first port of the range. The range lies below the ports that Linux assigns by itself. A port that Linux assigns
 /// can be in use by another connection when a program starts or restarts.
@@ -11,8 +14,11 @@ const COUNT: u32 = 7_000;
 /// Distance between the starting ports of processes with consecutive process ids.
 const APART: u32 = 97;
 
-/// Returns ports of 127.0.0.1 without a listener. Calls in one process never return the same port, until the range
-/// repeats.
+/// The reservations of this process. They end with the process.
+static RESERVED: Mutex<Vec<(u16, UnixListener)>> = Mutex::new(Vec::new());
+
+/// Returns ports of 127.0.0.1 without a listener. No other call gets such a port while this process runs, in this process
+/// or in another.
 ///
 /// # Panics
 /// If all ports are taken.
@@ -23,13 +29,29 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);
         FIRST + (process::id().wrapping_mul(APART).wrapping_add(given) % COUNT) as u16
     };
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    [(); N].map(|()| (0..COUNT).map(|_| next()).find(is_free).expect("a free port"))
+    [(); N].map(|()| (0..COUNT).map(|_| next()).find(|port| reserve(*port)).expect("a free port"))
+}
+
+/// Reserves `port` if nobody has and nothing listens there. The reservation is a Unix socket with an abstract name, which
+/// the kernel gives to one process at a time. Without it, the check whether a port is free would make the port look taken
+/// to a program that starts there at this moment.
+fn reserve(port: u16) -> bool {
+    let name = format!("sealwire-test-port-{port}");
+    let Ok(reservation) = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name)) else {
+        return false;
+    };
+    let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    if is_free {
+        RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push((port, reservation));
+    }
+    is_free
 }
 
 #[cfg(test)]
 mod tests {
-    use super::free_ports;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::{RESERVED, free_ports, reserve};
 
     #[test]
     fn no_port_is_given_twice() {
@@ -37,5 +59,25 @@ mod tests {
         ports.sort();
         ports.dedup();
         assert_eq!(ports.len(), 6);
+    }
+
+    #[test]
+    fn a_port_is_reserved_before_and_after_something_listens_there() {
+        let [port] = free_ports();
+        assert!(!reserve(port));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        assert!(!reserve(port));
+        drop(listener);
+        assert!(!reserve(port));
+    }
+
+    #[test]
+    fn a_port_with_a_listener_of_others_is_not_reserved() {
+        let [port] = free_ports();
+        RESERVED.lock().unwrap().retain(|(reserved, _)| *reserved != port);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        assert!(!reserve(port));
+        drop(listener);
+        assert!(reserve(port));
     }
 }
