@@ -139,6 +139,24 @@ class Spark(unittest.TestCase):
 
         self.assertEqual(files("killed-out"), files("whole"))
 
+    def test_attempts_at_once_give_the_same(self):
+        # As speculative execution makes them, which needs executors on two hosts.
+        job = os.urandom(16)
+        frame = self.people.select("id", "email")
+        folders = [self.path / f"attempt{number}" for number in range(3)]
+
+        def attempt(folder):
+            sw.tokenize(frame, self.engine, collection="people", columns=["email"], job=job).write.parquet(str(folder))
+
+        threads = [threading.Thread(target=attempt, args=[folder]) for folder in folders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        tokens = [rows_of(self.spark.read.parquet(str(folder))) for folder in folders]
+        self.assertEqual(tokens[1:], tokens[:1] * 2)
+        self.assertEqual(len(set(tokens[0])), ROWS)
+
     def test_an_engine_that_is_away_fails_no_job(self):
         own = Engine()
         self.addCleanup(own.stop)
@@ -158,7 +176,7 @@ class Spark(unittest.TestCase):
                 time.sleep(0.01)
             own.kill()
             (self.path / "is-away").touch()
-            time.sleep(3)
+            time.sleep(10)
             own.start()
 
         killer = threading.Thread(target=kill)
