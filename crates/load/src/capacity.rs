@@ -41,6 +41,8 @@ pub(crate) struct DeploymentSpec {
     pub(crate) engine_network_bits_per_s: f64,
     /// The engines' `limits.connections_max`.
     pub(crate) engine_connections_max: f64,
+    /// The engines' `limits.connections_per_principal_max`.
+    pub(crate) principal_connections_max: f64,
     pub(crate) database_cores: f64,
     /// Memory that can hold pages of tokens: `shared_buffers` and the system's cache.
     pub(crate) database_cache_bytes: f64,
@@ -60,6 +62,8 @@ pub(crate) struct DeploymentSpec {
     pub(crate) batch_items_max: f64,
     /// Client processes, each of which is connected to all engines.
     pub(crate) clients: f64,
+    /// Names in the certificates of the clients, which each have an equal number of them.
+    pub(crate) principals: f64,
     /// Connections of a client to each engine.
     pub(crate) connections: f64,
     /// Part of a resource that may be in use, so that waits stay short.
@@ -124,6 +128,8 @@ pub(crate) enum ConnectionBound {
     DatabaseConnections,
     /// Connections of all clients to one engine, over its `limits.connections_max`.
     EngineConnections,
+    /// Connections of all clients with one name to one engine, over its `limits.connections_per_principal_max`.
+    PrincipalConnections,
 }
 
 /// Rate that a number of engines can serve, and the use of resources at that rate.
@@ -372,6 +378,11 @@ impl Model<'_> {
                 to.database_connections_max - RESERVED_CONNECTIONS,
             ),
             (ConnectionBound::EngineConnections, to.clients * to.connections, to.engine_connections_max),
+            (
+                ConnectionBound::PrincipalConnections,
+                (to.clients / to.principals).ceil() * to.connections,
+                to.principal_connections_max,
+            ),
         ];
         bounds.into_iter().filter(|(_, needed, allowed)| needed > allowed).collect()
     }

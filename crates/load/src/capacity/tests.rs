@@ -88,6 +88,7 @@ fn deployment(change: impl FnOnce(&mut DeploymentSpec)) -> DeploymentSpec {
         engine_cores: 4.0,
         engine_network_bits_per_s: 1e10,
         engine_connections_max: 1_024.0,
+        principal_connections_max: 256.0,
         database_cores: 32.0,
         database_cache_bytes: 1e12,
         database_reads_per_s: 1e5,
@@ -98,6 +99,7 @@ fn deployment(change: impl FnOnce(&mut DeploymentSpec)) -> DeploymentSpec {
         wal_bytes_max: 1e15,
         batch_items_max: 1_000.0,
         clients: 100.0,
+        principals: 100.0,
         connections: 2.0,
         busy_max: 0.5,
     };
@@ -282,6 +284,20 @@ fn bounds_on_connections_are_named_with_both_numbers() {
     {
         assert!(said.contains(part), "{part}:\n{said}");
     }
+}
+
+#[test]
+fn clients_with_one_name_share_the_bound_of_a_principal() {
+    let exceeded = |clients: f64, principals: f64| {
+        let deployment = deployment(|to| (to.clients, to.principals) = (clients, principals));
+        let calculation = calculate(&scale(), &deployment, &[mix(&[(ScaleLoad::Encrypt, 1.0)])]).unwrap();
+        calculation.mixes[0].rows[0].exceeded.clone()
+    };
+    let named = |needed| [(ConnectionBound::PrincipalConnections, needed, 256.0)];
+    assert_eq!(exceeded(128.0, 1.0), []);
+    assert_eq!(exceeded(129.0, 1.0), named(258.0));
+    assert_eq!(exceeded(257.0, 2.0), named(258.0), "names do not share clients evenly");
+    assert_eq!(exceeded(512.0, 512.0), []);
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl ConnectionBound {
         match self {
             Self::DatabaseConnections => "database connections",
             Self::EngineConnections => "connections of an engine",
+            Self::PrincipalConnections => "connections of one name to an engine",
         }
     }
 
@@ -57,8 +58,11 @@ impl ConnectionBound {
                 "raise max_connections of the database, which costs it memory; or lower postgres.writers and postgres.readers"
             }
             Self::EngineConnections => {
-                "raise limits.connections_max, and limits.connections_per_principal_max if clients share a name; let a \
-                 client keep one connection per engine; or give each client a part of the engines"
+                "raise limits.connections_max; let a client keep one connection per engine; or give each client a part of \
+                 the engines"
+            }
+            Self::PrincipalConnections => {
+                "issue certificates with more names; or raise limits.connections_per_principal_max"
             }
         }
     }
@@ -73,7 +77,7 @@ pub(crate) fn text(of: &Calculation) -> String {
         text,
         "\ncalculated for engines of {} cores and {} Gbit/s; a database of {} cores, {} GiB for pages of tokens, {} random reads\n\
          and {} writes a second, {} MiB/s of log, a checkpoint at least every {} s, max_wal_size {} GiB; {} tokens, which\n\
-         take {} GiB; {} clients with {} connections to each engine; at most {} % of each in use",
+         take {} GiB; {} clients of {} names with {} connections to each engine; at most {} % of each in use",
         number(to.engine_cores),
         number(to.engine_network_bits_per_s / 1e9),
         number(to.database_cores),
@@ -86,6 +90,7 @@ pub(crate) fn text(of: &Calculation) -> String {
         number(to.tokens),
         number(to.tokens * per_token / GIB),
         number(to.clients),
+        number(to.principals),
         number(to.connections),
         number(to.busy_max * 100.0),
     );

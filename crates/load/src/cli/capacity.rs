@@ -56,6 +56,9 @@ struct DeploymentArgs {
     /// The engines' `limits.connections_max`
     #[arg(long, value_name = "N", default_value_t = 1_024.0, value_parser = above_0)]
     engine_connections_max: f64,
+    /// The engines' `limits.connections_per_principal_max`
+    #[arg(long, value_name = "N", default_value_t = 256.0, value_parser = above_0)]
+    principal_connections_max: f64,
     /// Cores of the database
     #[arg(long, value_name = "N", default_value_t = 32.0, value_parser = above_0)]
     database_cores: f64,
@@ -87,6 +90,10 @@ struct DeploymentArgs {
     /// Client processes, each connected to all engines
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = above_0)]
     clients: f64,
+    /// Names in the clients' certificates [default: one of each client]. Clients with one name share
+    /// `limits.connections_per_principal_max`
+    #[arg(long, value_name = "N", value_parser = above_0)]
+    principals: Option<f64>,
     /// Connections of a client to each engine
     #[arg(long, value_name = "N", default_value_t = 2.0, value_parser = above_0)]
     connections: f64,
@@ -140,6 +147,7 @@ pub(super) fn run(args: &CapacityArgs) -> Result<(), Failure> {
         engine_cores: to.engine_cores,
         engine_network_bits_per_s: to.engine_network * 1e9,
         engine_connections_max: to.engine_connections_max,
+        principal_connections_max: to.principal_connections_max,
         database_cores: to.database_cores,
         database_cache_bytes: to.database_cache * f64::from(1 << 30),
         database_reads_per_s: to.database_reads,
@@ -150,6 +158,7 @@ pub(super) fn run(args: &CapacityArgs) -> Result<(), Failure> {
         wal_bytes_max: to.max_wal_size * f64::from(1 << 30),
         batch_items_max: to.batch_items_max,
         clients: to.clients,
+        principals: to.principals.unwrap_or(to.clients),
         connections: to.connections,
         busy_max: to.busy / 100.0,
     };
