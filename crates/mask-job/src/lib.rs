@@ -24,9 +24,7 @@ mod report;
 mod s3;
 mod scan;
 
-pub use discover::{
-    Category, DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, discover_database, discover_file,
-};
+pub use discover::{discover_database, discover_file};
 pub use engine::{Engine, EngineError, answers};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};

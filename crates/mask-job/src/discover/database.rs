@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
+use sealwire_discover::{
+    Category, Demands, DiscoverOptions, DiscoveredField, Discovery, FieldClass, FieldVerdict, Judgement, MergedFields,
+    Sample, Trial, UNCERTAIN_MIN, VALUE_BYTES_MAX, ValueType, candidates, class_of as class_of_sample, is_of_persons,
+    judge, names_of, path_text,
+};
 use sealwire_mask_rules::{Function, RuleText, Rules, Target, Unknown, Value};
 use sealwire_msgpack::TokenReader;
 use tokio_postgres::Client;
 
-use super::choose::{Demands, candidates};
-use super::file::{Documents, Merged, names_of, path_text};
-use super::judge::{self, Judgement};
-use super::sample::{Sample, Type, VALUE_BYTES_MAX};
-use super::{Category, Class, DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, UNCERTAIN_MIN};
+use super::file::Documents;
 use crate::error::JobError;
 use crate::plan::Plan;
 use crate::postgres::{Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, keeps_apart, quoted};
@@ -32,7 +33,7 @@ const TIMEOUT: &str = "60s";
 struct Found<'c> {
     table: &'c Table,
     column: &'c Column,
-    class: Class,
+    class: FieldClass,
     sample: Sample,
     judgement: Judgement,
     is_unique: bool,
@@ -70,8 +71,8 @@ pub async fn discover_database(
         for (column, sample) in table.copied().zip(samples) {
             let class = class_of(column);
             let judgement = match class {
-                Class::Json => judged_documents(column, &table.name, &sample, options),
-                _ => judge::judge(&column.name, &table.name, &class, &sample, options.this_year),
+                FieldClass::Json => judged_documents(column, &table.name, &sample, options),
+                _ => judge(&column.name, &table.name, &class, &sample, options.this_year),
             };
             let is_unique = table.uniques.iter().any(|unique| unique.columns.contains(&column.name));
             let own =
@@ -139,7 +140,7 @@ fn decided(found: Found<'_>, function: Option<Function>, options: DiscoverOption
         confidence,
         evidence,
         mask: function.map(|function| function.to_string()),
-        values: found.sample.values.len(),
+        values: found.sample.values().len(),
         target: Some(Target::Column(name)),
     }
 }
@@ -155,18 +156,18 @@ fn accepted(catalog: &Catalog, discovery: &mut Discovery) -> Result<(), JobError
     check(catalog, &Plan::new(Arc::new(rules)))
 }
 
-fn class_of(column: &Column) -> Class {
+fn class_of(column: &Column) -> FieldClass {
     let type_text = column.type_text.as_str();
     match column.class {
-        _ if type_text.ends_with("[]") => Class::Array,
-        ColumnClass::Text(characters_max) => Class::Text { characters_max },
-        ColumnClass::Integer | ColumnClass::Decimal => Class::Number,
-        ColumnClass::Boolean => Class::Boolean,
-        ColumnClass::Json => Class::Json,
-        ColumnClass::Other if type_text == "date" || type_text.starts_with("timestamp") => Class::Date,
-        ColumnClass::Other if matches!(type_text, "inet" | "cidr") => Class::Inet,
-        ColumnClass::Other if type_text == "bytea" => Class::Bytes,
-        ColumnClass::Other => Class::Other,
+        _ if type_text.ends_with("[]") => FieldClass::Array,
+        ColumnClass::Text(characters_max) => FieldClass::Text { characters_max },
+        ColumnClass::Integer | ColumnClass::Decimal => FieldClass::Number,
+        ColumnClass::Boolean => FieldClass::Boolean,
+        ColumnClass::Json => FieldClass::Json,
+        ColumnClass::Other if type_text == "date" || type_text.starts_with("timestamp") => FieldClass::Date,
+        ColumnClass::Other if matches!(type_text, "inet" | "cidr") => FieldClass::Inet,
+        ColumnClass::Other if type_text == "bytea" => FieldClass::Bytes,
+        ColumnClass::Other => FieldClass::Other,
     }
 }
 
@@ -191,7 +192,7 @@ async fn sampled(
             let name = quoted(&column.name);
             match class_of(column) {
                 // The content of binary values is not read.
-                Class::Bytes => format!("CASE WHEN {name} IS NULL THEN NULL ELSE '' END"),
+                FieldClass::Bytes => format!("CASE WHEN {name} IS NULL THEN NULL ELSE '' END"),
                 _ => format!("pg_catalog.left({name}::pg_catalog.text, {})", VALUE_BYTES_MAX + 1),
             }
         })
@@ -226,7 +227,7 @@ async fn streamed(client: &Client, sql: &str, samples: &mut [Sample]) -> Result<
     while let Some(row) = rows.try_next().await? {
         for (at, sample) in samples.iter_mut().enumerate() {
             if let Some(text) = row.try_get::<_, Option<&str>>(at)? {
-                sample.add(Type::Text, text);
+                sample.add(ValueType::Text, text);
             }
         }
     }
@@ -240,18 +241,15 @@ fn judged_documents(column: &Column, table: &str, sample: &Sample, options: Disc
     let (plan, ledger) = (Plan::new(Arc::new(rules)), RunningReport::default());
     let mut memory = Memory::new();
     let mut documents = Documents::new(options);
-    sample.values.iter().for_each(|(_, text)| documents.scan(text.as_bytes(), &mut memory, &plan, &ledger));
-    let Merged { fields, maps, .. } = documents.merged();
+    sample.values().iter().for_each(|(_, text)| documents.scan(text.as_bytes(), &mut memory, &plan, &ledger));
+    let MergedFields { fields, maps } = documents.merged().merged;
     let mut best = harmless;
     for (parts, sample) in &fields {
         let (name, parent) = names_of(parts);
         let (name, parent) = if name.is_empty() { (column.name.as_str(), table) } else { (name, parent) };
-        let parent = if parent.is_empty() {
-            if names_are_of_persons(&column.name) { &column.name } else { table }
-        } else {
-            parent
-        };
-        let judged = judge::judge(name, parent, &judge::class_of(sample), sample, options.this_year);
+        let parent =
+            if parent.is_empty() { if is_of_persons(&column.name) { &column.name } else { table } } else { parent };
+        let judged = judge(name, parent, &class_of_sample(sample), sample, options.this_year);
         if judged.category.is_some() && judged.confidence > best.confidence {
             let evidence = format!("JSON field {}: {}", path_text(parts), judged.evidence.join("; "));
             best = Judgement {
@@ -261,8 +259,8 @@ fn judged_documents(column: &Column, table: &str, sample: &Sample, options: Disc
             };
         }
     }
-    if best.confidence < UNCERTAIN_MIN && sample.long > 0 {
-        let evidence = vec![format!("{} documents were too long to be read", sample.long)];
+    if best.confidence < UNCERTAIN_MIN && sample.long() > 0 {
+        let evidence = vec![format!("{} documents were too long to be read", sample.long())];
         best = Judgement { category: Some(Category::FreeText), confidence: 0.4, evidence };
     }
     if let Some((prefix, _)) = maps.iter().find(|(_, is_personal)| *is_personal) {
@@ -271,10 +269,6 @@ fn judged_documents(column: &Column, table: &str, sample: &Sample, options: Disc
         best = Judgement { category: Some(Category::FreeText), confidence, evidence: vec![evidence] };
     }
     best
-}
-
-fn names_are_of_persons(column: &str) -> bool {
-    super::names::is_of_persons(column)
 }
 
 /// Reads the check constraints of single columns: table, column, expression.
@@ -324,7 +318,7 @@ async fn group_function(
     let is_nullable = group.iter().all(|at| !found[*at].column.is_not_null);
     // The shortest column limits the masks of all.
     let narrowest = group.iter().min_by_key(|at| match found[**at].class {
-        Class::Text { characters_max } => characters_max.unwrap_or(usize::MAX),
+        FieldClass::Text { characters_max } => characters_max.unwrap_or(usize::MAX),
         _ => 0,
     });
     let Some(narrowest) = narrowest else { return Ok(None) };
@@ -353,15 +347,15 @@ async fn fits(
 ) -> Result<bool, JobError> {
     let column = found.column;
     let decimals = matches!(function.name(), "noise" | "generalize");
-    let mut masks = Vec::with_capacity(found.sample.values.len());
+    let mut masks = Vec::with_capacity(found.sample.values().len());
     let (mut given, mut out) = (Vec::new(), Vec::new());
     // Binary values are not read, and constants do not depend on values.
-    let probe = [(Type::Text, Box::from("x"))];
+    let probe = [(ValueType::Text, Box::from("x"))];
     let is_constant = matches!(function.name(), "redact" | "fixed" | "null");
     let values = match found.class {
-        Class::Bytes => &probe[..],
-        _ if found.sample.values.is_empty() && is_constant => &probe[..],
-        _ => &found.sample.values,
+        FieldClass::Bytes => &probe[..],
+        _ if found.sample.values().is_empty() && is_constant => &probe[..],
+        _ => found.sample.values(),
     };
     for (_, text) in values {
         given.clear();
@@ -381,7 +375,7 @@ async fn fits(
         }
     }
     // A cast would cut a text that is too long, and COPY rejects it.
-    if let Class::Text { characters_max: Some(max) } = found.class
+    if let FieldClass::Text { characters_max: Some(max) } = found.class
         && masks.iter().any(|mask| mask.chars().count() > max)
     {
         return Ok(false);

@@ -1,17 +1,16 @@
 //! Discovery in a file of NDJSON, JSON or CSV.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use sealwire_mask_rules::{Rules, Target, Unknown, Value};
+use sealwire_discover::{
+    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, Sample, Trial, ValueType, decide_field,
+    is_value_like, merge_maps, names_of, path_text,
+};
+use sealwire_mask_rules::{Rules, Target, Unknown};
 
-use super::choose::{Demands, candidates};
-use super::sample::{Sample, Type};
-use super::values::{is_data_key, is_listed_name, is_value_like};
-use super::{DiscoverOptions, DiscoveredField, Discovery, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
 use crate::batch::Batch;
 use crate::chunker::Cutter;
 use crate::error::JobError;
@@ -29,27 +28,13 @@ use crate::scan::{Fault, place};
 const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of distinct paths before maps are recognized.
 const PATHS_MAX: usize = 5_000;
-/// Number of keys from which an object is a map of data.
-const MAP_KEYS_MIN: usize = 100;
-/// Number of keys from which an object whose keys are mostly names of persons is a map.
-const NAME_KEYS_MIN: usize = 3;
 /// Maximum number of steps of all path rules, with a reserve below the limit of a selection.
 const STEPS_MAX: usize = 108;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A step of a path. Elements of arrays and values of maps share one wildcard.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Part {
-    Key(String),
-    Any,
-}
-
-/// The fields after maps were recognized.
-pub(crate) struct Merged {
-    /// Fields in the order of their first appearance.
-    pub(crate) fields: Vec<(Vec<Part>, Sample)>,
-    /// Paths of maps; true if keys have the form of personal data.
-    pub(crate) maps: Vec<(Vec<Part>, bool)>,
+/// The merged fields of documents.
+pub(crate) struct MergedDocuments {
+    pub(crate) merged: MergedFields,
     /// True if paths were ignored, because there were too many.
     pub(crate) is_full: bool,
 }
@@ -57,8 +42,8 @@ pub(crate) struct Merged {
 /// The fields of documents with their samples.
 pub(crate) struct Documents {
     by_node: HashMap<NodeId, Option<usize>>,
-    by_path: HashMap<Vec<Part>, usize>,
-    samples: Vec<(Vec<Part>, Sample)>,
+    by_path: HashMap<Vec<PathPart>, usize>,
+    samples: Vec<(Vec<PathPart>, Sample)>,
     nodes: usize,
     options: DiscoverOptions,
     is_full: bool,
@@ -85,12 +70,12 @@ impl Documents {
         let at = match self.by_node.get(&node) {
             Some(at) => *at,
             None => {
-                let parts: Vec<Part> = tree
+                let parts: Vec<PathPart> = tree
                     .steps_of(node)
                     .into_iter()
                     .map(|step| match step {
-                        Step::Key(key) => Part::Key(key),
-                        Step::Index(_) => Part::Any,
+                        Step::Key(key) => PathPart::Key(key),
+                        Step::Index(_) => PathPart::Any,
                     })
                     .collect();
                 let at = self.field(parts);
@@ -102,15 +87,15 @@ impl Documents {
         let (r#type, text) = match raw.first() {
             Some(b'"') => {
                 let inside = &raw[1..raw.len() - 1];
-                (Type::Text, unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)))
+                (ValueType::Text, unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)))
             }
-            Some(b't' | b'f') => (Type::Boolean, String::from_utf8_lossy(raw)),
-            _ => (Type::Number, String::from_utf8_lossy(raw)),
+            Some(b't' | b'f') => (ValueType::Boolean, String::from_utf8_lossy(raw)),
+            _ => (ValueType::Number, String::from_utf8_lossy(raw)),
         };
         self.samples[at].1.add(r#type, &text);
     }
 
-    fn field(&mut self, parts: Vec<Part>) -> Option<usize> {
+    fn field(&mut self, parts: Vec<PathPart>) -> Option<usize> {
         if let Some(at) = self.by_path.get(&parts) {
             return Some(*at);
         }
@@ -140,74 +125,9 @@ impl Documents {
     }
 
     /// Merges the fields of maps, whose keys are data.
-    pub(crate) fn merged(self) -> Merged {
-        let is_full = self.is_full;
-        let mut fields = self.samples;
-        let mut maps = Vec::new();
-        let depth = fields.iter().map(|(parts, _)| parts.len()).max().unwrap_or(0);
-        for level in 0..depth {
-            let mut keys: BTreeMap<Vec<Part>, BTreeSet<String>> = BTreeMap::new();
-            for (parts, _) in &fields {
-                if let Some(Part::Key(key)) = parts.get(level) {
-                    keys.entry(parts[..level].to_vec()).or_default().insert(key.clone());
-                }
-            }
-            for (prefix, keys) in keys {
-                let is_personal = keys.iter().any(|key| is_value_like(key)) || are_names(&keys);
-                if !is_personal && keys.len() < MAP_KEYS_MIN && !keys.iter().any(|key| is_data_key(key)) {
-                    continue;
-                }
-                for (parts, _) in &mut fields {
-                    if parts.len() > level && parts[..level] == prefix {
-                        parts[level] = Part::Any;
-                    }
-                }
-                maps.push((prefix, is_personal));
-            }
-            fields = united(fields);
-        }
-        Merged { fields, maps, is_full }
+    pub(crate) fn merged(self) -> MergedDocuments {
+        MergedDocuments { merged: merge_maps(self.samples), is_full: self.is_full }
     }
-}
-
-fn are_names(keys: &BTreeSet<String>) -> bool {
-    keys.len() >= NAME_KEYS_MIN && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len()
-}
-
-/// Unites fields of equal paths, in the order of their first appearance.
-fn united(fields: Vec<(Vec<Part>, Sample)>) -> Vec<(Vec<Part>, Sample)> {
-    let mut known: HashMap<Vec<Part>, usize> = HashMap::new();
-    let mut united: Vec<(Vec<Part>, Sample)> = Vec::new();
-    for (parts, sample) in fields {
-        match known.get(&parts) {
-            Some(at) => united[*at].1.merge(sample),
-            None => {
-                known.insert(parts.clone(), united.len());
-                united.push((parts, sample));
-            }
-        }
-    }
-    united
-}
-
-pub(crate) fn path_text(parts: &[Part]) -> String {
-    let mut path = String::from("$");
-    for part in parts {
-        match part {
-            Part::Key(key) => sealwire_payload::push_name(&mut path, key),
-            Part::Any => path.push_str("[*]"),
-        }
-    }
-    path
-}
-
-/// Returns the last key of a path, and the key before it.
-pub(crate) fn names_of(parts: &[Part]) -> (&str, &str) {
-    let mut keys = parts.iter().rev().filter_map(|part| match part {
-        Part::Key(key) => Some(key.as_str()),
-        Part::Any => None,
-    });
-    (keys.next().unwrap_or(""), keys.next().unwrap_or(""))
 }
 
 /// Samples a file and proposes rules. Blocks while it reads.
@@ -264,7 +184,7 @@ pub fn discover_file(
             };
             let mut show = |at: usize, _: &str, _, text: &str| {
                 if let Some((_, sample)) = cells.get_mut(at) {
-                    sample.add(Type::Text, text);
+                    sample.add(ValueType::Text, text);
                 }
             };
             columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
@@ -300,13 +220,14 @@ pub fn discover_file(
         discovery.fields = cells
             .into_iter()
             .map(|(name, sample)| {
-                decided(&name, &table, Some(Target::Column(name.clone())), name.clone(), &sample, options, trial)
+                let target = Target::Column(name.clone());
+                decide_field((&name, &table), target, name.clone(), &sample, options, trial)
             })
             .collect();
         return Ok(discovery);
     }
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let Merged { fields, maps, is_full } = documents.merged();
+    let MergedDocuments { merged: MergedFields { fields, maps }, is_full } = documents.merged();
     if is_full {
         let note = format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");
         discovery.notes.push(note);
@@ -323,11 +244,11 @@ pub fn discover_file(
         let (name, parent) = names_of(&parts);
         let parent = if parent.is_empty() { &stem } else { parent };
         let path = path_text(&parts);
-        let mut field = decided(name, parent, Some(Target::Path(path.clone())), path, &sample, options, trial);
+        let mut field = decide_field((name, parent), Target::Path(path.clone()), path, &sample, options, trial);
         if field.verdict == FieldVerdict::Sensitive {
             steps += parts.len() + 1;
             // All path rules together have a limit. A rule by key has none, but names the key at any depth.
-            if steps > STEPS_MAX && matches!(parts.last(), Some(Part::Key(_))) {
+            if steps > STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
                 field.target = Some(Target::Column(name.to_owned()));
                 field.mask = Some("redact".to_owned());
                 field.evidence.push("too many path rules, so the key at any depth and `redact`".to_owned());
@@ -336,48 +257,4 @@ pub fn discover_file(
         discovery.fields.push(field);
     }
     Ok(discovery)
-}
-
-/// Judges a field and chooses its function.
-fn decided(
-    name: &str,
-    table: &str,
-    target: Option<Target>,
-    shown: String,
-    sample: &Sample,
-    options: DiscoverOptions,
-    trial: Trial<'_>,
-) -> DiscoveredField {
-    let class = judge::class_of(sample);
-    let judged = judge::judge(name, table, &class, sample, options.this_year);
-    let mut field = DiscoveredField {
-        field: shown,
-        verdict: FieldVerdict::Harmless,
-        category: judged.category,
-        confidence: judged.confidence,
-        evidence: judged.evidence,
-        mask: None,
-        values: sample.values.len(),
-        target,
-    };
-    if let Some(category) = judged.category.filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence)) {
-        let demands = Demands { class: &class, is_unique: false, is_nullable: true, is_database: false };
-        let texts: Vec<(Type, Cow<'_, str>)> =
-            sample.values.iter().map(|(r#type, text)| (*r#type, Cow::Borrowed(&**text))).collect();
-        let values = texts.iter().map(|(r#type, text)| scalar(*r#type, text));
-        field.mask = first_fitting(candidates(category, demands), values, trial).map(|function| function.to_string());
-        let is_sensitive = judged.confidence >= options.min_confidence && field.mask.is_some();
-        field.verdict = if is_sensitive { FieldVerdict::Sensitive } else { FieldVerdict::Uncertain };
-    }
-    field
-}
-
-fn scalar(r#type: Type, text: &str) -> Value<'_> {
-    match r#type {
-        Type::Text => Value::Str(text),
-        Type::Boolean => Value::Bool(text == "true"),
-        Type::Number => {
-            text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Float)).unwrap_or(Value::Str(text))
-        }
-    }
 }

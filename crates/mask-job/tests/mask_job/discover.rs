@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 
+use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    DatabaseJob, DiscoverOptions, Discovery, FieldVerdict, FileFormat, JobError, Limits, Progress, discover_database,
-    discover_file, mask_database,
+    DatabaseJob, FileFormat, JobError, Limits, Progress, discover_database, discover_file, mask_database,
 };
 use sealwire_testkit::{Database, Postgres};
 use zeroize::Zeroizing;

@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    Database, DiscoverOptions, Discovery, FieldVerdict, FileJob, Input, Limits, Output, Progress, discover_database,
-    discover_file, mask_file,
+    Database, FileJob, Input, Limits, Output, Progress, discover_database, discover_file, mask_file,
 };
 use sealwire_token::TokenSecret;
 use zeroize::Zeroizing;

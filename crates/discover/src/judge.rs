@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::names::{self, NameVote};
-use super::sample::{Sample, Type};
-use super::values::{self, ValueVote};
-use super::{Category, Class};
+use crate::names::{self, NameVote};
+use crate::sample::{Sample, ValueType};
+use crate::values::{self, ValueVote};
+use crate::{Category, FieldClass};
 
 /// Minimum number of values that can contradict a name.
 const CONTRADICTION_MIN: usize = 5;
@@ -13,14 +13,18 @@ const CONFIDENCE_MAX: f64 = 0.99;
 
 /// The judgement on one field.
 #[derive(Clone, Debug)]
-pub(crate) struct Judgement {
-    pub(crate) category: Option<Category>,
-    pub(crate) confidence: f64,
-    pub(crate) evidence: Vec<String>,
+pub struct Judgement {
+    /// The most likely category.
+    pub category: Option<Category>,
+    /// Between 0 and 1.
+    pub confidence: f64,
+    /// The reasons, without values.
+    pub evidence: Vec<String>,
 }
 
 /// Judges a field by its name, table, class and values.
-pub(crate) fn judge(name: &str, table: &str, class: &Class, sample: &Sample, this_year: i32) -> Judgement {
+#[must_use]
+pub fn judge(name: &str, table: &str, class: &FieldClass, sample: &Sample, this_year: i32) -> Judgement {
     let by_name = names::vote(name, table).filter(|vote| class.can_hold(vote.category));
     let mut by_value = values::votes(sample, this_year);
     by_value.retain(|vote| class.can_hold(vote.category));
@@ -28,7 +32,7 @@ pub(crate) fn judge(name: &str, table: &str, class: &Class, sample: &Sample, thi
         let lifted = |vote: &&mut ValueVote| matches!(vote.category, Category::BirthDate | Category::City);
         by_value.iter_mut().filter(lifted).for_each(|vote| vote.weight += 0.15);
     }
-    if *class == Class::Inet {
+    if *class == FieldClass::Inet {
         let of = sample.values.len();
         let form = "the type of an IP address";
         by_value.push(ValueVote { category: Category::IpAddress, weight: 0.95, matching: of, of, form });
@@ -78,7 +82,7 @@ fn told(vote: &ValueVote) -> String {
 }
 
 /// Lowers the weight of a name whose values contradict it.
-fn by_name_alone(vote: NameVote, class: &Class, sample: &Sample, evidence: &mut Vec<String>) -> f64 {
+fn by_name_alone(vote: NameVote, class: &FieldClass, sample: &Sample, evidence: &mut Vec<String>) -> f64 {
     let texts: Vec<&str> = sample.texts().collect();
     if texts.len() < CONTRADICTION_MIN {
         let sampled = if texts.is_empty() { "no values".to_owned() } else { format!("only {} values", texts.len()) };
@@ -109,7 +113,7 @@ fn by_name_alone(vote: NameVote, class: &Class, sample: &Sample, evidence: &mut 
         Category::IpAddress => share(&|text| text.contains(['.', ':'])),
         Category::Identifier | Category::FreeText | Category::Photo => 1.0,
     };
-    if fits < 0.3 && !matches!(class, Class::Date) {
+    if fits < 0.3 && !matches!(class, FieldClass::Date) {
         evidence.push(format!("few values have the form of {}", vote.category.title()));
         return vote.weight * 0.4;
     }
@@ -118,12 +122,13 @@ fn by_name_alone(vote: NameVote, class: &Class, sample: &Sample, evidence: &mut 
 }
 
 /// Returns the class of a field of a file, by the types and texts of its values.
-pub(crate) fn class_of(sample: &Sample) -> Class {
-    if sample.is_all(Type::Boolean) {
-        return Class::Boolean;
+#[must_use]
+pub fn class_of(sample: &Sample) -> FieldClass {
+    if sample.is_all(ValueType::Boolean) {
+        return FieldClass::Boolean;
     }
-    if sample.is_all(Type::Number) {
-        return Class::Number;
+    if sample.is_all(ValueType::Number) {
+        return FieldClass::Number;
     }
-    Class::Text { characters_max: None }
+    FieldClass::Text { characters_max: None }
 }

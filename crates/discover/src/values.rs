@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use sealwire_mask_rules::{Kind, builtin_entries};
 
-use super::Category;
-use super::sample::Sample;
+use crate::Category;
+use crate::sample::Sample;
 
 /// Minimum number of values for a vote by list or distribution.
 const VALUES_MIN: usize = 20;
@@ -188,7 +188,8 @@ fn is_street(text: &str) -> bool {
 }
 
 /// Returns true if a key of a JSON object or a header of CSV looks like a value, and so must not be shown.
-pub(crate) fn is_value_like(key: &str) -> bool {
+#[must_use]
+pub fn is_value_like(key: &str) -> bool {
     let digits = key.chars().filter(char::is_ascii_digit).count();
     let length = key.chars().count();
     Kind::ALL.iter().any(|kind| kind.knows(key))

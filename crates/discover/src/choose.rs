@@ -2,7 +2,7 @@
 
 use sealwire_mask_rules::{Function, builtin_entries};
 
-use super::{Category, Class};
+use crate::{Category, FieldClass};
 
 /// Length of `hash` where the column does not limit it.
 const HASH_LENGTH: usize = 32;
@@ -10,18 +10,22 @@ const HASH_LENGTH_MIN: usize = 16;
 
 /// Requirements of a column that its masks must meet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demands<'c> {
-    pub(crate) class: &'c Class,
-    pub(crate) is_unique: bool,
-    pub(crate) is_nullable: bool,
+pub struct Demands<'c> {
+    /// The class of the values.
+    pub class: &'c FieldClass,
+    /// True if different values must have different masks.
+    pub is_unique: bool,
+    /// True if a mask can be null.
+    pub is_nullable: bool,
     /// True if the field is a column of a database, where values of arrays are whole texts.
-    pub(crate) is_database: bool,
+    pub is_database: bool,
 }
 
 /// Returns functions in the order of preference. The caller tries each on the sample.
-pub(crate) fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
+#[must_use]
+pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
     let length_max = match demands.class {
-        Class::Text { characters_max } => *characters_max,
+        FieldClass::Text { characters_max } => *characters_max,
         _ => None,
     };
     let hash = length_max.unwrap_or(HASH_LENGTH).min(HASH_LENGTH);

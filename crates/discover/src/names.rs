@@ -2,7 +2,7 @@
 //!
 //! Names are split into lower-case words. Words of the tables below are the only text that evidence shows.
 
-use super::Category;
+use crate::Category;
 
 /// A vote by name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -620,7 +620,8 @@ pub(crate) fn words(name: &str) -> Vec<String> {
 }
 
 /// Returns true if a table or parent object holds persons.
-pub(crate) fn is_of_persons(table: &str) -> bool {
+#[must_use]
+pub fn is_of_persons(table: &str) -> bool {
     let singular = |word: &str| {
         PERSONS.iter().any(|known| {
             word == *known || word.strip_suffix('s') == Some(known) || word.strip_suffix("en") == Some(known)

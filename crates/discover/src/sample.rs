@@ -3,21 +3,24 @@
 use std::fmt;
 
 /// Maximum length of a value in a sample. Longer values only count.
-pub(crate) const VALUE_BYTES_MAX: usize = 16 << 10;
+pub const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Maximum bytes of the values of one field.
 const FIELD_BYTES_MAX: usize = 1 << 20;
 
 /// The JSON type of a value, or `Text` where the source has only text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
+pub enum ValueType {
+    /// A text.
     Text,
+    /// A number.
     Number,
+    /// A boolean.
     Boolean,
 }
 
 /// A reservoir sample: each value of the field has the same chance to be in it. `Debug` shows no value.
-pub(crate) struct Sample {
-    pub(crate) values: Vec<(Type, Box<str>)>,
+pub struct Sample {
+    pub(crate) values: Vec<(ValueType, Box<str>)>,
     /// Number of values that were offered.
     pub(crate) seen: u64,
     /// Number of values that were too long.
@@ -34,36 +37,58 @@ impl fmt::Debug for Sample {
 }
 
 impl Sample {
-    pub(crate) fn new(size: usize, seed: u64) -> Self {
+    /// Creates an empty sample of at most `size` values.
+    #[must_use]
+    pub fn new(size: usize, seed: u64) -> Self {
         Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, size, random: seed | 1 }
     }
 
-    pub(crate) fn add(&mut self, r#type: Type, text: &str) {
+    /// Offers a value to the sample.
+    pub fn add(&mut self, r#type: ValueType, text: &str) {
+        self.offer(text.len(), || (r#type, text.into()));
+    }
+
+    /// Offers a value of at most `bytes_max` bytes, which is made only if it comes into the sample.
+    pub(crate) fn offer(&mut self, bytes_max: usize, value: impl FnOnce() -> (ValueType, Box<str>)) {
         self.seen += 1;
-        if text.len() > VALUE_BYTES_MAX {
+        if bytes_max > VALUE_BYTES_MAX {
             self.long += 1;
             return;
         }
-        if self.values.len() < self.size && self.bytes + text.len() <= FIELD_BYTES_MAX {
-            self.bytes += text.len();
-            self.values.push((r#type, text.into()));
+        if self.values.len() < self.size && self.bytes + bytes_max <= FIELD_BYTES_MAX {
+            let value = value();
+            self.bytes += value.1.len();
+            self.values.push(value);
             return;
         }
         let at = (self.next() % self.seen) as usize;
         if let Some(slot) = self.values.get_mut(at)
-            && self.bytes - slot.1.len() + text.len() <= FIELD_BYTES_MAX
+            && self.bytes - slot.1.len() + bytes_max <= FIELD_BYTES_MAX
         {
-            self.bytes = self.bytes - slot.1.len() + text.len();
-            *slot = (r#type, text.into());
+            let value = value();
+            self.bytes = self.bytes - slot.1.len() + value.1.len();
+            *slot = value;
         }
     }
 
     /// Adds the values of another sample.
-    pub(crate) fn merge(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         let unseen = other.seen - other.values.len() as u64;
         other.values.iter().for_each(|(r#type, text)| self.add(*r#type, text));
         self.seen += unseen;
         self.long += other.long;
+    }
+
+    /// Returns the sampled values.
+    #[must_use]
+    pub fn values(&self) -> &[(ValueType, Box<str>)] {
+        &self.values
+    }
+
+    /// Returns the number of values that were offered and too long.
+    #[must_use]
+    pub fn long(&self) -> u64 {
+        self.long
     }
 
     /// Returns the texts that are not blank.
@@ -72,7 +97,7 @@ impl Sample {
     }
 
     /// Returns true if there are values and all have this type.
-    pub(crate) fn is_all(&self, wanted: Type) -> bool {
+    pub(crate) fn is_all(&self, wanted: ValueType) -> bool {
         !self.values.is_empty() && self.values.iter().all(|(r#type, _)| *r#type == wanted)
     }
 

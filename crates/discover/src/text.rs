@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sealwire_mask_rules::Target;
 
-use super::{DiscoveredField, Discovery, FieldVerdict};
+use crate::{DiscoveredField, Discovery, FieldVerdict};
 
 /// Quotes a text as a basic string of TOML.
 fn quoted(text: &str) -> String {

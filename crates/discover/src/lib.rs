@@ -1,0 +1,267 @@
+//! Discovery of personal data and secrets, which proposes masking rules.
+//!
+//! A source adds the values of each field to a [`Sample`]. [`judge()`] takes votes by the field's name, by the form of
+//! its values and by their distribution, and [`candidates`] gives the functions to try. [`Discovery`] holds names, counts
+//! and confidences, but no sampled value. Sampled values stay in memory and appear in no output, error or log.
+//!
+//! This crate holds no key and reads nothing. Jobs sample files and databases.
+
+mod choose;
+mod field;
+mod judge;
+mod names;
+mod path;
+mod sample;
+mod text;
+mod values;
+
+use sealwire_mask_rules::{Function, Target, Value};
+use serde::Serialize;
+
+pub use choose::{Demands, candidates};
+pub use field::decide_field;
+pub use judge::{Judgement, class_of, judge};
+pub use names::is_of_persons;
+pub use path::{MergedFields, PathPart, merge_maps, names_of, path_text};
+pub use sample::{Sample, VALUE_BYTES_MAX, ValueType};
+pub use values::is_value_like;
+
+/// Applies a function to a value under any key, and appends the mask as MessagePack. Returns `false` if the function does
+/// not fit the value.
+pub type Trial<'t> = &'t (dyn Fn(&Function, Value<'_>, &mut Vec<u8>) -> bool + Sync);
+
+/// Settings of a discovery.
+#[derive(Clone, Copy, Debug)]
+pub struct DiscoverOptions {
+    /// Number of values per field of a file, or of rows per table. Default 1,000.
+    pub sample: usize,
+    /// Confidence from which a field gets a rule, between 0 and 1. Default 0.7.
+    pub min_confidence: f64,
+    /// Seed of the sample. Default 1.
+    pub seed: u64,
+    /// The current year, by which ages are judged.
+    pub this_year: i32,
+}
+
+impl DiscoverOptions {
+    /// Creates the default settings.
+    #[must_use]
+    pub fn new(this_year: i32) -> Self {
+        Self { sample: 1_000, min_confidence: 0.7, seed: 1, this_year }
+    }
+}
+
+/// Confidence below the threshold from which a field is listed as uncertain.
+pub const UNCERTAIN_MIN: f64 = 0.3;
+
+/// A category of sensitive data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Category {
+    Email,
+    Phone,
+    FirstName,
+    LastName,
+    FullName,
+    Username,
+    Street,
+    City,
+    PostalCode,
+    BirthDate,
+    NationalId,
+    Card,
+    BankAccount,
+    IpAddress,
+    Secret,
+    Identifier,
+    Pay,
+    Special,
+    Location,
+    FreeText,
+    Photo,
+}
+
+impl Category {
+    /// Returns the category as text.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Email => "an e-mail address",
+            Self::Phone => "a telephone number",
+            Self::FirstName => "a first name",
+            Self::LastName => "a last name",
+            Self::FullName => "a person's name",
+            Self::Username => "a user name",
+            Self::Street => "a street address",
+            Self::City => "a place",
+            Self::PostalCode => "a postal code",
+            Self::BirthDate => "a date of birth",
+            Self::NationalId => "a national id",
+            Self::Card => "a card number",
+            Self::BankAccount => "a bank account",
+            Self::IpAddress => "an IP address",
+            Self::Secret => "a secret",
+            Self::Identifier => "an identifier of a person or device",
+            Self::Pay => "an income",
+            Self::Special => "a personal attribute",
+            Self::Location => "a location",
+            Self::FreeText => "text about persons",
+            Self::Photo => "a picture",
+        }
+    }
+
+    fn is_name(self) -> bool {
+        matches!(self, Self::FirstName | Self::LastName | Self::FullName)
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        self == other || self.is_name() && other.is_name()
+    }
+
+    /// Returns true if equal values should have equal masks and different ones different masks.
+    fn is_kept_apart(self) -> bool {
+        matches!(
+            self,
+            Self::Email
+                | Self::Phone
+                | Self::Username
+                | Self::NationalId
+                | Self::Card
+                | Self::BankAccount
+                | Self::Identifier
+        )
+    }
+}
+
+/// The class of a field's values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldClass {
+    /// Text.
+    Text {
+        /// Maximum length, in characters.
+        characters_max: Option<usize>,
+    },
+    /// Numbers.
+    Number,
+    /// Booleans.
+    Boolean,
+    /// Dates and instants.
+    Date,
+    /// IP addresses.
+    Inet,
+    /// Binary values.
+    Bytes,
+    /// JSON documents.
+    Json,
+    /// Arrays as whole texts.
+    Array,
+    /// Enums, UUIDs, times and all other types.
+    Other,
+}
+
+impl FieldClass {
+    fn can_hold(&self, category: Category) -> bool {
+        match self {
+            Self::Text { .. } | Self::Array | Self::Json => true,
+            Self::Number => matches!(
+                category,
+                Category::Phone
+                    | Category::PostalCode
+                    | Category::BirthDate
+                    | Category::NationalId
+                    | Category::Card
+                    | Category::BankAccount
+                    | Category::Secret
+                    | Category::Identifier
+                    | Category::Pay
+                    | Category::Location
+            ),
+            Self::Boolean => false,
+            Self::Date => category == Category::BirthDate,
+            Self::Inet => category == Category::IpAddress,
+            Self::Bytes => matches!(category, Category::Photo | Category::Secret),
+            Self::Other => matches!(category, Category::Special | Category::Location | Category::Identifier),
+        }
+    }
+}
+
+/// The decision on a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldVerdict {
+    /// A rule masks the field.
+    Sensitive,
+    /// A person must decide.
+    Uncertain,
+    /// The field holds nothing that must be masked.
+    Harmless,
+}
+
+/// A field of the source.
+#[derive(Clone, Debug, Serialize)]
+pub struct DiscoveredField {
+    /// The path of a document's field, or the name of a column.
+    pub field: String,
+    /// The decision.
+    pub verdict: FieldVerdict,
+    /// The category, if any vote was for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
+    /// Between 0 and 1.
+    pub confidence: f64,
+    /// The reasons, without values.
+    pub evidence: Vec<String>,
+    /// The function of the rule, or the one proposed for an uncertain field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
+    /// Number of values that were judged.
+    pub values: usize,
+    /// The target of the rule. `None`: the column `field`.
+    #[serde(skip)]
+    pub target: Option<Target>,
+}
+
+/// The result of a discovery.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Discovery {
+    /// All fields, in the order of the source.
+    pub fields: Vec<DiscoveredField>,
+    /// True if all records of a file were read.
+    #[serde(skip)]
+    pub read_whole: bool,
+    /// Notes for the reader: limits that were reached, keys that hold data.
+    pub notes: Vec<String>,
+}
+
+impl Discovery {
+    /// Replaces the function of the rule with this index by `redact`, because it does not fit all values.
+    pub fn redact(&mut self, rule: usize, unfit: u64) {
+        let sensitive = self.fields.iter_mut().filter(|field| field.verdict == FieldVerdict::Sensitive);
+        if let Some(field) = sensitive.into_iter().nth(rule) {
+            let mask = field.mask.replace("redact".to_owned()).unwrap_or_default();
+            field.evidence.push(format!("`{mask}` does not fit {unfit} of the values, so `redact`"));
+        }
+    }
+
+    /// Returns the rules as TOML, with the evidence as comments.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        text::toml(self)
+    }
+}
+
+/// Tries functions on values until one fits all of them. `accepts` checks a mask.
+fn first_fitting<'s>(
+    functions: Vec<Function>,
+    values: impl Iterator<Item = Value<'s>> + Clone,
+    trial: Trial<'_>,
+) -> Option<Function> {
+    functions.into_iter().find(|function| {
+        let mut out = Vec::new();
+        values.clone().all(|value| {
+            out.clear();
+            trial(function, value, &mut out)
+        })
+    })
+}
