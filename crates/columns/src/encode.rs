@@ -93,6 +93,12 @@ pub fn each_value(leaf: &Leaf, mut met: impl FnMut(usize, &[u8])) {
     });
 }
 
+/// Calls `rows` with a function that appends the MessagePack scalar of a row, in the form that masking functions take. For
+/// columns of types that [`crate::check`] rejects the function appends nothing.
+pub fn with_values(array: &ArrayRef, rows: &mut dyn FnMut(&AppendRow<'_>)) {
+    append_values(array, Instants::Text, rows);
+}
+
 /// The form of instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instants {
@@ -103,7 +109,7 @@ pub(crate) enum Instants {
 }
 
 /// Writes the value of a row.
-pub(crate) type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
+pub type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
 
 /// Calls `rows` with a function that writes the value of a row. Columns of other types were rejected before.
 pub(crate) fn append_values(array: &ArrayRef, instants: Instants, rows: &mut dyn FnMut(&AppendRow<'_>)) {

@@ -21,11 +21,11 @@ mod timestamp;
 mod types;
 
 pub use decode::build;
-pub use encode::{Piece, Pieces, each_value};
+pub use encode::{AppendRow, Piece, Pieces, each_value, with_values};
 pub use error::ColumnError;
 pub use mask::{LeafMask, MaskPieces, SubjectValues, put_leaves};
 pub use path::{Leaf, Path};
 pub use replace::{Direction, Replacement, replace_columns};
-pub use resolve::{LeafDecision, LeafPlan, ResolveError, resolve};
+pub use resolve::{LeafDecision, LeafPlan, ResolveError, SchemaLeaf, check_function, holds, resolve, schema_leaves};
 pub use timestamp::{append_timestamp, read_timestamp};
 pub use types::{check, new_field};

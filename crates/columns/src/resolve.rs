@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrow_array::BooleanArray;
-use arrow_schema::{DataType, FieldRef, Fields, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use bytes::Bytes;
 use sealwire_mask_rules::{Function, FunctionKind, Literal, PathStep, Rules, Target, Unknown, index_max};
 use sealwire_msgpack::write;
@@ -138,6 +138,38 @@ impl LeafPlan {
     }
 }
 
+/// A leaf of a schema before rules are known.
+#[derive(Clone, Debug)]
+pub struct SchemaLeaf {
+    /// The path of the leaf.
+    pub path: Path,
+    /// The field of the leaf.
+    pub field: FieldRef,
+    /// Names of columns and struct members on the way to the leaf. `None`: the items of a list, or the entries of a map.
+    pub keys: Vec<Option<String>>,
+    /// True if the leaf is within the keys of a map, which no rule changes.
+    pub is_map_key: bool,
+}
+
+/// Returns the leaves of a schema, in its order.
+#[must_use]
+pub fn schema_leaves(schema: &Schema) -> Vec<SchemaLeaf> {
+    let mut leaves = Leaves::default();
+    leaves.members(schema.fields(), None);
+    let key = |step: PathStep| match step {
+        PathStep::Key(key) if key != MAP_KEY => Some(key),
+        PathStep::Key(_) | PathStep::Index(_) => None,
+    };
+    let found = leaves.found.into_iter().zip(leaves.documents);
+    let leaf = |(FoundLeaf { path, field, is_map_key, .. }, document): (FoundLeaf, Vec<PathStep>)| SchemaLeaf {
+        path,
+        field,
+        keys: document.into_iter().map(key).collect(),
+        is_map_key,
+    };
+    found.map(leaf).collect()
+}
+
 /// Returns the decision for each leaf of a schema, in the order of the schema.
 ///
 /// # Errors
@@ -177,7 +209,7 @@ fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError>
         let decision = match (rule, function) {
             (Some(rule), Some(function)) if !function.is_keep() && *data_type != DataType::Null => {
                 check(column, data_type)?;
-                fits(function, found)?;
+                check_function(column, &found.field, function)?;
                 LeafDecision::Rule(rule)
             }
             (Some(_), _) => LeafDecision::Keep,
@@ -359,12 +391,15 @@ impl Way {
     }
 }
 
-/// Rejects a function whose results the type of a leaf cannot hold.
-fn fits(function: &Function, leaf: &FoundLeaf) -> Result<(), ResolveError> {
-    let data_type = leaf.field.data_type();
+/// Rejects a function whose results a field cannot hold. `column` is the path of the field, for the error.
+///
+/// # Errors
+/// [`ResolveError::Function`].
+pub fn check_function(column: &str, field: &Field, function: &Function) -> Result<(), ResolveError> {
+    let data_type = field.data_type();
     let error = |problem| {
         Err(ResolveError::Function {
-            column: leaf.path.text().to_owned(),
+            column: column.to_owned(),
             function: function.to_string(),
             data_type: data_type.clone(),
             problem,
@@ -375,7 +410,7 @@ fn fits(function: &Function, leaf: &FoundLeaf) -> Result<(), ResolveError> {
     let is_date = matches!(data_type, DataType::Date32 | DataType::Timestamp(..));
     let result = match function.kind() {
         FunctionKind::Keep => return Ok(()),
-        FunctionKind::Null if leaf.field.is_nullable() => return Ok(()),
+        FunctionKind::Null if field.is_nullable() => return Ok(()),
         FunctionKind::Null => return error("the column holds no nulls"),
         FunctionKind::Redact { with } => redacted(data_type, with.as_deref()),
         FunctionKind::Fixed(literal) => constant(literal),
@@ -397,10 +432,14 @@ fn fits(function: &Function, leaf: &FoundLeaf) -> Result<(), ResolveError> {
             return if is_text(data_type) || is_number { Ok(()) } else { error("it takes numbers") };
         }
     };
-    // A column of one value, which a constant replaces.
-    let one = Leaf::new(Arc::new(BooleanArray::from(vec![true])));
-    let built = build_of("", data_type, &one, &[Bytes::from(result)], false);
-    if built.is_ok() { Ok(()) } else { error("the type does not hold its result") }
+    if holds(data_type, 1, result) { Ok(()) } else { error("the type does not hold its result") }
+}
+
+/// Returns true if a column of this type can be built of `count` values. `values` are consecutive MessagePack scalars.
+#[must_use]
+pub fn holds(data_type: &DataType, count: usize, values: Vec<u8>) -> bool {
+    let leaf = Leaf::new(Arc::new(BooleanArray::from(vec![true; count])));
+    build_of("", data_type, &leaf, &[Bytes::from(values)], false).is_ok()
 }
 
 /// Writes what `redact` puts in place of a value of this type.

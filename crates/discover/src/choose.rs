@@ -8,6 +8,17 @@ use crate::{Category, FieldClass};
 const HASH_LENGTH: usize = 32;
 const HASH_LENGTH_MIN: usize = 16;
 
+/// A source of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DemandSource {
+    /// A text file, whose values have the types of JSON.
+    File,
+    /// A database, where dates are texts, and values of arrays are whole texts.
+    Database,
+    /// Arrow data, where dates and decimals are texts.
+    Arrow,
+}
+
 /// Requirements of a column that its masks must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands<'c> {
@@ -17,8 +28,8 @@ pub struct Demands<'c> {
     pub is_unique: bool,
     /// True if a mask can be null.
     pub is_nullable: bool,
-    /// True if the field is a column of a database, where values of arrays are whole texts.
-    pub is_database: bool,
+    /// The source of the values.
+    pub source: DemandSource,
 }
 
 /// Returns functions in the order of preference. The caller tries each on the sample.
@@ -68,9 +79,11 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
             texts.push(hash);
         }
         texts.extend(some(&["redact", "fixed(\"x\")", "fixed(\"\")"]));
-        if demands.is_database {
-            texts.extend(some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")"]));
-        }
+        texts.extend(match demands.source {
+            DemandSource::File => Vec::new(),
+            DemandSource::Database => some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")"]),
+            DemandSource::Arrow => some(&["fixed(\"1970-01-01\")", "fixed(\"1970-01-01T00:00:00Z\")", "fixed(\"0\")"]),
+        });
         if demands.is_nullable {
             texts.push(Some("null".to_owned()));
         }

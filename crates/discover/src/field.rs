@@ -2,9 +2,9 @@
 
 use sealwire_mask_rules::{Target, Value};
 
-use crate::choose::{Demands, candidates};
+use crate::choose::{DemandSource, Demands, candidates};
 use crate::sample::{Sample, ValueType};
-use crate::{DiscoverOptions, DiscoveredField, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
+use crate::{ColumnPaths, DiscoverOptions, DiscoveredField, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
 
 /// Judges a field by its name, the name of its table or parent key, and its values, and chooses its function. `shown` is
 /// the field's name in the result.
@@ -28,9 +28,11 @@ pub fn decide_field(
         mask: None,
         values: sample.values.len(),
         target: Some(target),
+        fallback: Some("redact".to_owned()),
+        columns: ColumnPaths::default(),
     };
     if let Some(category) = judged.category.filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence)) {
-        let demands = Demands { class: &class, is_unique: false, is_nullable: true, is_database: false };
+        let demands = Demands { class: &class, is_unique: false, is_nullable: true, source: DemandSource::File };
         let values = sample.values.iter().map(|(r#type, text)| scalar(*r#type, text));
         field.mask = first_fitting(candidates(category, demands), values, trial).map(|function| function.to_string());
         let is_sensitive = judged.confidence >= options.min_confidence && field.mask.is_some();

@@ -6,19 +6,25 @@
 //!
 //! This crate holds no key and reads nothing. Jobs sample files and databases.
 
+mod arrow;
 mod choose;
 mod field;
 mod judge;
 mod names;
 mod path;
 mod sample;
+#[cfg(test)]
+mod tests;
 mod text;
 mod values;
 
-use sealwire_mask_rules::{Function, Target, Value};
-use serde::Serialize;
+use std::fmt;
 
-pub use choose::{Demands, candidates};
+use sealwire_mask_rules::{Function, Target, Value};
+use serde::{Serialize, Serializer};
+
+pub use arrow::{ArrowSamples, ColumnTrial, JudgedColumns, column_trial};
+pub use choose::{DemandSource, Demands, candidates};
 pub use field::decide_field;
 pub use judge::{Judgement, class_of, judge};
 pub use names::is_of_persons;
@@ -54,9 +60,11 @@ impl DiscoverOptions {
 /// Confidence below the threshold from which a field is listed as uncertain.
 pub const UNCERTAIN_MIN: f64 = 0.3;
 
+/// Maximum number of steps of all path rules, with a reserve below the limit of a selection.
+pub const RULE_STEPS_MAX: usize = 108;
+
 /// A category of sensitive data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Category {
     Email,
@@ -111,6 +119,34 @@ impl Category {
         }
     }
 
+    /// Returns the category's name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::Phone => "phone",
+            Self::FirstName => "first_name",
+            Self::LastName => "last_name",
+            Self::FullName => "full_name",
+            Self::Username => "username",
+            Self::Street => "street",
+            Self::City => "city",
+            Self::PostalCode => "postal_code",
+            Self::BirthDate => "birth_date",
+            Self::NationalId => "national_id",
+            Self::Card => "card",
+            Self::BankAccount => "bank_account",
+            Self::IpAddress => "ip_address",
+            Self::Secret => "secret",
+            Self::Identifier => "identifier",
+            Self::Pay => "pay",
+            Self::Special => "special",
+            Self::Location => "location",
+            Self::FreeText => "free_text",
+            Self::Photo => "photo",
+        }
+    }
+
     fn is_name(self) -> bool {
         matches!(self, Self::FirstName | Self::LastName | Self::FullName)
     }
@@ -131,6 +167,12 @@ impl Category {
                 | Self::BankAccount
                 | Self::Identifier
         )
+    }
+}
+
+impl Serialize for Category {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 
@@ -187,8 +229,7 @@ impl FieldClass {
 }
 
 /// The decision on a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldVerdict {
     /// A rule masks the field.
     Sensitive,
@@ -196,6 +237,34 @@ pub enum FieldVerdict {
     Uncertain,
     /// The field holds nothing that must be masked.
     Harmless,
+}
+
+impl Serialize for FieldVerdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl FieldVerdict {
+    /// Returns the verdict's name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sensitive => "sensitive",
+            Self::Uncertain => "uncertain",
+            Self::Harmless => "harmless",
+        }
+    }
+}
+
+/// The paths of columns of Arrow data. `Debug` shows none, since the names of members can be data.
+#[derive(Clone, Default)]
+pub struct ColumnPaths(pub(crate) Vec<String>);
+
+impl fmt::Debug for ColumnPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} columns", self.0.len())
+    }
 }
 
 /// A field of the source.
@@ -220,6 +289,25 @@ pub struct DiscoveredField {
     /// The target of the rule. `None`: the column `field`.
     #[serde(skip)]
     pub target: Option<Target>,
+    /// The function that replaces `mask` if that does not fit all values. `None`: there is none.
+    #[serde(skip)]
+    pub fallback: Option<String>,
+    /// The paths of the columns of Arrow data that the field stands for.
+    #[serde(skip)]
+    pub columns: ColumnPaths,
+}
+
+impl DiscoveredField {
+    fn redact(&mut self, unfit: &str) {
+        let old = std::mem::replace(&mut self.mask, self.fallback.clone()).unwrap_or_default();
+        match &self.mask {
+            Some(mask) => self.evidence.push(format!("`{old}` does not fit {unfit}, so `{mask}`")),
+            None => {
+                self.evidence.push(format!("`{old}` does not fit {unfit}"));
+                self.verdict = FieldVerdict::Uncertain;
+            }
+        }
+    }
 }
 
 /// The result of a discovery.
@@ -235,13 +323,27 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Replaces the function of the rule with this index by `redact`, because it does not fit all values.
-    pub fn redact(&mut self, rule: usize, unfit: u64) {
+    /// Replaces the functions of rules that do not fit all values by constants. `unfit` are indexes of rules, each with the
+    /// number of its values.
+    pub fn redact(&mut self, unfit: &[(usize, u64)]) {
         let sensitive = self.fields.iter_mut().filter(|field| field.verdict == FieldVerdict::Sensitive);
-        if let Some(field) = sensitive.into_iter().nth(rule) {
-            let mask = field.mask.replace("redact".to_owned()).unwrap_or_default();
-            field.evidence.push(format!("`{mask}` does not fit {unfit} of the values, so `redact`"));
+        for (rule, field) in sensitive.enumerate() {
+            if let Some((_, values)) = unfit.iter().find(|(of, _)| *of == rule) {
+                field.redact(&format!("{values} of the values"));
+            }
         }
+    }
+
+    /// Replaces the function of a column of Arrow data by a constant, because the column's type does not hold a mask. Returns
+    /// false if no rule with another function names the column.
+    pub fn redact_column(&mut self, column: &str) -> bool {
+        let is_named = |field: &&mut DiscoveredField| {
+            field.verdict == FieldVerdict::Sensitive
+                && field.mask != field.fallback
+                && field.columns.0.iter().any(|name| name == column)
+        };
+        let field = self.fields.iter_mut().find(is_named);
+        field.map(|field| field.redact("the type of the column")).is_some()
     }
 
     /// Returns the rules as TOML, with the evidence as comments.

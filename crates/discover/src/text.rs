@@ -30,8 +30,8 @@ fn on_a_line(text: &str) -> String {
 
 pub(crate) fn toml(discovery: &Discovery) -> String {
     let mut out = String::from(
-        "# Rules proposed by `sealwire mask discover`. They are a proposal: read them, decide the uncertain fields below,\n\
-         # and try them with `sealwire mask check`. No sampled value is in this file.\n",
+        "# Rules that discovery proposes. Read them, decide the uncertain fields below, and try them on the data, as\n\
+         # `sealwire mask check` does for files. No sampled value is in this file.\n",
     );
     let line = |out: &mut String, text: &str| {
         out.push_str("# ");

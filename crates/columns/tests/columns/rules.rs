@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
-use sealwire_columns::{LeafDecision, resolve};
+use sealwire_columns::{LeafDecision, SchemaLeaf, resolve, schema_leaves};
 use sealwire_mask_rules::Rules;
 
 pub(crate) fn rules(unknown: &str, rules: &[(&str, &str)]) -> Rules {
@@ -174,4 +174,28 @@ fn a_name_that_occurs_twice_is_masked_twice() {
     let schema = Schema::new(vec![field("a", DataType::Utf8), field("a", DataType::Utf8)]);
     let plans = resolve(&rules("keep", &[("column = \"a\"", "redact")]), &schema).expect("resolves");
     assert!(plans.iter().all(|plan| plan.decision == LeafDecision::Rule(0)));
+}
+
+#[test]
+fn leaves_are_named_by_keys_without_those_of_maps() {
+    let text = |leaf: &SchemaLeaf| {
+        let keys: Vec<_> = leaf.keys.iter().map(|key| key.as_deref().unwrap_or("*")).collect();
+        format!("{}: {}{}", leaf.path.text(), keys.join(" "), if leaf.is_map_key { ", key" } else { "" })
+    };
+    assert_eq!(
+        schema_leaves(&schema()).iter().map(text).collect::<Vec<_>>(),
+        [
+            "id: id",
+            "email: email",
+            "customer.email: customer email",
+            "customer.score: customer score",
+            "tags[*]: tags *",
+            "people[*].id: people * id",
+            "people[*].born: people * born",
+            "people[*].visits[*]: people * visits *",
+            "attrs[*].key: attrs *, key",
+            "attrs[*].value: attrs *",
+            "nothing: nothing",
+        ]
+    );
 }

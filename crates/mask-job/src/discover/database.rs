@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use sealwire_discover::{
-    Category, Demands, DiscoverOptions, DiscoveredField, Discovery, FieldClass, FieldVerdict, Judgement, MergedFields,
-    Sample, Trial, UNCERTAIN_MIN, VALUE_BYTES_MAX, ValueType, candidates, class_of as class_of_sample, is_of_persons,
-    judge, names_of, path_text,
+    Category, ColumnPaths, DemandSource, Demands, DiscoverOptions, DiscoveredField, Discovery, FieldClass,
+    FieldVerdict, Judgement, MergedFields, Sample, Trial, UNCERTAIN_MIN, VALUE_BYTES_MAX, ValueType, candidates,
+    class_of as class_of_sample, is_of_persons, judge, names_of, path_text,
 };
 use sealwire_mask_rules::{Function, RuleText, Rules, Target, Unknown, Value};
 use sealwire_msgpack::TokenReader;
@@ -142,6 +142,8 @@ fn decided(found: Found<'_>, function: Option<Function>, options: DiscoverOption
         mask: function.map(|function| function.to_string()),
         values: found.sample.values().len(),
         target: Some(Target::Column(name)),
+        fallback: None,
+        columns: ColumnPaths::default(),
     }
 }
 
@@ -322,7 +324,7 @@ async fn group_function(
         _ => 0,
     });
     let Some(narrowest) = narrowest else { return Ok(None) };
-    let demands = Demands { class: &found[*narrowest].class, is_unique, is_nullable, is_database: true };
+    let demands = Demands { class: &found[*narrowest].class, is_unique, is_nullable, source: DemandSource::Database };
     'functions: for function in candidates(category, demands) {
         if is_unique && !keeps_apart(&function) || is_joined && !keeps_apart(&function) {
             continue;

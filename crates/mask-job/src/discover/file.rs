@@ -1,4 +1,4 @@
-//! Discovery in a file of NDJSON, JSON or CSV.
+//! Discovery in a file: NDJSON, JSON or CSV, and the entry for Parquet.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -6,16 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealwire_discover::{
-    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, Sample, Trial, ValueType, decide_field,
-    is_value_like, merge_maps, names_of, path_text,
+    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, RULE_STEPS_MAX, Sample, Trial, ValueType,
+    decide_field, is_value_like, merge_maps, names_of, path_text,
 };
 use sealwire_mask_rules::{Rules, Target, Unknown};
 
+use super::parquet::discover_parquet;
 use crate::batch::Batch;
 use crate::chunker::Cutter;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::output::Input;
 use crate::plan::{Plan, Step};
 use crate::report::{Progress, RunningReport};
 use crate::scan::csv::Columns;
@@ -28,8 +30,6 @@ use crate::scan::{Fault, place};
 const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of distinct paths before maps are recognized.
 const PATHS_MAX: usize = 5_000;
-/// Maximum number of steps of all path rules, with a reserve below the limit of a selection.
-const STEPS_MAX: usize = 108;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The merged fields of documents.
@@ -130,11 +130,24 @@ impl Documents {
     }
 }
 
-/// Samples a file and proposes rules. Blocks while it reads.
+/// Samples a file, or an object that is Parquet, and proposes rules. Blocks while it reads.
 ///
 /// # Errors
 /// [`JobError`] if the file cannot be read or is invalid, without values. A CSV header with the form of data is an error.
 pub fn discover_file(
+    input: &Input,
+    format: FileFormat,
+    options: DiscoverOptions,
+    trial: Trial<'_>,
+    progress: &Progress,
+) -> Result<Discovery, JobError> {
+    match format {
+        FileFormat::Parquet => discover_parquet(input, options, trial, progress),
+        _ => discover_text(input.text_file()?, format, options, trial, progress),
+    }
+}
+
+fn discover_text(
     path: &Path,
     format: FileFormat,
     options: DiscoverOptions,
@@ -248,7 +261,7 @@ pub fn discover_file(
         if field.verdict == FieldVerdict::Sensitive {
             steps += parts.len() + 1;
             // All path rules together have a limit. A rule by key has none, but names the key at any depth.
-            if steps > STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
+            if steps > RULE_STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
                 field.target = Some(Target::Column(name.to_owned()));
                 field.mask = Some("redact".to_owned());
                 field.evidence.push("too many path rules, so the key at any depth and `redact`".to_owned());

@@ -2,6 +2,7 @@
 
 mod database;
 mod file;
+mod parquet;
 
 pub use database::discover_database;
 pub use file::discover_file;

@@ -156,7 +156,7 @@ impl Layout {
         Ok(())
     }
 
-    fn check_column(&self, column: usize) -> Result<(), JobError> {
+    pub(super) fn check_column(&self, column: usize) -> Result<(), JobError> {
         let plan = &self.leaves[column].plan;
         let error = |what: String| Err(JobError::Plan(format!("{}: column {}: {what}", self.name, plan.path.text())));
         let descriptor = self.metadata.file_metadata().schema_descr().column(column);
@@ -198,6 +198,12 @@ impl Layout {
             Some(texts) => Ok(texts),
             None => values.to_arrow(leaf.plan.field.data_type()),
         }
+    }
+
+    /// Returns the Arrow schema of the types that the file has as Parquet.
+    pub(super) fn schema(&self) -> Result<Schema, JobError> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        parquet_to_arrow_schema(schema, None).map_err(|error| self.invalid(&error.to_string()))
     }
 
     /// Returns true if the values of a column can be read as Arrow values of a type that masks know.

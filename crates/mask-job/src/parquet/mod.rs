@@ -13,6 +13,7 @@ mod layout;
 mod mask;
 mod pages;
 mod read;
+pub(crate) mod sample;
 mod seal;
 mod source;
 mod thrift;

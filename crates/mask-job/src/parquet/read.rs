@@ -119,6 +119,14 @@ impl ChunkRows<'_> {
         }
     }
 
+    /// Calls `met` with batches until it returns false.
+    pub(super) fn read_while(&self, mut met: impl FnMut(ReadBatch) -> Result<bool, JobError>) -> Result<(), JobError> {
+        match self.read(|batch| if met(batch)? { Ok(()) } else { Err(Stop::Closed) }) {
+            Ok(()) | Err(Stop::Closed) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
     fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {
         let plan = &self.layout.leaves[self.column].plan;
         let mut own = self.rows(self.column)?;

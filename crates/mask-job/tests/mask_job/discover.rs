@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    DatabaseJob, FileFormat, JobError, Limits, Progress, discover_database, discover_file, mask_database,
+    DatabaseJob, FileFormat, Input, JobError, Limits, Progress, discover_database, discover_file, mask_database,
 };
 use sealwire_testkit::{Database, Postgres};
 use zeroize::Zeroizing;
@@ -191,7 +191,8 @@ fn file(name: &str, text: &str) -> Result<Discovery, JobError> {
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("writes");
     let format = FileFormat::of_name(name).expect("a format");
-    let found = discover_file(&path, format, DiscoverOptions::new(THIS_YEAR), &trial, &Progress::default());
+    let found =
+        discover_file(&Input::File(path), format, DiscoverOptions::new(THIS_YEAR), &trial, &Progress::default());
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("lists").collect();
     assert_eq!(left.len(), 1, "nothing is kept beside the file");
     found

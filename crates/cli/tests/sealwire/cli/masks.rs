@@ -6,8 +6,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
+use arrow_array::builder::{Int64Builder, ListBuilder, MapBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{
+    Array, ArrayRef, Date32Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray, Time64MicrosecondArray,
+};
+use arrow_schema::{DataType, Field};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -397,6 +401,9 @@ fn parquet_objects_are_masked_encrypted_and_decrypted() {
 
     let table = ok(&[&["mask", "check", "s3://lake/in.parquet"], &rules[..]].concat());
     assert!(row(&table, "email").contains(&"900"), "{table}");
+    let found = ok(&["mask", "discover", "s3://lake/in.parquet"]);
+    assert!(found.contains("path = \"$.email\"\nmask = \"email\""), "{found}");
+    assert_eq!(found, ok(&["mask", "discover", "in.parquet"]), "objects are sampled as files are");
     engine(&[&["mask", "file", "in.parquet", "--out", "masked.parquet"], &rules[..]].concat());
     let mask = ["mask", "file", "s3://lake/in.parquet", "--out", "s3://lake/masked.parquet", "--rules", "rules.toml"];
     let json = engine(&[&mask[..], &["--verify", "--json"]].concat());
@@ -501,4 +508,85 @@ fn discovered_rules_pass_the_check_and_show_no_value() {
         .collect();
     files.sort();
     assert_eq!(files, ["broken.json", "headless.csv", "kunden.csv", "orders.ndjson", "rules.toml"]);
+}
+
+/// Returns a Parquet file with columns of several types. The last row has values that no function of its columns takes.
+fn patients(count: i64) -> Vec<u8> {
+    let texts = |text: &dyn Fn(i64) -> String| -> ArrayRef {
+        Arc::new((0..count).map(|at| Some(text(at))).collect::<StringArray>())
+    };
+    let names: ArrayRef = texts(&|at| format!("canary{}", ["a", "b", "c"][at as usize % 3].repeat(at as usize % 40)));
+    let phones = texts(&|at| if at + 1 == count { "canary".to_owned() } else { format!("+49 30 {:07}", at * 11) });
+    let members = vec![
+        (Arc::new(Field::new("last_name", DataType::Utf8, true)), Arc::clone(&names)),
+        (Arc::new(Field::new("phone", DataType::Utf8, true)), phones),
+    ];
+    let mut mails = ListBuilder::new(StringBuilder::new());
+    let mut notes = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+    for at in 0..count {
+        mails.values().append_value(format!("canary{at}@mail.test"));
+        mails.append(true);
+        notes.keys().append_value(format!("canary{at}@mail.test"));
+        notes.values().append_value(at);
+        notes.append(true).unwrap();
+    }
+    // A telephone number of ten digits of which a mask can be too great for the type.
+    let numbers: ArrayRef = Arc::new((0..count).map(|at| Some(2_147_000_000 - at as i32)).collect::<Int32Array>());
+    let days: ArrayRef = Arc::new((0..count).map(|at| Some(at as i32 * 60)).collect::<Date32Array>());
+    let times: ArrayRef = Arc::new((0..count).map(Some).collect::<Time64MicrosecondArray>());
+    let batch = RecordBatch::try_from_iter_with_nullable([
+        ("patient", Arc::new(StructArray::from(members)) as ArrayRef, true),
+        ("emails", Arc::new(mails.finish()), true),
+        ("visits_by", Arc::new(notes.finish()), true),
+        ("birth_date", Arc::clone(&days), true),
+        ("mobile_number", numbers, true),
+        ("date_of_birth", days, false),
+        ("password", times, true),
+        ("quantity", Arc::new((0..count).map(Some).collect::<Int64Array>()), true),
+    ]);
+    let batch = batch.unwrap();
+    let mut out = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut out, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    out
+}
+
+#[test]
+fn rules_discovered_in_parquet_pass_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("patients.parquet"), patients(3_000)).unwrap();
+    let discover = ["mask", "discover", "patients.parquet", "--sample", "100"];
+    let (_, said, status) = run(folder.path(), &[&discover[..], &["--out", "rules.toml"]].concat());
+    assert!(status == 0 && said.contains("to mask"), "{said}");
+    let rules = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
+    let (table, failed, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "patients.parquet"]);
+    assert!(status == 0 && !table.contains("names nothing here"), "{table}{failed}\n{rules}");
+    let (json, _, _) = run(folder.path(), &[&discover[..], &["--json"]].concat());
+    let found: Value = serde_json::from_str(&json).unwrap();
+    for (field, verdict, mask) in [
+        ("$.patient.last_name", "sensitive", "pseudonym(list=last_names)".into()),
+        // The last value is no telephone number, and not in the sample.
+        ("$.patient.phone", "sensitive", "redact".into()),
+        ("$.emails[*]", "sensitive", "email".into()),
+        ("$.visits_by[*]", "harmless", Value::Null),
+        ("$.birth_date", "sensitive", "date_shift(within=365)".into()),
+        ("$.date_of_birth", "sensitive", "date_shift(within=365)".into()),
+        ("$.password", "uncertain", Value::Null),
+        ("$.quantity", "harmless", Value::Null),
+    ] {
+        let fields = found["fields"].as_array().unwrap();
+        let of_name = fields.iter().find(|of| of["field"] == field).unwrap_or_else(|| panic!("{field}: {json}"));
+        assert_eq!((&of_name["verdict"], &of_name["mask"]), (&verdict.into(), &mask), "{of_name}");
+    }
+    assert!(rules.contains("keys of the map $.visits_by have the form of personal data"), "{rules}");
+    assert!(json.contains("cannot be masked"), "{json}");
+    for text in [&rules, &json, &said] {
+        assert!(!text.contains("canary") && !text.contains("mail.test"), "{text}");
+    }
+    let (again, _, _) = run(folder.path(), &discover);
+    assert_eq!(again, rules, "equal input and seed give equal rules");
+    std::fs::write(folder.path().join("broken.parquet"), b"PAR1canary").unwrap();
+    let (_, said, status) = run(folder.path(), &["mask", "discover", "broken.parquet"]);
+    assert!(status == 1 && said.contains("broken.parquet") && !said.contains("canary"), "{said}");
 }
