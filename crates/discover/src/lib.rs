@@ -28,7 +28,7 @@ pub use choose::{DemandSource, Demands, candidates};
 pub use field::decide_field;
 pub use judge::{Judgement, class_of, judge};
 pub use names::is_of_persons;
-pub use path::{MergedFields, PathPart, merge_maps, names_of, path_text};
+pub use path::{MergedFields, PathPart, hide_map_keys, merge_maps, names_of, path_text};
 pub use sample::{Sample, VALUE_BYTES_MAX, ValueType};
 pub use values::is_value_like;
 

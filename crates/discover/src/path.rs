@@ -32,11 +32,6 @@ pub struct MergedFields {
 #[must_use]
 pub fn merge_maps(fields: Vec<(Vec<PathPart>, Sample)>) -> MergedFields {
     let (mut paths, samples): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
-    let is_map = |_: &[PathPart], keys: &BTreeSet<String>| {
-        let is_personal = are_personal(keys);
-        let is_map = is_personal || keys.len() >= MAP_KEYS_MIN || keys.iter().any(|key| is_data_key(key));
-        is_map.then_some(is_personal)
-    };
     let maps = hide_keys(&mut paths, is_map);
     let mut known: HashMap<Vec<PathPart>, usize> = HashMap::new();
     let mut fields: Vec<(Vec<PathPart>, Sample)> = Vec::new();
@@ -50,6 +45,13 @@ pub fn merge_maps(fields: Vec<(Vec<PathPart>, Sample)>) -> MergedFields {
         }
     }
     MergedFields { fields, maps }
+}
+
+/// Returns true within `Some` for an object whose keys have the form of personal data, and false for another map.
+fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
+    let is_personal = are_personal(keys);
+    let is_map = is_personal || keys.len() >= MAP_KEYS_MIN || keys.iter().any(|key| is_data_key(key));
+    is_map.then_some(is_personal)
 }
 
 /// Replaces the keys of maps by wildcards, from the outermost objects on. `is_map` gets the path of an object and its keys,
@@ -108,4 +110,89 @@ pub fn names_of(parts: &[PathPart]) -> (&str, &str) {
         PathPart::Any => None,
     });
     (keys.next().unwrap_or(""), keys.next().unwrap_or(""))
+}
+
+/// Replaces the keys of maps by wildcards in paths such as `$.by['a@b.example'].n`, as discovery recognizes maps. Other texts
+/// stay.
+#[must_use]
+pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
+    let split: Vec<Vec<TextStep<'_>>> = paths.iter().map(|path| split(path).unwrap_or_default()).collect();
+    let mut parts: Vec<Vec<PathPart>> =
+        split.iter().map(|steps| steps.iter().map(|(part, _)| part.clone()).collect()).collect();
+    hide_keys(&mut parts, is_map);
+    let step = |((old, text), new): (&TextStep<'_>, &PathPart)| if old == new { *text } else { "[*]" }.to_owned();
+    let mut shown = Vec::with_capacity(paths.len());
+    for ((path, steps), parts) in paths.iter().zip(&split).zip(&parts) {
+        let steps: String = steps.iter().zip(parts).map(step).collect();
+        shown.push(if steps.is_empty() { path.clone() } else { format!("${steps}") });
+    }
+    shown
+}
+
+/// A step of a path with its text.
+type TextStep<'t> = (PathPart, &'t str);
+
+/// Splits a path as reports write it. Returns each step with its text, or `None` for other texts.
+fn split(path: &str) -> Option<Vec<TextStep<'_>>> {
+    let mut rest = path.strip_prefix('$')?;
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        let (part, length) = if let Some(name) = rest.strip_prefix('.') {
+            let length = name.find(['.', '[']).unwrap_or(name.len());
+            (PathPart::Key(name[..length].to_owned()), 1 + length)
+        } else if let Some(quoted) = rest.strip_prefix("['") {
+            let (key, length) = unquoted(quoted)?;
+            (PathPart::Key(key), 2 + length)
+        } else {
+            (PathPart::Any, rest.starts_with('[').then(|| rest.find(']'))?? + 1)
+        };
+        let (text, behind) = rest.split_at_checked(length)?;
+        steps.push((part, text));
+        rest = behind;
+    }
+    Some(steps)
+}
+
+/// Reads a quoted key up to its `']`. Returns the key and the length with that end.
+fn unquoted(text: &str) -> Option<(String, usize)> {
+    let (mut key, mut chars) = (String::new(), text.char_indices());
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\'' => return text[at..].starts_with("']").then_some((key, at + 2)),
+            // Which control character it is decides nothing here.
+            '\\' => key.push(chars.next()?.1),
+            c => key.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_maps_are_hidden_in_paths() {
+        let many: Vec<String> =
+            (0..120).map(|at| format!("$.wide.k{}", ["a", "b", "c"][at % 3].repeat(at / 3 + 1))).collect();
+        for (paths, expected) in [
+            (
+                &["$", "$.a.b", "$.a['b c'].d", "$.list[*].x", "$.list[0].y"][..],
+                &["$", "$.a.b", "$.a['b c'].d", "$.list[*].x", "$.list[0].y"][..],
+            ),
+            (&["$.by['a@b.example'].n", "$.by.other.n", "$.x"], &["$.by[*].n", "$.by[*].n", "$.x"]),
+            (&["$.by['it\\'s a@b.example']", "$['a]b']"], &["$.by[*]", "$['a]b']"]),
+            (&["$.year['2023']", "$.year['2024'][*]"], &["$.year[*]", "$.year[*][*]"]),
+            (&["$.by.Anna", "$.by.Bob", "$.by.Emma"], &["$.by[*]", "$.by[*]", "$.by[*]"]),
+            // Columns and other texts stay.
+            (
+                &["people[*].email", "a@b.example", "$.a['b", "(other fields)"],
+                &["people[*].email", "a@b.example", "$.a['b", "(other fields)"],
+            ),
+        ] {
+            let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+            assert_eq!(hide_map_keys(&paths), expected, "{paths:?}");
+        }
+        assert!(hide_map_keys(&many).iter().all(|path| path == "$.wide[*]"));
+    }
 }

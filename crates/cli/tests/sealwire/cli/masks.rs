@@ -590,3 +590,20 @@ fn rules_discovered_in_parquet_pass_the_check() {
     let (_, said, status) = run(folder.path(), &["mask", "discover", "broken.parquet"]);
     assert!(status == 1 && said.contains("broken.parquet") && !said.contains("canary"), "{said}");
 }
+
+#[test]
+fn the_check_shows_no_key_of_a_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("rules.toml", "unknown = \"keep\"\n[[rule]]\npath = \"$.by[*].email\"\nmask = \"email\"\n");
+    let document = |at: i32| {
+        format!("{{\"by\":{{\"canary{at}@mail.test\":{{\"email\":\"a@b.example\",\"n\":{at}}}}},\"total\":1}}\n")
+    };
+    write("people.ndjson", &(0..5).map(document).collect::<String>());
+    let check = ["mask", "check", "--rules", "rules.toml", "people.ndjson"];
+    let table = ok(folder.path(), &check);
+    assert!(row(&table, "$.by[*].email").contains(&"5") && row(&table, "$.by[*].n").contains(&"5"), "{table}");
+    assert!(row(&table, "$.total").contains(&"5"), "{table}");
+    let json = ok(folder.path(), &[&check[..], &["--json"]].concat());
+    assert!(!table.contains("canary") && !json.contains("canary"), "{table}{json}");
+}
