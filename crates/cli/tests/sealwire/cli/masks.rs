@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::properties::WriterProperties;
-use sealwire_testkit::Moto;
+use sealwire_testkit::{Moto, Postgres};
 use serde_json::Value;
 
 use super::{Dev, ok, sealwire, spawn};
@@ -606,4 +606,49 @@ fn the_check_shows_no_key_of_a_map() {
     assert!(row(&table, "$.total").contains(&"5"), "{table}");
     let json = ok(folder.path(), &[&check[..], &["--json"]].concat());
     assert!(!table.contains("canary") && !json.contains("canary"), "{table}{json}");
+}
+
+#[test]
+fn a_database_is_discovered_and_its_rules_are_taken() {
+    let server = Postgres::shared();
+    let (database, target) = (server.database().unwrap(), server.database().unwrap());
+    let schema = "
+        SET ROLE sealwire;
+        CREATE TABLE customers (id int PRIMARY KEY, email text UNIQUE, phone text, quantity int);
+        INSERT INTO customers SELECT n, 'canary' || n || '@mail.test', '+49 30 ' || 1000000 + n * 7, n % 5 FROM generate_series(1, 60) n;
+        CREATE TABLE orders (id int PRIMARY KEY, customer text REFERENCES customers (email));
+        INSERT INTO orders SELECT n, 'canary' || n || '@mail.test' FROM generate_series(1, 60) n;";
+    database.sql(schema).unwrap();
+    let dev = Dev::start();
+    dev.write("password", server.password());
+    let ca = server.certificates().ca.display().to_string();
+    let (from, to) = (database.tls_url(), target.tls_url());
+    let source = ["--database", &from, "--ca", &ca, "--password-file", "password"];
+    let discover = |more: &[&str]| run(dev.path(), &[&["mask", "discover"], &source[..], more].concat());
+    let (out, said, status) = discover(&["--out", "rules.toml"]);
+    assert!(status == 0 && out.is_empty() && said.contains("6 fields: 3 to mask"), "{said}");
+    let rules = std::fs::read_to_string(dev.path().join("rules.toml")).unwrap();
+    for column in ["public.customers.email", "public.customers.phone", "public.orders.customer"] {
+        assert!(rules.contains(&format!("\ncolumn = \"{column}\"")), "{column} is not in {rules}");
+    }
+    let (json, _, _) = discover(&["--json"]);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(found["fields"].as_array().unwrap().len(), 6, "{json}");
+    for text in [&rules, &json, &said] {
+        assert!(!text.contains("canary") && !text.contains("+49"), "{text}");
+    }
+    assert_eq!(discover(&[]).0, rules, "equal input and seed give equal rules");
+    let job = ["mask", "database", "--from", &from, "--from-ca", &ca, "--from-password-file", "password"];
+    let into = ["--to", &to, "--to-ca", &ca, "--to-password-file", "password", "--rules", "rules.toml", "--verify"];
+    dev.ok(&[&job[..], &into].concat());
+    assert_eq!(target.sql("SELECT count(*) FROM orders JOIN customers ON customer = email").unwrap().trim(), "60");
+    // Errors name what is wrong, and no value.
+    for (arguments, says) in [
+        (&["mask", "discover", "--database", &from, "--ca", &ca][..], "password"),
+        (&["mask", "discover", "x.json", "--database", &from], "cannot be used with"),
+    ] {
+        let (_, said, status) = run(dev.path(), arguments);
+        assert!(status != 0 && said.contains(says) && !said.contains("canary"), "{said}");
+    }
+    dev.stop();
 }
