@@ -1,4 +1,4 @@
-"""Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values.
+"""Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values, and finds sensitive ones.
 
 Data is anything with the Arrow PyCapsule interface: a table, a record batch or a column of pyarrow, polars and others. The
 values of the named columns go to the engine in batches, several at a time; their order and nulls stay. Columns that are not
@@ -12,11 +12,13 @@ An encrypted or tokenized column is text. Its field notes the original type, so 
 where a field's metadata is lost, as for a column without a table, `types` names it.
 """
 
+import datetime
 import os
 
-from ._native import Rules, mask_by_rules, transform
+from ._native import DiscoveredField, Discovery, Rules, mask_by_rules, transform
+from ._native import discover as _discover
 
-__all__ = ["Rules", "decrypt", "detokenize", "encrypt", "mask", "tokenize"]
+__all__ = ["DiscoveredField", "Discovery", "Rules", "decrypt", "detokenize", "discover", "encrypt", "mask", "tokenize"]
 
 _BATCHING = ("batch_fields", "in_flight", "retry_timeout_ms", "idempotency_seed")
 
@@ -64,12 +66,41 @@ def mask(client, data, *, app, masks=None, rules=None, types=None, **options):
     return _transform(client, "mask", app, data, columns, named, batching)
 
 
+def discover(data, **options):
+    return _discover_with([], data, **options)
+
+
+def _discover_with(
+    notes, data, *, client=None, app=None, sample=1000, min_confidence=0.7, seed=1, table="", retry_timeout_ms=0, **options
+):
+    if (client is None) != (app is None):
+        raise TypeError("discover() needs client and app together, or neither")
+    if client is None and options:
+        raise TypeError(f"discover() got '{next(iter(options))}', which is an option of requests, without a client")
+    if _is_column(data):
+        raise TypeError("discovery needs a table: a column by itself has no name")
+    settings = {
+        "sample": sample,
+        "min_confidence": min_confidence,
+        "seed": seed,
+        "table": table,
+        "retry_timeout_ms": retry_timeout_ms,
+        "notes": notes,
+        "this_year": datetime.date.today().year,
+    }
+    return _discover(data, settings, None if client is None else (client._native, app), options)
+
+
+def _is_column(data):
+    return _conversions(data)[0] is not _same or (hasattr(data, "__arrow_c_array__") and not _is_batch(data))
+
+
 def _mask_by_rules(client, app, data, rules, types, options, batching):
     if types is not None:
         raise TypeError("types go with masks; a column that rules mask keeps its type")
-    wrap, unwrap = _conversions(data)
-    if wrap is not _same or (hasattr(data, "__arrow_c_array__") and not _is_batch(data)):
+    if _is_column(data):
         raise TypeError("rules need a table: a column by itself has no name")
+    unwrap = _conversions(data)[1]
     return unwrap(mask_by_rules(client._native, app, data, rules, options, batching))
 
 

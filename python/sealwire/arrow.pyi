@@ -1,4 +1,4 @@
-"""Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values."""
+"""Columns of Arrow data: encrypts, decrypts, tokenizes, detokenizes and masks their values, and finds sensitive ones."""
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
@@ -108,6 +108,72 @@ def mask(
     traceparent: str | None = None,
 ) -> _Data:
     """Masks columns: `masks` gives the function of each, or that of a column without a table; `rules` those of a table."""
+
+def discover(
+    data: Any,
+    *,
+    client: Client | None = None,
+    app: str | None = None,
+    sample: int = 1000,
+    min_confidence: float = 0.7,
+    seed: int = 1,
+    table: str = "",
+    retry_timeout_ms: int = 0,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> Discovery:
+    """Samples a table, a record batch, or a stream of record batches, which is read to its end, and proposes rules. `table` is
+    its name, by which columns such as `name` are judged. With `client` and `app`, the engine tries each function on the sampled
+    values. Without them, functions are chosen by type and form alone."""
+
+@final
+class DiscoveredField:
+    """A column, and the decision on it. Holds no sampled value."""
+
+    @property
+    def field(self) -> str:
+        """The path of the column, as in a rule."""
+
+    @property
+    def verdict(self) -> Literal["sensitive", "uncertain", "harmless"]:
+        """`sensitive`: a rule masks the column. `uncertain`: a person must decide."""
+
+    @property
+    def category(self) -> str | None:
+        """The category of data, such as `email`."""
+
+    @property
+    def confidence(self) -> float:
+        """From 0 to 1."""
+
+    @property
+    def evidence(self) -> list[str]:
+        """The reasons, without values."""
+
+    @property
+    def mask(self) -> str | None:
+        """The function of the rule, or the one proposed for an uncertain column."""
+
+    @property
+    def values(self) -> int:
+        """Number of values that were judged."""
+
+@final
+class Discovery:
+    """The result of a discovery. Holds no sampled value."""
+
+    @property
+    def fields(self) -> list[DiscoveredField]:
+        """All columns, in the order of the schema."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the reader: keys that hold data, columns that were not read."""
+
+    def to_toml(self) -> str:
+        """Returns the rules as TOML, with the evidence as comments. `Rules` takes it."""
 
 @final
 class Rules:

@@ -1,4 +1,4 @@
-"""Spark: encrypts, decrypts, tokenizes, detokenizes and masks columns of DataFrames, and the same in SQL.
+"""Spark: encrypts, decrypts, tokenizes, detokenizes and masks columns of DataFrames, the same in SQL, and discovery.
 
 Executors send the values of the named columns to the engine in batches, several at a time. Other columns do not leave the
 JVM. Needs PySpark 4.1 or later with pyarrow, and this package on every executor.
@@ -25,13 +25,19 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 from . import arrow
 from ._client import Client
 from ._native import check_columns
-from .arrow import Rules
+from .arrow import Discovery, Rules
 from .errors import ConfigError
 
-__all__ = ["Engine", "Environment", "Metrics", "Rules", "decrypt", "detokenize", "encrypt", "mask", "register", "tokenize"]
+__all__ = [
+    "Discovery", "Engine", "Environment", "Metrics", "Rules",
+    "decrypt", "detokenize", "discover", "encrypt", "mask", "register", "tokenize",
+]  # fmt: skip
 
 # Batches of a task that are at the engine while Spark prepares the next one.
 _AHEAD = 2
+# Rows that `discover` takes to the driver at most, and the length to which it cuts long values: discovery counts longer ones.
+_ROWS_MAX = 100_000
+_LENGTH_MAX = 16 * 1024 + 1
 # Where a column's metadata notes its type from before `encrypt` and `tokenize`.
 _NOTE = "sealwire.type"
 _COUNTERS = ("tasks", "batches", "rows", "values", "requests", "repeated", "waited_ms")
@@ -169,6 +175,30 @@ def mask(frame, engine, *, rules=None, masks=None, metrics=None, **options):
     work = _Work(engine, "mask", {"rules": rules, **options})
     work.schema = schema
     return _apply(frame, work, tops, [name for name in names if name in sent], frame.schema, metrics) if tops else frame
+
+
+def discover(frame, *, rows=10_000, engine=None, seed=1, **options):
+    if not isinstance(rows, int) or not 1 <= rows <= _ROWS_MAX:
+        raise ValueError(f"rows must be in 1..={_ROWS_MAX}")
+    if engine is not None:
+        options = {**options, **engine.request, "client": engine.client(), "app": engine.app}
+        options.setdefault("retry_timeout_ms", engine.batching["retry_timeout_ms"])
+    names = frame.schema.names
+    if len(set(names)) != len(names):
+        raise ValueError("several columns have the same name: rename them")
+    variants = [field.name for field in frame.schema.fields if _has_variant(field.dataType)]
+    notes = [f"column {name} has a variant and was not read: cast it to a string" for name in variants]
+    # The least of random numbers are a sample of all partitions, and each partition holds as many rows at most.
+    number = f"sealwire_{os.urandom(8).hex()}"
+    read = [_cut(field).alias(field.name) for field in frame.schema.fields if field.name not in variants]
+    sample = frame.select(*read, functions.rand(seed).alias(number)).orderBy(number).limit(rows).drop(number)
+    return arrow._discover_with(notes, sample.toArrow(), seed=seed, **options)
+
+
+def _cut(field):
+    """A column whose long values are cut."""
+    column = functions.col("`" + field.name.replace("`", "``") + "`")
+    return functions.substring(column, 1, _LENGTH_MAX) if isinstance(field.dataType, (BinaryType, StringType)) else column
 
 
 def register(spark, engine, *, prefix="sealwire_"):

@@ -1,4 +1,4 @@
-"""Spark: encrypts, decrypts, tokenizes, detokenizes and masks columns of DataFrames, and the same in SQL."""
+"""Spark: encrypts, decrypts, tokenizes, detokenizes and masks columns of DataFrames, the same in SQL, and discovery."""
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
@@ -8,9 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
 from . import Client
-from .arrow import Rules as Rules
+from .arrow import Discovery as Discovery, Rules as Rules
 
-__all__ = ["Engine", "Environment", "Metrics", "Rules", "decrypt", "detokenize", "encrypt", "mask", "register", "tokenize"]
+__all__ = [
+    "Discovery", "Engine", "Environment", "Metrics", "Rules",
+    "decrypt", "detokenize", "discover", "encrypt", "mask", "register", "tokenize",
+]  # fmt: skip
 
 class Environment:
     """PEM text in an environment variable of the executors, as Kubernetes sets it from a secret."""
@@ -112,6 +115,24 @@ def mask(
     **options: Any,
 ) -> DataFrame:
     """Masks columns: by the rules of masking jobs, or by functions for each. Their types stay."""
+
+def discover(
+    frame: DataFrame,
+    *,
+    rows: int = 10_000,
+    engine: Engine | None = None,
+    seed: int = 1,
+    sample: int = 1000,
+    min_confidence: float = 0.7,
+    table: str = "",
+    retry_timeout_ms: int = ...,
+    deadline_ms: int | None = None,
+    min_generation: int | None = None,
+    reason: str | None = None,
+    traceparent: str | None = None,
+) -> Discovery:
+    """Samples rows of all partitions, of which the driver gets at most `rows`, and proposes rules as `sealwire.arrow.discover`
+    does. With an `engine`, which the driver must reach, functions are tried on the sampled values."""
 
 def register(spark: SparkSession, engine: Engine, *, prefix: str = "sealwire_") -> None:
     """Registers SQL functions for an app of an engine: `PREFIXencrypt(value)`, `PREFIXdecrypt(envelope)`,

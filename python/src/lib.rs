@@ -25,6 +25,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arrow::ArrowBatch>()?;
     module.add_class::<arrow::ArrowColumn>()?;
     module.add_class::<arrow::Rules>()?;
+    module.add_class::<arrow::Discovery>()?;
+    module.add_class::<arrow::DiscoveredField>()?;
+    module.add_function(wrap_pyfunction!(arrow::discover, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::transform, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::check_columns, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::mask_by_rules, module)?)?;

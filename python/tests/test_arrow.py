@@ -523,5 +523,157 @@ class Rules(unittest.TestCase):
                 arrow.tokenize(self.client, self.table, idempotency_seed=seed, **options)
 
 
+
+def patients(count=300, last="+49 30 1234567"):
+    """A table with labelled columns. Each value has the word canary, or is a number or a date."""
+    mails = [f"canary{number}@mail.test" for number in range(count)]
+    number = pa.array(range(count), pa.int64())
+    return pa.table({
+        "id": number,
+        "email": pa.array([None if at % 7 == 0 else mail for at, mail in enumerate(mails)]),
+        "patient": pa.StructArray.from_arrays(
+            [pa.array(["canary" + "abc"[at % 3] * (at % 40) for at in range(count)]), pa.array([f"+49 30 {at * 7:07}" for at in range(count - 1)] + [last])],
+            names=["last_name", "phone"],
+        ),
+        "emails": pa.array([[mail] for mail in mails]),
+        "visits": pa.array([[(mail, at)] for at, mail in enumerate(mails)], pa.map_(pa.string(), pa.int64())),
+        "birth_date": pa.array([at * 70 for at in range(count)], pa.int32()).cast(pa.date32()),
+        "postal_code": pa.array([f"{10_000 + at * 37}" for at in range(count)]),
+        "salary": pa.array([decimal.Decimal(at * 100) for at in range(count)], pa.decimal128(12, 2)),
+        "user_email": pa.array(mails).dictionary_encode(),
+        "password": pa.array([at for at in range(count)], pa.time64("us")),
+        "quantity": number,
+    })
+
+
+class Discovery(unittest.TestCase):
+    """Discovery of sensitive columns."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.client = sealwire.Client(**engine().arguments)
+        cls.table = patients()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+
+    def found(self, *arguments, **options):
+        discovery = arrow.discover(*arguments, table="patients", **options)
+        said = [repr(discovery), repr(discovery.fields), str(discovery.notes), discovery.to_toml()]
+        said += [str((field.field, field.evidence, field.mask)) for field in discovery.fields]
+        for text in said:
+            self.assertNotIn("canary", text)
+            self.assertNotIn("mail.test", text)
+        return discovery, {field.field: (field.verdict, field.mask) for field in discovery.fields}
+
+    def test_labelled_columns_get_rules_that_mask(self):
+        expected = {
+            "$.id": ("harmless", None),
+            "$.email": ("sensitive", "email"),
+            "$.patient.last_name": ("sensitive", "pseudonym(list=last_names)"),
+            "$.patient.phone": ("sensitive", "phone"),
+            "$.emails[*]": ("sensitive", "email"),
+            "$.visits[*]": ("harmless", None),
+            "$.birth_date": ("sensitive", "date_shift(within=365)"),
+            "$.postal_code": ("sensitive", "fpe(alphabet=alphanumeric_upper)"),
+            "$.salary": ("sensitive", "noise(percent=10)"),
+            "$.user_email": ("uncertain", None),
+            "$.password": ("uncertain", None),
+            "$.quantity": ("harmless", None),
+        }
+        before = self.client.stats()["values"]
+        tried, fields = self.found(self.table, client=self.client, app="demo", reason="discovery")
+        self.assertEqual(fields, expected)
+        self.assertGreater(self.client.stats()["values"], before)
+        rules = arrow.Rules(tried.to_toml())
+        masked = arrow.mask(self.client, self.table, app="demo", rules=rules)
+        self.assertEqual(masked.schema, self.table.schema)
+        for name in ("email", "patient", "emails", "birth_date", "postal_code", "salary"):
+            self.assertNotEqual(masked[name], self.table[name], name)
+        self.assertIn("keys of the map $.visits have the form of personal data, and masking never changes keys", tried.notes)
+        by_name = {field.field: field for field in tried.fields}
+        self.assertEqual((by_name["$.email"].category, by_name["$.email"].values), ("email", 257))
+        self.assertGreater(by_name["$.email"].confidence, 0.9)
+        self.assertIn("cast it to the type of its values", str(by_name["$.user_email"].evidence))
+        self.assertIn("which cannot be masked", str(by_name["$.password"].evidence))
+        # Without an engine, functions come from type and form, and a note says so.
+        untried, fields = self.found(self.table)
+        self.assertEqual(fields, {**expected, "$.postal_code": ("sensitive", "redact")})
+        self.assertIn("type and form", str(untried.notes))
+        arrow.mask(self.client, self.table, app="demo", rules=arrow.Rules(untried.to_toml()))
+
+    def test_functions_that_do_not_fit_a_value_are_not_proposed(self):
+        for options in ({}, {"client": self.client, "app": "demo"}):
+            _, fields = self.found(patients(last="canary"), **options)
+            self.assertEqual(fields["$.patient.phone"], ("sensitive", "hash"))
+
+    def test_batches_and_streams_are_read_alike(self):
+        whole, _ = self.found(self.table)
+        (batch,) = self.table.combine_chunks().to_batches()
+        reader = pa.RecordBatchReader.from_batches(self.table.schema, iter(self.table.to_batches(max_chunksize=7)))
+        for data in (batch, reader, pl.from_arrow(self.table.drop(["visits", "user_email"]))):
+            discovery, fields = self.found(data)
+            if not isinstance(data, pl.DataFrame):
+                self.assertEqual(discovery.to_toml(), whole.to_toml())
+            self.assertEqual(fields["$.email"], ("sensitive", "email"))
+        self.assertEqual(self.found(self.table, seed=2)[1], self.found(self.table, seed=2)[1])
+        self.assertEqual(self.found(self.table, sample=10)[0].fields[0].values, 10)
+        strict, _ = self.found(self.table, min_confidence=1.0)
+        self.assertEqual({field.verdict for field in strict.fields}, {"uncertain", "harmless"})
+        arrow.Rules(strict.to_toml())
+        self.assertEqual(arrow.discover(pa.table({})).fields, [])
+
+    def test_threads_run_while_a_stream_is_read(self):
+        started, seen = threading.Event(), threading.Event()
+
+        def batches():
+            for at, batch in enumerate(self.table.to_batches(max_chunksize=50)):
+                if at == 2:
+                    started.set()
+                    # Returns only if the other thread gets the interpreter.
+                    self.assertTrue(seen.wait(PATIENCE_S))
+                yield batch
+
+        def other():
+            started.wait(PATIENCE_S)
+            seen.set()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        self.found(pa.RecordBatchReader.from_batches(self.table.schema, batches()))
+        thread.join()
+
+    def test_what_is_rejected(self):
+        def fails():
+            yield self.table.to_batches()[0]
+            raise ValueError("canary")
+
+        broken = pa.RecordBatchReader.from_batches(self.table.schema, fails())
+        for data, options, message in (
+            (self.table, {"client": self.client}, "client and app together"),
+            (self.table, {"app": "demo"}, "client and app together"),
+            (self.table, {"reason": "x"}, "without a client"),
+            (self.table, {"client": self.client, "app": "demo", "colour": 1}, "colour"),
+            (self.table, {"client": self.client, "app": "demo", "select": ["$"]}, "select"),
+            (self.table, {"sample": 9}, "sample must be in"),
+            (self.table, {"sample": "many"}, "must be an integer"),
+            (self.table, {"min_confidence": 1.5}, "from 0 to 1"),
+            (self.table, {"seed": -1}, "must be an integer"),
+            (self.table["email"], {}, "needs a table"),
+            (pa.array(["canary"]), {}, "needs a table"),
+            ({"email": ["canary"]}, {}, "Arrow PyCapsule interface"),
+            (broken, {}, "the stream failed"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex((TypeError, ValueError), message) as raised:
+                arrow.discover(data, **options)
+            self.assertNotIn("canary", str(raised.exception))
+        with self.assertRaises(sealwire.Error) as raised:
+            arrow.discover(self.table, client=self.client, app="nothing")
+        self.assertNotIn("canary", str(raised.exception))
+        with self.assertRaisesRegex(TypeError, "cannot|No constructor"):
+            arrow.Discovery()
+
+
 if __name__ == "__main__":
     unittest.main()

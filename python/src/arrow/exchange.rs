@@ -86,7 +86,7 @@ impl ArrowData {
 }
 
 /// Rejects a batch whose buffers do not fit its types, because they are read without further checks.
-fn checked(batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch, ArrowError> {
+pub(super) fn checked(batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch, ArrowError> {
     let batch = batch?;
     batch.columns().iter().try_for_each(|column| column.to_data().validate_full())?;
     Ok(batch)

@@ -4,6 +4,7 @@
 //! one column of one record batch are cut into pieces, each of which is one request on an array; a new column is built from
 //! the results (`sealwire-columns`). Nulls are neither sent nor changed.
 
+mod discovery;
 mod exchange;
 mod rules;
 
@@ -22,6 +23,7 @@ use sealwire_client::{DetailValue, Error};
 use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
 use sha2::{Digest, Sha256};
 
+pub(crate) use discovery::{DiscoveredField, Discovery, discover};
 pub(crate) use exchange::{ArrowBatch, ArrowColumn, ArrowTable};
 pub(crate) use rules::{Rules, mask_by_rules};
 

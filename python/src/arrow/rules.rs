@@ -146,7 +146,7 @@ pub(crate) fn mask_by_rules<'py>(
     };
     let masks = py.detach(select).map_err(resolve_error)?;
     let used: BTreeSet<usize> = masks.iter().flat_map(LeafMask::rules).map(|(rule, _)| rule).collect();
-    let request = |rule| Ok((rule, request_of_rule(rules, rule, app, options)?));
+    let request = |rule| Ok((rule, request_of_rule("mask", rules, rule, app, options)?));
     let requests = used.into_iter().map(request).collect::<PyResult<HashMap<_, _>>>()?;
     let sent = send_all(&running, &masked, &masks, rules, &requests, &batching, batches.len());
     let results = running.wait(py, sent)?.map_err(|failed| piece_error(py, &failed))?;
@@ -161,7 +161,8 @@ pub(crate) fn mask_by_rules<'py>(
 }
 
 /// Returns the request for values of one rule, without the values.
-fn request_of_rule(
+pub(super) fn request_of_rule(
+    method: &str,
     rules: &sealwire_mask_rules::Rules,
     rule: usize,
     app: &str,
@@ -177,7 +178,7 @@ fn request_of_rule(
     let own = options.copy()?;
     for name in NOT_FOR_COLUMNS.iter().chain(&["rules", "unknown", "lists"]) {
         if own.contains(name)? {
-            return Err(PyTypeError::new_err(format!("mask() got an unexpected keyword argument '{name}'")));
+            return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
         }
     }
     own.set_item("rules", vec![entry])?;
@@ -187,7 +188,7 @@ fn request_of_rule(
         lists.set_item(name, entries.collect::<Vec<_>>())?;
     }
     own.set_item("lists", lists)?;
-    let options = Options::new("mask", &own)?;
+    let options = Options::new(method, &own)?;
     let request = DocumentRequest::read("mask", app.to_owned(), &options)?;
     options.finish()?;
     request.ok_or_else(|| PyTypeError::new_err("no method mask"))

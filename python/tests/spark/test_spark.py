@@ -324,6 +324,58 @@ class Spark(unittest.TestCase):
         })
         rejects("ConnectError", lambda: sw.encrypt(frame, absent, columns=["email"]))
 
+    def test_discovery_samples_all_partitions(self):
+        frame = self.people.drop("attributes")
+        with self.assertNoLogs(level="WARNING"):
+            found = sw.discover(frame, rows=500, table="people", engine=self.engine)
+        fields = {field.field: field for field in found.fields}
+        for name, verdict, mask in (
+            ("$.id", "harmless", None),
+            ("$.email", "sensitive", "email"),
+            ("$.born", "sensitive", "date_shift(within=365)"),
+            ("$.customer.level", "harmless", None),
+        ):
+            self.assertEqual((fields[name].verdict, fields[name].mask), (verdict, mask), found.to_toml())
+        self.assertEqual(fields["$.id"].values, 500)
+        # The rules mask the frame that they were found in, and equal seeds give equal rules.
+        masked = sw.mask(frame, self.engine, rules=sw.Rules(found.to_toml()))
+        self.assertEqual(masked.filter(masked.email.contains("user")).count(), 0)
+        self.assertEqual(sw.discover(frame, rows=500, table="people", engine=self.engine).to_toml(), found.to_toml())
+        # Without an engine, the driver needs none.
+        untried = sw.discover(frame, rows=500, table="people", sample=100)
+        self.assertEqual({field.field: field.values for field in untried.fields}["$.id"], 100)
+        self.assertIsInstance(untried, sw.Discovery)
+        for text in (repr(found), repr(found.fields), found.to_toml(), str(found.notes), repr(untried), untried.to_toml()):
+            self.assertNotIn("mail.test", text)
+            self.assertNotIn(SECRET, text)
+        # No value is in a plan: the rows are made by expressions.
+        logs = [path.read_text() for path in (self.path / "events").rglob("*") if path.is_file()]
+        for log in logs:
+            self.assertNotIn("user17@mail.test", log)
+
+    def test_discovery_of_odd_columns(self):
+        frame = self.people.select(
+            F.parse_json(F.lit('{"a": 1}')).alias("variant"),
+            F.repeat(F.lit("x"), 20_000).alias("long"),
+            F.col("email").cast("binary").alias("x.email"),
+            F.lit(None).alias("nothing"),
+        ).limit(50)
+        found = sw.discover(frame)
+        self.assertEqual([field.field for field in found.fields], ["$.long", "$['x.email']", "$.nothing"])
+        self.assertEqual((found.fields[1].verdict, found.fields[1].mask), ("sensitive", "redact"))
+        self.assertIn("column variant has a variant and was not read: cast it to a string", found.notes)
+        for options, message in (
+            ({"rows": 0}, "rows must be in"),
+            ({"rows": 1_000_000}, "rows must be in"),
+            ({"sample": 1}, "sample must be in"),
+            ({"reason": "x"}, "without a client"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex((TypeError, ValueError), message):
+                sw.discover(frame, **options)
+        twice = frame.select("long", "long")
+        with self.assertRaisesRegex(ValueError, "same name"):
+            sw.discover(twice)
+
 
 if __name__ == "__main__":
     unittest.main()
