@@ -81,24 +81,7 @@ impl JudgedColumns {
             .collect();
         let mut steps = 0;
         for column in columns {
-            let mut field = column.field();
-            let is_told = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
-            if let Some(category) = field.category.filter(|_| is_told) {
-                field.verdict = FieldVerdict::Uncertain;
-                match column.leaves.iter().find_map(|leaf| leaf.obstacle.as_ref()) {
-                    Some(obstacle) => field.evidence.push(obstacle.clone()),
-                    None => {
-                        let functions = column.candidates(category);
-                        field.fallback =
-                            functions.iter().find(|function| is_constant(function)).map(Function::to_string);
-                        let function = column.choose(functions, &mut trial)?;
-                        field.mask = function.map(|function| function.to_string());
-                        if field.confidence >= options.min_confidence && field.mask.is_some() {
-                            field.verdict = FieldVerdict::Sensitive;
-                        }
-                    }
-                }
-            }
+            let mut field = column.decide(options, &mut trial)?;
             if field.verdict == FieldVerdict::Sensitive {
                 steps += column.parts.len() + 1;
                 if steps > RULE_STEPS_MAX {
@@ -154,6 +137,28 @@ fn resolved(schema: &Schema, discovery: &mut Discovery) {
 }
 
 impl JudgedColumn {
+    fn decide<E>(
+        &self,
+        options: DiscoverOptions,
+        trial: &mut Option<ColumnTrial<'_, E>>,
+    ) -> Result<DiscoveredField, E> {
+        let mut field = self.field();
+        let is_told = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
+        let Some(category) = field.category.filter(|_| is_told) else { return Ok(field) };
+        field.verdict = FieldVerdict::Uncertain;
+        if let Some(obstacle) = self.leaves.iter().find_map(|leaf| leaf.obstacle.as_ref()) {
+            field.evidence.push(obstacle.clone());
+            return Ok(field);
+        }
+        let functions = self.candidates(category);
+        field.fallback = functions.iter().find(|function| is_constant(function)).map(Function::to_string);
+        field.mask = self.choose(functions, trial)?.map(|function| function.to_string());
+        if field.confidence >= options.min_confidence && field.mask.is_some() {
+            field.verdict = FieldVerdict::Sensitive;
+        }
+        Ok(field)
+    }
+
     fn field(&self) -> DiscoveredField {
         let path = path_text(&self.parts);
         DiscoveredField {
