@@ -25,7 +25,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::failure::{StoreFailure, known_code};
@@ -33,12 +33,52 @@ use super::read::WINDOW_BYTES;
 
 /// Longest time until a connection is established, with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest time of a request with its response. A part of 16 MiB then takes at least 56 kB/s.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest age of a connection that waits for a request. Stores and routers close such connections silently.
+const IDLE_AGE_MAX: Duration = Duration::from_secs(20);
 /// Longest accepted response body, in bytes: a window and more than the XML of an error.
 const BODY_BYTES_MAX: usize = WINDOW_BYTES as usize + (1 << 20);
 /// Maximum number of connections that wait for a request. A job reads in two threads and writes in one.
 const IDLE_MAX: usize = 4;
+
+/// Time-outs of requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestTimeouts {
+    /// Longest time of a request, beside the transfer of its bytes.
+    pub(super) response: Duration,
+    /// Slowest accepted transfer, in bytes per second, as a slow line has it.
+    pub(super) rate_min: u64,
+    /// Longest time of the completion of an upload, for which a store can take minutes.
+    pub(super) completion: Duration,
+    /// Time after the first try of a request from which it is not repeated any more. Longer than every time-out, so that a
+    /// request is repeated after a time-out. Shorter than the 15 minutes for which a signature is valid, since repeated requests
+    /// keep theirs.
+    pub(super) retry: Duration,
+}
+
+impl RequestTimeouts {
+    pub(super) const DEFAULT: Self = Self {
+        response: Duration::from_secs(60),
+        rate_min: 64 << 10,
+        completion: Duration::from_secs(300),
+        retry: Duration::from_secs(420),
+    };
+
+    /// Returns the longest time of a request with its response.
+    fn of(&self, request: &HttpRequest) -> Duration {
+        if is_completion(request) {
+            return self.completion;
+        }
+        // Only windows are long responses.
+        let received = if request.method() == Method::GET { WINDOW_BYTES } else { 0 };
+        let bytes = request.body().content_length() as u64 + received;
+        self.response + Duration::from_secs(bytes / self.rate_min)
+    }
+}
+
+/// Returns true if a request completes an upload.
+fn is_completion(request: &HttpRequest) -> bool {
+    request.method() == Method::POST && request.uri().query().is_some_and(|query| query.starts_with("uploadId="))
+}
 
 /// Returns true if a host is this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
@@ -51,7 +91,9 @@ pub(super) fn is_loopback(host: &str) -> bool {
 pub(super) struct S3Connector {
     tls: Option<Arc<ClientConfig>>,
     plain: bool,
-    idle: Arc<Mutex<Vec<SendRequest<HttpRequestBody>>>>,
+    pub(super) timeouts: RequestTimeouts,
+    /// Connections that wait for a request, with the time of their last response, the newest last.
+    idle: Arc<Mutex<Vec<(SendRequest<HttpRequestBody>, Instant)>>>,
     /// True if the completion of an upload must not replace an object.
     create_only: Option<Arc<AtomicBool>>,
 }
@@ -63,8 +105,8 @@ impl std::fmt::Debug for S3Connector {
 }
 
 impl S3Connector {
-    pub(super) fn new(tls: Option<Arc<ClientConfig>>, plain: bool) -> Self {
-        Self { tls, plain, idle: Arc::default(), create_only: None }
+    pub(super) fn new(tls: Option<Arc<ClientConfig>>, plain: bool, timeouts: RequestTimeouts) -> Self {
+        Self { tls, plain, timeouts, idle: Arc::default(), create_only: None }
     }
 
     /// Returns a connector with the same connections for an upload.
@@ -89,7 +131,7 @@ impl S3Connector {
         let body = read_body(body).await?;
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX && !sender.is_closed() {
-            idle.push(sender);
+            idle.push((sender, Instant::now()));
         }
         Ok(Response::from_parts(parts, body))
     }
@@ -98,8 +140,7 @@ impl S3Connector {
     fn complete_headers(&self, request: &mut HttpRequest) -> Result<(), StoreFailure> {
         let authority = request.uri().authority().ok_or(StoreFailure::NotHttp)?.as_str();
         let host = HeaderValue::from_str(authority).map_err(|_| StoreFailure::NotHttp)?;
-        let is_completion = request.method() == Method::POST
-            && request.uri().query().is_some_and(|query| query.starts_with("uploadId="));
+        let is_completion = is_completion(request);
         let headers = request.headers_mut();
         headers.entry(HOST).or_insert(host);
         for name in [AUTHORIZATION.as_str(), "x-amz-security-token"] {
@@ -117,7 +158,7 @@ impl S3Connector {
     /// Returns a connection that waits for a request.
     async fn waiting(&self) -> Option<SendRequest<HttpRequestBody>> {
         loop {
-            let mut sender = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            let mut sender = pop_fresh(&mut self.idle.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())?;
             // An error: the store closed the connection.
             if sender.ready().await.is_ok() {
                 return Some(sender);
@@ -146,6 +187,16 @@ impl S3Connector {
             }
         }
     }
+}
+
+/// Removes the newest connection, unless it waited for too long. Then the others did, too, and all are dropped.
+fn pop_fresh<T>(idle: &mut Vec<(T, Instant)>, now: Instant) -> Option<T> {
+    let (newest, since) = idle.pop()?;
+    if now.duration_since(since) > IDLE_AGE_MAX {
+        idle.clear();
+        return None;
+    }
+    Some(newest)
 }
 
 /// Begins HTTP on a connection, which a task then drives.
@@ -187,8 +238,9 @@ impl HttpConnector for S3Connector {
 #[async_trait]
 impl HttpService for S3Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let sent = timeout(REQUEST_TIMEOUT, self.send(request)).await;
-        let response = sent.unwrap_or(Err(StoreFailure::Timeout(REQUEST_TIMEOUT))).map_err(http_error)?;
+        let longest = self.timeouts.of(&request);
+        let sent = timeout(longest, self.send(request)).await;
+        let response = sent.unwrap_or(Err(StoreFailure::Timeout(longest))).map_err(http_error)?;
         let status = response.status();
         if status.is_success() {
             let (parts, body) = response.into_parts();
@@ -210,8 +262,8 @@ fn http_error(failure: StoreFailure) -> HttpError {
             Ok(status) if status.is_server_error() => HttpErrorKind::Request,
             _ => HttpErrorKind::Unknown,
         },
-        StoreFailure::Broken => HttpErrorKind::Interrupted,
-        StoreFailure::Timeout(_) => HttpErrorKind::Timeout,
+        // After `Interrupted` and `Timeout`, `object_store` would not repeat the abort of an upload.
+        StoreFailure::Broken | StoreFailure::Timeout(_) => HttpErrorKind::Request,
         StoreFailure::TooLong | StoreFailure::NotHttp => HttpErrorKind::Decode,
         StoreFailure::Tls(_) | StoreFailure::NotLoopback => HttpErrorKind::Unknown,
     };
@@ -238,5 +290,47 @@ impl StoreFailure {
             source = cause.source();
         }
         if error.is_parse() { Self::NotHttp } else { Self::Broken }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::PutPayload;
+
+    use super::super::upload::PART_BYTES;
+    use super::*;
+
+    #[test]
+    fn time_outs_grow_with_the_bytes_and_leave_time_for_a_repetition() {
+        let timeouts = RequestTimeouts::DEFAULT;
+        let payload = |bytes: usize| PutPayload::from(vec![0; bytes]);
+        for (method, uri, bytes, seconds) in [
+            (Method::HEAD, "/lake/a", 0, 60),
+            (Method::GET, "/lake/a", 0, 60 + 64),
+            (Method::POST, "/lake/a?uploads=", 0, 60),
+            (Method::PUT, "/lake/a?partNumber=1&uploadId=u", 1, 60),
+            (Method::PUT, "/lake/a?partNumber=1&uploadId=u", PART_BYTES, 60 + 256),
+            (Method::DELETE, "/lake/a?uploadId=u", 0, 60),
+            (Method::POST, "/lake/a?uploadId=u", 1 << 20, 300),
+        ] {
+            let request = hyper::Request::builder().method(method.clone()).uri(uri);
+            let request = request.body(HttpRequestBody::from(payload(bytes))).expect("a request");
+            let longest = timeouts.of(&request);
+            assert_eq!(longest, Duration::from_secs(seconds), "{method} {uri}");
+            assert!(longest < timeouts.retry, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_waited_for_long_is_not_used() {
+        let now = Instant::now();
+        let later = now + IDLE_AGE_MAX;
+        let mut idle = vec![("old", now), ("new", now + Duration::from_secs(1))];
+        assert_eq!(pop_fresh(&mut idle, later), Some("new"));
+        assert_eq!(pop_fresh(&mut idle, later), Some("old"));
+        assert_eq!(pop_fresh(&mut idle, later), None);
+        let mut idle = vec![("older", now), ("old", now)];
+        assert_eq!(pop_fresh(&mut idle, later + Duration::from_nanos(1)), None);
+        assert!(idle.is_empty());
     }
 }

@@ -24,7 +24,7 @@ use object_store::{BackoffConfig, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::JobError;
-use connector::S3Connector;
+use connector::{RequestTimeouts, S3Connector};
 pub(crate) use read::S3Reader;
 use settings::S3Account;
 pub use settings::S3Settings;
@@ -36,8 +36,6 @@ const KEY_BYTES_MAX: usize = 1_024;
 const SCHEME: &str = "s3://";
 /// Maximum number of times that a failed request is repeated.
 const RETRIES_MAX: usize = 4;
-/// Time after the first try of a request from which it is not repeated any more.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Pause before the first retry. Later pauses are random, and at most twice the pause before.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Longest pause before a retry.
@@ -69,8 +67,12 @@ impl S3Store {
     /// # Errors
     /// [`JobError::Plan`] if a setting is missing or invalid, with what to set.
     pub fn new(settings: S3Settings) -> Result<Self, JobError> {
+        Self::with_timeouts(settings, RequestTimeouts::DEFAULT)
+    }
+
+    fn with_timeouts(settings: S3Settings, timeouts: RequestTimeouts) -> Result<Self, JobError> {
         let account = settings.checked()?;
-        let connector = S3Connector::new(account.tls.clone(), settings.plain);
+        let connector = S3Connector::new(account.tls.clone(), settings.plain, timeouts);
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("s3").enable_all().build();
         let runtime = runtime.map_err(|error| JobError::Plan(format!("no thread for connections: {error}")))?;
         Ok(Self(Arc::new(StoreState { account, connector, runtime: Some(runtime) })))
@@ -144,7 +146,7 @@ impl S3Object {
             .with_allow_http(true)
             .with_retry(RetryConfig {
                 max_retries: RETRIES_MAX,
-                retry_timeout: RETRY_TIMEOUT,
+                retry_timeout: self.store.0.connector.timeouts.retry,
                 backoff: BackoffConfig { init_backoff: PAUSE_MIN, max_backoff: PAUSE_MAX, base: 2.0 },
             })
             .with_http_connector(self.store.0.connector.for_upload(create_only));

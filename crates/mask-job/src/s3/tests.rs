@@ -27,8 +27,11 @@ struct Script {
 }
 
 /// Makes a response from the request's method and path, and the number of earlier requests. An empty response closes the
-/// connection.
+/// connection, and [`HANG`] keeps the client waiting.
 type Respond = fn(&str, usize) -> Vec<u8>;
+
+/// Not a response: the server waits until the client closes the connection.
+const HANG: &[u8] = b"hang";
 
 impl Script {
     fn start(respond: Respond) -> Self {
@@ -54,6 +57,19 @@ impl Script {
     }
 
     fn object(&self) -> S3Object {
+        self.object_named("s3://lake/in.parquet", RequestTimeouts::DEFAULT)
+    }
+
+    /// Returns an object with a short time-out of requests.
+    fn impatient(&self) -> S3Object {
+        let short = Duration::from_millis(500);
+        self.object_named(
+            "s3://lake/in.parquet",
+            RequestTimeouts { response: short, rate_min: u64::MAX, completion: short, ..RequestTimeouts::DEFAULT },
+        )
+    }
+
+    fn object_named(&self, name: &str, timeouts: RequestTimeouts) -> S3Object {
         let settings = S3Settings {
             endpoint: Some(self.url.clone()),
             access_key_id: Some(KEY_ID.into()),
@@ -61,7 +77,7 @@ impl Script {
             session_token: Some(TOKEN.into()),
             ..S3Settings::default()
         };
-        S3Store::new(settings).and_then(|store| store.object("s3://lake/in.parquet")).expect("an object")
+        S3Store::with_timeouts(settings, timeouts).and_then(|store| store.object(name)).expect("an object")
     }
 
     fn seen(&self) -> Vec<Seen> {
@@ -99,6 +115,9 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Seen>>, respond: Respond, first: Re
         let response = if number == 0 { first(&request, number) } else { respond(&request, number) };
         if response.is_empty() {
             return Ok(());
+        }
+        if response == HANG {
+            return io::copy(&mut reader, &mut io::sink()).map(drop);
         }
         reader.get_mut().write_all(&response)?;
     }
@@ -336,6 +355,42 @@ fn a_failed_upload_is_aborted() {
     let script = Script::start(cannot_abort);
     let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
     assert!(error.contains("demands larger parts") && error.contains("the parts of the upload u1"), "{error}");
+}
+
+#[test]
+fn an_abort_is_repeated() {
+    let fails_once: &[Respond] = &[
+        |request, number| match request {
+            ABORT if number == 1 => Vec::new(),
+            _ => stores(request, number),
+        },
+        |request, number| match request {
+            ABORT if number == 1 => HANG.to_vec(),
+            // The first abort took effect.
+            ABORT => refusal("404 Not Found", "NoSuchUpload"),
+            _ => stores(request, number),
+        },
+    ];
+    for respond in fails_once {
+        let script = Script::start(*respond);
+        let upload = S3Upload::begin(&script.impatient(), true).expect("begins");
+        let error = upload.abandon(JobError::Stopped);
+        assert!(matches!(error, JobError::Stopped), "{error}");
+        let requests: Vec<_> = script.seen().into_iter().map(|seen| seen.request).collect();
+        assert_eq!(requests[1..], [ABORT, ABORT]);
+    }
+    let script = Script::start(|request, number| if request == ABORT { Vec::new() } else { stores(request, number) });
+    let upload = S3Upload::begin(&script.object(), true).expect("begins");
+    let error = check_secrets(&upload.abandon(JobError::Stopped));
+    assert!(error.contains("the parts of the upload u1"), "{error}");
+    assert_eq!(script.seen().len(), 1 + RETRIES_MAX + 1);
+}
+
+#[test]
+fn a_request_is_repeated_after_a_time_out() {
+    let script = Script::start(|_, number| if number == 0 { HANG.to_vec() } else { whole("", number) });
+    S3Reader::open(&script.impatient()).expect("opens");
+    assert!(script.seen().len() > 1);
 }
 
 #[test]

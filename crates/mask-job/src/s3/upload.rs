@@ -16,7 +16,7 @@ use super::failure::{Purpose, job_error, status_of};
 use crate::error::JobError;
 
 /// Number of bytes of all parts but the last. Some stores demand equal parts.
-const PART_BYTES: usize = 16 << 20;
+pub(super) const PART_BYTES: usize = 16 << 20;
 /// Maximum length of the name of an upload. It is the store's text and goes into an error, so its letters are limited, too.
 const ID_BYTES_MAX: usize = 1_024;
 /// Maximum number of parts of an object.
