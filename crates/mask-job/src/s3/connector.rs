@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::completion::Completion;
 use super::failure::{StoreFailure, known_code};
 use super::read::WINDOW_BYTES;
 
@@ -94,8 +95,8 @@ pub(super) struct S3Connector {
     pub(super) timeouts: RequestTimeouts,
     /// Connections that wait for a request, with the time of their last response, the newest last.
     idle: Arc<Mutex<Vec<(SendRequest<HttpRequestBody>, Instant)>>>,
-    /// True if the completion of an upload must not replace an object.
-    create_only: Option<Arc<AtomicBool>>,
+    /// The completion of the upload that sends the requests.
+    completion: Option<Arc<Completion>>,
 }
 
 impl std::fmt::Debug for S3Connector {
@@ -106,16 +107,17 @@ impl std::fmt::Debug for S3Connector {
 
 impl S3Connector {
     pub(super) fn new(tls: Option<Arc<ClientConfig>>, plain: bool, timeouts: RequestTimeouts) -> Self {
-        Self { tls, plain, timeouts, idle: Arc::default(), create_only: None }
+        Self { tls, plain, timeouts, idle: Arc::default(), completion: None }
     }
 
     /// Returns a connector with the same connections for an upload.
-    pub(super) fn for_upload(&self, create_only: Option<Arc<AtomicBool>>) -> Self {
-        Self { create_only, ..self.clone() }
+    pub(super) fn for_upload(&self, completion: Option<Arc<Completion>>) -> Self {
+        Self { completion, ..self.clone() }
     }
 
     async fn send(&self, mut request: HttpRequest) -> Result<Response<Bytes>, StoreFailure> {
-        self.complete_headers(&mut request)?;
+        let completion = self.completion.as_ref().filter(|_| is_completion(&request));
+        complete_headers(&mut request, completion)?;
         let uri = request.uri().clone();
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         *request.uri_mut() = path.parse().map_err(|_| StoreFailure::NotHttp)?;
@@ -126,33 +128,19 @@ impl S3Connector {
                 connected.unwrap_or(Err(StoreFailure::ConnectTimeout(CONNECT_TIMEOUT)))?
             }
         };
+        let attempt = completion.map(Completion::attempt);
         let response = sender.send_request(request).await.map_err(|error| StoreFailure::of_exchange(&error))?;
         let (parts, body) = response.into_parts();
         let body = read_body(body).await?;
+        let body = match attempt {
+            Some(attempt) => attempt.end(parts.status, body),
+            None => body,
+        };
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX && !sender.is_closed() {
             idle.push((sender, Instant::now()));
         }
         Ok(Response::from_parts(parts, body))
-    }
-
-    /// Adds what is not signed, and keeps credentials out of logs.
-    fn complete_headers(&self, request: &mut HttpRequest) -> Result<(), StoreFailure> {
-        let authority = request.uri().authority().ok_or(StoreFailure::NotHttp)?.as_str();
-        let host = HeaderValue::from_str(authority).map_err(|_| StoreFailure::NotHttp)?;
-        let is_completion = is_completion(request);
-        let headers = request.headers_mut();
-        headers.entry(HOST).or_insert(host);
-        for name in [AUTHORIZATION.as_str(), "x-amz-security-token"] {
-            if let Some(value) = headers.get_mut(name) {
-                value.set_sensitive(true);
-            }
-        }
-        // `object_store` adds this header, after signing too, but only where it copies.
-        if is_completion && self.create_only.as_ref().is_some_and(|create_only| create_only.load(Ordering::Relaxed)) {
-            headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
-        }
-        Ok(())
     }
 
     /// Returns a connection that waits for a request.
@@ -197,6 +185,24 @@ fn pop_fresh<T>(idle: &mut Vec<(T, Instant)>, now: Instant) -> Option<T> {
         return None;
     }
     Some(newest)
+}
+
+/// Adds what is not signed, and keeps credentials out of logs.
+fn complete_headers(request: &mut HttpRequest, completion: Option<&Arc<Completion>>) -> Result<(), StoreFailure> {
+    let authority = request.uri().authority().ok_or(StoreFailure::NotHttp)?.as_str();
+    let host = HeaderValue::from_str(authority).map_err(|_| StoreFailure::NotHttp)?;
+    let headers = request.headers_mut();
+    headers.entry(HOST).or_insert(host);
+    for name in [AUTHORIZATION.as_str(), "x-amz-security-token"] {
+        if let Some(value) = headers.get_mut(name) {
+            value.set_sensitive(true);
+        }
+    }
+    // `object_store` adds this header, after signing too, but only where it copies.
+    if completion.is_some_and(|completion| completion.create_only.load(Ordering::Relaxed)) {
+        headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
+    }
+    Ok(())
 }
 
 /// Begins HTTP on a connection, which a task then drives.

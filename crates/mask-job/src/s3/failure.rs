@@ -38,8 +38,14 @@ pub(super) enum StoreFailure {
 pub(super) enum Purpose {
     Read,
     Write,
-    Complete,
+    /// Of the completion of an upload, which may have taken effect if it is unsure.
+    Complete {
+        is_unsure: bool,
+    },
 }
+
+/// Follows the error of a completion that may have taken effect.
+pub(super) const NOT_KNOWN: &str = "; whether the object was made is not known: look before you repeat the job";
 
 /// Error codes that are known, and advice. Other codes are text of the server, and not quoted.
 const CODES: &[(&str, &str)] = &[
@@ -99,21 +105,18 @@ pub(super) fn status_of(error: &object_store::Error) -> Option<u16> {
 
 /// Returns the error of a job. Texts of `object_store` can quote the server, so none is passed on.
 pub(super) fn job_error(object: &S3Object, purpose: Purpose, error: &object_store::Error) -> JobError {
-    let what = match failure_of(error) {
+    let mut what = match failure_of(error) {
         Some(failure) => described(purpose, failure),
         None => "the object store's response is not what the protocol of S3 describes".to_owned(),
     };
+    if purpose == (Purpose::Complete { is_unsure: true }) {
+        what += NOT_KNOWN;
+    }
     JobError::Store { name: object.to_string(), what }
 }
 
 fn described(purpose: Purpose, failure: &StoreFailure) -> String {
-    let unsure = match (purpose, failure) {
-        (Purpose::Complete, StoreFailure::Broken | StoreFailure::Timeout(_)) => {
-            "; whether the object was made is not known: look before you repeat the job"
-        }
-        _ => "",
-    };
-    let StoreFailure::Status { status, code } = failure else { return format!("{failure}{unsure}") };
+    let StoreFailure::Status { status, code } = failure else { return failure.to_string() };
     let advice = code.and_then(|code| CODES.iter().find(|(known, _)| *known == code)).map_or("", |(_, advice)| *advice);
     let advice = match (advice, status) {
         ("", 301 | 307) => "the bucket is in another region: set AWS_REGION",
@@ -125,6 +128,7 @@ fn described(purpose: Purpose, failure: &StoreFailure) -> String {
         }
         ("", 404) => "there is no such object, or no such bucket",
         ("", 412) if purpose == Purpose::Read => "the object changed while it was read: start the job again",
+        ("", 409 | 412) => "another request made or changed the object at the same time",
         ("", 429 | 500..=599) => "the object store failed or throttles: try again later",
         ("", _) => "an unexpected response of the object store",
         (advice, _) => advice,

@@ -5,6 +5,7 @@
 //!
 //! Jobs read and write in threads that may block, so all functions here block. One thread of this module drives the sockets.
 
+mod completion;
 mod connector;
 mod failure;
 mod read;
@@ -15,7 +16,6 @@ mod upload;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -24,6 +24,7 @@ use object_store::{BackoffConfig, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::JobError;
+use completion::Completion;
 use connector::{RequestTimeouts, S3Connector};
 pub(crate) use read::S3Reader;
 use settings::S3Account;
@@ -133,8 +134,8 @@ pub struct S3Object {
 }
 
 impl S3Object {
-    /// Creates a client for the bucket. `create_only` tells whether the completion of an upload must not replace an object.
-    fn client(&self, create_only: Option<Arc<AtomicBool>>) -> Result<AmazonS3, JobError> {
+    /// Creates a client for the bucket, of an upload if there is a completion.
+    fn client(&self, completion: Option<Arc<Completion>>) -> Result<AmazonS3, JobError> {
         let account = &self.store.0.account;
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(&self.bucket)
@@ -149,7 +150,7 @@ impl S3Object {
                 retry_timeout: self.store.0.connector.timeouts.retry,
                 backoff: BackoffConfig { init_backoff: PAUSE_MIN, max_backoff: PAUSE_MAX, base: 2.0 },
             })
-            .with_http_connector(self.store.0.connector.for_upload(create_only));
+            .with_http_connector(self.store.0.connector.for_upload(completion));
         if let Some(token) = &account.session_token {
             builder = builder.with_token(token);
         }

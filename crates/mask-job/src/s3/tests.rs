@@ -22,38 +22,56 @@ struct Seen {
 /// A server whose responses a function makes.
 struct Script {
     url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    connections: Arc<AtomicUsize>,
+    shared: Arc<ScriptState>,
+}
+
+struct ScriptState {
+    seen: Mutex<Vec<Seen>>,
+    connections: AtomicUsize,
+    /// The marker of the last upload that was begun.
+    marker: Mutex<String>,
+    first: Box<dyn Fn(&str, usize) -> Vec<u8> + Send + Sync>,
+    later: Box<dyn Fn(&str, usize) -> Vec<u8> + Send + Sync>,
 }
 
 /// Makes a response from the request's method and path, and the number of earlier requests. An empty response closes the
-/// connection, and [`HANG`] keeps the client waiting.
+/// connection, [`HANG`] keeps the client waiting, and [`MARKER`] stands for the marker of the upload.
 type Respond = fn(&str, usize) -> Vec<u8>;
 
 /// Not a response: the server waits until the client closes the connection.
 const HANG: &[u8] = b"hang";
+/// As long as a marker.
+const MARKER: &str = "MARKERMARKERMARKERMARKERMARKERMA";
 
 impl Script {
-    fn start(respond: Respond) -> Self {
+    fn start(respond: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + Copy + 'static) -> Self {
         Self::start_with(respond, respond)
     }
 
     /// Starts a server that makes its first response by another function.
-    fn start_with(respond: Respond, first: Respond) -> Self {
+    fn start_with(
+        later: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static,
+        first: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
-        let (shared, connections) = (Arc::clone(&seen), Arc::<AtomicUsize>::default());
-        let count = Arc::clone(&connections);
+        let shared = Arc::new(ScriptState {
+            seen: Mutex::default(),
+            connections: AtomicUsize::default(),
+            marker: Mutex::default(),
+            first: Box::new(first),
+            later: Box::new(later),
+        });
+        let script = Self { url, shared: Arc::clone(&shared) };
         // The thread ends with the process.
         thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                count.fetch_add(1, Ordering::Relaxed);
+                shared.connections.fetch_add(1, Ordering::Relaxed);
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || serve(socket, &shared, respond, first));
+                thread::spawn(move || serve(socket, &shared));
             }
         });
-        Self { url, seen, connections }
+        script
     }
 
     fn object(&self) -> S3Object {
@@ -81,11 +99,11 @@ impl Script {
     }
 
     fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().expect("a lock").clone()
+        self.shared.seen.lock().expect("a lock").clone()
     }
 }
 
-fn serve(socket: TcpStream, seen: &Mutex<Vec<Seen>>, respond: Respond, first: Respond) -> io::Result<()> {
+fn serve(socket: TcpStream, script: &ScriptState) -> io::Result<()> {
     let mut reader = BufReader::new(socket);
     loop {
         let (mut head, mut length) = (Vec::new(), 0);
@@ -101,6 +119,10 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Seen>>, respond: Respond, first: Re
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
                 length = value.parse().expect("a length");
             }
+            if let Some(marker) = line.strip_prefix("x-amz-meta-sealwire-upload: ") {
+                assert_eq!(marker.len(), MARKER.len());
+                *script.marker.lock().expect("a lock") = marker.to_owned();
+            }
             head.push(line);
         }
         io::copy(&mut reader.by_ref().take(length), &mut io::sink())?;
@@ -108,11 +130,16 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Seen>>, respond: Respond, first: Re
         let request = format!("{} {}", words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let is_conditional = head.iter().any(|line| line.eq_ignore_ascii_case("if-none-match: *"));
         let number = {
-            let mut seen = seen.lock().expect("a lock");
+            let mut seen = script.seen.lock().expect("a lock");
             seen.push(Seen { request: request.clone(), is_conditional });
             seen.len() - 1
         };
-        let response = if number == 0 { first(&request, number) } else { respond(&request, number) };
+        let mut response =
+            if number == 0 { (script.first)(&request, number) } else { (script.later)(&request, number) };
+        if let Some(at) = response.windows(MARKER.len()).position(|bytes| bytes == MARKER.as_bytes()) {
+            let marker = script.marker.lock().expect("a lock");
+            response[at..at + MARKER.len()].copy_from_slice(marker.as_bytes());
+        }
         if response.is_empty() {
             return Ok(());
         }
@@ -265,6 +292,19 @@ fn stores(request: &str, _: usize) -> Vec<u8> {
 const COMPLETE: &str = "POST /lake/in.parquet?uploadId=u1";
 const ABORT: &str = "DELETE /lake/in.parquet?uploadId=u1";
 
+/// Writes a small object. Requests: HEAD, creation, part, HEAD, completion, and what follows from number 5.
+fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
+    let mut upload = S3Upload::begin(object, replace)?;
+    upload.write(b"small")?;
+    upload.finish()
+}
+
+/// The response to HEAD of an object.
+fn head(marker: Option<&str>, length: usize) -> Vec<u8> {
+    let marker = marker.map(|marker| format!("x-amz-meta-sealwire-upload: {marker}\r\n")).unwrap_or_default();
+    format!("HTTP/1.1 200 OK\r\n{marker}Content-Length: {length}\r\n\r\n").into_bytes()
+}
+
 fn uploaded(script: &Script, replace: bool) -> Result<(), JobError> {
     let mut upload = S3Upload::begin(&script.object(), replace)?;
     upload.write(&vec![7; (16 << 20) + 5])?;
@@ -282,7 +322,7 @@ fn an_upload_is_completed_under_its_condition() {
         let last = Seen { request: COMPLETE.into(), is_conditional: !replace };
         assert_eq!(seen.last(), Some(&last));
         // The connection is kept for the next request.
-        assert_eq!(script.connections.load(Ordering::Relaxed), 1);
+        assert_eq!(script.shared.connections.load(Ordering::Relaxed), 1);
     }
     let lacks_conditions: Respond = |request, number| match request {
         COMPLETE if number < 6 => refusal("501 Not Implemented", "NotImplemented"),
@@ -479,4 +519,119 @@ fn names_of_objects_are_taken_as_they_are() {
     for (length, is_valid) in [(1_024, true), (1_025, false)] {
         assert_eq!(store.object(&format!("s3://lake/{}", "k".repeat(length))).is_ok(), is_valid, "{length}");
     }
+}
+
+#[test]
+fn a_failed_completion_tells_whose_object_is_there() {
+    type Response = fn(usize) -> Vec<u8>;
+    const KNOWN: &str = "";
+    let lost: Response = |number| match number {
+        4 => Vec::new(),
+        _ => refusal("412 Precondition Failed", "PreconditionFailed"),
+    };
+    let exists: Response = |_| refusal("412 Precondition Failed", "PreconditionFailed");
+    let gone: Response = |_| refusal("404 Not Found", "NoSuchUpload");
+    let conflict: Response = |_| refusal("409 Conflict", "ConditionalRequestConflict");
+    let fails: Response = |_| refusal("500 Internal Server Error", "InternalError");
+    let refused: Response = |_| refusal("403 Forbidden", "AccessDenied");
+    let garbage: Response = |_| response("200 OK", "", "<html></html>");
+    let ours: Response = |_| head(Some(MARKER), 5);
+    let others: Response = |_| head(Some("0123456789abcdef0123456789abcdef"), 5);
+    let unmarked: Response = |_| head(None, 5);
+    let longer: Response = |_| head(None, 6);
+    let nothing: Response = |_| response("404 Not Found", "", "");
+    let forbidden: Response = |_| response("403 Forbidden", "", "");
+    let unknown = "whether the object was made is not known";
+    let there = "is there already";
+    let cases: &[(&str, Response, Response, Result<(), (&str, &str)>)] = &[
+        ("lost, ours", lost, ours, Ok(())),
+        ("lost, others", lost, others, Err((there, KNOWN))),
+        ("lost, longer", lost, longer, Err((there, KNOWN))),
+        // The store can drop markers, or somebody else can have made it.
+        ("lost, unmarked", lost, unmarked, Err(("another request made", unknown))),
+        ("lost, nothing", lost, nothing, Err(("another request made", unknown))),
+        ("lost, forbidden", lost, forbidden, Err(("another request made", unknown))),
+        ("exists, ours", exists, ours, Ok(())),
+        ("exists, others", exists, others, Err((there, KNOWN))),
+        ("exists, unmarked", exists, unmarked, Err((there, KNOWN))),
+        ("exists, nothing", exists, nothing, Err((there, KNOWN))),
+        ("exists, forbidden", exists, forbidden, Err((there, KNOWN))),
+        ("gone, ours", gone, ours, Ok(())),
+        ("gone, others", gone, others, Err((there, KNOWN))),
+        ("gone, nothing", gone, nothing, Err(("the unfinished upload is gone", KNOWN))),
+        ("conflict, ours", conflict, ours, Ok(())),
+        ("conflict, others", conflict, others, Err((there, KNOWN))),
+        ("conflict, unmarked", conflict, unmarked, Err((there, KNOWN))),
+        ("conflict, nothing", conflict, nothing, Err(("another request made", KNOWN))),
+        ("fails, ours", fails, ours, Ok(())),
+        ("fails, nothing", fails, nothing, Err(("try again later", unknown))),
+        ("garbage, ours", garbage, ours, Ok(())),
+        ("garbage, nothing", garbage, nothing, Err(("not what the protocol", unknown))),
+        ("no HTTP, ours", |_| b"hello\r\n\r\n".to_vec(), ours, Ok(())),
+        ("no HTTP, nothing", |_| b"hello\r\n\r\n".to_vec(), nothing, Err(("is not HTTP", unknown))),
+        ("too long, ours", |_| response("200 OK", "", &"x".repeat(6 << 20)), ours, Ok(())),
+        ("too long, nothing", |_| response("200 OK", "", &"x".repeat(6 << 20)), nothing, Err(("is longer", unknown))),
+        ("hangs, ours", |_| HANG.to_vec(), ours, Ok(())),
+        ("hangs, nothing", |_| HANG.to_vec(), nothing, Err(("no response of the object store", unknown))),
+        ("refused", refused, ours, Err(("access denied", KNOWN))),
+    ];
+    for (name, complete, look, expected) in cases {
+        let (complete, look) = (*complete, *look);
+        let script = Script::start(move |request: &str, number: usize| match request {
+            COMPLETE => complete(number),
+            _ if request.starts_with("HEAD") && number > 4 => look(number),
+            _ => stores(request, number),
+        });
+        let object = if name.starts_with("hangs") { script.impatient() } else { script.object() };
+        let outcome = uploaded_small(&object, false);
+        let is_aborted = script.seen().last().is_some_and(|seen| seen.request == ABORT);
+        assert_eq!(is_aborted, outcome.is_err(), "{name}");
+        match (outcome, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(error), Err((text, note))) => {
+                let error = check_secrets(&error);
+                assert!(error.contains(text) && error.contains(note), "{name}: {error}");
+                assert_eq!(error.contains(unknown), *note == unknown, "{name}: {error}");
+            }
+            (outcome, _) => panic!("{name}: {outcome:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_object_that_is_replaced_is_known_by_its_marker() {
+    for (marker, expected) in [(MARKER, None), ("0123456789abcdef0123456789abcdef", Some("upload is gone"))] {
+        let script = Script::start(move |request: &str, number: usize| match request {
+            COMPLETE if number == 2 => Vec::new(),
+            COMPLETE => refusal("404 Not Found", "NoSuchUpload"),
+            _ if request.starts_with("HEAD") => head(Some(marker), 5),
+            _ => stores(request, number),
+        });
+        match (uploaded_small(&script.object(), true), expected) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expected)) => {
+                let error = check_secrets(&error);
+                assert!(error.contains(expected) && error.contains("is not known"), "{error}");
+            }
+            (outcome, _) => panic!("{outcome:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_named_like_an_error_is_none() {
+    let script = Script::start(|request: &str, number: usize| match request {
+        _ if request.starts_with("POST") && request.ends_with("uploadId=u1") => response(
+            "200 OK",
+            "",
+            " <?xml version=\"1.0\"?>\n<CompleteMultipartUploadResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+             <Location>http://s3/lake/SlowDown/InternalError</Location><Key>SlowDown/InternalError</Key>\
+             <ETag>&quot;all&quot;</ETag></CompleteMultipartUploadResult>",
+        ),
+        _ => stores(request, number),
+    });
+    let object = script.object_named("s3://lake/SlowDown/InternalError", RequestTimeouts::DEFAULT);
+    uploaded_small(&object, false).expect("uploads");
+    let seen = script.seen();
+    assert_eq!(seen.iter().filter(|seen| seen.request.ends_with("?uploadId=u1")).count(), 1, "{seen:?}");
 }

@@ -4,14 +4,15 @@
 //! bucket's rules remove them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use object_store::aws::AmazonS3;
 use object_store::multipart::{MultipartStore, PartId};
-use object_store::{GetOptions, ObjectStore, PutPayload};
+use object_store::{GetOptions, ObjectStore, PutMultipartOptions, PutPayload};
 use tokio::task::JoinHandle;
 
 use super::S3Object;
+use super::completion::{Completion, Found, Marker, needs_look, outcome};
 use super::failure::{Purpose, job_error, status_of};
 use crate::error::JobError;
 
@@ -27,23 +28,29 @@ pub(crate) struct S3Upload {
     object: S3Object,
     client: AmazonS3,
     id: String,
+    marker: Marker,
+    /// Number of bytes of the object.
+    length: u64,
     parts: Vec<PartId>,
     filling: Vec<u8>,
     sending: Option<JoinHandle<object_store::Result<PartId>>>,
-    /// True if an existing object must not be replaced.
-    create_only: Arc<AtomicBool>,
+    completion: Arc<Completion>,
+    replace: bool,
     is_over: bool,
 }
 
 impl S3Upload {
     /// Begins an upload, which checks the credentials. An existing object is an error unless `replace` is true.
     pub(crate) fn begin(object: &S3Object, replace: bool) -> Result<Self, JobError> {
-        let create_only = Arc::new(AtomicBool::new(!replace));
-        let client = object.client(Some(Arc::clone(&create_only)))?;
+        let completion = Arc::new(Completion::default());
+        completion.create_only.store(!replace, Ordering::Relaxed);
+        let client = object.client(Some(Arc::clone(&completion)))?;
         if !replace {
             reject_existing(object, &client)?;
         }
-        let begun = object.store.run(client.create_multipart(&object.key));
+        let marker = Marker::new()?;
+        let options = PutMultipartOptions { attributes: marker.attributes(), ..PutMultipartOptions::default() };
+        let begun = object.store.run(client.create_multipart_opts(&object.key, options));
         let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
         if !is_upload_id(&id) {
             let what = "the object store named the upload by what is no name".to_owned();
@@ -53,16 +60,20 @@ impl S3Upload {
             object: object.clone(),
             client,
             id,
+            marker,
+            length: 0,
             parts: Vec::new(),
             filling: Vec::new(),
             sending: None,
-            create_only,
+            completion,
+            replace,
             is_over: false,
         })
     }
 
     /// Adds bytes. Sends a part when it is full.
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), JobError> {
+        self.length += bytes.len() as u64;
         while !bytes.is_empty() {
             // At once, since growing would hold a part twice.
             self.filling.reserve_exact(PART_BYTES - self.filling.len());
@@ -117,25 +128,34 @@ impl S3Upload {
             self.send()?;
         }
         self.await_part()?;
-        let is_create_only = self.create_only.load(Ordering::Relaxed);
-        let is_absent = is_create_only && reject_existing(&self.object, &self.client)?;
+        let is_absent = !self.replace && reject_existing(&self.object, &self.client)?;
         let completed = match self.try_complete() {
             // The store lacks conditions. The check above is all that there is, so it must have had an answer.
-            Err(error) if status_of(&error) == Some(501) && is_create_only => {
+            Err(error) if status_of(&error) == Some(501) && !self.replace => {
                 if !is_absent {
                     let what = "the object store does not tell whether the object exists: permit s3:GetObject and \
                         s3:ListBucket, or use --replace";
                     return Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
                 }
-                self.create_only.store(false, Ordering::Relaxed);
+                self.completion.create_only.store(false, Ordering::Relaxed);
                 self.try_complete()
             }
             completed => completed,
         };
-        completed.map_err(|error| match status_of(&error) {
-            Some(409 | 412) => JobError::Exists { path: self.object.to_string().into() },
-            _ => job_error(&self.object, Purpose::Complete, &error),
-        })
+        let Err(error) = completed else { return Ok(()) };
+        let is_unsure = self.completion.is_unsure();
+        let found = if needs_look(status_of(&error), is_unsure) { self.look() } else { Found::Unknown };
+        outcome(&self.object, &error, found, is_unsure, !self.replace)
+    }
+
+    /// Looks for the object.
+    fn look(&self) -> Found {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.object.store.run(self.client.get_opts(&self.object.key, options)) {
+            Ok(found) => self.marker.owner_of(&found, self.length),
+            Err(error) if status_of(&error) == Some(404) => Found::Nothing,
+            Err(_) => Found::Unknown,
+        }
     }
 
     fn try_complete(&self) -> object_store::Result<()> {
