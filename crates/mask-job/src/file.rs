@@ -29,6 +29,7 @@ use crate::scan::csv::{self, Columns};
 use crate::scan::json::{Memory, Scan, Unknown};
 use crate::scan::text::write_json;
 use crate::scan::{Fault, place};
+use crate::stop::JobStop;
 
 /// A job for one file.
 #[derive(Clone, Debug)]
@@ -43,8 +44,8 @@ pub struct FileJob {
     pub limits: Limits,
 }
 
-/// Masks one file. The output appears only on success; after an error it is unchanged. Dropping the future also leaves
-/// no output.
+/// Masks one file. The output appears only on success; after an error it is unchanged. [`Progress::stop`] stops the job.
+/// Dropping the future also leaves no output, unless the output is just being completed.
 ///
 /// # Errors
 /// [`JobError`].
@@ -63,7 +64,8 @@ pub async fn mask_file<E: Engine>(
     let name = job.input.name();
     let (reader, draft) = spawn_blocking({
         let job = job.clone();
-        move || open(&job)
+        let stop = progress.job_stop().clone();
+        move || open(&job, &stop)
     })
     .await??;
     if let Reader::File(_, length) = &reader {
@@ -93,7 +95,12 @@ pub async fn mask_file<E: Engine>(
     let (to_write, done) = mpsc::channel::<Vec<u8>>(2);
     let writing = spawn_blocking(move || write(draft, done));
     let mut writer = Writer { to_write, bytes: 0 };
-    let outcome = pipeline::run(&shared, source, &mut writer).await;
+    let stop = progress.job_stop();
+    let outcome = tokio::select! {
+        outcome = pipeline::run(&shared, source, &mut writer) => outcome,
+        // The thread that reads can wait for its input for ever. Both threads end by themselves.
+        () = stop.asked() => return Err(JobError::Stopped),
+    };
     let bytes_out = writer.bytes;
     drop(writer);
     // The output stays invisible until the whole pipeline has succeeded. The writer's error comes first, since it is
@@ -101,6 +108,7 @@ pub async fn mask_file<E: Engine>(
     let draft = writing.await??;
     outcome?;
     reading.await?;
+    stop.check()?;
     spawn_blocking(move || draft.finish()).await??;
 
     for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
@@ -145,17 +153,17 @@ impl Read for Reader {
     }
 }
 
-fn open(job: &FileJob) -> Result<(Reader, UnfinishedOutput), JobError> {
+fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), JobError> {
     if let Output::Object { object, .. } = &job.output {
         return Err(only_parquet(object));
     }
     match &job.input {
         Input::Object(object) => Err(only_parquet(object)),
-        Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None)?)),
+        Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None, stop)?)),
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
             let length = file.metadata().map_err(JobError::io(path))?.len();
-            let draft = UnfinishedOutput::begin(&job.output, Some(&file))?;
+            let draft = UnfinishedOutput::begin(&job.output, Some(&file), stop)?;
             Ok((Reader::File(file, length), draft))
         }
     }

@@ -23,6 +23,7 @@ mod postgres;
 mod report;
 mod s3;
 mod scan;
+mod stop;
 
 pub use discover::{discover_database, discover_file};
 pub use engine::{Engine, EngineError, answers};

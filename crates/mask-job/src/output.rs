@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 
 use crate::error::JobError;
 use crate::s3::{S3Object, S3Upload};
+use crate::stop::JobStop;
 
 /// The destination of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +93,12 @@ pub(crate) enum UnfinishedOutput {
 }
 
 impl UnfinishedOutput {
-    /// Creates the output. `input` is the open input file, if any; the output must be a different file.
-    pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
+    /// Creates the output of a job. `input` is the open input file, if any; the output must be a different file.
+    pub(crate) fn begin(output: &Output, input: Option<&File>, stop: &JobStop) -> Result<Self, JobError> {
         let (path, replace) = match output {
             Output::File { path, replace } => (path, replace),
             Output::Object { object, replace } => {
-                return Ok(Self::Object(Box::new(S3Upload::begin(object, *replace)?)));
+                return Ok(Self::Object(Box::new(S3Upload::begin(object, *replace, stop)?)));
             }
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),

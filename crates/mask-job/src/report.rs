@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use crate::stop::JobStop;
+
 /// Maximum number of paths or columns that a report lists. Further fields are counted together.
 const FIELDS_MAX: usize = 10_000;
 
@@ -159,13 +161,14 @@ impl RunningReport {
     }
 }
 
-/// Progress counters. The job writes them; any thread can read them.
+/// Progress counters of a job, and its stop. The job writes the counters; any thread can read them and stop the job.
 #[derive(Debug, Default)]
 pub struct Progress {
     bytes: AtomicU64,
     bytes_all: AtomicU64,
     records: AtomicU64,
     records_all: AtomicU64,
+    stop: JobStop,
 }
 
 /// A snapshot of [`Progress`].
@@ -190,6 +193,22 @@ impl Progress {
             records: self.records.load(Ordering::Relaxed),
             records_all: self.records_all.load(Ordering::Relaxed),
         }
+    }
+
+    /// Stops the job, if it is one for a file. It fails with [`JobError::Stopped`](crate::JobError::Stopped) and leaves no
+    /// output, unless the output is just being completed: then the job goes on to its end. In both cases it waits for an object
+    /// store for at most 30 s.
+    pub fn stop(&self) {
+        self.stop.ask();
+    }
+
+    /// Returns true if the job was told to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_asked()
+    }
+
+    pub(crate) fn job_stop(&self) -> &JobStop {
+        &self.stop
     }
 
     pub(crate) fn expect(&self, bytes: u64, records: u64) {

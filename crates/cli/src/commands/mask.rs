@@ -9,19 +9,23 @@ mod engine;
 mod show;
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
-    Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Report,
-    mask_database, mask_file, verify_databases, verify_files,
+    Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Progress,
+    Report, mask_database, mask_file, verify_databases, verify_files,
 };
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::connect::ConnectArgs;
-use super::object_store::{DISCARD_TIMEOUT, ObjectStoreArgs, is_object};
+use super::object_store::ObjectStoreArgs;
+use super::serve::StopSignals;
 use super::{Failure, dev_folder};
 use engine::Remote;
 use show::Bar;
@@ -369,23 +373,29 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         limits: Limits::default(),
     };
     let (limits, original) = (job.limits, job.input.clone());
-    let discard_timeout = if is_object(&args.out) { DISCARD_TIMEOUT } else { LEFTOVER_TIMEOUT };
     let bar = Bar::new("masking");
-    let report = run_job_for(discard_timeout, async {
+    let report = run_job(async {
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
-        Ok(tokio::select! {
-            report = bar.over(job) => report?,
-            () = stopped() => Err(JobError::Stopped)?,
-        })
+        unless_stopped(&bar.progress, bar.over(job)).await
     })?;
+    let not_verified = || Failure::from("stopped: the output is complete, but was not verified");
+    if args.verify && bar.progress.is_stopped() {
+        return Err(not_verified());
+    }
     let leaks = args.verify.then(|| {
         let masked = store.input(&args.out)?;
-        let bar = Bar::new("looking for originals");
-        let leaks = bar.during(|progress| {
-            verify_files(&original, &masked, format, Arc::clone(&rules), limits, LeakLimits::default(), progress)
-        })?;
-        Ok::<_, Failure>(leaks)
+        run_job(async move {
+            let bar = Bar::new("looking for originals");
+            let verify = move |progress: &Progress| {
+                verify_files(&original, &masked, format, rules, limits, LeakLimits::default(), progress)
+            };
+            // Signals do not end the process any more.
+            tokio::select! {
+                leaks = spawn_blocking(move || bar.during(verify)) => Ok(leaks??),
+                () = stopped() => Err(not_verified()),
+            }
+        })
     });
     show::done(&Done { report, leaks: leaks.transpose()? }, args.json, to_pipe)
 }
@@ -431,21 +441,42 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 /// Longest time for which leftover tasks of a failed job delay the end of the program.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a job on all cores.
-fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    run_job_for(LEFTOVER_TIMEOUT, job)
-}
+/// Longest time for which a stopped job delays the end of the program. The job itself waits 30 s for an object store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// Runs a job on all cores. `leftover_timeout` is the longest time for which its leftover tasks delay the end.
-fn run_job_for<T>(leftover_timeout: Duration, job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Runs a job on all cores.
+pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(job);
-    runtime.shutdown_timeout(leftover_timeout);
+    runtime.shutdown_timeout(LEFTOVER_TIMEOUT);
     outcome
 }
 
+/// Runs a job for a file. Ctrl-C or SIGTERM stops it. Its result is still awaited, because only the job knows whether the
+/// output was complete, and what remains. A second signal ends that.
+pub(super) async fn unless_stopped<T>(
+    progress: &Progress,
+    job: impl Future<Output = Result<T, JobError>>,
+) -> Result<T, Failure> {
+    let mut signals = StopSignals::listen()?;
+    let mut job = pin!(job);
+    tokio::select! {
+        done = &mut job => return Ok(done?),
+        () = signals.next() => progress.stop(),
+    }
+    tokio::select! {
+        done = &mut job => {
+            let done = done?;
+            eprintln!("sealwire: the output was complete when the signal came");
+            Ok(done)
+        }
+        () = signals.next() => Err("stopped by a second signal: an unfinished upload can remain".into()),
+        () = sleep(STOP_TIMEOUT) => Err(JobError::Stopped.into()),
+    }
+}
+
 /// Waits for Ctrl-C or SIGTERM.
-pub(super) async fn stopped() {
+async fn stopped() {
     let told = async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         tokio::select! {

@@ -1,14 +1,10 @@
 //! Names of files that can be objects: `s3://bucket/key`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use sealwire_mask_job::{Input, Output, S3Object, S3Settings, S3Store};
 
 use super::Failure;
-
-/// Longest time for which a stopped or failed command waits for the store to discard the unfinished output.
-pub(super) const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How object stores are reached. Where they are, and the account, are in the standard variables.
 #[derive(Debug, clap::Args)]

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use sealwire_client::{
     Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading, Suite, Writing,
 };
-use sealwire_mask_job::{ColumnsJob, Direction, DocumentEngine, EngineError, JobError, Limits, change_columns};
+use sealwire_mask_job::{ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, change_columns};
 use tokio::time::{Instant, sleep};
 
 use super::connect::retry_pause;
 use super::documents::{Common, DocumentProgress};
-use super::mask::stopped;
+use super::mask::{run_job, unless_stopped};
 use super::object_store::ObjectStoreArgs;
 use super::{Failure, chain};
 
@@ -46,9 +46,9 @@ pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOpe
         direction,
         limits: Limits::default(),
     };
-    let progress = DocumentProgress::new();
-    progress.say(if direction == Direction::Seal { "encrypting" } else { "decrypting" });
-    common.connect.run(async {
+    let spinner = DocumentProgress::new();
+    spinner.say(if direction == Direction::Seal { "encrypting" } else { "decrypting" });
+    run_job(async {
         let engine = ColumnClient {
             client: common.connect.client().await?,
             app: common.app.clone(),
@@ -56,13 +56,10 @@ pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOpe
             reason: common.reason.clone(),
             operation,
         };
-        tokio::select! {
-            done = change_columns(job, Arc::new(engine), Arc::default()) => done?,
-            () = stopped() => Err(JobError::Stopped)?,
-        };
-        Ok(())
+        let progress = Arc::<Progress>::default();
+        unless_stopped(&progress, change_columns(job, Arc::new(engine), Arc::clone(&progress))).await
     })?;
-    progress.end();
+    spinner.end();
     Ok(())
 }
 

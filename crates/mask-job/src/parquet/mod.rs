@@ -40,6 +40,7 @@ use crate::output::{Input, Output, UnfinishedOutput};
 use crate::pipeline::{Sink, in_order};
 use crate::plan::Plan;
 use crate::report::{Progress, Report};
+use crate::stop::JobStop;
 use layout::Layout;
 use read::{ColumnPart, ReadBatch};
 use source::{Origin, SourceFile};
@@ -55,9 +56,10 @@ pub(crate) async fn mask_parquet<E: Engine>(
 ) -> Result<Report, JobError> {
     let begun = Instant::now();
     let limits = job.limits;
+    let stop = progress.job_stop().clone();
     let opened = spawn_blocking(move || {
         let plan = Arc::new(Plan::new(rules));
-        open(&job.input, &job.output, |name, metadata| Layout::new(name, plan, metadata, is_masked))
+        open(&job.input, &job.output, &stop, |name, metadata| Layout::new(name, plan, metadata, is_masked))
     });
     let job = opened.await??;
     job.run(limits, Arc::new(mask::MaskWork { engine }), progress, begun).await
@@ -89,7 +91,7 @@ pub(crate) fn mask_here(
         first_row += group.num_rows() as u64;
     }
     drop(to_write);
-    let unfinished = UnfinishedOutput::begin(&Output::Nowhere, None)?;
+    let unfinished = UnfinishedOutput::begin(&Output::Nowhere, None, &JobStop::default())?;
     write::write_file(&source, &layout, unfinished, changed, &Progress::default()).outcome?;
     Ok(first_row)
 }
@@ -109,17 +111,18 @@ struct OpenedJob {
 fn open(
     input: &Input,
     output: &Output,
+    stop: &JobStop,
     layout: impl FnOnce(String, parquet::file::metadata::ParquetMetaData) -> Result<Layout, JobError>,
 ) -> Result<OpenedJob, JobError> {
-    let source = source::open(input)?;
+    let source = source::open(input, stop)?;
     let metadata = source::read_metadata(&input.name(), &source)?;
     let layout = layout(input.name(), metadata)?;
     let unfinished = match (source.origin(), output) {
         (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
             return Err(JobError::SameFile { path: object.to_string().into() });
         }
-        (Origin::File(file), _) => UnfinishedOutput::begin(output, Some(file))?,
-        (Origin::Object(..), _) => UnfinishedOutput::begin(output, None)?,
+        (Origin::File(file), _) => UnfinishedOutput::begin(output, Some(file), stop)?,
+        (Origin::Object(..), _) => UnfinishedOutput::begin(output, None, stop)?,
     };
     Ok(OpenedJob { source, layout, unfinished })
 }
@@ -179,6 +182,7 @@ impl OpenedJob {
         let bytes_in = source.len();
         let records = layout.metadata.file_metadata().num_rows().max(0) as u64;
         progress.expect(bytes_in, records);
+        let stop = progress.job_stop().clone();
         let cpu = Arc::new(Semaphore::new(limits.workers.max(1)));
         let job = Arc::new(JobState { layout, limits, cpu });
 
@@ -201,7 +205,15 @@ impl OpenedJob {
                 }
             })
         };
-        let outcome = in_order(limits.in_flight(), batches, start, &mut ToWriter(to_write)).await;
+        let changing = async {
+            let mut writer = ToWriter(to_write);
+            in_order(limits.in_flight(), batches, start, &mut writer).await
+        };
+        // The queues end with `changing`, and so do the threads.
+        let outcome = tokio::select! {
+            outcome = changing => outcome,
+            () = stop.asked() => Err(JobError::Stopped),
+        };
         // A thread that panicked ends the queues of the others, so its error comes before theirs.
         reading.await?;
         let WrittenFile { unfinished, bytes: bytes_out, outcome: written } = writing.await?;
@@ -210,6 +222,8 @@ impl OpenedJob {
             // The writer stops without an error of its own if the job failed elsewhere.
             (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => Some(source.cause(error)),
         };
+        // A stopped thread has errors that follow from that.
+        let failed = if stop.is_asked() { Some(JobError::Stopped) } else { failed };
         spawn_blocking(move || match failed {
             None => unfinished.finish(),
             Some(error) => Err(unfinished.abandon(error)),

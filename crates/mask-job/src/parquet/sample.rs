@@ -35,7 +35,7 @@ pub(crate) struct FileSamples {
 
 /// Samples a file or an object. Blocks while it reads.
 pub(crate) fn sample(input: &Input, options: DiscoverOptions, progress: &Progress) -> Result<FileSamples, JobError> {
-    let source = source::open(input)?;
+    let source = source::open(input, progress.job_stop())?;
     sample_source(input.name(), &source, options, BYTES_MAX, progress).map_err(|error| source.cause(error))
 }
 

@@ -59,7 +59,7 @@ pub trait DocumentEngine: Send + Sync + 'static {
     fn convert(&self, payload: Vec<u8>) -> impl Future<Output = Result<Bytes, EngineError>> + Send;
 }
 
-/// Encrypts or decrypts columns of a Parquet file. The output appears only on success.
+/// Encrypts or decrypts columns of a Parquet file. The output appears only on success. [`Progress::stop`] stops the job.
 ///
 /// # Errors
 /// [`JobError`].
@@ -70,9 +70,10 @@ pub async fn change_columns<E: DocumentEngine>(
 ) -> Result<Report, JobError> {
     let begun = Instant::now();
     let limits = job.limits;
+    let stop = progress.job_stop().clone();
     let opened = spawn_blocking(move || {
         let mut columns = Vec::new();
-        let opened = open(&job.input, &job.output, |name, metadata| {
+        let opened = open(&job.input, &job.output, &stop, |name, metadata| {
             let (layout, found) = layout(&job, name, metadata)?;
             columns = found;
             Ok(layout)

@@ -17,6 +17,7 @@ use super::thrift::is_encrypted;
 use crate::error::JobError;
 use crate::output::Input;
 use crate::s3::S3Reader;
+use crate::stop::JobStop;
 
 const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
@@ -219,8 +220,8 @@ fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64)
     }
 }
 
-/// Opens a file or an object.
-pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
+/// Opens a file or an object of a job.
+pub(super) fn open(input: &Input, stop: &JobStop) -> Result<SourceFile, JobError> {
     let (origin, length) = match input {
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
@@ -228,7 +229,7 @@ pub(super) fn open(input: &Input) -> Result<SourceFile, JobError> {
             return Ok(SourceFile::new(file, length));
         }
         Input::Object(object) => {
-            let reader = S3Reader::open(object)?;
+            let reader = S3Reader::open(object, stop)?;
             let length = reader.len();
             (Origin::Object(Box::new(reader), Mutex::default()), length)
         }

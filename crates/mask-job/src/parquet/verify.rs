@@ -26,7 +26,7 @@ pub(crate) fn verify(
     progress: &Progress,
 ) -> Result<LeakReport, JobError> {
     // All passes read what was opened.
-    let open = |input: &Input| source::open(input).map(|opened| (input.name(), opened));
+    let open = |input: &Input| source::open(input, progress.job_stop()).map(|opened| (input.name(), opened));
     let (source, target) = (open(source)?, open(target)?);
     let bytes = source.1.len() + target.1.len();
     for pass in 1.. {

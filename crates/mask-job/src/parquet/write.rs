@@ -29,15 +29,18 @@ use crate::report::Progress;
 const BLOOM_VALUES_MAX: u64 = 1_000_000;
 
 /// An output that remembers the error of a write. The `parquet` crate would lose its kind.
-struct Output {
+struct Output<'a> {
     unfinished: UnfinishedOutput,
+    progress: &'a Progress,
     error: Option<JobError>,
     bytes: u64,
 }
 
-impl Write for Output {
+impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.unfinished.write(bytes) {
+        // A chunk that is copied can be large.
+        let written = self.progress.job_stop().check().and_then(|()| self.unfinished.write(bytes));
+        match written {
             Ok(()) => {
                 self.bytes += bytes.len() as u64;
                 Ok(bytes.len())
@@ -70,10 +73,10 @@ pub(super) fn write_file(
     mut parts: mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &Progress,
 ) -> WrittenFile {
-    let mut output = Output { unfinished, error: None, bytes: 0 };
+    let mut output = Output { unfinished, progress, error: None, bytes: 0 };
     let mut copy = Copy { source, layout, parts: &mut parts, progress };
     let outcome = copy.file(&mut output);
-    let Output { unfinished, error: own, bytes } = output;
+    let Output { unfinished, error: own, bytes, .. } = output;
     WrittenFile { unfinished, bytes, outcome: outcome.map_err(|error| own.unwrap_or(error)) }
 }
 
@@ -85,7 +88,7 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn file(&mut self, output: &mut Output) -> Result<(), JobError> {
+    fn file(&mut self, output: &mut Output<'_>) -> Result<(), JobError> {
         let layout = self.layout;
         let metadata = &layout.metadata;
         let failed = |error: ParquetError| layout.invalid(&error.to_string());

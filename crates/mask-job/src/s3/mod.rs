@@ -106,9 +106,15 @@ impl S3Store {
         Ok(S3Object { store: self.clone(), bucket: bucket.to_owned(), key })
     }
 
-    /// Runs a future of the store to its end. Blocks.
-    fn run<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime().block_on(future)
+    /// Runs a future of the store until it ends, or until `stopped` does, which is an error. Blocks.
+    fn run<T>(&self, stopped: impl Future<Output = ()>, future: impl Future<Output = T>) -> Result<T, JobError> {
+        self.runtime().block_on(async {
+            tokio::select! {
+                biased;
+                done = future => Ok(done),
+                () = stopped => Err(JobError::Stopped),
+            }
+        })
     }
 
     fn runtime(&self) -> &Runtime {

@@ -13,6 +13,7 @@ use object_store::{GetOptions, GetRange, ObjectStore};
 use super::S3Object;
 use super::failure::{Purpose, job_error, status_of};
 use crate::error::JobError;
+use crate::stop::JobStop;
 
 /// Maximum number of bytes of one request.
 pub(super) const WINDOW_BYTES: u64 = 4 << 20;
@@ -27,6 +28,7 @@ const WINDOWS_MAX: usize = 8;
 pub(crate) struct S3Reader {
     object: S3Object,
     client: AmazonS3,
+    stop: JobStop,
     /// The version that was opened.
     etag: String,
     length: u64,
@@ -43,15 +45,15 @@ impl std::fmt::Debug for S3Reader {
 }
 
 impl S3Reader {
-    /// Opens an object by reading its end.
-    pub(crate) fn open(object: &S3Object) -> Result<Self, JobError> {
+    /// Opens an object by reading its end, for a job that `stop` stops.
+    pub(crate) fn open(object: &S3Object, stop: &JobStop) -> Result<Self, JobError> {
         let client = object.client(None)?;
         let options = GetOptions { range: Some(GetRange::Suffix(WINDOW_BYTES_MIN)), ..GetOptions::default() };
-        let opened = object.store.run(async {
+        let opened = object.store.run(stop.asked(), async {
             let opened = client.get_opts(&object.key, options).await?;
             let (meta, start) = (opened.meta.clone(), opened.range.start);
             Ok((meta, start, opened.bytes().await?))
-        });
+        })?;
         let (meta, start, bytes) = opened.map_err(|error| match status_of(&error) {
             Some(416) => JobError::Invalid { name: object.to_string(), what: "it is empty".to_owned() },
             _ => job_error(object, Purpose::Read, &error),
@@ -62,7 +64,8 @@ impl S3Reader {
                 .to_owned(),
         })?;
         let windows = Mutex::new(vec![(start, bytes)]);
-        Ok(Self { object: object.clone(), client, etag, length: meta.size, chunks: OnceLock::new(), windows })
+        let stop = stop.clone();
+        Ok(Self { object: object.clone(), client, stop, etag, length: meta.size, chunks: OnceLock::new(), windows })
     }
 
     pub(crate) fn object(&self) -> &S3Object {
@@ -147,11 +150,11 @@ impl S3Reader {
             if_match: Some(self.etag.clone()),
             ..GetOptions::default()
         };
-        let fetched = self.object.store.run(async {
+        let fetched = self.object.store.run(self.stop.asked(), async {
             let fetched = self.client.get_opts(&self.object.key, options).await?;
             let etag = fetched.meta.e_tag.clone();
             Ok((etag, fetched.bytes().await?))
-        });
+        })?;
         let (etag, bytes) = fetched.map_err(|error| job_error(&self.object, Purpose::Read, &error))?;
         let bad = |what: &str| Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
         // Not every store heeds the condition.

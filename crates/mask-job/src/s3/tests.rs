@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::*;
+use crate::stop::JobStop;
+
+mod upload;
 
 const KEY_ID: &str = "AKIAHUNTER2KEYID";
 const SECRET: &str = "hunter2-secret";
@@ -183,7 +186,7 @@ fn check_secrets(error: &JobError) -> String {
 #[test]
 fn an_object_is_opened_by_its_end() {
     let script = Script::start(whole);
-    let reader = S3Reader::open(&script.object()).expect("opens");
+    let reader = S3Reader::open(&script.object(), &JobStop::default()).expect("opens");
     assert_eq!((reader.len(), &reader.read_exact(3, 4).expect("reads")[..]), (20, &b"3456"[..]));
     let mut buffer = [0; 8];
     assert_eq!(reader.read_at(&mut buffer, 15).expect("reads"), 5);
@@ -202,11 +205,11 @@ fn a_request_is_repeated_a_bounded_number_of_times() {
         _ => whole("", number),
     };
     let script = Script::start(fails_twice);
-    S3Reader::open(&script.object()).expect("opens");
+    S3Reader::open(&script.object(), &JobStop::default()).expect("opens");
     assert_eq!(script.seen().len(), 3);
 
     let script = Script::start(|_, _| refusal("500 Internal Server Error", "InternalError"));
-    let error = check_secrets(&S3Reader::open(&script.object()).expect_err("fails"));
+    let error = check_secrets(&S3Reader::open(&script.object(), &JobStop::default()).expect_err("fails"));
     assert!(error.contains("try again later (status 500, InternalError)"), "{error}");
     assert_eq!(script.seen().len(), RETRIES_MAX + 1);
 }
@@ -235,7 +238,7 @@ fn refusals_say_what_to_do() {
     ];
     for (respond, expected) in cases {
         let script = Script::start(*respond);
-        let error = check_secrets(&S3Reader::open(&script.object()).expect_err(expected));
+        let error = check_secrets(&S3Reader::open(&script.object(), &JobStop::default()).expect_err(expected));
         assert!(error.starts_with("s3://lake/in.parquet: ") && error.contains(expected), "{expected}: {error}");
         assert_eq!(script.seen().len(), 1, "{expected}");
     }
@@ -260,7 +263,7 @@ fn a_store_that_ignores_conditions_cannot_mix_versions() {
     ];
     for (later, expected) in cases {
         let script = Script::start_with(*later, |_, _| large_part("\"one\"", 600_000 - LENGTH, LENGTH));
-        let reader = S3Reader::open(&script.object()).expect("opens");
+        let reader = S3Reader::open(&script.object(), &JobStop::default()).expect("opens");
         match (reader.read_exact(0, LENGTH), expected) {
             (Ok(bytes), Ok(length)) => assert_eq!(bytes.len(), *length),
             (Err(error), Err(expected)) => assert!(check_secrets(&error).contains(expected), "{error}"),
@@ -270,181 +273,11 @@ fn a_store_that_ignores_conditions_cannot_mix_versions() {
     }
 }
 
-/// Answers like a store in which there is no object.
-fn stores(request: &str, _: usize) -> Vec<u8> {
-    match request {
-        _ if request.starts_with("HEAD") => response("404 Not Found", "", ""),
-        _ if request.ends_with("?uploads=") => response(
-            "200 OK",
-            "",
-            "<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>",
-        ),
-        _ if request.starts_with("PUT") => response("200 OK", "ETag: \"part\"\r\n", ""),
-        _ if request.starts_with("POST") => response(
-            "200 OK",
-            "",
-            "<CompleteMultipartUploadResult><ETag>\"all\"</ETag></CompleteMultipartUploadResult>",
-        ),
-        _ => response("204 No Content", "", ""),
-    }
-}
-
-const COMPLETE: &str = "POST /lake/in.parquet?uploadId=u1";
-const ABORT: &str = "DELETE /lake/in.parquet?uploadId=u1";
-
-/// Writes a small object. Requests: HEAD, creation, part, HEAD, completion, and what follows from number 5.
-fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
-    let mut upload = S3Upload::begin(object, replace)?;
-    upload.write(b"small")?;
-    upload.finish()
-}
-
-/// The response to HEAD of an object.
-fn head(marker: Option<&str>, length: usize) -> Vec<u8> {
-    let marker = marker.map(|marker| format!("x-amz-meta-sealwire-upload: {marker}\r\n")).unwrap_or_default();
-    format!("HTTP/1.1 200 OK\r\n{marker}Content-Length: {length}\r\n\r\n").into_bytes()
-}
-
-fn uploaded(script: &Script, replace: bool) -> Result<(), JobError> {
-    let mut upload = S3Upload::begin(&script.object(), replace)?;
-    upload.write(&vec![7; (16 << 20) + 5])?;
-    upload.finish()
-}
-
-#[test]
-fn an_upload_is_completed_under_its_condition() {
-    for replace in [false, true] {
-        let script = Script::start(stores);
-        uploaded(&script, replace).expect("uploads");
-        let seen = script.seen();
-        let count = |start: &str| seen.iter().filter(|seen| seen.request.starts_with(start)).count();
-        assert_eq!((count("PUT"), count("HEAD"), count("DELETE")), (2, if replace { 0 } else { 2 }, 0));
-        let last = Seen { request: COMPLETE.into(), is_conditional: !replace };
-        assert_eq!(seen.last(), Some(&last));
-        // The connection is kept for the next request.
-        assert_eq!(script.shared.connections.load(Ordering::Relaxed), 1);
-    }
-    let lacks_conditions: Respond = |request, number| match request {
-        COMPLETE if number < 6 => refusal("501 Not Implemented", "NotImplemented"),
-        _ => stores(request, number),
-    };
-    let script = Script::start(lacks_conditions);
-    uploaded(&script, false).expect("uploads");
-    let completions: Vec<_> = script.seen().into_iter().filter(|seen| seen.request == COMPLETE).collect();
-    assert_eq!(completions.iter().map(|seen| seen.is_conditional).collect::<Vec<_>>(), [true, false]);
-}
-
-#[test]
-fn a_failed_upload_is_aborted() {
-    let cases: &[(Respond, &str)] = &[
-        (
-            |request, number| match request {
-                COMPLETE => refusal("412 Precondition Failed", "PreconditionFailed"),
-                _ => stores(request, number),
-            },
-            "is there already",
-        ),
-        (
-            |request, number| match request {
-                _ if request.starts_with("PUT") => refusal("403 Forbidden", "AccessDenied"),
-                _ => stores(request, number),
-            },
-            "the credentials need s3:PutObject",
-        ),
-        (
-            |request, number| match request {
-                COMPLETE => Vec::new(),
-                _ => stores(request, number),
-            },
-            "whether the object was made is not known",
-        ),
-        (
-            |request, number| match request {
-                COMPLETE => response("200 OK", "", "<Error><Code>QuotaExceeded</Code></Error>"),
-                _ => stores(request, number),
-            },
-            "not what the protocol of S3 describes",
-        ),
-        // It does not tell whether there is an object, and cannot refuse to replace one.
-        (
-            |request, number| match request {
-                _ if request.starts_with("HEAD") => refusal("403 Forbidden", "AccessDenied"),
-                COMPLETE => refusal("501 Not Implemented", "NotImplemented"),
-                _ => stores(request, number),
-            },
-            "does not tell whether the object exists",
-        ),
-    ];
-    for (respond, expected) in cases {
-        let script = Script::start(*respond);
-        let error = check_secrets(&uploaded(&script, false).expect_err(expected));
-        assert!(error.contains(expected), "{error}");
-        assert_eq!(script.seen().last().map(|seen| &*seen.request), Some(ABORT), "{expected}");
-    }
-    // Dropped, also where it must not block.
-    let script = Script::start(stores);
-    let upload = S3Upload::begin(&script.object(), false).expect("begins");
-    tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(async { drop(upload) });
-    assert_eq!(script.seen().last().map(|seen| &*seen.request), Some(ABORT));
-
-    let cannot_abort: Respond = |request, number| match request {
-        ABORT => refusal("403 Forbidden", "AccessDenied"),
-        COMPLETE => refusal("400 Bad Request", "EntityTooSmall"),
-        _ => stores(request, number),
-    };
-    let script = Script::start(cannot_abort);
-    let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
-    assert!(error.contains("demands larger parts") && error.contains("the parts of the upload u1"), "{error}");
-}
-
-#[test]
-fn an_abort_is_repeated() {
-    let fails_once: &[Respond] = &[
-        |request, number| match request {
-            ABORT if number == 1 => Vec::new(),
-            _ => stores(request, number),
-        },
-        |request, number| match request {
-            ABORT if number == 1 => HANG.to_vec(),
-            // The first abort took effect.
-            ABORT => refusal("404 Not Found", "NoSuchUpload"),
-            _ => stores(request, number),
-        },
-    ];
-    for respond in fails_once {
-        let script = Script::start(*respond);
-        let upload = S3Upload::begin(&script.impatient(), true).expect("begins");
-        let error = upload.abandon(JobError::Stopped);
-        assert!(matches!(error, JobError::Stopped), "{error}");
-        let requests: Vec<_> = script.seen().into_iter().map(|seen| seen.request).collect();
-        assert_eq!(requests[1..], [ABORT, ABORT]);
-    }
-    let script = Script::start(|request, number| if request == ABORT { Vec::new() } else { stores(request, number) });
-    let upload = S3Upload::begin(&script.object(), true).expect("begins");
-    let error = check_secrets(&upload.abandon(JobError::Stopped));
-    assert!(error.contains("the parts of the upload u1"), "{error}");
-    assert_eq!(script.seen().len(), 1 + RETRIES_MAX + 1);
-}
-
 #[test]
 fn a_request_is_repeated_after_a_time_out() {
     let script = Script::start(|_, number| if number == 0 { HANG.to_vec() } else { whole("", number) });
-    S3Reader::open(&script.impatient()).expect("opens");
+    S3Reader::open(&script.impatient(), &JobStop::default()).expect("opens");
     assert!(script.seen().len() > 1);
-}
-
-#[test]
-fn the_name_of_an_upload_is_no_text_of_the_store() {
-    let hostile: Respond = |request, number| match request {
-        _ if request.ends_with("?uploads=") => {
-            let id = format!("<UploadId>{TOKEN}&#10;u1</UploadId>");
-            response("200 OK", "", &format!("<InitiateMultipartUploadResult>{id}</InitiateMultipartUploadResult>"))
-        }
-        _ => stores(request, number),
-    };
-    let script = Script::start(hostile);
-    let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
-    assert!(error.contains("named the upload by what is no name"), "{error}");
 }
 
 #[test]
@@ -522,116 +355,14 @@ fn names_of_objects_are_taken_as_they_are() {
 }
 
 #[test]
-fn a_failed_completion_tells_whose_object_is_there() {
-    type Response = fn(usize) -> Vec<u8>;
-    const KNOWN: &str = "";
-    let lost: Response = |number| match number {
-        4 => Vec::new(),
-        _ => refusal("412 Precondition Failed", "PreconditionFailed"),
+fn a_stopped_job_does_not_wait_for_a_read() {
+    let stop = JobStop::default();
+    let asked = stop.clone();
+    let hangs = move |_: &str, _: usize| {
+        asked.ask();
+        HANG.to_vec()
     };
-    let exists: Response = |_| refusal("412 Precondition Failed", "PreconditionFailed");
-    let gone: Response = |_| refusal("404 Not Found", "NoSuchUpload");
-    let conflict: Response = |_| refusal("409 Conflict", "ConditionalRequestConflict");
-    let fails: Response = |_| refusal("500 Internal Server Error", "InternalError");
-    let refused: Response = |_| refusal("403 Forbidden", "AccessDenied");
-    let garbage: Response = |_| response("200 OK", "", "<html></html>");
-    let ours: Response = |_| head(Some(MARKER), 5);
-    let others: Response = |_| head(Some("0123456789abcdef0123456789abcdef"), 5);
-    let unmarked: Response = |_| head(None, 5);
-    let longer: Response = |_| head(None, 6);
-    let nothing: Response = |_| response("404 Not Found", "", "");
-    let forbidden: Response = |_| response("403 Forbidden", "", "");
-    let unknown = "whether the object was made is not known";
-    let there = "is there already";
-    let cases: &[(&str, Response, Response, Result<(), (&str, &str)>)] = &[
-        ("lost, ours", lost, ours, Ok(())),
-        ("lost, others", lost, others, Err((there, KNOWN))),
-        ("lost, longer", lost, longer, Err((there, KNOWN))),
-        // The store can drop markers, or somebody else can have made it.
-        ("lost, unmarked", lost, unmarked, Err(("another request made", unknown))),
-        ("lost, nothing", lost, nothing, Err(("another request made", unknown))),
-        ("lost, forbidden", lost, forbidden, Err(("another request made", unknown))),
-        ("exists, ours", exists, ours, Ok(())),
-        ("exists, others", exists, others, Err((there, KNOWN))),
-        ("exists, unmarked", exists, unmarked, Err((there, KNOWN))),
-        ("exists, nothing", exists, nothing, Err((there, KNOWN))),
-        ("exists, forbidden", exists, forbidden, Err((there, KNOWN))),
-        ("gone, ours", gone, ours, Ok(())),
-        ("gone, others", gone, others, Err((there, KNOWN))),
-        ("gone, nothing", gone, nothing, Err(("the unfinished upload is gone", KNOWN))),
-        ("conflict, ours", conflict, ours, Ok(())),
-        ("conflict, others", conflict, others, Err((there, KNOWN))),
-        ("conflict, unmarked", conflict, unmarked, Err((there, KNOWN))),
-        ("conflict, nothing", conflict, nothing, Err(("another request made", KNOWN))),
-        ("fails, ours", fails, ours, Ok(())),
-        ("fails, nothing", fails, nothing, Err(("try again later", unknown))),
-        ("garbage, ours", garbage, ours, Ok(())),
-        ("garbage, nothing", garbage, nothing, Err(("not what the protocol", unknown))),
-        ("no HTTP, ours", |_| b"hello\r\n\r\n".to_vec(), ours, Ok(())),
-        ("no HTTP, nothing", |_| b"hello\r\n\r\n".to_vec(), nothing, Err(("is not HTTP", unknown))),
-        ("too long, ours", |_| response("200 OK", "", &"x".repeat(6 << 20)), ours, Ok(())),
-        ("too long, nothing", |_| response("200 OK", "", &"x".repeat(6 << 20)), nothing, Err(("is longer", unknown))),
-        ("hangs, ours", |_| HANG.to_vec(), ours, Ok(())),
-        ("hangs, nothing", |_| HANG.to_vec(), nothing, Err(("no response of the object store", unknown))),
-        ("refused", refused, ours, Err(("access denied", KNOWN))),
-    ];
-    for (name, complete, look, expected) in cases {
-        let (complete, look) = (*complete, *look);
-        let script = Script::start(move |request: &str, number: usize| match request {
-            COMPLETE => complete(number),
-            _ if request.starts_with("HEAD") && number > 4 => look(number),
-            _ => stores(request, number),
-        });
-        let object = if name.starts_with("hangs") { script.impatient() } else { script.object() };
-        let outcome = uploaded_small(&object, false);
-        let is_aborted = script.seen().last().is_some_and(|seen| seen.request == ABORT);
-        assert_eq!(is_aborted, outcome.is_err(), "{name}");
-        match (outcome, expected) {
-            (Ok(()), Ok(())) => {}
-            (Err(error), Err((text, note))) => {
-                let error = check_secrets(&error);
-                assert!(error.contains(text) && error.contains(note), "{name}: {error}");
-                assert_eq!(error.contains(unknown), *note == unknown, "{name}: {error}");
-            }
-            (outcome, _) => panic!("{name}: {outcome:?}"),
-        }
-    }
-}
-
-#[test]
-fn an_object_that_is_replaced_is_known_by_its_marker() {
-    for (marker, expected) in [(MARKER, None), ("0123456789abcdef0123456789abcdef", Some("upload is gone"))] {
-        let script = Script::start(move |request: &str, number: usize| match request {
-            COMPLETE if number == 2 => Vec::new(),
-            COMPLETE => refusal("404 Not Found", "NoSuchUpload"),
-            _ if request.starts_with("HEAD") => head(Some(marker), 5),
-            _ => stores(request, number),
-        });
-        match (uploaded_small(&script.object(), true), expected) {
-            (Ok(()), None) => {}
-            (Err(error), Some(expected)) => {
-                let error = check_secrets(&error);
-                assert!(error.contains(expected) && error.contains("is not known"), "{error}");
-            }
-            (outcome, _) => panic!("{outcome:?}"),
-        }
-    }
-}
-
-#[test]
-fn a_key_that_is_named_like_an_error_is_none() {
-    let script = Script::start(|request: &str, number: usize| match request {
-        _ if request.starts_with("POST") && request.ends_with("uploadId=u1") => response(
-            "200 OK",
-            "",
-            " <?xml version=\"1.0\"?>\n<CompleteMultipartUploadResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
-             <Location>http://s3/lake/SlowDown/InternalError</Location><Key>SlowDown/InternalError</Key>\
-             <ETag>&quot;all&quot;</ETag></CompleteMultipartUploadResult>",
-        ),
-        _ => stores(request, number),
-    });
-    let object = script.object_named("s3://lake/SlowDown/InternalError", RequestTimeouts::DEFAULT);
-    uploaded_small(&object, false).expect("uploads");
-    let seen = script.seen();
-    assert_eq!(seen.iter().filter(|seen| seen.request.ends_with("?uploadId=u1")).count(), 1, "{seen:?}");
+    let script = Script::start_with(whole, hangs);
+    let error = S3Reader::open(&script.object(), &stop).expect_err("stopped");
+    assert!(matches!(error, JobError::Stopped), "{error}");
 }

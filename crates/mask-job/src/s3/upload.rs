@@ -13,8 +13,9 @@ use tokio::task::JoinHandle;
 
 use super::S3Object;
 use super::completion::{Completion, Found, Marker, needs_look, outcome};
-use super::failure::{Purpose, job_error, status_of};
+use super::failure::{NOT_KNOWN, Purpose, job_error, status_of};
 use crate::error::JobError;
+use crate::stop::JobStop;
 
 /// Number of bytes of all parts but the last. Some stores demand equal parts.
 pub(super) const PART_BYTES: usize = 16 << 20;
@@ -27,6 +28,7 @@ const PARTS_MAX: usize = 10_000;
 pub(crate) struct S3Upload {
     object: S3Object,
     client: AmazonS3,
+    stop: JobStop,
     id: String,
     marker: Marker,
     /// Number of bytes of the object.
@@ -40,17 +42,19 @@ pub(crate) struct S3Upload {
 }
 
 impl S3Upload {
-    /// Begins an upload, which checks the credentials. An existing object is an error unless `replace` is true.
-    pub(crate) fn begin(object: &S3Object, replace: bool) -> Result<Self, JobError> {
+    /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing object is an error unless
+    /// `replace` is true.
+    pub(crate) fn begin(object: &S3Object, replace: bool, stop: &JobStop) -> Result<Self, JobError> {
         let completion = Arc::new(Completion::default());
         completion.create_only.store(!replace, Ordering::Relaxed);
         let client = object.client(Some(Arc::clone(&completion)))?;
         if !replace {
-            reject_existing(object, &client)?;
+            reject_existing(object, &client, stop)?;
         }
         let marker = Marker::new()?;
         let options = PutMultipartOptions { attributes: marker.attributes(), ..PutMultipartOptions::default() };
-        let begun = object.store.run(client.create_multipart_opts(&object.key, options));
+        // A stop waits for the response, since without a name the upload could not be aborted.
+        let begun = object.store.run(stop.overdue(), client.create_multipart_opts(&object.key, options))?;
         let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
         if !is_upload_id(&id) {
             let what = "the object store named the upload by what is no name".to_owned();
@@ -59,6 +63,7 @@ impl S3Upload {
         Ok(Self {
             object: object.clone(),
             client,
+            stop: stop.clone(),
             id,
             marker,
             length: 0,
@@ -106,9 +111,11 @@ impl S3Upload {
 
     /// Waits for the part that is sent.
     fn await_part(&mut self) -> Result<(), JobError> {
-        let Some(sending) = self.sending.take() else { return Ok(()) };
-        let sent = self.object.store.run(sending)?;
-        self.parts.push(sent.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
+        let Some(sending) = &mut self.sending else { return Ok(()) };
+        // It stays here if the job is stopped, since the abort must wait for its end.
+        let sent = self.object.store.run(self.stop.asked(), sending)?;
+        self.sending = None;
+        self.parts.push(sent?.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
         Ok(())
     }
 
@@ -128,8 +135,9 @@ impl S3Upload {
             self.send()?;
         }
         self.await_part()?;
-        let is_absent = !self.replace && reject_existing(&self.object, &self.client)?;
-        let completed = match self.try_complete() {
+        let is_absent = !self.replace && reject_existing(&self.object, &self.client, &self.stop)?;
+        self.stop.check()?;
+        let completed = match self.try_complete()? {
             // The store lacks conditions. The check above is all that there is, so it must have had an answer.
             Err(error) if status_of(&error) == Some(501) && !self.replace => {
                 if !is_absent {
@@ -138,7 +146,7 @@ impl S3Upload {
                     return Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
                 }
                 self.completion.create_only.store(false, Ordering::Relaxed);
-                self.try_complete()
+                self.try_complete()?
             }
             completed => completed,
         };
@@ -151,16 +159,21 @@ impl S3Upload {
     /// Looks for the object.
     fn look(&self) -> Found {
         let options = GetOptions { head: true, ..GetOptions::default() };
-        match self.object.store.run(self.client.get_opts(&self.object.key, options)) {
-            Ok(found) => self.marker.owner_of(&found, self.length),
-            Err(error) if status_of(&error) == Some(404) => Found::Nothing,
-            Err(_) => Found::Unknown,
+        match self.object.store.run(self.stop.overdue(), self.client.get_opts(&self.object.key, options)) {
+            Ok(Ok(found)) => self.marker.owner_of(&found, self.length),
+            Ok(Err(error)) if status_of(&error) == Some(404) => Found::Nothing,
+            _ => Found::Unknown,
         }
     }
 
-    fn try_complete(&self) -> object_store::Result<()> {
-        let parts = self.parts.clone();
-        self.object.store.run(self.client.complete_multipart(&self.object.key, &self.id, parts)).map(drop)
+    /// Completes the upload. Once the request is under way, a stop waits for its end, since only that tells what became of it.
+    fn try_complete(&self) -> Result<object_store::Result<()>, JobError> {
+        let completing = self.client.complete_multipart(&self.object.key, &self.id, self.parts.clone());
+        let completed = self.object.store.run(self.stop.overdue(), completing);
+        completed.map(|completed| completed.map(drop)).map_err(|_| {
+            let what = format!("the job was stopped while the object store completed the upload{NOT_KNOWN}");
+            JobError::Store { name: self.object.to_string(), what }
+        })
     }
 
     /// Aborts the upload after an error. Returns the error, with what remains if the upload could not be aborted.
@@ -182,7 +195,7 @@ impl S3Upload {
             return Ok(());
         }
         let sending = self.sending.take();
-        let aborted = self.object.store.run(async {
+        let aborted = self.object.store.run(self.stop.overdue(), async {
             // A part that arrives later would remain.
             if let Some(sending) = sending {
                 sending.abort();
@@ -191,7 +204,11 @@ impl S3Upload {
             self.client.abort_multipart(&self.object.key, &self.id).await
         });
         match aborted {
-            Err(error) if status_of(&error) != Some(404) => Err(job_error(&self.object, Purpose::Write, &error)),
+            Err(_) => {
+                let what = "the object store did not respond after the job was stopped".to_owned();
+                Err(JobError::Store { name: self.object.to_string(), what })
+            }
+            Ok(Err(error)) if status_of(&error) != Some(404) => Err(job_error(&self.object, Purpose::Write, &error)),
             // Without the upload nothing remains.
             _ => Ok(()),
         }
@@ -201,6 +218,8 @@ impl S3Upload {
 impl Drop for S3Upload {
     fn drop(&mut self) {
         if !self.is_over {
+            // The job panicked, or its future was dropped. So nobody waits for the error, and the deadline begins.
+            self.stop.ask();
             // Where an asynchronous task drops the upload, its thread must not wait for another task itself.
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -218,9 +237,9 @@ fn is_upload_id(id: &str) -> bool {
 
 /// Rejects an object that is there already. Returns true if it is known not to be there: a client without the right to list
 /// gets 403 for a missing object, so only the completion shows then that there is one.
-fn reject_existing(object: &S3Object, client: &AmazonS3) -> Result<bool, JobError> {
+fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Result<bool, JobError> {
     let options = GetOptions { head: true, ..GetOptions::default() };
-    match object.store.run(client.get_opts(&object.key, options)) {
+    match object.store.run(stop.asked(), client.get_opts(&object.key, options))? {
         Ok(_) => Err(JobError::Exists { path: object.to_string().into() }),
         Err(error) => match status_of(&error) {
             Some(404) => Ok(true),

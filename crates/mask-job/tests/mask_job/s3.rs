@@ -62,8 +62,9 @@ fn table(rows: usize, pad: usize) -> Vec<u8> {
 
 /// A moto server with the bucket `lake`.
 struct Lake {
-    folder: TempDir,
+    /// Dropped before the folder, in which its log is.
     moto: Moto,
+    folder: TempDir,
     runtime: Runtime,
 }
 
@@ -72,7 +73,7 @@ impl Lake {
         let folder = tempfile::tempdir().expect("folder");
         let moto = Moto::start(folder.path(), None).expect("moto");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let lake = Self { folder, moto, runtime: runtime.expect("runtime") };
+        let lake = Self { moto, folder, runtime: runtime.expect("runtime") };
         assert_eq!(lake.s3("PUT", "", b"").0, 200);
         lake
     }
@@ -254,6 +255,20 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
         format: FileFormat::Parquet,
         limits: Limits { workers: 1, batch_values_max: 10, ..Limits::default() },
     };
+    let engine = Local::stalling(&given, &progress);
+    lake.runtime.block_on(async {
+        let job = mask_file(job.clone(), Arc::clone(&given), Arc::clone(&engine), Arc::clone(&progress));
+        let stop = async {
+            some_records(&progress).await;
+            progress.stop();
+        };
+        let (report, ()) = tokio::join!(job, stop);
+        assert!(matches!(report, Err(JobError::Stopped)), "{report:?}");
+    });
+    assert!(lake.get("out.parquet").is_none() && !lake.has_uploads());
+
+    // Dropped.
+    let progress = Arc::new(Progress::default());
     let engine = Local::stalling(&given, &progress);
     lake.runtime.block_on(async {
         tokio::select! {

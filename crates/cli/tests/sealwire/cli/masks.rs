@@ -1,10 +1,12 @@
 //! Tests of `sealwire mask`: rules explained on samples, files masked by a real engine, and leaks found.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::builder::{Int64Builder, ListBuilder, MapBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
@@ -361,6 +363,71 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
         let (_, said, status) = run(dev.path(), &dev.arguments(arguments));
         assert!(status == 1 && said.contains(expected), "{said}");
     }
+    dev.stop();
+}
+
+#[test]
+fn a_stalled_object_store_does_not_keep_a_stopped_command() {
+    let dev = Dev::start();
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", store.local_addr().unwrap());
+    std::fs::write(dev.path().join("in.parquet"), customers(10)).unwrap();
+    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    let (input, output) = ("s3://lake/in.parquet", "s3://lake/out.parquet");
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.env_clear().env("AWS_ENDPOINT_URL", &url).env("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE");
+        command.env("AWS_SECRET_ACCESS_KEY", "hunter2-secret").current_dir(dev.path()).args(dev.arguments(arguments));
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let signal = |child: &Child| Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let mask = |input, output| vec!["mask", "file", input, "--out", output, "--rules", "rules.toml"];
+    for (arguments, is_again, expected) in [
+        (vec!["encrypt", input, "--output", "out.parquet", "-s", "$.email"], false, "sealwire: stopped\n"),
+        (vec!["decrypt", input, "--output", "out.parquet", "-s", "$.email"], false, "sealwire: stopped\n"),
+        (mask(input, "out.parquet"), false, "sealwire: stopped\n"),
+        (mask("in.parquet", output), false, "sealwire: stopped\n"),
+        // The store begins an upload, which a first signal awaits.
+        (vec!["encrypt", "in.parquet", "--output", output, "-s", "$.email"], true, "stopped by a second signal"),
+    ] {
+        let mut child = start(&arguments);
+        let (mut socket, _) = store.accept().unwrap();
+        // From now on the job waits for a response.
+        socket.read_exact(&mut [0]).unwrap();
+        signal(&child);
+        // Two signals can arrive as one.
+        while is_again && child.try_wait().unwrap().is_none() {
+            signal(&child);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(expected), "{arguments:?}: {said}");
+        assert!(!dev.path().join("out.parquet").exists());
+    }
+
+    // It stalls when the verification reads the object again.
+    let mut child = start(&[&mask(input, "out.parquet")[..], &["--verify"]].concat());
+    let mut reader = BufReader::new(store.accept().unwrap().0);
+    let mut line = String::new();
+    while reader.read_line(&mut line).unwrap() > 2 {
+        line.clear();
+    }
+    let source = std::fs::read(dev.path().join("in.parquet")).unwrap();
+    let length = source.len();
+    let range = format!("Content-Range: bytes 0-{}/{length}\r\nETag: \"one\"", length - 1);
+    let head =
+        format!("HTTP/1.1 206 Partial Content\r\n{range}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    reader.get_mut().write_all(&[head.as_bytes(), &source].concat()).unwrap();
+    drop(reader);
+    let (mut socket, _) = store.accept().unwrap();
+    socket.read_exact(&mut [0]).unwrap();
+    signal(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("the output is complete, but was not verified"), "{said}");
+    assert!(dev.path().join("out.parquet").exists());
     dev.stop();
 }
 
