@@ -53,14 +53,8 @@ impl Moto {
                 .arg(&certificates.server_key);
         }
         let child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
-        let moto = Self { port, tls: certificates.is_some(), log, child };
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if start.elapsed() > HANG {
-                return Err(io::Error::other("moto did not start"));
-            }
-            sleep(Duration::from_millis(50));
-        }
+        let mut moto = Self { port, tls: certificates.is_some(), log, child };
+        await_listener(&mut moto.child, port)?;
         Ok(moto)
     }
 
@@ -77,6 +71,8 @@ impl Moto {
     /// If the response is no HTTP.
     pub fn request(&self, service: &str, method: &str, path: &str, body: &[u8]) -> io::Result<MotoResponse> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port))?;
+        socket.set_read_timeout(Some(HANG))?;
+        socket.set_write_timeout(Some(HANG))?;
         let kind = if service == "s3" { "application/octet-stream" } else { "application/x-www-form-urlencoded" };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Type: {kind}\r\n\
@@ -96,6 +92,37 @@ impl Moto {
     }
 }
 
+/// Waits until `child` listens on a port of 127.0.0.1. If another process listens there, `child` ends, which is an error.
+fn await_listener(child: &mut Child, port: u16) -> io::Result<()> {
+    let start = Instant::now();
+    while !is_listener(child.id(), port)? {
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!("moto ended with {status}: another server can have its port")));
+        }
+        if start.elapsed() > HANG {
+            return Err(io::Error::other("moto did not start"));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Returns true if the process listens on a port of 127.0.0.1. A connection would not tell which process accepts it.
+fn is_listener(process: u32, port: u16) -> io::Result<bool> {
+    const LISTENS: &str = "0A";
+    let local = format!("0100007F:{port:04X}");
+    let sockets = fs::read_to_string("/proc/net/tcp")?;
+    let listener = sockets.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        (fields.get(1) == Some(&&*local) && fields.get(3) == Some(&LISTENS)).then(|| fields.get(9).copied())?
+    });
+    let Some(inode) = listener else { return Ok(false) };
+    let name = PathBuf::from(format!("socket:[{inode}]"));
+    // The process can have ended.
+    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return Ok(false) };
+    Ok(files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)))
+}
+
 impl Drop for Moto {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -103,5 +130,24 @@ impl Drop for Moto {
         if std::thread::panicking() {
             let _ = writeln!(io::stderr(), "{}", fs::read_to_string(&self.log).unwrap_or_default());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_of_another_process_is_not_the_childs() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        assert!(is_listener(std::process::id(), port).expect("reads"));
+        let mut child = Command::new("sleep").arg("0.2").spawn().expect("a child");
+        let error = await_listener(&mut child, port).expect_err("the child does not listen");
+        assert!(error.to_string().contains("another server can have its port"), "{error}");
+        drop(listener);
+        assert!(!is_listener(std::process::id(), port).expect("reads"));
     }
 }

@@ -4,15 +4,10 @@
 //! permissions, web identity tokens, nor whether a key is disabled. Those errors come from the other server.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
-use sealwire_testkit::child::HANG;
-use sealwire_testkit::{Certificates, TransitFault, TransitServer, free_ports};
+use sealwire_testkit::{Certificates, Moto, TransitFault, TransitServer};
 use tempfile::TempDir;
 
 use super::*;
@@ -59,43 +54,24 @@ fn options(folder: &Path, certificates: &Certificates, url: &str) -> AwsKmsOptio
     options
 }
 
-/// A moto server with TLS on a port of 127.0.0.1. It ends when this value is dropped.
-struct Moto {
+/// A moto server with TLS.
+struct MotoKms {
+    /// Dropped before the folder, in which its log is.
+    moto: Moto,
     folder: TempDir,
     certificates: Certificates,
-    url: String,
-    child: Child,
 }
 
-impl Moto {
-    async fn start() -> Self {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/interop-venv/bin/moto_server");
-        assert!(program.exists(), "{} is missing: run .ci/setup", program.display());
+impl MotoKms {
+    fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let certificates = Certificates::make(folder.path(), "sealwire").unwrap();
-        let [port] = free_ports();
-        let log = fs::File::create(folder.path().join("moto.log")).unwrap();
-        let child = Command::new(&program)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--ssl", "--ssl-cert"])
-            .arg(&certificates.server)
-            .arg("--ssl-key")
-            .arg(&certificates.server_key)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let moto = Self { folder, certificates, url: format!("https://127.0.0.1:{port}"), child };
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < HANG, "moto did not start");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        moto
+        let moto = Moto::start(folder.path(), Some(&certificates)).unwrap();
+        Self { moto, folder, certificates }
     }
 
     fn options(&self) -> AwsKmsOptions {
-        options(self.folder.path(), &self.certificates, &self.url)
+        options(self.folder.path(), &self.certificates, &self.moto.url())
     }
 
     /// Makes a key and returns its ARN.
@@ -105,20 +81,9 @@ impl Moto {
     }
 }
 
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            let log = fs::read_to_string(self.folder.path().join("moto.log"));
-            let _ = writeln!(io::stderr(), "{}", log.unwrap_or_default());
-        }
-    }
-}
-
 #[tokio::test]
 async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
-    let moto = Moto::start().await;
+    let moto = MotoKms::start();
     let (arn, other) = (moto.key().await, moto.key().await);
     let kms = AwsKms::new(AwsKmsOptions { key_id: arn.clone(), ..moto.options() }).unwrap();
     kms.client.create_alias().alias_name("alias/sealwire").target_key_id(&arn).send().await.unwrap();
@@ -174,13 +139,13 @@ async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
 
 #[tokio::test]
 async fn a_web_identity_is_exchanged_for_credentials() {
-    let moto = Moto::start().await;
+    let moto = MotoKms::start();
     let key_id = moto.key().await;
     let token_file = write_secret(moto.folder.path(), "web-identity", "header.hunter2-claims.signature");
     let credentials = AwsCredentials::WebIdentity {
         role_arn: "arn:aws:iam::123456789012:role/sealwire".into(),
         token_file: token_file.clone(),
-        sts_endpoint_url: Some(format!("{}/", moto.url)),
+        sts_endpoint_url: Some(format!("{}/", moto.moto.url())),
     };
     // As Kubernetes makes it.
     fs::set_permissions(&token_file, fs::Permissions::from_mode(0o644)).unwrap();
