@@ -87,14 +87,17 @@ pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// A connection that waits for a request, and the time of its last response.
+type IdleConnection = (SendRequest<HttpRequestBody>, Instant);
+
 /// Connections to one store.
 #[derive(Clone)]
 pub(super) struct S3Connector {
     tls: Option<Arc<ClientConfig>>,
     plain: bool,
     pub(super) timeouts: RequestTimeouts,
-    /// Connections that wait for a request, with the time of their last response, the newest last.
-    idle: Arc<Mutex<Vec<(SendRequest<HttpRequestBody>, Instant)>>>,
+    /// The newest is the last.
+    idle: Arc<Mutex<Vec<IdleConnection>>>,
     /// The completion of the upload that sends the requests.
     completion: Option<Arc<Completion>>,
 }

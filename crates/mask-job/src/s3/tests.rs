@@ -33,13 +33,14 @@ struct ScriptState {
     connections: AtomicUsize,
     /// The marker of the last upload that was begun.
     marker: Mutex<String>,
-    first: Box<dyn Fn(&str, usize) -> Vec<u8> + Send + Sync>,
-    later: Box<dyn Fn(&str, usize) -> Vec<u8> + Send + Sync>,
+    first: Box<RespondFn>,
+    later: Box<RespondFn>,
 }
 
 /// Makes a response from the request's method and path, and the number of earlier requests. An empty response closes the
 /// connection, [`HANG`] keeps the client waiting, and [`MARKER`] stands for the marker of the upload.
 type Respond = fn(&str, usize) -> Vec<u8>;
+type RespondFn = dyn Fn(&str, usize) -> Vec<u8> + Send + Sync;
 
 /// Not a response: the server waits until the client closes the connection.
 const HANG: &[u8] = b"hang";

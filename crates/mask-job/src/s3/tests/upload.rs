@@ -194,7 +194,8 @@ fn a_failed_completion_tells_whose_object_is_there() {
     let forbidden: Response = |_| response("403 Forbidden", "", "");
     let unknown = "whether the object was made is not known";
     let there = "is there already";
-    let cases: &[(&str, Response, Response, Result<(), (&str, &str)>)] = &[
+    type Case<'c> = (&'c str, Response, Response, Result<(), (&'c str, &'c str)>);
+    let cases: &[Case] = &[
         ("lost, ours", lost, ours, Ok(())),
         ("lost, others", lost, others, Err((there, KNOWN))),
         ("lost, longer", lost, longer, Err((there, KNOWN))),
@@ -325,18 +326,20 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
         _ if request.starts_with("HEAD") => head(Some(MARKER), 5),
         _ => stores(request, number),
     };
-    let (unknown, left) = ("whether the object was made is not known", "the parts of the upload u1");
+    const UNKNOWN: &str = "whether the object was made is not known";
+    const LEFT: &str = "the parts of the upload u1";
     // The stop comes with the request. The errors hold all of these texts.
-    let cases: &[(&str, &'static str, Respond, bool, Result<(), &[&str]>)] = &[
+    type Case = (&'static str, &'static str, Respond, bool, Result<(), &'static [&'static str]>);
+    let cases: &[Case] = &[
         ("part", "PUT", stores, false, Err(&["stopped"])),
         ("stalled part", "PUT", part_hangs, false, Err(&["stopped"])),
-        ("stalled store", "PUT", hangs, false, Err(&["stopped; ", left, "did not respond after the job was stopped"])),
+        ("stalled store", "PUT", hangs, false, Err(&["stopped; ", LEFT, "did not respond after the job was stopped"])),
         ("completion", COMPLETE, stores, true, Ok(())),
         ("lost completion", COMPLETE, lost, true, Ok(())),
-        ("stalled completion", COMPLETE, completion_hangs, true, Err(&[unknown, left])),
+        ("stalled completion", COMPLETE, completion_hangs, true, Err(&[UNKNOWN, LEFT])),
     ];
     for (name, at, respond, completes, expected) in cases {
-        let is_overdue = expected.is_err_and(|texts| texts.contains(&left));
+        let is_overdue = expected.is_err_and(|texts| texts.contains(&LEFT));
         let stop = if is_overdue { JobStop::with_timeout(Duration::from_millis(500)) } else { JobStop::default() };
         let (script, outcome) = stopped_at(at, *respond, &stop);
         let has_completed = script.seen().iter().any(|seen| seen.request == COMPLETE);
