@@ -12,6 +12,8 @@ use crate::error::JobError;
 
 /// Longest time for which a stopped job waits for an object store to complete or to discard the output.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that the request to discard the output has in any case, also after a completion that took all of the time.
+const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
 
 /// Tells a job to stop. Clones belong to the same job.
 #[derive(Clone, Debug)]
@@ -57,6 +59,12 @@ impl JobStop {
     /// Waits until a stopped job does not wait any more.
     pub(crate) async fn overdue(&self) {
         sleep_until(self.asked_deadline().await).await;
+    }
+
+    /// Waits until a stopped job does not wait for the end of its request to discard the output.
+    pub(crate) async fn discard_overdue(&self) {
+        let least = Instant::now() + DISCARD_TIME_MIN;
+        sleep_until(self.asked_deadline().await.max(least)).await;
     }
 
     async fn asked_deadline(&self) -> Instant {

@@ -441,8 +441,8 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 /// Longest time for which leftover tasks of a failed job delay the end of the program.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest time for which a stopped job delays the end of the program. The job itself waits 30 s for an object store.
-const STOP_TIMEOUT: Duration = Duration::from_secs(35);
+/// Longest time for which a stopped job delays the end of the program. The job itself waits at most 35 s for an object store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Runs a job on all cores.
 pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

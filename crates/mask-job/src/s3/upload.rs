@@ -195,7 +195,7 @@ impl S3Upload {
             return Ok(());
         }
         let sending = self.sending.take();
-        let aborted = self.object.store.run(self.stop.overdue(), async {
+        let aborted = self.object.store.run(self.stop.discard_overdue(), async {
             // A part that arrives later would remain.
             if let Some(sending) = sending {
                 sending.abort();
