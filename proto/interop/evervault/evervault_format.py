@@ -127,7 +127,8 @@ def unmarked(content):
     """Metadata that a file's content begins with and nothing marks: a map of just its length that names a key of ours."""
     length = int.from_bytes(content[:2], "little")
     front = content[2 : 2 + length]
-    reader = msgpack.Unpacker(raw=False, strict_map_key=False, unicode_errors="surrogateescape")
+    # Maps as lists, since a key of random content can be a list, which a dictionary does not take.
+    reader = msgpack.Unpacker(raw=False, strict_map_key=False, unicode_errors="surrogateescape", object_pairs_hook=list)
     reader.feed(front)
     named = False
     try:
