@@ -197,7 +197,7 @@ impl Progress {
 
     /// Stops the job, if it is one for a file. It fails with [`JobError::Stopped`](crate::JobError::Stopped) and leaves no
     /// output, unless the output is just being completed: then the job goes on to its end. In both cases it waits for an object
-    /// store for at most 35 s.
+    /// store for at most 25 s.
     pub fn stop(&self) {
         self.stop.ask();
     }

@@ -10,8 +10,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::JobError;
 
-/// Longest time for which a stopped job waits for an object store to complete or to discard the output.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time for which a stopped job waits for an object store to complete or to discard the output. Together with
+/// [`DISCARD_TIME_MIN`] less than the 30 s after which Kubernetes kills a process.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that the request to discard the output has in any case, also after a completion that took all of the time.
 const DISCARD_TIME_MIN: Duration = Duration::from_secs(5);
 

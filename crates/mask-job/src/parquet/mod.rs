@@ -214,16 +214,20 @@ impl OpenedJob {
             outcome = changing => outcome,
             () = stop.asked() => Err(JobError::Stopped),
         };
-        // A thread that panicked ends the queues of the others, so its error comes before theirs.
-        reading.await?;
         let WrittenFile { unfinished, bytes: bytes_out, outcome: written } = writing.await?;
         let failed = match (written, outcome) {
             (Ok(()), Ok(())) => None,
             // The writer stops without an error of its own if the job failed elsewhere.
             (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => Some(source.cause(error)),
         };
+        // A thread that panicked ends the queues of the others, so its error comes before theirs. A stopped job does not
+        // wait for its input.
+        let panicked = tokio::select! {
+            read = reading => read.err().map(JobError::from),
+            () = stop.asked() => None,
+        };
         // A stopped thread has errors that follow from that.
-        let failed = if stop.is_asked() { Some(JobError::Stopped) } else { failed };
+        let failed = if stop.is_asked() { Some(JobError::Stopped) } else { panicked.or(failed) };
         spawn_blocking(move || match failed {
             None => unfinished.finish(),
             Some(error) => Err(unfinished.abandon(error)),

@@ -45,6 +45,7 @@ impl S3Upload {
     /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing object is an error unless
     /// `replace` is true.
     pub(crate) fn begin(object: &S3Object, replace: bool, stop: &JobStop) -> Result<Self, JobError> {
+        stop.check()?;
         let completion = Arc::new(Completion::default());
         completion.create_only.store(!replace, Ordering::Relaxed);
         let client = object.client(Some(Arc::clone(&completion)))?;
@@ -54,7 +55,11 @@ impl S3Upload {
         let marker = Marker::new()?;
         let options = PutMultipartOptions { attributes: marker.attributes(), ..PutMultipartOptions::default() };
         // A stop waits for the response, since without a name the upload could not be aborted.
-        let begun = object.store.run(stop.overdue(), client.create_multipart_opts(&object.key, options))?;
+        let begun = object.store.run(stop.overdue(), client.create_multipart_opts(&object.key, options));
+        let begun = begun.map_err(|error| {
+            let left = format!("an upload of {object} without parts, if the object store began one");
+            JobError::Left { error: Box::new(error), left }
+        })?;
         let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
         if !is_upload_id(&id) {
             let what = "the object store named the upload by what is no name".to_owned();
@@ -139,7 +144,7 @@ impl S3Upload {
         self.stop.check()?;
         let completed = match self.try_complete()? {
             // The store lacks conditions. The check above is all that there is, so it must have had an answer.
-            Err(error) if status_of(&error) == Some(501) && !self.replace => {
+            Err(error) if status_of(&error) == Some(501) && !self.replace && !self.completion.is_unsure() => {
                 if !is_absent {
                     let what = "the object store does not tell whether the object exists: permit s3:GetObject and \
                         s3:ListBucket, or use --replace";
