@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::connect::ConnectArgs;
-use super::object_store::ObjectStoreArgs;
+use super::object_store::{ObjectStoreArgs, is_object};
 use super::serve::StopSignals;
 use super::{Failure, dev_folder};
 use engine::Remote;
@@ -373,31 +373,30 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         limits: Limits::default(),
     };
     let (limits, original) = (job.limits, job.input.clone());
+    let has_object = is_object(&args.input) || is_object(&args.out);
     let bar = Bar::new("masking");
-    let report = run_job(async {
+    let done = run_job(async {
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
-        unless_stopped(&bar.progress, bar.over(job)).await
-    })?;
-    let not_verified = || Failure::from("stopped: the output is complete, but was not verified");
-    if args.verify && bar.progress.is_stopped() {
-        return Err(not_verified());
-    }
-    let leaks = args.verify.then(|| {
+        let mut signals = StopSignals::listen()?;
+        let report = unless_stopped(&mut signals, &bar.progress, has_object, bar.over(job)).await?;
+        if !args.verify {
+            return Ok(Done { report, leaks: None });
+        }
+        if bar.progress.is_stopped() {
+            return Err(NOT_VERIFIED.into());
+        }
         let masked = store.input(&args.out)?;
-        run_job(async move {
-            let bar = Bar::new("looking for originals");
-            let verify = move |progress: &Progress| {
-                verify_files(&original, &masked, format, rules, limits, LeakLimits::default(), progress)
-            };
-            // Signals do not end the process any more.
-            tokio::select! {
-                leaks = spawn_blocking(move || bar.during(verify)) => Ok(leaks??),
-                () = stopped() => Err(not_verified()),
-            }
-        })
-    });
-    show::done(&Done { report, leaks: leaks.transpose()? }, args.json, to_pipe)
+        let bar = Bar::new("looking for originals");
+        let verify = move |progress: &Progress| {
+            verify_files(&original, &masked, format, rules, limits, LeakLimits::default(), progress)
+        };
+        tokio::select! {
+            leaks = spawn_blocking(move || bar.during(verify)) => Ok(Done { report, leaks: Some(leaks??) }),
+            () = signals.next() => Err(NOT_VERIFIED.into()),
+        }
+    })?;
+    show::done(&done, args.json, to_pipe)
 }
 
 fn database(args: &DatabaseArgs) -> Result<(), Failure> {
@@ -407,11 +406,18 @@ fn database(args: &DatabaseArgs) -> Result<(), Failure> {
         let bar = Bar::new("masking");
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = DatabaseJob { source, target, replace: args.replace, limits: Limits::default() };
-        let report = mask_database(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress), stopped());
+        let mut signals = StopSignals::listen()?;
+        let (engine, progress) = (Arc::new(engine), Arc::clone(&bar.progress));
+        let report = mask_database(job, Arc::clone(&rules), engine, progress, signals.next());
         let report = bar.over(report).await?;
         drop(bar);
-        let leaks = if args.verify { Some(verified(&args.databases, &rules).await?) } else { None };
-        Ok(Done { report, leaks })
+        if !args.verify {
+            return Ok(Done { report, leaks: None });
+        }
+        tokio::select! {
+            leaks = verified(&args.databases, &rules) => Ok(Done { report, leaks: Some(leaks?) }),
+            () = signals.next() => Err(NOT_VERIFIED.into()),
+        }
     })?;
     show::done(&done, args.json, false)
 }
@@ -441,8 +447,12 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 /// Longest time for which leftover tasks of a failed job delay the end of the program.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest time for which a stopped job delays the end of the program. The job itself waits at most 35 s for an object store.
-const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+/// Longest time for which a stopped job with an object delays the end of the program. The job itself waits at most 25 s for
+/// an object store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(28);
+
+/// Error of a command that was stopped between its job and the end of the verification.
+const NOT_VERIFIED: &str = "stopped: the output is complete, but was not verified";
 
 /// Runs a job on all cores.
 pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -453,12 +463,14 @@ pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Resul
 }
 
 /// Runs a job for a file. Ctrl-C or SIGTERM stops it. Its result is still awaited, because only the job knows whether the
-/// output was complete, and what remains. A second signal ends that.
+/// output was complete, and what remains. A second signal ends that. So does a time, which is short without an object: then
+/// the job waits for nothing but its input, a reader of its output, or the disk.
 pub(super) async fn unless_stopped<T>(
+    signals: &mut StopSignals,
     progress: &Progress,
+    has_object: bool,
     job: impl Future<Output = Result<T, JobError>>,
 ) -> Result<T, Failure> {
-    let mut signals = StopSignals::listen()?;
     let mut job = pin!(job);
     tokio::select! {
         done = &mut job => return Ok(done?),
@@ -467,25 +479,16 @@ pub(super) async fn unless_stopped<T>(
     tokio::select! {
         done = &mut job => {
             let done = done?;
-            eprintln!("sealwire: the output was complete when the signal came");
+            eprintln!("sealwire: the signal came too late: the output is complete");
             Ok(done)
         }
-        () = signals.next() => Err("stopped by a second signal: an unfinished upload can remain".into()),
-        () = sleep(STOP_TIMEOUT) => Err(JobError::Stopped.into()),
+        () = signals.next() => Err(unknown_end("stopped by a second signal", has_object)),
+        () = sleep(if has_object { STOP_TIMEOUT } else { LEFTOVER_TIMEOUT }) => Err(unknown_end("stopped", has_object)),
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-async fn stopped() {
-    let told = async {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted,
-            _ = terminate.recv() => Ok(()),
-        }
-    };
-    // Without signal handlers a signal ends the process.
-    if told.await.is_err() {
-        std::future::pending::<()>().await;
-    }
+/// Creates the error for a stopped job whose end was not awaited.
+fn unknown_end(why: &str, has_object: bool) -> Failure {
+    let upload = if has_object { ", and an unfinished upload can remain" } else { "" };
+    format!("{why} before the job ended: look whether the output was made{upload}").into()
 }

@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 use super::connect::retry_pause;
 use super::documents::{Common, DocumentProgress};
 use super::mask::{run_job, unless_stopped};
-use super::object_store::ObjectStoreArgs;
+use super::object_store::{ObjectStoreArgs, is_object};
+use super::serve::StopSignals;
 use super::{Failure, chain};
 
 /// Longest wait of a batch for an engine that is overloaded, restarts or cannot be reached.
@@ -46,6 +47,7 @@ pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOpe
         direction,
         limits: Limits::default(),
     };
+    let has_object = is_object(common.file.path_of_file()) || is_object(output);
     let spinner = DocumentProgress::new();
     spinner.say(if direction == Direction::Seal { "encrypting" } else { "decrypting" });
     run_job(async {
@@ -57,7 +59,14 @@ pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOpe
             operation,
         };
         let progress = Arc::<Progress>::default();
-        unless_stopped(&progress, change_columns(job, Arc::new(engine), Arc::clone(&progress))).await
+        let mut signals = StopSignals::listen()?;
+        unless_stopped(
+            &mut signals,
+            &progress,
+            has_object,
+            change_columns(job, Arc::new(engine), Arc::clone(&progress)),
+        )
+        .await
     })?;
     spinner.end();
     Ok(())

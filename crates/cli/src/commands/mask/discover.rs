@@ -15,9 +15,10 @@ use zeroize::Zeroizing;
 
 use super::check::Trial;
 use super::show::{Bar, counted};
-use super::{Holds, run_job, stopped};
+use super::{Holds, run_job};
 use crate::commands::Failure;
 use crate::commands::object_store::ObjectStoreArgs;
+use crate::commands::serve::StopSignals;
 
 /// Maximum number of times that rules are tried on the whole file.
 const TRIALS_MAX: usize = 3;
@@ -150,10 +151,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             };
             run_job(async {
                 let bar = Bar::new("sampling");
+                let mut signals = StopSignals::listen()?;
                 let job = discover_database(database, options, &trial, &bar.progress);
                 Ok(tokio::select! {
                     discovery = bar.over(job) => discovery?,
-                    () = stopped() => return Err("stopped".into()),
+                    () = signals.next() => return Err("stopped".into()),
                 })
             })?
         }
