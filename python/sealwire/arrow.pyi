@@ -134,7 +134,7 @@ class DiscoveredField:
 
     @property
     def field(self) -> str:
-        """The path of the column, as in a rule."""
+        """The path of the column in the grammar of rules, `$.address.street`, which is not that of `columns`."""
 
     @property
     def verdict(self) -> Literal["sensitive", "uncertain", "harmless"]:

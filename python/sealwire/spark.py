@@ -180,6 +180,8 @@ def mask(frame, engine, *, rules=None, masks=None, metrics=None, **options):
 def discover(frame, *, rows=10_000, engine=None, seed=1, **options):
     if not isinstance(rows, int) or not 1 <= rows <= _ROWS_MAX:
         raise ValueError(f"rows must be in 1..={_ROWS_MAX}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError("seed must be in 0..2**63")
     if engine is not None:
         options = {**options, **engine.request, "client": engine.client(), "app": engine.app}
         options.setdefault("retry_timeout_ms", engine.batching["retry_timeout_ms"])
@@ -188,6 +190,8 @@ def discover(frame, *, rows=10_000, engine=None, seed=1, **options):
         raise ValueError("several columns have the same name: rename them")
     variants = [field.name for field in frame.schema.fields if _has_variant(field.dataType)]
     notes = [f"column {name} has a variant and was not read: cast it to a string" for name in variants]
+    # Checks the options before the frame is read.
+    arrow._discover_with([], pyarrow.table({}), seed=seed, **options)
     # The least of random numbers are a sample of all partitions, and each partition holds as many rows at most.
     number = f"sealwire_{os.urandom(8).hex()}"
     read = [_cut(field).alias(field.name) for field in frame.schema.fields if field.name not in variants]

@@ -26,6 +26,7 @@ pub struct Sample {
     /// Number of values that were too long.
     pub(crate) long: u64,
     bytes: usize,
+    bytes_max: usize,
     size: usize,
     random: u64,
 }
@@ -40,7 +41,13 @@ impl Sample {
     /// Creates an empty sample of at most `size` values.
     #[must_use]
     pub fn new(size: usize, seed: u64) -> Self {
-        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, size, random: seed | 1 }
+        Self::bounded(size, seed, FIELD_BYTES_MAX)
+    }
+
+    /// Creates an empty sample of at most `size` values with at most `bytes_max` bytes, if that is less than 1 MiB.
+    pub(crate) fn bounded(size: usize, seed: u64, bytes_max: usize) -> Self {
+        let bytes_max = bytes_max.min(FIELD_BYTES_MAX);
+        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, bytes_max, size, random: seed | 1 }
     }
 
     /// Offers a value to the sample.
@@ -55,7 +62,7 @@ impl Sample {
             self.long += 1;
             return;
         }
-        if self.values.len() < self.size && self.bytes + bytes_max <= FIELD_BYTES_MAX {
+        if self.values.len() < self.size && self.bytes + bytes_max <= self.bytes_max {
             let value = value();
             self.bytes += value.1.len();
             self.values.push(value);
@@ -63,7 +70,7 @@ impl Sample {
         }
         let at = (self.next() % self.seen) as usize;
         if let Some(slot) = self.values.get_mut(at)
-            && self.bytes - slot.1.len() + bytes_max <= FIELD_BYTES_MAX
+            && self.bytes - slot.1.len() + bytes_max <= self.bytes_max
         {
             let value = value();
             self.bytes = self.bytes - slot.1.len() + value.1.len();

@@ -123,6 +123,62 @@ fn field<'d>(discovery: &'d Discovery, name: &str) -> &'d DiscoveredField {
     found.unwrap_or_else(|| panic!("{name}: {:?}", discovery.fields))
 }
 
+/// Returns a map whose keys are mail addresses.
+fn map_by_mail() -> ArrayRef {
+    let mut map = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    for at in 0..ROWS {
+        map.keys().append_value(format!("canary{at}@mail.test"));
+        map.values().append_value("x");
+        map.append(true).expect("an entry");
+    }
+    Arc::new(map.finish())
+}
+
+#[test]
+fn notes_on_keys_of_maps_show_no_name_that_is_data() {
+    let map = map_by_mail();
+    let member =
+        |name: &str, array: &ArrayRef| (Arc::new(Field::new(name, array.data_type().clone(), true)), Arc::clone(array));
+    let visits: ArrayRef = Arc::new(StructArray::from(vec![member("visits", &map)]));
+    let by = StructArray::from(vec![member("canary1@mail.test", &visits), member("canary2@mail.test", &visits)]);
+    let discovery = discover(&[batch(vec![("by", Arc::new(by))])], true);
+    assert_eq!(discovery.notes.iter().filter(|note| note.contains("keys of the map $.by")).count(), 3, "{discovery:?}");
+    assert!(!format!("{discovery:?}{}", discovery.to_toml()).contains("canary"));
+}
+
+#[test]
+fn a_value_in_another_encoding_leaves_a_column_text() {
+    let texts = |odd: i32| -> ArrayRef {
+        let value = |at: i32| if at < odd { b"M\xfcller".to_vec() } else { format!("u{at}@mail.test").into_bytes() };
+        Arc::new((0..ROWS).map(|at| Some(value(at))).collect::<BinaryArray>())
+    };
+    let discovery = discover(&[batch(vec![("email", texts(1)), ("user_email", texts(ROWS))])], true);
+    assert_eq!(field(&discovery, "$.email").verdict, FieldVerdict::Sensitive);
+    assert_eq!(field(&discovery, "$.user_email").verdict, FieldVerdict::Harmless, "bytes that are no text");
+}
+
+#[test]
+fn columns_without_a_value_are_not_judged_harmless_by_values() {
+    let nulls = Arc::new((0..ROWS).map(|_| None::<String>).collect::<StringArray>());
+    let text = discover(&[batch(vec![("contacts", nulls), ("level", texts(|_| "x".to_owned()))])], true).to_toml();
+    let (before, after) = text.split_once("since no value was read:").expect("a heading");
+    assert!(after.contains("$.contacts") && before.contains("$.level (180 values)"), "{text}");
+}
+
+#[test]
+fn samples_of_all_columns_have_a_limit() {
+    let long = "x".repeat(1_000);
+    let columns = 2_000;
+    let value: ArrayRef = Arc::new((0..2_000).map(|_| Some(&long)).collect::<StringArray>());
+    let names: Vec<String> = (0..columns).map(|at| format!("c{at}")).collect();
+    let batch = batch(names.iter().map(|name| (name.as_str(), Arc::clone(&value))).collect());
+    let mut samples =
+        ArrowSamples::new(&batch.schema(), DiscoverOptions { sample: 10_000, ..DiscoverOptions::new(2025) });
+    samples.add_batch(&batch);
+    let bytes: usize = (0..columns).map(|column| samples.texts(column).iter().map(String::len).sum::<usize>()).sum();
+    assert_eq!(bytes, columns * ((256 << 20) / columns / 1_000 * 1_000));
+}
+
 #[test]
 fn columns_get_functions_that_their_types_hold() {
     use FieldVerdict::{Harmless, Sensitive, Uncertain};

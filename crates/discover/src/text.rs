@@ -62,10 +62,17 @@ pub(crate) fn toml(discovery: &Discovery) -> String {
             }
         }
     }
-    if of(FieldVerdict::Harmless).next().is_some() {
+    let (read, empty): (Vec<_>, Vec<_>) = of(FieldVerdict::Harmless).partition(|field| field.values > 0);
+    if !read.is_empty() {
         out.push_str("\n# Judged harmless:\n");
-        for field in of(FieldVerdict::Harmless) {
+        for field in read {
             line(&mut out, &format!("  {} ({} values)", field.field, field.values));
+        }
+    }
+    if !empty.is_empty() {
+        out.push_str("\n# Not judged but by name, since no value was read:\n");
+        for field in empty {
+            line(&mut out, &format!("  {}", field.field));
         }
     }
     out

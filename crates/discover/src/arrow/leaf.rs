@@ -20,8 +20,8 @@ pub(super) struct SampledLeaf {
     pub(super) sample: Sample,
     /// The reason why the column cannot be masked.
     pub(super) obstacle: Option<String>,
-    /// True if some binary values are no text.
-    pub(super) has_binary: bool,
+    /// Number of sampled binary values that are no text.
+    pub(super) binary_values: usize,
 }
 
 impl SampledLeaf {
@@ -46,14 +46,14 @@ impl SampledLeaf {
         if check("", values.data_type()).is_err() {
             return;
         }
-        let Self { sample, has_binary, .. } = self;
+        let Self { sample, binary_values, .. } = self;
         let mut scalar = Vec::new();
         with_values(values, &mut |append| {
             for row in rows.by_ref() {
                 sample.offer(bytes_max(values, row), || {
                     scalar.clear();
                     append(row, &mut scalar);
-                    text_of(&scalar, has_binary)
+                    text_of(&scalar, binary_values)
                 });
             }
         });
@@ -85,8 +85,8 @@ impl SampledLeaf {
             // Only the name decides.
             (_, Some(_)) => return FieldClass::Array,
         }
-        // Old writers of Parquet do not mark text as such.
-        class(self.leaf.field.data_type(), !self.has_binary && self.sample.texts().next().is_some())
+        // Old writers of Parquet do not mark text as such, and some texts are in an older encoding than UTF-8.
+        class(self.leaf.field.data_type(), self.sample.texts().count() > self.binary_values)
     }
 
     pub(super) fn fits_type(&self, function: &Function) -> bool {
@@ -117,7 +117,7 @@ fn bytes_max(values: &ArrayRef, row: usize) -> usize {
 }
 
 /// Returns a MessagePack scalar as text. The content of binary values that are no text is not kept.
-fn text_of(scalar: &[u8], has_binary: &mut bool) -> (ValueType, Box<str>) {
+fn text_of(scalar: &[u8], binary_values: &mut usize) -> (ValueType, Box<str>) {
     let float = |number: f64| if number.abs() < 1e15 { number.to_string() } else { format!("{number:?}") };
     match TokenReader::new(scalar).token() {
         Ok(Token::Str(bytes)) => (ValueType::Text, String::from_utf8_lossy(bytes).into()),
@@ -128,7 +128,7 @@ fn text_of(scalar: &[u8], has_binary: &mut bool) -> (ValueType, Box<str>) {
         Ok(Token::F64(number)) => (ValueType::Number, float(number).into()),
         Ok(Token::Bin(bytes)) => {
             let text = std::str::from_utf8(bytes);
-            *has_binary |= text.is_err();
+            *binary_values += usize::from(text.is_err());
             (ValueType::Text, text.unwrap_or_default().into())
         }
         _ => (ValueType::Text, "".into()),

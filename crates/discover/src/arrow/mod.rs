@@ -23,6 +23,9 @@ use crate::sample::Sample;
 use decide::JudgedColumn;
 use leaf::SampledLeaf;
 
+/// Maximum bytes of the sampled values of all columns, of which each has an equal part.
+const SAMPLES_BYTES_MAX: usize = 256 << 20;
+
 /// Samples of the columns of Arrow data. They stay in memory. `Debug` shows neither values nor names, which can be data.
 pub struct ArrowSamples {
     schema: Schema,
@@ -40,6 +43,8 @@ impl ArrowSamples {
     /// Prepares samples of all columns.
     #[must_use]
     pub fn new(schema: &Schema, options: DiscoverOptions) -> Self {
+        let leaves = schema_leaves(schema);
+        let bytes_max = SAMPLES_BYTES_MAX / leaves.len().max(1);
         let sampled = |(at, leaf): (u64, SchemaLeaf)| {
             let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at);
             let data_type = leaf.field.data_type();
@@ -48,9 +53,10 @@ impl ArrowSamples {
                 nested if nested.is_nested() => "the column has a nested type that cannot be masked".to_owned(),
                 other => format!("the column has type {other}, which cannot be masked"),
             });
-            SampledLeaf { leaf, sample: Sample::new(options.sample, seed), obstacle, has_binary: false }
+            let sample = Sample::bounded(options.sample, seed, bytes_max);
+            SampledLeaf { leaf, sample, obstacle, binary_values: 0 }
         };
-        let leaves = (0..).zip(schema_leaves(schema)).map(sampled).collect();
+        let leaves = (0..).zip(leaves).map(sampled).collect();
         Self { schema: schema.clone(), leaves, options }
     }
 
@@ -86,21 +92,22 @@ impl ArrowSamples {
     #[must_use]
     pub fn judge(self, table: &str) -> JudgedColumns {
         let Self { schema, leaves, options } = self;
-        let mut notes = Vec::new();
         let (keys, values): (Vec<_>, Vec<_>) = leaves.into_iter().partition(|sampled| sampled.leaf.is_map_key);
-        for sampled in keys {
+        // Of keys too, since the path of a map can have names that are data.
+        let mut key_paths: Vec<Vec<PathPart>> = keys.iter().chain(&values).map(SampledLeaf::parts).collect();
+        // The columns of a table are names, even if there are many.
+        let is_map =
+            |prefix: &[PathPart], keys: &BTreeSet<String>| (!prefix.is_empty() && are_personal(keys)).then_some(true);
+        let hidden = hide_keys(&mut key_paths, is_map);
+        let mut notes: Vec<String> = hidden.iter().map(|(prefix, _)| personal_keys(prefix)).collect();
+        let paths = key_paths.split_off(keys.len());
+        for (sampled, parts) in keys.iter().zip(key_paths) {
             let texts: BTreeSet<String> = sampled.sample.texts().map(str::to_owned).collect();
             if are_personal(&texts) {
-                let parts = sampled.parts();
                 let map = parts.iter().rposition(|part| *part == PathPart::Any).unwrap_or(0);
                 notes.push(personal_keys(&parts[..map]));
             }
         }
-        let mut paths: Vec<Vec<PathPart>> = values.iter().map(SampledLeaf::parts).collect();
-        // The columns of a table are names, even if there are many.
-        let is_map =
-            |prefix: &[PathPart], keys: &BTreeSet<String>| (!prefix.is_empty() && are_personal(keys)).then_some(true);
-        notes.extend(hide_keys(&mut paths, is_map).iter().map(|(prefix, _)| personal_keys(prefix)));
         let mut known: HashMap<Vec<PathPart>, usize> = HashMap::new();
         let mut columns: Vec<JudgedColumn> = Vec::new();
         for (parts, sampled) in paths.into_iter().zip(values) {

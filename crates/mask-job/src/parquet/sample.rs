@@ -17,8 +17,11 @@ use crate::output::Input;
 use crate::plan::Plan;
 use crate::report::Progress;
 
-/// Uncompressed bytes of a file up to which all of it is read. Of larger files, parts of as many decoded bytes in all are read.
+/// Encoded bytes, before compression, of a file up to which all of it is read. Of larger files, parts of as many decoded bytes in
+/// all are read.
 const BYTES_MAX: u64 = 64 << 20;
+/// Values of a file up to which all of it is read. Encoded values can be far smaller than decoded ones.
+const VALUES_MAX: u64 = 20_000_000;
 /// Maximum number of row groups that are read of a larger file.
 const GROUPS_MAX: usize = 16;
 /// Bytes that are read at least of a column of a row group: about the first batch of rows.
@@ -60,8 +63,9 @@ fn sample_source(
         })
         .collect();
     let groups = layout.metadata.row_groups();
-    let bytes: u64 = groups.iter().map(|group| u64::try_from(group.total_byte_size()).unwrap_or(0)).sum();
-    let is_whole = bytes <= bytes_max;
+    let sizes =
+        groups.iter().flat_map(|group| group.columns()).map(|chunk| (chunk.uncompressed_size(), chunk.num_values()));
+    let is_whole = is_small(sizes, bytes_max);
     let chosen = if is_whole { (0..groups.len()).collect() } else { spread(groups.len(), options.seed) };
     let chunks = chosen.len() * columns.len();
     let chunk_bytes_max = (bytes_max / chunks.max(1) as u64).max(CHUNK_BYTES_MIN);
@@ -95,6 +99,13 @@ fn sample_source(
         )
     });
     Ok(FileSamples { samples, is_whole, note })
+}
+
+/// Returns true if chunks of these stated bytes and values are read whole. What is stated can be any number.
+fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
+    let add = |sum: u64, stated: i64| sum.saturating_add(u64::try_from(stated).unwrap_or(u64::MAX));
+    let (bytes, values) = chunks.fold((0, 0), |sums, stated| (add(sums.0, stated.0), add(sums.1, stated.1)));
+    bytes <= bytes_max && values <= VALUES_MAX
 }
 
 /// Returns one row group, chosen by `seed`, of each of up to [`GROUPS_MAX`] equal ranges.
@@ -153,6 +164,23 @@ mod tests {
                 assert!(values.contains(&field.values), "{field:?}");
                 assert_eq!(field.category, Some(sealwire_discover::Category::Email), "{field:?}");
             }
+        }
+    }
+
+    #[test]
+    fn stated_sizes_decide_what_is_read_whole() {
+        const VALUES: i64 = VALUES_MAX as i64;
+        for (chunks, expected) in [
+            (&[][..], true),
+            (&[(500, 7), (500, VALUES - 7)], true),
+            (&[(500, 7), (501, 7)], false),
+            (&[(1, 7), (1, VALUES - 6)], false),
+            (&[(i64::MAX, 7), (i64::MAX, 7), (i64::MAX, 7)], false),
+            (&[(1, i64::MAX), (1, i64::MAX), (1, i64::MAX)], false),
+            (&[(-1, 7)], false),
+            (&[(1, -1)], false),
+        ] {
+            assert_eq!(is_small(chunks.iter().copied(), 1_000), expected, "{chunks:?}");
         }
     }
 
