@@ -123,6 +123,7 @@ impl Resource {
 /// A limit on the number of engines or clients, which no rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "results show the names alone")]
 pub(crate) enum ConnectionBound {
     /// Connections of all engines to the database, over its `max_connections`.
     DatabaseConnections,
