@@ -29,7 +29,7 @@ pub use field::decide_field;
 pub use judge::{Judgement, class_of, judge};
 pub use names::is_of_persons;
 pub use path::{MergedFields, PathPart, hide_map_keys, merge_maps, names_of, path_text};
-pub use sample::{Sample, VALUE_BYTES_MAX, ValueType};
+pub use sample::{Sample, SampleRandom, VALUE_BYTES_MAX, ValueType};
 pub use values::is_value_like;
 
 /// Applies a function to a value under any key, and appends the mask as MessagePack. Returns `false` if the function does
@@ -353,7 +353,7 @@ impl Discovery {
     }
 }
 
-/// Tries functions on values until one fits all of them. `accepts` checks a mask.
+/// Tries functions on values until one fits all of them.
 fn first_fitting<'s>(
     functions: Vec<Function>,
     values: impl Iterator<Item = Value<'s>> + Clone,

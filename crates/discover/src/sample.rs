@@ -28,7 +28,27 @@ pub struct Sample {
     bytes: usize,
     bytes_max: usize,
     size: usize,
-    random: u64,
+    random: SampleRandom,
+}
+
+/// Numbers that choose a sample: xorshift64.
+#[derive(Debug)]
+pub struct SampleRandom(u64);
+
+impl SampleRandom {
+    /// Creates the numbers of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// Computes the next number, which is never 0.
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
 }
 
 impl fmt::Debug for Sample {
@@ -47,7 +67,7 @@ impl Sample {
     /// Creates an empty sample of at most `size` values with at most `bytes_max` bytes, if that is less than 1 MiB.
     pub(crate) fn bounded(size: usize, seed: u64, bytes_max: usize) -> Self {
         let bytes_max = bytes_max.min(FIELD_BYTES_MAX);
-        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, bytes_max, size, random: seed | 1 }
+        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, bytes_max, size, random: SampleRandom::new(seed) }
     }
 
     /// Offers a value to the sample.
@@ -68,7 +88,7 @@ impl Sample {
             self.values.push(value);
             return;
         }
-        let at = (self.next() % self.seen) as usize;
+        let at = (self.random.number() % self.seen) as usize;
         if let Some(slot) = self.values.get_mut(at)
             && self.bytes - slot.1.len() + bytes_max <= self.bytes_max
         {
@@ -106,13 +126,5 @@ impl Sample {
     /// Returns true if there are values and all have this type.
     pub(crate) fn is_all(&self, wanted: ValueType) -> bool {
         !self.values.is_empty() && self.values.iter().all(|(r#type, _)| *r#type == wanted)
-    }
-
-    /// Computes the next number of xorshift64.
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parquet::file::reader::Length;
 use sealwire_columns::Leaf;
-use sealwire_discover::{ArrowSamples, DiscoverOptions};
+use sealwire_discover::{ArrowSamples, DiscoverOptions, SampleRandom};
 use sealwire_mask_rules::{Rules, Unknown};
 
 use super::layout::Layout;
@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 64 << 20;
 const VALUES_MAX: u64 = 20_000_000;
 /// Maximum number of row groups that are read of a larger file.
 const GROUPS_MAX: usize = 16;
-/// Bytes that are read at least of a column of a row group: about the first batch of rows.
+/// Minimum number of bytes that are read of a column of a row group: about the first batch of rows.
 const CHUNK_BYTES_MIN: u64 = 4 << 10;
 
 /// The samples of a file.
@@ -101,7 +101,8 @@ fn sample_source(
     Ok(FileSamples { samples, is_whole, note })
 }
 
-/// Returns true if chunks of these stated bytes and values are read whole. What is stated can be any number.
+/// Returns true if a file is read whole. `chunks` are the numbers of bytes and values that its metadata states for each column
+/// chunk. A hostile file can state any numbers.
 fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
     let add = |sum: u64, stated: i64| sum.saturating_add(u64::try_from(stated).unwrap_or(u64::MAX));
     let (bytes, values) = chunks.fold((0, 0), |sums, stated| (add(sums.0, stated.0), add(sums.1, stated.1)));
@@ -112,15 +113,8 @@ fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
 fn spread(groups: usize, seed: u64) -> Vec<usize> {
     let count = groups.min(GROUPS_MAX);
     let range = |part: usize| -> Range<usize> { groups * part / count..groups * (part + 1) / count };
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        // xorshift64
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
-    (0..count).map(range).map(|range| range.start + (next() % range.len() as u64) as usize).collect()
+    let mut random = SampleRandom::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (0..count).map(range).map(|range| range.start + (random.number() % range.len() as u64) as usize).collect()
 }
 
 #[cfg(test)]
