@@ -364,14 +364,18 @@ class Spark(unittest.TestCase):
         self.assertEqual([field.field for field in found.fields], ["$.long", "$['x.email']", "$.nothing"])
         self.assertEqual((found.fields[1].verdict, found.fields[1].mask), ("sensitive", "redact"))
         self.assertIn("column variant has a variant and was not read: cast it to a string", found.notes)
+        # Options are checked before the frame is read.
+        unread = frame.withColumn("broken", F.raise_error(F.lit("it was read")).cast("string"))
         for options, message in (
             ({"rows": 0}, "rows must be in"),
             ({"rows": 1_000_000}, "rows must be in"),
             ({"sample": 1}, "sample must be in"),
+            ({"seed": -1}, "seed must be in"),
+            ({"seed": 2**63}, "seed must be in"),
             ({"reason": "x"}, "without a client"),
         ):
             with self.subTest(message), self.assertRaisesRegex((TypeError, ValueError), message):
-                sw.discover(frame, **options)
+                sw.discover(unread, **options)
         twice = frame.select("long", "long")
         with self.assertRaisesRegex(ValueError, "same name"):
             sw.discover(twice)

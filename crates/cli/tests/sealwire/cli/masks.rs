@@ -367,6 +367,38 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
 }
 
 #[test]
+fn a_stalled_pipe_does_not_keep_a_stopped_command() {
+    let dev = Dev::start();
+    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    dev.write("large.ndjson", &"{\"email\":\"anna@mail.test\"}\n".repeat(1 << 18));
+    assert!(Command::new("mkfifo").arg(dev.path().join("pipe.ndjson")).status().unwrap().success());
+    let start = |input: &str, output: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        let arguments = ["mask", "file", input, "--out", output, "--rules", "rules.toml"];
+        command.current_dir(dev.path()).args(dev.arguments(&arguments));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let stop = |child: &mut Child| {
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        let status = child.wait().unwrap();
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(status.code() == Some(1) && said.contains("sealwire: stopped"), "{status}: {said}");
+    };
+    // The job runs once it has opened the pipe, from which nothing comes.
+    let mut child = start("pipe.ndjson", "out.ndjson");
+    let writer = std::fs::File::options().write(true).open(dev.path().join("pipe.ndjson")).unwrap();
+    stop(&mut child);
+    assert!(!dev.path().join("out.ndjson").exists());
+    drop(writer);
+    // It runs once something comes out, of which nobody reads the rest.
+    let mut child = start("large.ndjson", "-");
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    stop(&mut child);
+    dev.stop();
+}
+
+#[test]
 fn a_stalled_object_store_does_not_keep_a_stopped_command() {
     let dev = Dev::start();
     let store = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -308,6 +308,23 @@ fn stopped_at(at: &'static str, respond: Respond, stop: &JobStop) -> (Script, Re
 }
 
 #[test]
+fn a_stalled_creation_tells_what_can_remain() {
+    let stop = JobStop::with_timeout(Duration::from_millis(500));
+    let asked = stop.clone();
+    let hangs = move |_: &str, _: usize| {
+        asked.ask();
+        HANG.to_vec()
+    };
+    let script = Script::start_with(stores, hangs);
+    let error = S3Upload::begin(&script.object(), true, &stop).err().expect("is stopped");
+    let text = check_secrets(&error);
+    assert!(text.contains("stopped; ") && text.contains("an upload of s3://lake/in.parquet without parts"), "{text}");
+    // A stopped job begins none.
+    let error = S3Upload::begin(&script.object(), true, &stop).err().expect("is stopped");
+    assert!(matches!(error, JobError::Stopped) && script.seen().len() == 1, "{error}");
+}
+
+#[test]
 fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
     let hangs: Respond = |_, _| HANG.to_vec();
     let part_hangs: Respond = |request, number| match request {
