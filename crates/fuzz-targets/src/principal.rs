@@ -46,12 +46,71 @@ fn check(der: &[u8]) {
     let principal = Principal::from_certificate(der, &identity);
     assert_eq!(principal, Principal::from_certificate(der, &identity));
     if let Ok(principal) = principal {
+        check_counted_names(der);
         let name = principal.as_str();
         assert!(!name.is_empty() && name.len() <= 2_048);
         assert!(!name.chars().any(char::is_control), "{name:?}");
         assert!(!principal.to_string().chars().any(char::is_control));
         assert_eq!(Principal::from_text(&principal.to_text()), Some(principal));
     }
+}
+
+/// Checks that no name of any kind in a certificate with a principal is invalid. By default, all kinds count. Reads the
+/// bytes of the names, not what the parser makes of them.
+fn check_counted_names(der: &[u8]) {
+    let (rest, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
+    assert!(rest.is_empty());
+    let extension = |extension: &&x509_parser::prelude::X509Extension<'_>| extension.oid.to_id_string() == "2.5.29.17";
+    let extensions: Vec<_> = certificate.extensions().iter().filter(extension).collect();
+    assert!(extensions.len() <= 1, "several lists of names");
+    let mut spiffe = 0;
+    for (tag, name) in extensions.iter().flat_map(|extension| elements(extension.value)) {
+        match tag {
+            0x82 => {
+                let is_of_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
+                assert!(!name.is_empty() && name.len() <= 253 && name.iter().all(is_of_host), "{name:x?}");
+            }
+            0x86 => {
+                assert!(!name.is_empty() && name.iter().all(u8::is_ascii_graphic), "{name:x?}");
+                spiffe += usize::from(name.to_ascii_lowercase().starts_with(b"spiffe:"));
+            }
+            _ => {}
+        }
+    }
+    assert!(spiffe <= 1, "several SPIFFE URIs");
+
+    let common_names: Vec<_> = certificate.subject().iter_common_name().collect();
+    assert!(common_names.len() <= 1, "several common names");
+    for name in common_names {
+        let text = std::str::from_utf8(name.as_slice()).expect("UTF-8");
+        assert!(!text.is_empty() && text.trim() == text && !text.chars().any(char::is_control), "{text:?}");
+        let tag = name.attr_value().tag().0;
+        assert!(tag == 12 || text.is_ascii() && [18, 19, 22].contains(&tag), "{tag}: {text:?}");
+    }
+}
+
+/// Returns tag and content of each element of an encoded SEQUENCE.
+fn elements(sequence: &[u8]) -> Vec<(u8, &[u8])> {
+    let (_, mut rest) = element(sequence);
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let (tag, content) = element(rest);
+        all.push((tag, content));
+        let read = content.as_ptr() as usize - rest.as_ptr() as usize + content.len();
+        rest = &rest[read..];
+    }
+    all
+}
+
+/// Returns tag and content of the first element. The certificate's parser has accepted the lengths.
+fn element(bytes: &[u8]) -> (u8, &[u8]) {
+    let (tag, length) = (bytes[0], bytes[1]);
+    let digits = if length < 0x80 { 0 } else { usize::from(length & 0x7f) };
+    let length = match digits {
+        0 => usize::from(length),
+        _ => bytes[2..2 + digits].iter().fold(0, |length, byte| length << 8 | usize::from(*byte)),
+    };
+    (tag, &bytes[2 + digits..2 + digits + length])
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {

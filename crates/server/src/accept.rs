@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -15,7 +16,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Pace, Peer};
 use crate::shutdown::Shutdown;
-use sealwire_access::Principal;
+use rustls::pki_types::CertificateDer;
+use sealwire_access::{Principal, PrincipalError};
 use sealwire_engine::engine::Engine;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
@@ -72,7 +74,7 @@ pub(crate) struct Acceptor<T> {
 impl<T: Serve> Acceptor<T> {
     /// Accepts until the engine drains.
     pub(crate) async fn run(mut self) {
-        let refused = LogThrottle::default();
+        let (refused, nameless) = (LogThrottle::default(), Arc::new(LogThrottle::default()));
         loop {
             // Waiting for a handshake's admission before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
@@ -85,7 +87,7 @@ impl<T: Serve> Acceptor<T> {
                 _ = self.drains.wait_for(|draining| *draining) => return,
             };
             match accepted {
-                Ok((stream, _)) => self.admit(stream, handshake),
+                Ok((stream, _)) => self.admit(stream, handshake, &nameless),
                 Err(error) => {
                     if let Some(suppressed) = refused.record(std::time::Instant::now()) {
                         tracing::warn!(%error, suppressed, "cannot accept");
@@ -96,14 +98,14 @@ impl<T: Serve> Acceptor<T> {
         }
     }
 
-    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit) {
+    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit, nameless: &Arc<LogThrottle>) {
         let metrics = Arc::clone(&self.engine.metrics);
         let Ok(admission) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
         let (gate, engine, mut drains) = (Arc::clone(&self.gate), Arc::clone(&self.engine), self.drains.clone());
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
-        let principals = Arc::clone(&self.principals);
+        let (principals, nameless) = (Arc::clone(&self.principals), Arc::clone(nameless));
         tokio::spawn(async move {
             let _admission = admission;
             if stream.set_nodelay(true).is_err() {
@@ -128,8 +130,12 @@ impl<T: Serve> Acceptor<T> {
             let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let identity = engine.decider.identity();
             let named = certificates.first().map(|der| Principal::from_certificate(der, identity));
-            let Some(Ok(principal)) = named else {
-                return metrics.connection(ConnectionOutcome::Nameless);
+            let principal = match named.unwrap_or(Err(PrincipalError::Nameless)) {
+                Ok(principal) => principal,
+                Err(error) => {
+                    log_nameless(&nameless, error, certificates);
+                    return metrics.connection(ConnectionOutcome::Nameless);
+                }
             };
             let Ok(caller) = gate.enter(certificates, &entrance) else {
                 return metrics.connection(ConnectionOutcome::TlsFailed);
@@ -143,6 +149,15 @@ impl<T: Serve> Acceptor<T> {
             service.serve(peer, stream, Shutdown::new(drains, caller.expelled())).await;
         });
     }
+}
+
+/// Logs that a certificate names no principal. The names in the certificate can contain any bytes, so the log names it by
+/// its fingerprint.
+fn log_nameless(throttle: &LogThrottle, error: PrincipalError, certificates: &[CertificateDer<'_>]) {
+    let Some(suppressed) = throttle.record(std::time::Instant::now()) else { return };
+    let digest = certificates.first().map(Sha256::digest);
+    let sha256: String = digest.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+    tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
 }
 
 /// Counts a connection as open for as long as it lives.

@@ -73,12 +73,13 @@ impl Certificates {
         let files = Files::look(&tls, control.as_ref());
         let Loaded { data, control: of_control, held } = tls::load_from(&files, &tls, control.as_ref())?;
         let metrics = || Arc::clone(&admin.metrics);
+        let identity = config.access.identity;
         let (ask, asked) = mpsc::channel(ASKED_MAX);
         let mut certificates = Self {
             tls,
             control,
-            data_gate: ConnectionRegistry::new(data, metrics()),
-            control_gate: of_control.map(|tls| ConnectionRegistry::new(tls, metrics())),
+            data_gate: ConnectionRegistry::new(data, identity, metrics()),
+            control_gate: of_control.map(|tls| ConnectionRegistry::new(tls, identity, metrics())),
             admin: Arc::clone(admin),
             in_service: files.digest(),
             held: Vec::new(),

@@ -36,6 +36,8 @@ pub(crate) struct ConnectionRegistry {
     serving: RwLock<HandshakeSettings>,
     /// By digest. Those that were refused are not in it any more.
     chains: Mutex<HashMap<[u8; 32], Arc<Chain>>>,
+    /// Which names of a certificate count, for the log.
+    identity: Identity,
     metrics: Arc<Metrics>,
 }
 
@@ -84,9 +86,9 @@ pub(crate) struct JudgedConnections {
 }
 
 impl ConnectionRegistry {
-    pub(crate) fn new(tls: ServerTls, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn new(tls: ServerTls, identity: Identity, metrics: Arc<Metrics>) -> Arc<Self> {
         let serving = RwLock::new(HandshakeSettings { tls, number: 0 });
-        Arc::new(Self { serving, chains: Mutex::default(), metrics })
+        Arc::new(Self { serving, chains: Mutex::default(), identity, metrics })
     }
 
     /// Returns the settings of the next handshake.
@@ -185,9 +187,8 @@ impl ConnectionRegistry {
         };
         self.metrics.expelled(why, connections);
         chain.expelled.send_replace(Some(why));
-        // For people: in the usual order, whichever the operator has chosen.
-        let named = |first| Principal::from_certificate(first, &Identity::default()).ok();
-        let principal = chain.certificates.first().and_then(|first| named(first));
+        let own = chain.certificates.first();
+        let principal = own.and_then(|own| Principal::from_certificate(own, &self.identity).ok());
         let principal = principal.map_or_else(String::new, |principal| principal.to_string());
         tracing::warn!(principal, why = why.as_str(), connections, "a client certificate is not accepted any more");
         connections

@@ -13,6 +13,8 @@ use sealwire_telemetry::metrics::CertificateLabel;
 
 /// Longest text of names that is shown, in characters.
 const NAMES_MAX: usize = 128;
+/// Shown in place of a name whose bytes are no text.
+const UNREADABLE: &str = "(unreadable name)";
 /// Days before its end at which a certificate or list is worth a warning.
 const WARNING_DAYS: [i64; 3] = [30, 7, 1];
 
@@ -47,12 +49,13 @@ pub enum ExpiryStage {
 impl CertificateInfo {
     pub(super) fn certificate(of: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-        let mut names: Vec<String> =
-            certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
+        let common_names = certificate.subject().iter_common_name();
+        let mut names: Vec<String> = common_names.map(|name| name.as_str().unwrap_or(UNREADABLE).to_owned()).collect();
         if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
             names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
                 GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
                 GeneralName::IPAddress(bytes) => address(bytes),
+                GeneralName::Invalid(..) => Some(UNREADABLE.to_owned()),
                 _ => None,
             }));
         }
