@@ -7,13 +7,16 @@
 //! If several grants permit a request, a grant without a mask takes precedence, then a grant without an hourly limit.
 //! Among equals the first grant of the first role applies.
 //!
-//! With [`AccessMode::Observe`], requests that no role grants pass. Masks still apply: a principal with a mask sees all
-//! values through that mask.
+//! With [`AccessMode::Observe`], requests that no role grants pass, except where the response could show a value that a
+//! mask hides. A principal with a mask sees all values through that mask. Without a grant, it is denied operations whose
+//! values no mask can cover, and changes of roles, with which it could take its mask off. If a role of the principal is
+//! missing or unreadable, its masks are unknown. Then every ungranted operation that returns values or changes roles is
+//! denied.
 
 use std::sync::Arc;
 
 use crate::mask::MaskText;
-use crate::operation::{Operation, Operations, ResourceKind};
+use crate::operation::{Operation, Operations, ResourceKind, ValueAccess};
 use crate::properties::PropertyAccess;
 use crate::role::{Grant, Role, RoleName};
 
@@ -23,10 +26,21 @@ pub enum AccessMode {
     /// Deny the request.
     #[default]
     Enforce,
-    /// Let the request pass and count it. Values are shown through the principal's masks, if it has any.
+    /// Let the request pass and count it, unless the response could show a value that a mask of the principal hides.
     Observe,
     /// Skip authorization: a valid certificate is enough.
     Off,
+}
+
+impl AccessMode {
+    /// Returns the value of the configuration key `access.mode`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// The scope of an operation in one dimension (apps or collections).
@@ -162,6 +176,8 @@ pub struct Denied {
     app: Option<Box<str>>,
     collection: Option<Box<str>>,
     property: Option<Box<str>>,
+    /// True if [`AccessMode::Observe`] denied the request.
+    while_observing: bool,
 }
 
 impl Denied {
@@ -171,10 +187,18 @@ impl Denied {
             AccessScope::None | AccessScope::Every => None,
         };
         let (app, collection) = (name(ask.app), name(ask.collection));
-        Self { operation: ask.operation, missing, app, collection, property: None }
+        Self { operation: ask.operation, missing, app, collection, property: None, while_observing: false }
     }
 
     fn text(&self) -> String {
+        let mut text = self.missing_text();
+        if self.while_observing {
+            text.push_str("; access.mode \"observe\" does not let it pass, because it could show masked values");
+        }
+        text
+    }
+
+    fn missing_text(&self) -> String {
         let operation = self.operation;
         let on = match (&self.app, &self.collection) {
             (Some(app), Some(collection)) => format!(" on collection {collection} of app {app}"),
@@ -205,6 +229,8 @@ impl Denied {
 pub struct Grants {
     roles: Box<[Arc<Role>]>,
     operations: Operations,
+    /// True if the principal has further roles that are missing or unreadable.
+    is_incomplete: bool,
 }
 
 impl Grants {
@@ -212,7 +238,14 @@ impl Grants {
     pub fn of(roles: impl IntoIterator<Item = Arc<Role>>) -> Self {
         let roles: Box<[Arc<Role>]> = roles.into_iter().collect();
         let operations = roles.iter().fold(Operations::NONE, |all, role| all.and(role.operations()));
-        Self { roles, operations }
+        Self { roles, operations, is_incomplete: false }
+    }
+
+    /// Notes that the principal has further roles, which are missing or unreadable. They grant nothing, and their masks are
+    /// unknown.
+    #[must_use]
+    pub fn and_unreadable_roles(self) -> Self {
+        Self { is_incomplete: true, ..self }
     }
 
     /// Returns true if there are no roles.
@@ -260,12 +293,35 @@ impl Grants {
         (PropertyAccess::of(ask.operation, grants.clone(), covers), hourly.min())
     }
 
+    /// Returns the grants that have a mask.
+    fn masked_grants(&self) -> impl Iterator<Item = &Grant> {
+        self.roles.iter().flat_map(|role| role.grants()).filter(|grant| grant.mask.is_some())
+    }
+
     /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the principal's grants have
     /// different masks, the result is a mask that hides the whole value.
     fn observed_mask(&self) -> Option<MaskText> {
-        let mut masks = self.roles.iter().flat_map(|role| role.grants()).filter_map(|grant| grant.mask.as_ref());
+        let mut masks = self.masked_grants().filter_map(|grant| grant.mask.as_ref());
         let first = masks.next()?;
         Some(if masks.all(|mask| mask == first) { first.clone() } else { MaskText::redact() })
+    }
+
+    /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant covers. `None`: the
+    /// response could show a value that a mask hides.
+    fn observe<'a>(&self, ask: AuthorizationRequest<'a>) -> Option<Permit<'a>> {
+        let mask = self.observed_mask();
+        match ask.operation.value_access() {
+            ValueAccess::None => Some(Permit::unrestricted(ask, mask)),
+            ValueAccess::Maskable | ValueAccess::Properties if !self.is_incomplete => {
+                // Unlimited requests would undo a mask by guessing.
+                let hourly = self.masked_grants().filter_map(|grant| grant.hourly).min();
+                Some(Permit { hourly, ..Permit::unrestricted(ask, mask) })
+            }
+            ValueAccess::Clear | ValueAccess::Roles if !self.is_incomplete && mask.is_none() => {
+                Some(Permit::unrestricted(ask, None))
+            }
+            ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear | ValueAccess::Roles => None,
+        }
     }
 
     /// Decides on a request as [`AccessMode::Enforce`] does.
@@ -346,35 +402,38 @@ impl AccessMode {
     /// # Errors
     /// [`Denied`], if the mode enforces denials.
     pub fn decide<'a>(self, grants: Option<&Grants>, ask: AuthorizationRequest<'a>) -> Result<Decision<'a>, Denied> {
-        let judged = match (self, grants) {
-            (Self::Off, _) => return Ok(Decision { permit: Permit::unrestricted(ask, None), observed: None }),
-            (_, Some(grants)) => grants.decide(ask),
-            (_, None) => Err(Denied::of(&ask, Missing::Role)),
-        };
+        let no_roles = Grants::default();
+        let grants = grants.unwrap_or(&no_roles);
+        if self == Self::Off {
+            return Ok(Decision { permit: Permit::unrestricted(ask, None), observed: None });
+        }
+
+        let judged = grants.decide(ask);
+        if self == Self::Enforce {
+            return judged.map(|permit| Decision { permit, observed: None });
+        }
         match judged {
-            // The request can be about properties that no grant covers. They are not known here.
-            Ok(permit) if self == Self::Observe && ask.operation.uses_properties() => {
-                let mask = grants.and_then(Grants::observed_mask);
-                Ok(Decision {
-                    permit: Permit { hourly: permit.hourly, ..Permit::unrestricted(ask, mask) },
-                    observed: None,
-                })
+            Ok(permit) if ask.operation.uses_properties() => {
+                // The request can be about properties that no grant covers. They are not known here.
+                let hourly = permit.hourly;
+                let permit = grants.observe(ask).map_or(permit, |observed| Permit { hourly, ..observed });
+                Ok(Decision { permit, observed: None })
             }
             Ok(permit) => Ok(Decision { permit, observed: None }),
-            Err(denied) if self == Self::Observe => {
-                let mask = grants.and_then(Grants::observed_mask);
-                Ok(Decision { permit: Permit::unrestricted(ask, mask), observed: Some(denied) })
-            }
-            Err(denied) => Err(denied),
+            Err(denied) => match grants.observe(ask) {
+                Some(permit) => Ok(Decision { permit, observed: Some(denied) }),
+                None => Err(Denied { while_observing: true, ..denied }),
+            },
         }
     }
 
     /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
-    /// In [`AccessMode::Observe`], operations that return values do not pass, since the values might need a mask.
+    /// In [`AccessMode::Observe`], operations that return values or change roles do not pass, since the principal might
+    /// have a mask.
     pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
-            Self::Observe => !Operations::VALUES.contains(ask.operation) && !ask.operation.reads_properties(),
+            Self::Observe => ask.operation.value_access() == ValueAccess::None,
             Self::Off => true,
         };
         passes.then(|| Permit::unrestricted(ask, None))
@@ -434,7 +493,8 @@ impl<'a> Permit<'a> {
     /// Returns the denial of a request that is about a property which no grant covers for `operation`.
     pub fn property_denied(&self, operation: Operation, property: &str) -> Denied {
         let (app, collection) = (self.app.map(Box::from), self.collection.map(Box::from));
-        Denied { operation, missing: Missing::Property, app, collection, property: Some(property.into()) }
+        let property = Some(property.into());
+        Denied { operation, missing: Missing::Property, app, collection, property, while_observing: false }
     }
 
     /// Returns the principal's fields per hour for this operation; `None` if they are not limited.

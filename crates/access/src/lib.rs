@@ -26,7 +26,7 @@ pub use decide::{
 };
 pub use error::{GRANTS_MAX, HOURLY_MAX, MASK_BYTES_MAX, NAMES_MAX, RoleError};
 pub use mask::MaskText;
-pub use operation::{Group, Operation, Operations};
+pub use operation::{Group, Operation, Operations, ValueAccess};
 pub use principal::{Identity, Principal, PrincipalError, PrincipalKind, is_host_name};
 pub use properties::PropertyAccess;
 pub use record::{Binding, ROLES_MAX, RecordError, principal_key, role_key};

@@ -27,8 +27,23 @@ pub enum Group {
     Control,
 }
 
+/// The stored values that the response of an operation discloses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ValueAccess {
+    /// None. The response has metadata, sealed values, or results that the engine makes from values of the request.
+    None,
+    /// Values, through the mask of the grant if it has one.
+    Maskable,
+    /// Values of properties, as the grants of [`Operation::ObjectsGet`] show them.
+    Properties,
+    /// Values or parts of values that no mask can cover.
+    Clear,
+    /// None, but the operation changes who sees values, and through which masks.
+    Roles,
+}
+
 macro_rules! operations {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal $group:ident $about:ident,)+) => {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal $group:ident $about:ident $values:ident,)+) => {
         /// An operation that a role can grant. The list follows the order of the wire's tables.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Operation { $($(#[$doc])* $variant,)+ }
@@ -50,131 +65,136 @@ macro_rules! operations {
             pub(crate) const fn about(self) -> ResourceKind {
                 match self { $(Self::$variant => ResourceKind::$about),+ }
             }
+
+            /// Returns the stored values that the response discloses. Every operation states it in its row of the list.
+            pub const fn value_access(self) -> ValueAccess {
+                match self { $(Self::$variant => ValueAccess::$values),+ }
+            }
         }
     };
 }
 
 operations! {
     /// Encrypts values into envelopes.
-    Encrypt = "encrypt" Data App,
+    Encrypt = "encrypt" Data App None,
     /// Opens envelopes.
-    Decrypt = "decrypt" Data App,
+    Decrypt = "decrypt" Data App Maskable,
     /// Rewraps envelopes for the newest key.
-    Rewrap = "rewrap" Data App,
+    Rewrap = "rewrap" Data App None,
     /// Replaces values with tokens.
-    Tokenize = "tokenize" Data Collection,
+    Tokenize = "tokenize" Data Collection None,
     /// Returns the values of tokens.
-    Detokenize = "detokenize" Data Collection,
+    Detokenize = "detokenize" Data Collection Maskable,
     /// Masks values.
-    Mask = "mask" Data App,
+    Mask = "mask" Data App None,
     /// Returns the metadata of tokens.
-    TokensGet = "tokens.get" Data Collection,
+    TokensGet = "tokens.get" Data Collection None,
     /// Finds the token of a value.
-    TokensFind = "tokens.find" Data Collection,
-    /// Lists tokens.
-    TokensList = "tokens.list" Data Collection,
+    TokensFind = "tokens.find" Data Collection None,
+    /// Lists tokens. Tokens of some formats keep digits of their values.
+    TokensList = "tokens.list" Data Collection Clear,
     /// Removes tokens and their values.
-    TokensDelete = "tokens.delete" Data Collection,
+    TokensDelete = "tokens.delete" Data Collection None,
     /// Changes the expiry of tokens.
-    TokensExpire = "tokens.expire" Data Collection,
+    TokensExpire = "tokens.expire" Data Collection None,
     /// Archives expired tokens.
-    TokensArchive = "tokens.archive" Data Collection,
+    TokensArchive = "tokens.archive" Data Collection None,
     /// Removes archived tokens.
-    TokensPrune = "tokens.prune" Data Collection,
+    TokensPrune = "tokens.prune" Data Collection None,
     /// Adds objects.
-    ObjectsAdd = "objects.add" Data Collection,
+    ObjectsAdd = "objects.add" Data Collection None,
     /// Returns objects by id.
-    ObjectsGet = "objects.get" Data Collection,
+    ObjectsGet = "objects.get" Data Collection Maskable,
     /// Changes objects.
-    ObjectsUpdate = "objects.update" Data Collection,
+    ObjectsUpdate = "objects.update" Data Collection None,
     /// Removes objects.
-    ObjectsDelete = "objects.delete" Data Collection,
+    ObjectsDelete = "objects.delete" Data Collection None,
     /// Finds objects by their properties.
-    ObjectsQuery = "objects.query" Data Collection,
+    ObjectsQuery = "objects.query" Data Collection Properties,
     /// Lists objects.
-    ObjectsList = "objects.list" Data Collection,
+    ObjectsList = "objects.list" Data Collection Properties,
     /// Changes the expiry of objects.
-    ObjectsExpire = "objects.expire" Data Collection,
+    ObjectsExpire = "objects.expire" Data Collection None,
     /// Archives expired objects.
-    ObjectsArchive = "objects.archive" Data Collection,
+    ObjectsArchive = "objects.archive" Data Collection None,
     /// Removes archived objects.
-    ObjectsPrune = "objects.prune" Data Collection,
+    ObjectsPrune = "objects.prune" Data Collection None,
     /// Finds a data subject.
-    SubjectsFind = "subjects.find" Data Collections,
+    SubjectsFind = "subjects.find" Data Collections None,
     /// Returns all objects of a data subject, with all their values.
-    SubjectsExport = "subjects.export" Data Collections,
+    SubjectsExport = "subjects.export" Data Collections Clear,
     /// Removes the key and the objects of a data subject.
-    SubjectsErase = "subjects.erase" Data Collections,
+    SubjectsErase = "subjects.erase" Data Collections None,
     /// Lists all apps.
-    AppsList = "apps.list" Control All,
+    AppsList = "apps.list" Control All None,
     /// Creates an app.
-    AppsCreate = "apps.create" Control App,
+    AppsCreate = "apps.create" Control App None,
     /// Creates an app's next key version.
-    AppsRotate = "apps.rotate" Control App,
+    AppsRotate = "apps.rotate" Control App None,
     /// Imports a key version that was created elsewhere.
-    AppsImport = "apps.import" Control App,
+    AppsImport = "apps.import" Control App None,
     /// Disables an app or key.
-    AppsDisable = "apps.disable" Control App,
+    AppsDisable = "apps.disable" Control App None,
     /// Enables an app or key again.
-    AppsEnable = "apps.enable" Control App,
+    AppsEnable = "apps.enable" Control App None,
     /// Deletes an app or key.
-    AppsDelete = "apps.delete" Control App,
+    AppsDelete = "apps.delete" Control App None,
     /// Cancels a deletion.
-    AppsRestore = "apps.restore" Control App,
+    AppsRestore = "apps.restore" Control App None,
     /// Changes an app's settings.
-    AppsSet = "apps.set" Control App,
+    AppsSet = "apps.set" Control App None,
     /// Exports the control state as stored, with wrapped keys.
-    AppsExport = "apps.export" Control All,
+    AppsExport = "apps.export" Control All None,
     /// Lists an app's collections.
-    CollectionsList = "collections.list" Control Collections,
+    CollectionsList = "collections.list" Control Collections None,
     /// Creates a collection.
-    CollectionsCreate = "collections.create" Control Collection,
+    CollectionsCreate = "collections.create" Control Collection None,
     /// Changes a collection's settings.
-    CollectionsSet = "collections.set" Control Collection,
+    CollectionsSet = "collections.set" Control Collection None,
     /// Changes the schema of a collection of objects.
-    CollectionsAlter = "collections.alter" Control Collection,
+    CollectionsAlter = "collections.alter" Control Collection None,
     /// Deletes a collection.
-    CollectionsDelete = "collections.delete" Control Collection,
+    CollectionsDelete = "collections.delete" Control Collection None,
     /// Counts an app's rows by key version.
-    KeysCensus = "keys.census" Control Collections,
+    KeysCensus = "keys.census" Control Collections None,
     /// Seals an app's rows again, under its newest key versions.
-    KeysRewrap = "keys.rewrap" Control Collections,
+    KeysRewrap = "keys.rewrap" Control Collections None,
     /// Lists the engines.
-    InstancesList = "instances.list" Control All,
+    InstancesList = "instances.list" Control All None,
     /// Lists roles.
-    RolesList = "roles.list" Control All,
+    RolesList = "roles.list" Control All None,
     /// Creates or changes a role.
-    RolesSet = "roles.set" Control All,
+    RolesSet = "roles.set" Control All Roles,
     /// Deletes a role.
-    RolesDelete = "roles.delete" Control All,
+    RolesDelete = "roles.delete" Control All Roles,
     /// Lists principals with their roles.
-    PrincipalsList = "principals.list" Control All,
+    PrincipalsList = "principals.list" Control All None,
     /// Grants a role to a principal.
-    PrincipalsGrant = "principals.grant" Control All,
+    PrincipalsGrant = "principals.grant" Control All Roles,
     /// Revokes a role from a principal.
-    PrincipalsRevoke = "principals.revoke" Control All,
+    PrincipalsRevoke = "principals.revoke" Control All Roles,
     /// Reports the permissions of a principal.
-    PrincipalsCheck = "principals.check" Control All,
+    PrincipalsCheck = "principals.check" Control All None,
     /// Describes the root key and its slots.
-    RootStatus = "root.status" Control All,
+    RootStatus = "root.status" Control All None,
     /// Creates the root key.
-    RootInit = "root.init" Control All,
+    RootInit = "root.init" Control All None,
     /// Replaces the root key.
-    RootRotate = "root.rotate" Control All,
+    RootRotate = "root.rotate" Control All None,
     /// Seals the store.
-    RootSeal = "root.seal" Control All,
+    RootSeal = "root.seal" Control All None,
     /// Unseals the store.
-    RootUnseal = "root.unseal" Control All,
+    RootUnseal = "root.unseal" Control All None,
     /// Adds a slot for a provider.
-    KekAdd = "kek.add" Control All,
+    KekAdd = "kek.add" Control All None,
     /// Removes a slot.
-    KekRemove = "kek.remove" Control All,
+    KekRemove = "kek.remove" Control All None,
     /// Unwraps every slot.
-    KekVerify = "kek.verify" Control All,
+    KekVerify = "kek.verify" Control All None,
     /// Replaces every slot by a new copy of the root key.
-    KekRotate = "kek.rotate" Control All,
+    KekRotate = "kek.rotate" Control All None,
     /// Returns the public keys to which others seal for an app.
-    AppsPublicKeys = "apps.public_keys" Control App,
+    AppsPublicKeys = "apps.public_keys" Control App None,
 }
 
 impl Operation {
@@ -193,9 +213,17 @@ impl Operation {
         matches!(self, Self::ObjectsAdd | Self::ObjectsGet | Self::ObjectsUpdate | Self::ObjectsQuery)
     }
 
+    /// Returns true if the response has stored values or parts of them.
+    pub const fn returns_values(self) -> bool {
+        match self.value_access() {
+            ValueAccess::None | ValueAccess::Roles => false,
+            ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear => true,
+        }
+    }
+
     /// Returns true if the response has values of properties that [`Self::ObjectsGet`] is granted for.
     pub const fn reads_properties(self) -> bool {
-        matches!(self, Self::ObjectsGet | Self::ObjectsQuery | Self::ObjectsList)
+        matches!(self, Self::ObjectsGet) || matches!(self.value_access(), ValueAccess::Properties)
     }
 
     /// Returns true if a permit of the operation needs to know which properties it covers.
@@ -226,12 +254,8 @@ impl Operations {
     pub const NONE: Self = Self(0);
     /// Every data operation.
     pub const DATA: Self = Self::of_group(Group::Data);
-    /// Operations that return values. Only these can be granted under a mask.
-    pub const VALUES: Self = Self(
-        1_u64 << Operation::Decrypt as u32
-            | 1_u64 << Operation::Detokenize as u32
-            | 1_u64 << Operation::ObjectsGet as u32,
-    );
+    /// Operations that can be granted under a mask.
+    pub const MASKABLE: Self = Self::of_value_access(ValueAccess::Maskable);
     /// Every control operation.
     pub const CONTROL: Self = Self::of_group(Group::Control);
 
@@ -240,6 +264,18 @@ impl Operations {
         while index < Operation::ALL.len() {
             let operation = Operation::ALL[index];
             if operation.group() as u8 == group as u8 {
+                set |= 1_u64 << operation as u32;
+            }
+            index += 1;
+        }
+        Self(set)
+    }
+
+    const fn of_value_access(access: ValueAccess) -> Self {
+        let (mut set, mut index) = (0, 0);
+        while index < Operation::ALL.len() {
+            let operation = Operation::ALL[index];
+            if operation.value_access() as u8 == access as u8 {
                 set |= 1_u64 << operation as u32;
             }
             index += 1;
@@ -319,6 +355,35 @@ mod tests {
         }
         assert_eq!(Operation::from_name("Encrypt"), None);
         assert!(Operations::DATA.contains(Operation::Detokenize) && !Operations::DATA.contains(Operation::AppsExport));
+    }
+
+    #[test]
+    fn value_access_follows_what_responses_contain() {
+        use ValueAccess::{Clear, Maskable, Properties, Roles};
+        let stated = [
+            ("decrypt", Maskable),
+            ("detokenize", Maskable),
+            ("objects.get", Maskable),
+            ("objects.query", Properties),
+            ("objects.list", Properties),
+            ("subjects.export", Clear),
+            ("tokens.list", Clear),
+            ("roles.set", Roles),
+            ("roles.delete", Roles),
+            ("principals.grant", Roles),
+            ("principals.revoke", Roles),
+        ];
+        for operation in Operation::ALL {
+            let expected = stated.iter().find(|(name, _)| *name == operation.name());
+            let expected = expected.map_or(ValueAccess::None, |(_, access)| *access);
+            assert_eq!(operation.value_access(), expected, "{operation}");
+            let reads = ["objects.get", "objects.query", "objects.list"].contains(&operation.name());
+            assert_eq!(operation.reads_properties(), reads, "{operation}");
+            assert_eq!(operation.returns_values(), ![ValueAccess::None, Roles].contains(&expected), "{operation}");
+            assert_eq!(Operations::MASKABLE.contains(operation), expected == Maskable, "{operation}");
+            let is_of_data = Operations::DATA.contains(operation);
+            assert!(is_of_data || !operation.returns_values(), "{operation}: control operations return no value");
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub struct Grant {
     pub properties: Option<Names>,
     /// True if each request must give a reason.
     pub reason: bool,
-    /// Mask for returned values. Only for operations that return values.
+    /// Mask for returned values. Only for operations of [`Operations::MASKABLE`].
     pub mask: Option<MaskText>,
     /// Maximum number of fields per hour for each principal and operation. Only for data operations.
     pub hourly: Option<u32>,
@@ -279,7 +279,7 @@ impl Role {
             }
         }
         for grant in grants.iter().filter(|grant| grant.mask.is_some()) {
-            if let Some(other) = grant.operations.without(Operations::VALUES).iter().next() {
+            if let Some(other) = grant.operations.without(Operations::MASKABLE).iter().next() {
                 return Err(RoleError::MaskOf(other));
             }
         }
@@ -299,7 +299,7 @@ impl Role {
         let shows = |grant: &Grant, masked: &Grant| {
             grant.mask.is_none()
                 && (grant.apps == Names::All || grant.apps == masked.apps)
-                && Operations::VALUES
+                && Operations::MASKABLE
                     .iter()
                     .all(|one| grant.operations.contains(one) || !masked.operations.contains(one))
         };
@@ -469,10 +469,10 @@ mod tests {
                 vec![Grant { reason: true, ..grant(Operations::CONTROL.and(Operation::Encrypt.into())) }],
                 Err(RoleError::ReasonOfControl),
             ),
-            ("relay", vec![Grant { mask: redact(), ..grant(Operations::VALUES) }], Ok(())),
+            ("relay", vec![Grant { mask: redact(), ..grant(Operations::MASKABLE) }], Ok(())),
             (
                 "relay",
-                vec![Grant { mask: redact(), ..grant(Operations::VALUES.and(Operation::TokensGet.into())) }],
+                vec![Grant { mask: redact(), ..grant(Operations::MASKABLE.and(Operation::TokensGet.into())) }],
                 Err(RoleError::MaskOf(Operation::TokensGet)),
             ),
             ("relay", vec![Grant { mask: redact(), ..encrypt() }], Err(RoleError::MaskOf(Operation::Encrypt))),

@@ -8,14 +8,16 @@
 mod hourly_limit;
 mod operation;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_access::{
     AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError,
-    Loader, Permit, Principal, principal_key,
+    Loader, Operation, Permit, Permitted, Principal, Role, ValueVisibility, principal_key,
 };
 use sealwire_store::ControlStore as _;
+use sealwire_wire::control::Checked;
 use tokio::time::Instant;
 
 use crate::apps::Apps;
@@ -157,6 +159,18 @@ impl Authorizer {
         }
     }
 
+    /// Reports what becomes of a request of a principal in this engine's mode, for `principals.check`. `property`: also for
+    /// this property of objects. Reads the principal's roles from the store, without the cache.
+    pub async fn check(&self, principal: &Principal, ask: AuthorizationRequest<'_>, property: Option<&str>) -> Checked {
+        match self.mode {
+            AccessMode::Off => check_loaded(self.mode, Ok(None), ask, property, self.apps.roles().0),
+            AccessMode::Enforce | AccessMode::Observe => match load_grants(&self.apps, principal).await {
+                Ok((generation, grants)) => check_loaded(self.mode, Ok(grants), ask, property, generation),
+                Err(error) => check_loaded(self.mode, Err(error), ask, property, self.apps.roles().0),
+            },
+        }
+    }
+
     /// Charges the fields of a request to its principal's hourly limit, if the permit has one.
     ///
     /// # Errors
@@ -198,31 +212,96 @@ impl Authorizer {
     }
 }
 
+/// Reports what becomes of a request in a mode. `loaded`: the principal's grants, if they could be read.
+pub(crate) fn check_loaded(
+    mode: AccessMode,
+    loaded: Result<Option<Grants>, LoadError>,
+    ask: AuthorizationRequest<'_>,
+    property: Option<&str>,
+    generation: u64,
+) -> Checked {
+    let base =
+        Checked { permitted: false, role: None, mask: None, missing: None, mode: mode.name().into(), generation };
+    let grants = match loaded {
+        _ if mode == AccessMode::Off => return Checked { permitted: true, ..base },
+        Ok(grants) => grants.unwrap_or_default(),
+        Err(error) => {
+            let missing = Some(format!("the roles of this principal cannot be read: {error}"));
+            return Checked { permitted: mode.unknown(ask).is_some(), missing, ..base };
+        }
+    };
+
+    let granted = match property {
+        Some(property) => grants.permitted_property(&ask, property),
+        None => grants.permitted(&ask),
+    };
+    let (role, role_mask, missing) = match granted {
+        Ok(Permitted { role, mask, .. }) => (Some(role.to_string()), mask.map(ToString::to_string), None),
+        Err(denied) => (None, None, Some(denied.to_string())),
+    };
+
+    match mode.decide(Some(&grants), ask) {
+        Ok(Decision { permit, .. }) => {
+            let (permitted, mask) = shown_through(&permit, property);
+            let mask = mask.or(role_mask).filter(|_| permitted);
+            Checked { permitted, role, mask, missing, ..base }
+        }
+        Err(denied) => Checked { missing: Some(denied.to_string()), ..base },
+    }
+}
+
+/// Returns true if a permit covers the property, or `property` is absent, and the mask through which values are shown.
+fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
+    let visibility = match property {
+        None => Some(permit.sight()),
+        Some(property) if permit.operation() == Operation::ObjectsGet => permit.properties().read(property),
+        Some(property) => permit.properties().uses(property).then_some(ValueVisibility::Clear),
+    };
+    match visibility {
+        Some(ValueVisibility::Masked(mask)) => (true, Some(mask.to_string())),
+        Some(ValueVisibility::Clear) => (true, None),
+        None => (false, None),
+    }
+}
+
 /// Where the cache learns what a principal may do.
 struct Bindings(Weak<Apps>);
 
 impl Loader<Principal, Grants> for Bindings {
     async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
         let apps = self.0.upgrade().ok_or_else(|| LoadError::failed("the engine has ended"))?;
-        let key = principal_key(&principal);
-        for _ in 0..TRIES_MAX {
-            let (generation, record) = apps.control().store().read(&key).await.map_err(LoadError::failed)?;
-            let (served, roles) = apps.roles();
-            if generation != served {
-                // Of two generations together something could come that never was.
-                if generation > served {
-                    apps.refresh().await.map_err(LoadError::failed)?;
-                }
-                continue;
-            }
-            let Some(record) = record else { return Ok(None) };
-            let binding = Binding::from_record(&key, &record);
-            let binding = binding.map_err(|error| LoadError::failed(format_args!("{key}: {error}")))?;
-            let named = binding.roles.iter().filter_map(|role| roles.get(role.as_str()).cloned());
-            return Ok(Some(Grants::of(named)));
-        }
-        Err(LoadError::failed("who may do what is being changed all the time"))
+        Ok(load_grants(&apps, &principal).await?.1)
     }
+}
+
+/// Reads the grants of a principal from the store, and the generation that they are of. `None`: the principal has no role.
+async fn load_grants(apps: &Apps, principal: &Principal) -> Result<(u64, Option<Grants>), LoadError> {
+    let key = principal_key(principal);
+    for _ in 0..TRIES_MAX {
+        let (generation, record) = apps.control().store().read(&key).await.map_err(LoadError::failed)?;
+        let (served, roles) = apps.roles();
+        if generation != served {
+            // Of two generations together something could come that never was.
+            if generation > served {
+                apps.refresh().await.map_err(LoadError::failed)?;
+            }
+            continue;
+        }
+        let Some(record) = record else { return Ok((generation, None)) };
+        let binding = Binding::from_record(&key, &record);
+        let binding = binding.map_err(|error| LoadError::failed(format_args!("{key}: {error}")))?;
+
+        return Ok((generation, Some(grants_of(&binding, &roles))));
+    }
+    Err(LoadError::failed("who may do what is being changed all the time"))
+}
+
+/// Returns the grants of a binding. `roles`: the readable roles.
+pub(crate) fn grants_of(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> Grants {
+    let named: Vec<_> = binding.roles.iter().filter_map(|role| roles.get(role.as_str()).cloned()).collect();
+    let is_complete = named.len() == binding.roles.len();
+    let grants = Grants::of(named);
+    if is_complete { grants } else { grants.and_unreadable_roles() }
 }
 
 #[cfg(test)]

@@ -594,7 +594,7 @@ impl AppTable {
         let outside = versions.filter(|version| version.origin == Origin::Outside);
         let outside = outside.map(|version| (version.suite(), version.id)).collect();
         let apps = state.apps.into_iter().map(serve).collect();
-        let roles = Arc::new(roles(&state.access));
+        let roles = Arc::new(readable_roles(&state.access));
         let removal_unix_s = state.removal_unix_s;
         Self { generation: state.generation, is_sealed: false, apps, removal_unix_s, roles, outside }
     }
@@ -602,7 +602,7 @@ impl AppTable {
 
 /// Returns the grants of roles. A role that cannot be read grants nothing and does not block the rest of a change:
 /// that change may revoke a role.
-fn roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
+pub(crate) fn readable_roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
     let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
         Ok(role) => Some(role),
         Err(error) => {

@@ -16,5 +16,5 @@ pub use bootstrap::first_start;
 pub use keys::{KeyPermits, census};
 pub use refusal::of as refused;
 pub use rewrap::rewrap;
-pub use roles::{change_principal, change_role, check, principals, roles};
+pub use roles::{change_principal, change_role, check, check_store, principals, roles};
 pub use views::instance;

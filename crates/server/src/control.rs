@@ -268,7 +268,7 @@ impl ControlService {
                 Ok(Applied::at(found.generation))
             }
             Control::Check(call) => {
-                let found = control::check(store, call).await?;
+                let found = control::check(&self.engine.decider, call).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }

@@ -207,6 +207,130 @@ fn what_is_only_observed_takes_no_mask_away() {
     }
 }
 
+/// What a decision lets a client see.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Denied,
+    /// The request passes, and values are shown in the clear if the response has any.
+    Clear,
+    /// The request passes, and values are shown through the mask of the principal.
+    Masked,
+}
+
+fn seen(permit: Option<&Permit<'_>>) -> Seen {
+    let Some(permit) = permit else { return Seen::Denied };
+    let visibility = match permit.operation().reads_properties() {
+        true => permit.properties().read("card").expect("observing covers every property"),
+        false => permit.sight(),
+    };
+    match visibility {
+        ValueVisibility::Clear => Seen::Clear,
+        ValueVisibility::Masked(mask) => {
+            assert_eq!(mask.as_str(), "partial(last=4)");
+            Seen::Masked
+        }
+    }
+}
+
+#[test]
+fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
+    let of = |grants: &[&str]| {
+        let grants: Vec<Grant> = grants.iter().map(|text| Grant::from_text(text).unwrap()).collect();
+        Grants::of([role("r", grants)])
+    };
+    // Grants are on another app, so that no grant covers the request.
+    let clear = || of(&["encrypt,decrypt,detokenize,tokens.list,subjects.export apps=other"]);
+    let masked = || of(&["decrypt apps=other mask=partial(last=4)", "encrypt apps=other"]);
+    let mask_of_property = || of(&["objects.get apps=other properties=card mask=partial(last=4)"]);
+    let ended = || of(&["decrypt apps=shop mask=partial(last=4) until=2020-01-01T00:00:00Z"]);
+    let missing = || Grants::default().and_unreadable_roles();
+    let principals = [
+        ("no role", Some(None)),
+        ("a role without a mask", Some(Some(clear()))),
+        ("a role with a mask", Some(Some(masked()))),
+        ("a role with a mask of a property", Some(Some(mask_of_property()))),
+        ("a role with a mask, ended", Some(Some(ended()))),
+        ("an unreadable role", Some(Some(missing()))),
+        ("a role without a mask, and an unreadable one", Some(Some(clear().and_unreadable_roles()))),
+        ("a role with a mask, and an unreadable one", Some(Some(masked().and_unreadable_roles()))),
+        ("roles that cannot be loaded", None),
+    ];
+    let maskable = ["decrypt", "detokenize", "objects.get", "objects.query", "objects.list"];
+    let unmaskable = ["subjects.export", "tokens.list"];
+    let of_roles = ["roles.set", "roles.delete", "principals.grant", "principals.revoke"];
+
+    for operation in Operation::ALL {
+        let name = operation.name();
+        let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people")).at(1_800_000_000);
+        for mode in [AccessMode::Off, AccessMode::Observe, AccessMode::Enforce] {
+            for (principal, grants) in &principals {
+                let case = format!("{name}, {}, {principal}", mode.name());
+                let has_mask = principal.contains("with a mask");
+                let is_unknown = principal.contains("unreadable") || grants.is_none();
+                let expected = match mode {
+                    AccessMode::Off => Seen::Clear,
+                    AccessMode::Enforce => Seen::Denied,
+                    AccessMode::Observe if maskable.contains(&name) && is_unknown => Seen::Denied,
+                    AccessMode::Observe if maskable.contains(&name) && has_mask => Seen::Masked,
+                    AccessMode::Observe if unmaskable.contains(&name) && (is_unknown || has_mask) => Seen::Denied,
+                    AccessMode::Observe if of_roles.contains(&name) && (is_unknown || has_mask) => Seen::Denied,
+                    AccessMode::Observe => Seen::Clear,
+                };
+                let permit = match grants {
+                    None => mode.unknown(ask),
+                    Some(grants) => match mode.decide(grants.as_ref(), ask) {
+                        Ok(Decision { permit, observed }) => {
+                            assert_eq!(observed.is_some(), mode == AccessMode::Observe, "{case}");
+                            Some(permit)
+                        }
+                        Err(denied) => {
+                            let is_named = denied.to_string().contains("access.mode \"observe\"");
+                            assert_eq!(is_named, mode == AccessMode::Observe, "{case}: {denied}");
+                            None
+                        }
+                    },
+                };
+                // A permit for an operation without values carries the mask along.
+                let found = seen(permit.as_ref());
+                let has_values = maskable.contains(&name) || unmaskable.contains(&name);
+                let found = if !has_values && found == Seen::Masked { Seen::Clear } else { found };
+                assert_eq!(found, expected, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn observing_keeps_what_roles_grant_beside_an_unreadable_one() {
+    let grants = parsed(&[
+        "decrypt apps=shop",
+        "detokenize apps=shop mask=hash hourly=10",
+        "objects.get apps=shop properties=name",
+        "subjects.export apps=shop",
+    ])
+    .and_unreadable_roles();
+    for mode in [AccessMode::Observe, AccessMode::Enforce] {
+        let permit = |operation| mode.decide(Some(&grants), ask(operation, Some("shop"), Some("people")));
+        assert_eq!(permit("decrypt").unwrap().permit.sight(), ValueVisibility::Clear);
+        let detokenize = permit("detokenize").unwrap().permit;
+        let ValueVisibility::Masked(mask) = detokenize.sight() else { panic!("{mode:?}") };
+        assert_eq!(mask.as_str(), "hash");
+        assert!(permit("subjects.export").is_ok() && permit("tokens.list").is_err());
+        let get = permit("objects.get").unwrap().permit;
+        assert_eq!(get.properties().read("name"), Some(ValueVisibility::Clear));
+        assert_eq!(get.properties().read("card"), None, "another property could be masked by the unreadable role");
+    }
+}
+
+#[test]
+fn observing_lifts_no_hourly_limit_of_a_mask() {
+    let grants = parsed(&["decrypt apps=shop mask=hash hourly=10 reason", "detokenize apps=other mask=hash hourly=20"]);
+    for operation in ["decrypt", "detokenize", "objects.get"] {
+        let decision = AccessMode::Observe.decide(Some(&grants), ask(operation, Some("shop"), Some("people"))).unwrap();
+        assert_eq!((decision.permit.hourly(), decision.observed.is_some()), (Some(10), true), "{operation}");
+    }
+}
+
 fn parsed(grants: &[&str]) -> Grants {
     let grants = grants.iter().map(|text| Grant::from_text(text).unwrap()).collect();
     Grants::of([role("reader", grants)])
@@ -337,7 +461,7 @@ fn some_grant() -> impl Strategy<Value = Grant> {
     (operations, some_names(), some_names(), any::<bool>(), mask).prop_map(
         |(operations, apps, collections, reason, mask): (Operations, _, _, _, _)| {
             let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
-            let mask = mask.filter(|_| operations.without(Operations::VALUES).is_empty());
+            let mask = mask.filter(|_| operations.without(Operations::MASKABLE).is_empty());
             let mask = mask.map(|mask| MaskText::new(mask).unwrap());
             Grant { apps, collections, reason: reason && !of_control, mask, ..Grant::on_all(operations) }
         },

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::Control;
 use sealwire_client::{Client, Error, ErrorCode};
+use sealwire_config::AccessMode;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
@@ -48,8 +49,8 @@ pub(super) struct EngineArgs {
 pub(super) enum ControlTarget {
     /// An engine's control listener.
     Engine(Client),
-    /// A file of apps.
-    File(Control),
+    /// A file of apps, and the `access.mode` of the configuration.
+    File(Control, AccessMode),
 }
 
 impl TargetArgs {
@@ -58,14 +59,15 @@ impl TargetArgs {
         let Some(file) = &self.file else {
             return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
         };
-        let mut unsealer = Unsealer::open(&self.config.load()?)?;
+        let config = self.config.load()?;
+        let mut unsealer = Unsealer::open(&config)?;
         // The anchor is of the configured store, and the file can be another one.
         unsealer.take_anchor();
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
             control.maintain(unix_s()?).await?;
-            calls(ControlTarget::File(control)).await
+            calls(ControlTarget::File(control, config.access.mode)).await
         })
     }
 }
@@ -88,7 +90,7 @@ impl ControlTarget {
         every(async |page| {
             let Apps { apps, next, .. } = match self {
                 Self::Engine(client) => client.apps(page).await?,
-                Self::File(control) => control::apps(control, page).await?,
+                Self::File(control, _) => control::apps(control, page).await?,
             };
             Ok((apps, next))
         })
@@ -100,7 +102,7 @@ impl ControlTarget {
         let call = AppCall { app, ask };
         Ok(match self {
             Self::Engine(client) => client.change_app(call).await?,
-            Self::File(control) => control::change_app(control, call).await?,
+            Self::File(control, _) => control::change_app(control, call).await?,
         })
     }
 
@@ -109,7 +111,7 @@ impl ControlTarget {
         every(async |page| {
             let Collections { collections, next, .. } = match self {
                 Self::Engine(client) => client.collections(app, page).await?,
-                Self::File(control) => control::collections(control, app, page).await?,
+                Self::File(control, _) => control::collections(control, app, page).await?,
             };
             Ok((collections, next))
         })
@@ -120,7 +122,7 @@ impl ControlTarget {
     pub(super) async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_collection(call).await?,
-            Self::File(control) => control::change_collection(control, None, &call).await?,
+            Self::File(control, _) => control::change_collection(control, None, &call).await?,
         })
     }
 }
@@ -132,7 +134,7 @@ impl ControlTarget {
         every(async |page| {
             let Roles { roles, next, .. } = match self {
                 Self::Engine(client) => client.roles(page).await?,
-                Self::File(control) => control::roles(&**control.store(), page).await?,
+                Self::File(control, _) => control::roles(&**control.store(), page).await?,
             };
             Ok((roles, next))
         })
@@ -143,7 +145,7 @@ impl ControlTarget {
     pub(super) async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_role(call).await?,
-            Self::File(control) => control::change_role(&**control.store(), &call).await?,
+            Self::File(control, _) => control::change_role(&**control.store(), &call).await?,
         })
     }
 
@@ -152,7 +154,7 @@ impl ControlTarget {
         every(async |page| {
             let Principals { principals, next, .. } = match self {
                 Self::Engine(client) => client.principals(page).await?,
-                Self::File(control) => control::principals(&**control.store(), page).await?,
+                Self::File(control, _) => control::principals(&**control.store(), page).await?,
             };
             Ok((principals, next))
         })
@@ -163,7 +165,7 @@ impl ControlTarget {
     pub(super) async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_principal(call).await?,
-            Self::File(control) => control::change_principal(&**control.store(), call).await?,
+            Self::File(control, _) => control::change_principal(&**control.store(), call).await?,
         })
     }
 
@@ -171,7 +173,7 @@ impl ControlTarget {
     pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
         Ok(match self {
             Self::Engine(client) => client.check(call).await?,
-            Self::File(control) => control::check(&**control.store(), &call).await?,
+            Self::File(control, mode) => control::check_store(&**control.store(), *mode, &call).await?,
         })
     }
 }

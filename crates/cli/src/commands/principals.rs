@@ -1,7 +1,7 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
-use sealwire_wire::control::{CheckCall, Principal, PrincipalCall, PrincipalOperation};
+use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
 use super::operator::TargetArgs;
@@ -39,7 +39,7 @@ enum PrincipalsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Check whether a principal has a permission, and by which role; fails if it has not
+    /// Check whether the engine lets a request of a principal pass, by which role and in which access.mode; fails if it does not
     Check {
         /// The name in its certificate
         principal: String,
@@ -88,18 +88,26 @@ fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> 
 
 fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let checked = target.run(async |control| control.check(call).await)?;
+    let text = described(&checked);
     if target.engine.json {
         println!("{}", serde_json::to_string(&checked)?);
-    } else if let Some(role) = &checked.role {
-        match &checked.mask {
-            Some(mask) => println!("yes, by role {role}, values through {mask}"),
-            None => println!("yes, by role {role}"),
-        }
+    } else if checked.permitted {
+        println!("{text}");
     }
-    match checked.missing {
-        None => Ok(()),
-        Some(missing) => Err(format!("no: {missing}").into()),
-    }
+    if checked.permitted { Ok(()) } else { Err(text.into()) }
+}
+
+/// Returns a sentence for people: whether the engine lets the request pass, why, and in which mode.
+fn described(checked: &Checked) -> String {
+    let Checked { permitted, role, mask, missing, mode, .. } = checked;
+    let verdict = match (permitted, role, missing) {
+        (true, Some(role), _) => format!("yes, by role {role}"),
+        (true, None, Some(missing)) => format!("yes, although {missing}"),
+        (true, None, None) => "yes, roles are not checked".to_owned(),
+        (false, _, missing) => format!("no: {}", missing.as_deref().unwrap_or("not permitted")),
+    };
+    let through = mask.as_ref().map_or_else(String::new, |mask| format!(", values through {mask}"));
+    format!("{verdict}{through} (access.mode = \"{mode}\")")
 }
 
 fn print(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {

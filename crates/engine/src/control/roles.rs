@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{
-    ADMINISTRATOR, AuthorizationRequest, Binding, Grant, Grants, MaskText, Operation, Permitted, Principal, ROLES_MAX,
+    ADMINISTRATOR, AccessMode, AuthorizationRequest, Binding, Grant, MaskText, Operation, Principal, ROLES_MAX,
     RecordError, Role, RoleName, principal_key, role_key,
 };
 use sealwire_store::{Commit, ControlStore, StoreError};
@@ -17,6 +17,8 @@ use sealwire_wire::{self as wire, ErrorCode, RpcError};
 
 use super::apps::{PAGE_DEFAULT, cut};
 use super::refusal::{bad, of as refused};
+use crate::access::{Authorizer, check_loaded, grants_of};
+use crate::apps::readable_roles;
 
 /// How often a change is made again when others come first.
 const TRIES_MAX: u32 = 64;
@@ -218,8 +220,43 @@ async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -
     Err(moved())
 }
 
-/// `principals.check`: as the engine would decide, from what the store has now.
-pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Checked, RpcError> {
+/// `principals.check`: what becomes of such a request at this engine.
+///
+/// # Errors
+///
+/// The call names no principal or operation, or what the operation is not about.
+pub async fn check(authorizer: &Authorizer, call: &CheckCall<'_>) -> Result<Checked, RpcError> {
+    let (who, ask) = checked_request(call)?;
+    Ok(authorizer.check(&who, ask, call.property).await)
+}
+
+/// `principals.check` on a store without an engine: what becomes of such a request at an engine in this mode.
+///
+/// # Errors
+///
+/// As [`check`], and those of the store.
+pub async fn check_store(
+    store: &dyn ControlStore,
+    mode: AccessMode,
+    call: &CheckCall<'_>,
+) -> Result<Checked, RpcError> {
+    let (who, ask) = checked_request(call)?;
+    for tries in 0..TRIES_MAX {
+        let snapshot = store.load().await.map_err(refused)?;
+        let (generation, binding) = binding(store, &who).await.map_err(refused)?;
+        if generation != snapshot.generation {
+            pause(tries).await;
+            continue;
+        }
+        let roles = readable_roles(&snapshot.records);
+        let grants = binding.map(|binding| grants_of(&binding, &roles));
+        return Ok(check_loaded(mode, Ok(grants), ask, call.property, generation));
+    }
+    Err(moved())
+}
+
+/// Returns the principal and the request that a check is about.
+fn checked_request<'a>(call: &CheckCall<'a>) -> Result<(Principal, AuthorizationRequest<'a>), RpcError> {
     let who = principal(call.principal)?;
     let operation = Operation::from_name(call.operation)
         .ok_or_else(|| bad("operation must be the name of a method that needs a role, such as encrypt"))?;
@@ -230,42 +267,7 @@ pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Che
         return Err(bad(format!("{operation} is not about properties: leave property out")));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let ask = AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason).at(now);
-    for tries in 0..TRIES_MAX {
-        let snapshot = store.load().await.map_err(refused)?;
-        let (generation, binding) = binding(store, &who).await.map_err(refused)?;
-        if generation != snapshot.generation {
-            pause(tries).await;
-            continue;
-        }
-        let mut named = Vec::new();
-        for role in binding.iter().flat_map(|binding| &binding.roles) {
-            if role.as_str() == ADMINISTRATOR {
-                named.push(Role::administrator().into());
-            } else if let Some(record) = snapshot.records.get(&role_key(role)) {
-                let key = role_key(role);
-                named.push(Role::from_record(&key, record).map_err(|error| refused(damaged(&key, &error)))?.into());
-            }
-        }
-        let grants = Grants::of(named);
-        let permitted = match call.property {
-            Some(property) => grants.permitted_property(&ask, property),
-            None => grants.permitted(&ask),
-        };
-        return Ok(match permitted {
-            Ok(Permitted { role, mask, .. }) => Checked {
-                permitted: true,
-                role: Some(role.to_string()),
-                mask: mask.map(ToString::to_string),
-                missing: None,
-                generation,
-            },
-            Err(denied) => {
-                Checked { permitted: false, role: None, mask: None, missing: Some(denied.to_string()), generation }
-            }
-        });
-    }
-    Err(moved())
+    Ok((who, AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason).at(now)))
 }
 
 /// Returns the binding of a principal, and its generation.

@@ -363,17 +363,20 @@ pub struct RootProvider {
 /// The result of `principals.check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// True if a role grants it.
+    /// True if the engine lets the request pass in its mode.
     pub permitted: bool,
-    /// Which role.
+    /// The role that grants it. Absent if none does, or the engine does not read roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The mask of that role, if it has one.
+    /// The mask through which values are shown, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// The missing permission, in the words of the principal's own error.
+    /// The missing permission, in the words of the principal's own error. Mode "observe" can let the request pass all the
+    /// same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+    /// The engine's `access.mode`: "enforce", "observe" or "off".
+    pub mode: String,
     /// The generation of the answer.
     pub generation: u64,
 }

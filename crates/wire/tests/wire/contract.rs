@@ -428,8 +428,14 @@ fn results_of_the_control_methods() {
     assert_eq!(column(&table("Principals result", "of a principal"), 0), entry(&principals));
     let changed = PrincipalChanged { principal: Some(principal), generation: 1 };
     check!("Principal change result", changed, PrincipalChanged);
-    let checked =
-        Checked { permitted: true, role: some.clone(), mask: some.clone(), missing: some.clone(), generation: 1 };
+    let checked = Checked {
+        permitted: true,
+        role: some.clone(),
+        mask: some.clone(),
+        missing: some.clone(),
+        mode: "off".into(),
+        generation: 1,
+    };
     check!("Check result", checked, Checked);
     let count = CensusCount { kind: text(), collection: "people".into(), number: 1, key: text(), rows: 1 };
     let key = CensusKey { key: text(), suite: "xaes".into(), version: 1, state: text(), newest: true };
