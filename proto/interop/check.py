@@ -71,7 +71,8 @@ def token_hash(v, secret):
     if v["of"] == "value":
         return tk.fingerprint_of_value(secret, v["app"], v["collection"], context, *field)
     key = bytes.fromhex(v["idempotency_key"])
-    return tk.fingerprint_of_call(secret, v["app"], v["collection"], context, key, v["index"], *field)
+    client = v.get("principal", "")
+    return tk.fingerprint_of_call(secret, v["app"], v["collection"], context, client, key, v["index"], *field)
 
 
 def check_token_row(v):
@@ -137,20 +138,20 @@ def check_token_exchange(ask, rounds):
         keys = {number: secrets.token_bytes(32) for number in range(1, 2 + n % 3)}
         app, collection, index = (secrets.randbelow(1 << 32) for _ in range(3))
         context, call, value = (secrets.token_bytes(secrets.randbelow(100)) for _ in range(3))
-        fingerprint = secrets.token_bytes(16) if n % 3 else None
+        fingerprint, client = secrets.token_bytes(16) if n % 3 else None, secrets.token_urlsafe(secrets.randbelow(40))
         token, field = secrets.token_urlsafe(secrets.randbelow(40)), (1, value) if n % 4 else None
         place = dict(app=app, collection=collection, context=context.hex(), secrets=[key.hex() for key in keys.values()])
         datatype, data = (1, value.hex()) if field else (None, None)
 
         theirs = ask(
             op="token.seal", token=token, datatype=datatype, value=data, idempotency_key=call.hex(), index=index,
-            fingerprint=fingerprint and fingerprint.hex(), **place
+            principal=client, fingerprint=fingerprint and fingerprint.hex(), **place
         )
         identity = tk.token_id(keys[1], app, collection, token)
         assert theirs["id"] == identity.hex()
         if field:
             of_value = tk.fingerprint_of_value(keys[1], app, collection, context, *field)
-            of_call = tk.fingerprint_of_call(keys[1], app, collection, context, call, index, *field)
+            of_call = tk.fingerprint_of_call(keys[1], app, collection, context, client, call, index, *field)
             assert (theirs["of_value"], theirs["of_call"]) == (of_value.hex(), of_call.hex())
         opened = tk.open(keys, set(keys), app, collection, identity, bytes.fromhex(theirs["row"]))
         assert opened == (tk.context_hash(keys[1], app, context), fingerprint, token, field)

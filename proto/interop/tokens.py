@@ -47,9 +47,13 @@ def fingerprint_of_value(secret, app, collection, context, datatype, value):
     return _hash(secret, b"fingerprint", b"\x01", place, bytes([datatype]), _sized(value))
 
 
-def fingerprint_of_call(secret, app, collection, context, key, index, datatype, value):
-    place = _u32(app) + _u32(collection) + context_hash(secret, app, context)
-    return _hash(secret, b"fingerprint", b"\x02", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
+def principal_hash(secret, app, principal):
+    return _hash(secret, b"context", _u32(app), b"\xff" * 7 + b"\xfe", _sized(principal.encode()))
+
+
+def fingerprint_of_call(secret, app, collection, context, principal, key, index, datatype, value):
+    place = _u32(app) + _u32(collection) + context_hash(secret, app, context) + principal_hash(secret, app, principal)
+    return _hash(secret, b"fingerprint", b"\x03", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
 
 
 def _aad(layout, app, collection, identity, subject=None):

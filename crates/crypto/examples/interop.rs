@@ -4,7 +4,7 @@
 //! `{"op":"seal","suite":"p256","key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
 //! gives `{"envelope":..}`; `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
 //! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
-//! "idempotency_key":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
+//! "idempotency_key":..,"principal":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
 //! value; `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or `{"refused":true}`.
 
 use std::error::Error;
@@ -83,7 +83,9 @@ fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
         let value = unhex(text("value")?)?;
         let row = seal(Some((datatype, &*value)))?;
         let of_value = keys.fingerprint_of_value(collection, &context, datatype, &value);
-        let of_call = keys.fingerprint_of_call(collection, &context, &call, number("index")?, datatype, &value);
+        let client = keys.principal(text("principal")?);
+        let of_call =
+            keys.fingerprint_of_call(collection, &context, &client, &call, number("index")?, datatype, &value);
         return Ok(json!({ "id": hex(&id), "row": hex(&row), "of_value": hex(&of_value), "of_call": hex(&of_call) }));
     }
     let (id, row) = (unhex(text("id")?)?.try_into().map_err(|_| "id")?, unhex(text("row")?)?);

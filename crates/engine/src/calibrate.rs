@@ -25,7 +25,7 @@ use sealwire_jobs::job::{
 use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_jobs::masks::{self, MaskSpec};
 use sealwire_jobs::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
-use sealwire_jobs::tokens::tokenize::{TokenizeFields, TokenizeSpec};
+use sealwire_jobs::tokens::tokenize::{IdempotencyKey, TokenizeFields, TokenizeSpec};
 use sealwire_jobs::tokens::{self, Bounds, Collection};
 use sealwire_telemetry::metrics::Metrics;
 
@@ -274,7 +274,7 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
         tags: Vec::new(),
         expires: None,
         created: 0,
-        idempotency_key: Some(Box::from(&b"calibration"[..])),
+        idempotency_key: Some(IdempotencyKey { principal: "calibration".into(), key: (*b"calibration").into() }),
         subject: None,
         bounds,
     };

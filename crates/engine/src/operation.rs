@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_access::{AuthorizationRequest, Permit};
+use sealwire_access::{AuthorizationRequest, Permit, Principal};
 use sealwire_mask::Mask;
 use sealwire_payload::{Containers, Selection};
 use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
@@ -90,6 +90,8 @@ impl From<FrameLayout> for MessageSize {
 pub struct PlanContext<'a> {
     /// Apps, limits and the token store.
     pub engine: &'a Engine,
+    /// The client.
+    pub principal: &'a Principal,
     /// The decision that permits it.
     pub permit: &'a Permit<'a>,
     /// Its parameters.

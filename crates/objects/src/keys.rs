@@ -12,9 +12,10 @@ use crate::Values;
 
 /// First byte of the input: what is hashed. Bytes below are the lengths of prefixes.
 const KIND_CREATION: u8 = 0x80;
-const KIND_REQUEST: u8 = 0x81;
+// 0x81 was that of requests without the principal. It must not be used again.
 const KIND_CURSOR: u8 = 0x82;
 const KIND_SUBJECT: u8 = 0x83;
+const KIND_REQUEST: u8 = 0x84;
 
 /// The keyed hashes of one app's objects, derived once. Wiped on drop; `Debug` shows the app's number only.
 pub struct ObjectKeys {
@@ -36,12 +37,14 @@ impl ObjectKeys {
         self.hmac.hash(&[&[kind], &app, &collection, first, second, third, fourth])
     }
 
-    /// Returns the id of an object that a request with an idempotency key adds, as a UUID of version 8. `position` is that of
-    /// the object among the objects of the request. A repeated request finds the objects of the first one by it.
+    /// Returns the id of an object that a request with an idempotency key adds, as a UUID of version 8. `principal` is the
+    /// full name of the client with its kind, so that principals neither meet nor block each other's keys. `position` is
+    /// that of the object among the objects of the request. A repeated request finds the objects of the first one by it.
     #[must_use]
-    pub fn id_of_request(&self, collection: u32, idempotency_key: &[u8], position: u32) -> [u8; 16] {
+    pub fn id_of_request(&self, collection: u32, principal: &str, idempotency_key: &[u8], position: u32) -> [u8; 16] {
+        let owner = [&length(principal.as_bytes())[..], principal.as_bytes()].concat();
         let (length, position) = (length(idempotency_key), position.to_be_bytes());
-        let mut id = self.hash(KIND_REQUEST, collection, [&length, idempotency_key, &position, &[]]);
+        let mut id = self.hash(KIND_REQUEST, collection, [&owner, &length, idempotency_key, &position]);
         id[6] = 0x80 | id[6] & 0x0f;
         id[8] = 0x80 | id[8] & 0x3f;
         id

@@ -17,7 +17,8 @@ pub const HASH_BYTES: usize = 16;
 
 /// First byte of a fingerprint's input.
 const OF_VALUE: u8 = 1;
-const OF_CALL: u8 = 2;
+// 2 was that of requests without the principal. It must not be used again.
+const OF_CALL: u8 = 3;
 
 /// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one more. Boxed, so that
 /// a move leaves no copy behind. The state and its copies for hashing wipe themselves.
@@ -59,6 +60,16 @@ impl fmt::Debug for TokenContext {
     }
 }
 
+/// A keyed hash of the client of a request under one app, computed once per request. It binds idempotency keys.
+#[derive(Clone, Copy)]
+pub struct TokenPrincipal(pub(super) [u8; HASH_BYTES]);
+
+impl fmt::Debug for TokenPrincipal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenPrincipal")
+    }
+}
+
 #[inline]
 fn length(bytes: &[u8]) -> [u8; 8] {
     (bytes.len() as u64).to_be_bytes()
@@ -79,6 +90,15 @@ impl TokenKeys {
         let marker = u64::MAX.to_be_bytes();
         let version = version.to_be_bytes();
         TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &marker, &context.0, subject, &version]))
+    }
+
+    /// Hashes the client of a request: its full name with its kind.
+    #[must_use]
+    pub fn principal(&self, name: &str) -> TokenPrincipal {
+        // No context has this length.
+        let marker = (u64::MAX - 1).to_be_bytes();
+        let name = name.as_bytes();
+        TokenPrincipal(self.context.hash(&[&self.app.to_be_bytes(), &marker, &length(name), name]))
     }
 
     /// Returns the id that a token is stored under in its collection.
@@ -107,14 +127,16 @@ impl TokenKeys {
     }
 
     /// Returns the fingerprint of a field of a request with an idempotency key, by its position among the request's
-    /// fields. It is equal when the request is repeated. Another value or context under the same key has another
-    /// fingerprint, and so another token.
+    /// fields. It is equal when the same client repeats the request. Another value, context or client under the same key
+    /// has another fingerprint, and so another token.
     #[must_use]
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "each part is hashed")]
     pub fn fingerprint_of_call(
         &self,
         collection: u32,
         context: &TokenContext,
+        principal: &TokenPrincipal,
         idempotency_key: &[u8],
         index: u32,
         datatype: Datatype,
@@ -125,6 +147,7 @@ impl TokenKeys {
             &self.app.to_be_bytes(),
             &collection.to_be_bytes(),
             &context.0,
+            &principal.0,
             &index.to_be_bytes(),
             &length(idempotency_key),
             idempotency_key,

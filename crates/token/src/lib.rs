@@ -18,7 +18,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 pub use format::{CardEnds, Format, Unfit};
-pub use hash::{HASH_BYTES, KeyedHmac, TokenContext};
+pub use hash::{HASH_BYTES, KeyedHmac, TokenContext, TokenPrincipal};
 pub use row::{NewToken, OpenedToken, RowBuffer};
 pub use subject::{SUBJECT_SEAL_BYTES, SubjectKey};
 

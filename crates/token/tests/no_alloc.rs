@@ -26,7 +26,9 @@ fn a_row_is_the_only_thing_allocated() {
     assert_eq!(allocations(|| context = keys.context(b"cards.pan")), 0);
     assert_eq!(allocations(|| id = keys.id(2, &token)), 0);
     assert_eq!(allocations(|| _ = keys.fingerprint_of_value(2, &context, value.0, value.1)), 0);
-    assert_eq!(allocations(|| _ = keys.fingerprint_of_call(2, &context, b"key", 0, value.0, value.1)), 0);
+    let mut principal = keys.principal("");
+    assert_eq!(allocations(|| principal = keys.principal("relay")), 0);
+    assert_eq!(allocations(|| _ = keys.fingerprint_of_call(2, &context, &principal, b"key", 0, value.0, value.1)), 0);
     let new = NewToken {
         subject: None,
         collection: 2,

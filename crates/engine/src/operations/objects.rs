@@ -33,6 +33,7 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
+use sealwire_jobs::tokens::tokenize::IdempotencyKey;
 use sealwire_store::{ObjectId, Sweep};
 
 use query::Query;
@@ -198,6 +199,7 @@ impl Operation for ObjectsRequest {
                 tags.sort_unstable();
                 tags.dedup();
                 let access = context.permit.properties().clone();
+                let idempotency_key = idempotency_key.map(|key| IdempotencyKey::new(context.principal, &key));
                 ObjectsTask::Write(WriteSpec::Add { objects, tags, expires_s, idempotency_key, subjects, access })
             }
             Request::Update { changes } => {

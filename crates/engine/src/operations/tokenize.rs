@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sealwire_access::Principal;
 use sealwire_payload::Containers;
 use sealwire_wire::{DocumentCall, KeyScope, Method, Suite, TokenizeOptions};
 
@@ -16,7 +17,7 @@ use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::job::{FieldContext, Fields, TokenFields};
-use sealwire_jobs::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
+use sealwire_jobs::tokens::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use sealwire_jobs::tokens::{self, Collection};
 use sealwire_store::SubjectId;
 
@@ -42,7 +43,12 @@ impl Tokenize {
     }
 
     /// Returns how tokens of a collection are made for this request.
-    fn spec(&self, collection: Arc<Collection>, limits: &Limits) -> Result<TokenizeSpec, CallFailure> {
+    fn spec(
+        &self,
+        collection: Arc<Collection>,
+        principal: &Principal,
+        limits: &Limits,
+    ) -> Result<TokenizeSpec, CallFailure> {
         collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
         if collection.is_shared() && !self.document.context.is_empty() {
             // The context would bind nothing, and the client would believe that it does.
@@ -59,7 +65,7 @@ impl Tokenize {
             tags,
             expires: self.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
             created,
-            idempotency_key: self.idempotency_key.as_deref().map(Into::into),
+            idempotency_key: self.idempotency_key.as_deref().map(|key| IdempotencyKey::new(principal, key)),
             subject: None,
             bounds: tokens::Bounds::of(limits),
             collection,
@@ -80,7 +86,7 @@ impl Operation for Tokenize {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let limits = &context.engine.limits;
         let located = context.collection()?;
-        let mut spec = self.spec(Arc::clone(&located.collection), limits)?;
+        let mut spec = self.spec(Arc::clone(&located.collection), context.principal, limits)?;
         let subject = self.subject.as_ref().map(|name| SubjectKeyLoad {
             generation: located.generation,
             id: SubjectId(located.app.object_keys().subject_id(name.as_str().as_bytes())),

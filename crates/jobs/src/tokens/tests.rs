@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use sealwire_access::Principal;
 use sealwire_crypto::KeyState;
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError, WalkLimits, json};
@@ -10,7 +11,7 @@ use sealwire_token::{CardEnds, Format, NewToken, TokenKeyVersion, TokenSecret};
 use sealwire_wire::{FieldError, OnError};
 
 use super::detokenize::{DetokenizeFields, DetokenizeSpec};
-use super::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
+use super::tokenize::{IdempotencyKey, TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use super::*;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault, FieldProblem};
@@ -207,7 +208,11 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
 #[tokio::test]
 async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
     let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Opaque));
-    let keyed = |key: &[u8]| TokenizeSpec { idempotency_key: Some(key.into()), ..minting(&collection) };
+    let of = |principal: &str, key: &[u8]| {
+        let key = IdempotencyKey::new(&Principal::from_text(principal).unwrap(), key);
+        TokenizeSpec { idempotency_key: Some(key), ..minting(&collection) }
+    };
+    let keyed = |key: &[u8]| of("relay", key);
     let payload = doc(r#"["a", "a", "b"]"#);
     let (first, ..) = tokenize(&store, keyed(b"k"), OnError::Fail, &payload).await.unwrap();
     assert_eq!(strings(&first).iter().collect::<HashSet<_>>().len(), 3, "each field has its own");
@@ -217,6 +222,14 @@ async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
     assert_eq!(same, [true, false, true]);
     assert_ne!(tokenize(&store, keyed(b"l"), OnError::Fail, &payload).await.unwrap().0, first);
     assert_ne!(tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap().0, first);
+    // Another client that knows the key gets tokens of its own, so it can neither test guesses nor take the key.
+    for other in ["other", "cn:relay", "spiffe://org/relay"] {
+        let (own, ..) = tokenize(&store, of(other, b"k"), OnError::Fail, &payload).await.unwrap();
+        let tokens = strings(&own);
+        assert!(strings(&first).iter().all(|token| !tokens.contains(token)), "{other}");
+        assert_eq!(tokenize(&store, of(other, b"k"), OnError::Fail, &payload).await.unwrap().0, own, "{other}");
+    }
+    assert_eq!(tokenize(&store, keyed(b"k"), OnError::Fail, &payload).await.unwrap().0, first);
 }
 
 #[tokio::test]
@@ -362,7 +375,8 @@ async fn a_row_that_is_of_another_value_is_never_given() {
     {
         let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
         let again = || TokenizeSpec {
-            idempotency_key: idempotency_key.map(|key: &[u8; 3]| (*key).into()),
+            idempotency_key: idempotency_key
+                .map(|key: &[u8; 3]| IdempotencyKey::new(&Principal::from_text("relay").unwrap(), key)),
             ..minting(&collection)
         };
         let (tokens, ..) = tokenize(&store, again(), OnError::Fail, &payload).await.unwrap();

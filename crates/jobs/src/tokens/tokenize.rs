@@ -7,12 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use sealwire_access::Principal;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::SubjectId;
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
-use sealwire_token::{NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, Unfit};
+use sealwire_token::{NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit};
 
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;
@@ -30,6 +31,22 @@ const ENTRY_BYTES: usize = 1_024;
 /// Bytes of a tag beside its text.
 const TAG_BYTES: usize = 48;
 
+/// An idempotency key, bound to the client that sent it: the same key of two principals is two keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The full name of the client with its kind.
+    pub principal: Box<str>,
+    /// The key, as the client gave it.
+    pub key: Box<[u8]>,
+}
+
+impl IdempotencyKey {
+    /// Binds a key to the principal of its request.
+    pub fn new(principal: &Principal, key: &[u8]) -> Self {
+        Self { principal: principal.to_text().into(), key: key.into() }
+    }
+}
+
 /// How a call's tokens are made.
 #[derive(Debug)]
 pub struct TokenizeSpec {
@@ -44,7 +61,7 @@ pub struct TokenizeSpec {
     /// Now.
     pub created: u64,
     /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal tokens anyway.
-    pub idempotency_key: Option<Box<[u8]>>,
+    pub idempotency_key: Option<IdempotencyKey>,
     /// Key of the data subject whom the document is about; absent if the request names none. It must be set before the first
     /// walk.
     pub subject: Option<Arc<OnceLock<SubjectKey>>>,
@@ -73,6 +90,8 @@ pub struct TokenizeFields {
     context: TokenContext,
     /// The scope in which rows are found: the context, or that of a subject under it.
     scope: TokenContext,
+    /// The client, if the request has an idempotency key.
+    principal: Option<TokenPrincipal>,
     /// Of each field, in the order of the document.
     slots: Vec<Slot>,
     /// The next field.
@@ -126,9 +145,11 @@ impl TokenizeFields {
         let scope = minting.subject().map_or(context, |subject| {
             minting.collection.keys.subject_scope(&context, subject.id(), subject.version())
         });
+        let principal = minting.idempotency_key.as_ref().map(|key| minting.collection.keys.principal(&key.principal));
         Self {
             context,
             scope,
+            principal,
             minting,
             slots: Vec::new(),
             at: 0,
@@ -243,10 +264,10 @@ impl TokenizeFields {
             return None;
         }
         let value = Canonical::of(datatype, value);
-        Some(Fingerprint(match (kind, &self.minting.idempotency_key) {
-            (CollectionKind::Random, Some(key)) => {
+        Some(Fingerprint(match (kind, &self.minting.idempotency_key, &self.principal) {
+            (CollectionKind::Random, Some(IdempotencyKey { key, .. }), Some(principal)) => {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
-                keys.fingerprint_of_call(map.collection, &self.scope, key, at, datatype, &value)
+                keys.fingerprint_of_call(map.collection, &self.scope, principal, key, at, datatype, &value)
             }
             _ => keys.fingerprint_of_value(map.collection, &self.scope, datatype, &value),
         }))

@@ -47,7 +47,7 @@ fn hashes_are_golden() {
         (exact(5, None, &[1]), "3761da79b3a443c9a4f3021c667fd48c"),
         (prefix(3, "josé").unwrap(), "cad08463338e461dd8753b12bc0c6c77"),
         (prefix(4, "josé").unwrap(), "01efe27c9eea2007662ea754e83e6480"),
-        (hex(keys.id_of_request(COLLECTION, b"order-17", 2)), "188102046241832a9c1d53e4f3b38303"),
+        (hex(keys.id_of_request(COLLECTION, "spiffe://org/relay", b"order-17", 2)), "616192ca26e083e888eed68ef60deaf4"),
         (hex(keys.creation_hash(COLLECTION, &id, &values, b"details")), "cc156d09e1d8a101cb995f9a7a96ce12"),
     ];
     for (hash, expected) in cases {
@@ -110,14 +110,19 @@ fn a_search_takes_the_longest_prefix_that_it_can() {
 #[test]
 fn ids_are_uuids_of_version_8_and_differ() {
     let keys = keys(7);
-    let id = keys.id_of_request(COLLECTION, b"key", 0);
+    let id = keys.id_of_request(COLLECTION, "relay", b"key", 0);
     assert_eq!((id[6] >> 4, id[8] >> 6), (8, 2));
-    assert_eq!(id, keys.id_of_request(COLLECTION, b"key", 0));
+    assert_eq!(id, keys.id_of_request(COLLECTION, "relay", b"key", 0));
     for other in [
-        keys.id_of_request(COLLECTION, b"key", 1),
-        keys.id_of_request(COLLECTION, b"kez", 0),
-        keys.id_of_request(COLLECTION + 1, b"key", 0),
-        self::keys(8).id_of_request(COLLECTION, b"key", 0),
+        keys.id_of_request(COLLECTION, "relay", b"key", 1),
+        keys.id_of_request(COLLECTION, "relay", b"kez", 0),
+        keys.id_of_request(COLLECTION + 1, "relay", b"key", 0),
+        self::keys(8).id_of_request(COLLECTION, "relay", b"key", 0),
+        keys.id_of_request(COLLECTION, "other", b"key", 0),
+        keys.id_of_request(COLLECTION, "cn:relay", b"key", 0),
+        keys.id_of_request(COLLECTION, "relayk", b"ey", 0),
+        keys.id_of_request(COLLECTION, "rela", b"ykey", 0),
+        keys.id_of_request(COLLECTION, "", b"relaykey", 0),
     ] {
         assert_ne!(id, other);
     }

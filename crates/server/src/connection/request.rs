@@ -156,7 +156,8 @@ fn plan(
 ) -> Result<Task, CallFailure> {
     let (engine, size) = (&*connection.engine, request.size);
     engine.decider.charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
-    match operation.plan(&PlanContext { engine, permit, options: &request.options, size })? {
+    let (principal, options) = (&connection.principal, &request.options);
+    match operation.plan(&PlanContext { engine, principal, permit, options, size })? {
         Plan::Store(plan) => {
             // The tokens twice: as they came, and on their way to the crypto threads.
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {

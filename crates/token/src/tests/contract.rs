@@ -310,7 +310,9 @@ fn the_newest_active_version_seals_and_ids_stay() {
     let hashes = |keys: &TokenKeys| {
         let context = keys.context(b"ctx");
         let of_value = keys.fingerprint_of_value(3, &context, Datatype::String, b"x");
-        (context.0, keys.id(3, "tok"), of_value, keys.fingerprint_of_call(3, &context, b"k", 0, Datatype::String, b"x"))
+        let client = keys.principal("relay");
+        let of_call = keys.fingerprint_of_call(3, &context, &client, b"k", 0, Datatype::String, b"x");
+        (context.0, keys.id(3, "tok"), of_value, of_call)
     };
     let id = first.id(3, "tok");
     let row = seal(&first, &id, &context, "tok", None).unwrap();
@@ -404,6 +406,8 @@ fn no_two_inputs_share_a_hash() {
         seen.insert(hash);
     };
     for keys in [&one, &other] {
+        let clients = ["", "a", "ab", "\0", "cn:a"].map(|name| keys.principal(name));
+        clients.iter().for_each(|client| add(client.0));
         for context in [&b""[..], b"a", b"ab", b"\0"] {
             let context = keys.context(context);
             add(context.0);
@@ -412,7 +416,9 @@ fn no_two_inputs_share_a_hash() {
                     for value in [&b""[..], b"a", b"ab", b"\0"] {
                         add(keys.fingerprint_of_value(collection, &context, datatype, value));
                         for (key, index) in [(&b""[..], 0), (b"a", 0), (b"ab", 0), (b"a", 1), (b"b", 256)] {
-                            add(keys.fingerprint_of_call(collection, &context, key, index, datatype, value));
+                            for client in &clients {
+                                add(keys.fingerprint_of_call(collection, &context, client, key, index, datatype, value));
+                            }
                         }
                     }
                 }

@@ -51,6 +51,9 @@ struct Hash {
     token: String,
     context: String,
     idempotency_key: String,
+    /// The client, where a call is hashed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    principal: String,
     index: u32,
     datatype: u8,
     value: String,
@@ -133,8 +136,8 @@ fn computed(hash: &Hash) -> [u8; 16] {
         "id" => keys.id(hash.collection, &hash.token),
         "value" => keys.fingerprint_of_value(hash.collection, &context, datatype, &value),
         "call" => {
-            let key = unhex(&hash.idempotency_key);
-            keys.fingerprint_of_call(hash.collection, &context, &key, hash.index, datatype, &value)
+            let (key, client) = (unhex(&hash.idempotency_key), keys.principal(&hash.principal));
+            keys.fingerprint_of_call(hash.collection, &context, &client, &key, hash.index, datatype, &value)
         }
         other => panic!("{other}"),
     }
@@ -151,6 +154,7 @@ fn hashes(all: &mut Vec<TokenVector>) {
     let value = with("value", &|h| (h.context, h.value) = (hex(b"cards.pan"), hex(PAN.1)));
     let call = with("call", &|h| {
         (h.context, h.value, h.idempotency_key, h.index) = (hex(b"cards.pan"), hex(PAN.1), hex(b"order 17"), 2);
+        h.principal = "spiffe://org/relay".into();
     });
     let mut add = |name: &str, hash: &Hash, made: &Hash| {
         let expect = if hash == made { Expect::Hold } else { Expect::Refuse };
@@ -170,19 +174,20 @@ fn hashes(all: &mut Vec<TokenVector>) {
         ("an integer", &with("value", &|h| (h.datatype, h.value) = (2, "2a".into()))),
         ("1,000 bytes", &with("value", &|h| (h.datatype, h.value) = (1, hex(&[7; 1_000])))),
         ("plain", &call),
-        ("empty key", &with("call", &|h| h.value = hex(PAN.1))),
-        ("last index", &with("call", &|h| (h.index, h.value) = (u32::MAX, hex(PAN.1)))),
+        ("empty key", &with("call", &|h| (h.value, h.principal) = (hex(PAN.1), "relay".into()))),
+        ("last index", &with("call", &|h| (h.index, h.value, h.principal) = (u32::MAX, hex(PAN.1), "cn:relay".into()))),
     ] {
         add(name, hash, hash);
     }
     type Change = fn(&mut Hash);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
         ("of another app", |h| h.app = 8),
         ("of another secret", |h| h.secret = secret("somebody else")),
         ("of another collection", |h| h.collection = 4),
         ("of another token", |h| h.token.push('m')),
         ("of another context", |h| h.context.push_str("00")),
         ("of another idempotency key", |h| h.idempotency_key.push_str("00")),
+        ("of another principal", |h| h.principal.push('2')),
         ("of another index", |h| h.index += 1),
         ("of another datatype", |h| h.datatype = 1),
         ("of another value", |h| h.value.push_str("00")),

@@ -11,6 +11,7 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
+use sealwire_jobs::tokens::tokenize::IdempotencyKey;
 use sealwire_objects::Values;
 use sealwire_store::{
     ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim, SubjectId,
@@ -34,7 +35,7 @@ pub(super) enum WriteSpec {
         objects: Bytes,
         tags: Vec<String>,
         expires_s: Option<u64>,
-        idempotency_key: Option<Bytes>,
+        idempotency_key: Option<IdempotencyKey>,
         /// Names of data subjects: none, one of all objects, or one per object.
         subjects: Vec<FrameText>,
         access: PropertyAccess,
@@ -355,7 +356,7 @@ struct AddSpec {
     created: u64,
     created_ms: u64,
     expires: Option<u64>,
-    idempotency_key: Option<Bytes>,
+    idempotency_key: Option<IdempotencyKey>,
     /// None, one of all objects, or one per object.
     subjects: Vec<SubjectId>,
     access: PropertyAccess,
@@ -394,8 +395,8 @@ impl AddSpec {
         let subject = self.subjects.get(position).or(self.subjects.first());
         let (collection, hashes) = (sealer.collection.map.collection, &sealer.collection.object_keys);
         let (id, creation) = match &self.idempotency_key {
-            Some(key) => {
-                let id = hashes.id_of_request(collection, key, position as u32);
+            Some(IdempotencyKey { principal, key }) => {
+                let id = hashes.id_of_request(collection, principal, key, position as u32);
                 let details = details_of(&self.details, subject);
                 (ObjectId(id), Some(hashes.creation_hash(collection, &id, &values, &details)))
             }
