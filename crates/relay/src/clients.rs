@@ -7,12 +7,17 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue};
 use rustls::pki_types::CertificateDer;
+use x509_parser::asn1_rs::Tag;
 use x509_parser::extensions::GeneralName;
 
 use crate::error::{Failure, Reason};
 
 /// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
 const TOKEN_BYTES_MIN: usize = 20;
+
+/// Tags of subject alternative names. The parser gives names that are not UTF-8 by tag.
+const DNS_TAG: Tag = Tag(2);
+const URI_TAG: Tag = Tag(6);
 
 /// Authentication that a listener asks its clients for.
 pub enum Clients {
@@ -105,18 +110,35 @@ fn digest(token: &[u8]) -> [u8; 32] {
     sha2::Sha256::digest(token).into()
 }
 
-/// Name of a client's certificate: its first DNS name or URI, or its common name.
+/// Name of a client's certificate: its first DNS name or URI, or its common name. `None` if there is no such name, or any
+/// of them cannot be read or has invisible characters: no other name is used in place of one that is invalid.
 pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let names = certificate.subject_alternative_name().ok().flatten();
-    let alternative = names.and_then(|names| {
-        names.value.general_names.iter().find_map(|name| match name {
-            GeneralName::DNSName(name) | GeneralName::URI(name) => Some(Arc::from(*name)),
-            _ => None,
-        })
-    });
-    let common = || certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(Arc::from);
-    alternative.or_else(common)
+    let extension = certificate.subject_alternative_name().ok()?;
+    let mut alternative = None;
+    for name in extension.iter().flat_map(|extension| &extension.value.general_names) {
+        match name {
+            GeneralName::DNSName(name) | GeneralName::URI(name) if is_visible(name) => {
+                alternative = alternative.or_else(|| Some(Arc::from(*name)));
+            }
+            GeneralName::DNSName(_) | GeneralName::URI(_) | GeneralName::Invalid(DNS_TAG | URI_TAG, _) => return None,
+            _ => {}
+        }
+    }
+
+    let mut common = None;
+    for name in certificate.subject().iter_common_name() {
+        let text = name.as_str().ok()?;
+        let is_plain = !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control);
+        if !is_plain || common.replace(Arc::from(text)).is_some() {
+            return None;
+        }
+    }
+    alternative.or(common)
+}
+
+fn is_visible(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -162,6 +184,40 @@ mod tests {
             std::fs::write(file.path(), text).unwrap();
             let error = Clients::tokens(file.path()).unwrap_err();
             assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_with_an_invalid_name_names_no_client() {
+        use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, DnValue, KeyPair};
+        let (dns, uri, email) = (0x82, 0x86, 0x81);
+        let latin = DnValue::BmpString("relay".try_into().unwrap());
+        let text = |text: &str| DnValue::Utf8String(text.into());
+        let cases: [(DnValue, &[(u8, &[u8])], Option<&str>); 13] = [
+            (text("relay"), &[(dns, b"relay.example"), (uri, b"spiffe://org/x")], Some("relay.example")),
+            (text("relay"), &[(uri, b"spiffe://org/x")], Some("spiffe://org/x")),
+            (text("relay"), &[(email, b"\xff")], Some("relay")),
+            (text("relay"), &[(dns, b"rel\xe9y.example")], None),
+            (text("relay"), &[(uri, b"spiffe://org/\xff"), (dns, b"relay.example")], None),
+            (text("relay"), &[(dns, b"relay.example"), (dns, b"\xff")], None),
+            (text("relay"), &[(dns, b"relay\0.example")], None),
+            (text("relay"), &[(dns, b"")], None),
+            (text("relay"), &[(dns, b" relay.example")], None),
+            (text("re\nlay"), &[(dns, b"relay.example")], None),
+            (text(" relay"), &[(email, b"a")], None),
+            (text(""), &[(email, b"a")], None),
+            (latin, &[(dns, b"relay.example")], None),
+        ];
+        for (common_name, names, expected) in cases {
+            let names: Vec<u8> =
+                names.iter().flat_map(|(tag, name)| [&[*tag, name.len() as u8][..], name].concat()).collect();
+            let extension = [&[0x30, names.len() as u8][..], &names].concat();
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, common_name.clone());
+            params.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 17], extension)];
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            assert_eq!(name_of(certificate.der()).as_deref(), expected, "{common_name:?} {names:x?}");
         }
     }
 
