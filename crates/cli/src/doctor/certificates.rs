@@ -81,7 +81,7 @@ fn server(report: &mut Report, file: &Path) {
         if below.issuer() != above.subject() || below.verify_signature(Some(above.public_key())).is_err() {
             report.wrong(
                 CHECK,
-                format!("tls.certificate: {at}: {} is followed by one that did not issue it", below.subject()),
+                format!("tls.certificate: {at}: {} is followed by one that did not issue it", shown(below)),
                 "callers cannot follow the chain to the authority they trust",
                 "put the server's certificate first, then whoever issued it, in that order",
             );
@@ -97,7 +97,7 @@ fn authorities(report: &mut Report, key: &str, file: &Path) {
         if !authority.is_ca() {
             report.wrong(
                 CHECK,
-                format!("{key}: {}: {} may not issue certificates", file.display(), authority.subject()),
+                format!("{key}: {}: {} may not issue certificates", file.display(), shown(authority)),
                 "no caller's certificate can come from it",
                 "name the authority that issues callers' certificates, not one of those",
             );
@@ -106,13 +106,18 @@ fn authorities(report: &mut Report, key: &str, file: &Path) {
     ends(report, key, file, &all, "callers whose certificates come from it are refused from then on");
 }
 
+/// Returns the subject of a certificate for a terminal: control characters in its names are escaped.
+fn shown(certificate: &X509Certificate<'_>) -> String {
+    certificate.subject().to_string().escape_debug().to_string()
+}
+
 /// Checks the expiry of certificates.
 fn ends(report: &mut Report, key: &str, file: &Path, all: &[X509Certificate<'_>], why: &'static str) {
     let now = OffsetDateTime::now_utc();
     for certificate in all {
         let (from, to) =
             (certificate.validity().not_before.to_datetime(), certificate.validity().not_after.to_datetime());
-        let what = format!("{key}: {}: {}", file.display(), certificate.subject());
+        let what = format!("{key}: {}: {}", file.display(), shown(certificate));
         let days = (to - now).whole_days();
         if now < from {
             let remedy = "look at the clock of this machine, and of the one that issued it";
