@@ -65,11 +65,11 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Authorization by roles, stored with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
-                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
+                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them,\nexcept where the response could show a value that a mask of the principal hides.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", ValueKind::Principals, Literal::NoEntries,
                 "Principals that get the role `administrator` once, at a start at which nobody has a role. Later, only they can unseal\na sealed store over the control listener: keep the list current. Names as in `control.principals`.";
             "name_order", ValueKind::Identity, Literal::NoEntries,
-                "Kinds of certificate names that identify a principal, in order of preference. Certificates without any of them\nare rejected. Empty: [\"spiffe\", \"dns\", \"cn\"].";
+                "Kinds of certificate names that identify a principal, in order of preference. A certificate without any of\nthem, or with an invalid name of one of them, is rejected. Empty: [\"spiffe\", \"dns\", \"cn\"].";
             "cache_entries", ValueKind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
                 "Principals in the permission cache. Others cost a store lookup per request.";
             "cache_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),

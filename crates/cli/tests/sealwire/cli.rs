@@ -916,7 +916,10 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     assert!(dev.operate(&["principals", "list"]).contains("cn:Anna"));
     let check = ["principals", "check", "cn:Anna", "decrypt", "demo"];
     dev.may_not(&check, 1, "no: decrypt on app demo needs a reason");
-    assert_eq!(dev.operate(&[&check[..], &["--reason", "ticket 7"]].concat()), "yes, by role support\n");
+    assert_eq!(
+        dev.operate(&[&check[..], &["--reason", "ticket 7"]].concat()),
+        "yes, by role support (access.mode = \"enforce\")\n"
+    );
     let guesser = ["roles", "set", "guesser", "decrypt apps=demo mask=hash", "encrypt apps=demo"];
     let warned =
         |arguments: &[&str]| String::from_utf8(sealwire(dev.path(), &dev.operators(arguments)).stderr).unwrap();

@@ -360,7 +360,7 @@ fn grants_decide_for_each_property() {
     let check = ["principals", "check", "dev-client", "objects.get", "demo", "people-objects", "--reason", "x"];
     assert_eq!(
         dev.operate(&[&check[..], &["--property", "email"]].concat()),
-        "yes, by role relay, values through redact\n"
+        "yes, by role relay, values through redact (access.mode = \"enforce\")\n"
     );
     dev.may_not(&[&check[..], &["--property", "age"]].concat(), 1, "no: ");
     for (help, words) in [

@@ -44,7 +44,7 @@ pub(crate) fn enforcing(config: &mut Config) {
     config.control = Some(ControlListen { address, client_ca: None, client_crl: None, principals });
 }
 
-async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
+pub(crate) async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
     let base = store.generation().await.unwrap();
     assert!(matches!(store.commit(base, key, Some(&record)).await.unwrap(), Commit::Done(_)));
 }

@@ -8,6 +8,7 @@ mod access;
 mod audit;
 mod bad_input;
 mod cancel;
+mod certificate_names;
 mod certificates;
 mod control;
 mod documents;

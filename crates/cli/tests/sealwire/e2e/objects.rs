@@ -3,6 +3,7 @@
 mod access;
 mod keys;
 mod memory;
+mod observe;
 mod queries;
 mod schema;
 mod subjects;
@@ -20,7 +21,7 @@ use sealwire_store::{Filter, MapId, MapView, ObjectRow, ObjectStore};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 
-use crate::e2e::access::{FULL, connect, enforcing, everything_on};
+use crate::e2e::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role};
 use crate::e2e::harness::{APP, Harness, code, rpc_error, run};
 
 const PEOPLE: &str = "people";
@@ -352,6 +353,37 @@ fn an_idempotency_key_adds_once() {
             let added = vault.add_as(third, kept(Some(60))).await.unwrap();
             assert_eq!(vault.add_as(third, kept(Some(60))).await.unwrap(), added);
             assert_eq!(code(vault.add_as(third, kept(None)).await), ErrorCode::Conflict);
+        }
+    });
+}
+
+#[test]
+fn idempotency_keys_belong_to_their_principal() {
+    run(async {
+        for vault in vaults().await {
+            vault.create("orders", vec![PropertySpec::new("email", "email")]).await;
+            let grants = ["objects.add,objects.get apps=shop collections=orders properties=*"];
+            grant_role(&vault.operator, NOBODY, "adder", &grants).await;
+            let other = connect(&vault.harness, vault.harness.address, NOBODY).await;
+            let add = async |client: &Client, objects: &str, key: &[u8]| {
+                let objects = doc(objects);
+                let add = AddObjects { objects: &objects, idempotency_key: Some(key), ..AddObjects::default() };
+                let added = client.objects_add(TokenMap::new(APP, "orders"), add).await;
+                added.map(|added| added.objects.into_iter().map(|object| object.id).collect::<Vec<_>>())
+            };
+            let (one, two) = (r#"[{"email": "a@example.com"}]"#, r#"[{"email": "b@example.com"}]"#);
+
+            // Neither does the other client learn that its guess is right, nor does a wrong one conflict.
+            let first = add(&vault.client, one, b"order 7").await.unwrap();
+            let guessed = add(&other, one, b"order 7").await.unwrap();
+            assert_ne!(guessed, first);
+            assert_eq!(add(&other, one, b"order 7").await.unwrap(), guessed);
+            assert_eq!(code(add(&other, two, b"order 7").await), ErrorCode::Conflict, "its own key");
+            // A key that the other client used first is free.
+            add(&other, two, b"order 8").await.unwrap();
+            let second = add(&vault.client, one, b"order 8").await.unwrap();
+            assert_eq!(add(&vault.client, one, b"order 8").await.unwrap(), second);
+            assert_eq!(add(&vault.client, one, b"order 7").await.unwrap(), first);
         }
     });
 }

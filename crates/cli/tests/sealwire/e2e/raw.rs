@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::{Buf as _, BytesMut};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_dev_ca::Issued;
@@ -62,7 +63,8 @@ impl Raw {
     pub(crate) async fn connect(address: SocketAddr, ca: &str, identity: Option<&Issued>) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(sealwire_server::tls::provider()))
+        let provider = Arc::new(sealwire_server::tls::provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_root_certificates(roots);
@@ -71,7 +73,10 @@ impl Raw {
             Some(issued) => {
                 let certificate = CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
                 let key = PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
-                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+                // A resolver sends the certificate as it is. The builder would reject an invalid one itself.
+                let key = provider.key_provider.load_private_key(key).unwrap();
+                let certified = CertifiedKey::new(vec![certificate], key);
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };
         let stream = TcpStream::connect(address).await?;
