@@ -72,7 +72,8 @@ limits! {
     /// Maximum open connections of one principal, which leaves room for other clients.
     connections_per_principal_max: usize, "connections", 1..=65_536, 256;
     /// Maximum rate of a principal's unknown, malformed or denied requests. Above it, the engine pauses before it reads
-    /// the principal's next request. Requests of cheap methods (health, info, inspect) count a tenth.
+    /// the principal's next request. Requests of cheap methods (health, info, inspect) and messages without a response
+    /// count a tenth.
     rejected_per_s_max: u32, "requests", 1..=1_000_000, 2_000;
     /// Maximum concurrent TLS handshakes; others wait in the kernel's queue. A handshake takes 0.22 ms of CPU (P-256).
     handshakes_max: usize, "handshakes", 1..=65_536, 64;
@@ -81,6 +82,9 @@ limits! {
     /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a core busy over
     /// a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
+    /// Maximum requests in flight of one principal, on all its connections; further ones wait. Default: 16 full
+    /// connections.
+    in_flight_per_principal_max: usize, "calls", 1..=16_777_216, 4_096;
     /// Maximum bytes of requests and responses per connection; reading pauses there. Default: the largest message, its
     /// largest response (64 + 256 MiB) and one more message.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
@@ -138,6 +142,12 @@ impl Limits {
                 "connections_max",
                 "must not be larger",
             ),
+            (
+                self.in_flight_per_principal_max >= self.in_flight_per_connection_max,
+                "in_flight_per_principal_max",
+                "in_flight_per_connection_max",
+                "must not be smaller: one connection could not use its own",
+            ),
             (self.handshakes_max <= self.connections_max, "handshakes_max", "connections_max", "must not be larger"),
             (
                 self.deadline_ms_default <= self.deadline_ms_max,
@@ -191,6 +201,10 @@ mod tests {
             ),
             (|l| l.connections_per_principal_max = l.connections_max + 1, "limits.connections_per_principal_max"),
             (|l| l.handshakes_max = l.connections_max + 1, "limits.handshakes_max"),
+            (
+                |l| l.in_flight_per_principal_max = l.in_flight_per_connection_max - 1,
+                "limits.in_flight_per_principal_max",
+            ),
             (|l| l.deadline_ms_default = l.deadline_ms_max + 1, "limits.deadline_ms_default"),
         ];
         for (change, key) in cases {

@@ -10,7 +10,6 @@ use sealwire_wire::{self as wire, Info, Methods};
 use crate::access::Authorizer;
 use crate::apps::{Apps, CachedApp};
 use crate::audit::Audit;
-use crate::io_fairness::IoFairness;
 use crate::objects::LocatedObjects;
 use crate::sweeper::{Ledger, Swept};
 use sealwire_config::Limits;
@@ -36,8 +35,6 @@ pub struct Engine {
     pub decider: Authorizer,
     /// The crypto threads, and who may use them.
     pub scheduler: Scheduler,
-    /// The turns of network threads.
-    pub io_fairness: IoFairness,
     /// The token store, where there is one.
     pub tokens: Option<Tokens>,
     /// The object store, where there is one.

@@ -10,7 +10,6 @@ pub mod calibrate;
 pub mod control;
 pub mod engine;
 pub mod frame_text;
-pub mod io_fairness;
 pub mod kek;
 pub mod key_warmer;
 pub mod objects;

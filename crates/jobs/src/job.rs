@@ -24,6 +24,13 @@ use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::{AgreementLabel, MaskLabel, MethodLabel, Metrics, TokenLabel};
 
+/// Bytes of a response around its document, besides what it lists.
+const FRAME_BYTES: usize = 128;
+/// Bytes of a listed error besides its path.
+const LISTED_ERROR_BYTES: usize = 48;
+/// Bytes of a listed position, or of the header of a text.
+const LISTED_ITEM_BYTES: usize = 5;
+
 /// Fields left below which waking another thread costs more than it saves.
 const READ_AHEAD_FIELDS_MIN: u64 = 4;
 
@@ -248,12 +255,17 @@ impl Suspended {
     }
 
     /// The reply as it stands: the store's answer changes nothing.
-    pub fn reply(mut self) -> Vec<u8> {
+    ///
+    /// # Errors
+    ///
+    /// It is longer than the limit.
+    pub fn reply(mut self) -> Result<Vec<u8>, CallFailure> {
         self.metrics.fields_done(self.order.method, self.walked);
         self.order.cancel.did(self.walked, self.fields.errors().count());
         let (faults, generation) = (Some(self.fields.errors()), self.order.generation);
-        finish_document(self.document, &mut self.out, generation, faults, &self.unmatched, &[]);
-        self.out
+        let reply_bytes_max = self.limits.reply_bytes_max;
+        finish_document(self.document, &mut self.out, generation, faults, (&self.unmatched, &[]), reply_bytes_max)?;
+        Ok(self.out)
     }
 
     /// Another walk, with the store's answer.
@@ -476,7 +488,8 @@ impl Job {
                 let encapsulations = stage.fields_mut().map(|fields| fields.work_mut().take_encapsulations());
                 let errors = stage.fields().map(|fields| fields.work().errors());
                 let (generation, encapsulations) = (self.order.generation, encapsulations.unwrap_or_default());
-                finish_document(document, &mut out, generation, errors, &unmatched, &encapsulations);
+                let listed = (&unmatched[..], &encapsulations[..]);
+                finish_document(document, &mut out, generation, errors, listed, self.limits.reply_bytes_max)?;
                 Outcome::Reply(out)
             }
         })
@@ -607,20 +620,32 @@ impl Drop for Job {
     }
 }
 
+/// Appends what stands behind the document, if the response stays within `reply_bytes_max`. Its memory is reserved up
+/// to there, and a vector that grows takes twice its memory.
 fn finish_document(
     document: reply::Document,
     out: &mut Vec<u8>,
     generation: u64,
     faults: Option<&FieldErrors>,
-    unmatched: &[u32],
-    encapsulations: &[String],
-) {
+    (unmatched, encapsulations): (&[u32], &[String]),
+    reply_bytes_max: usize,
+) -> Result<(), CallFailure> {
     let errors = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
+    let listed: usize = errors.0.iter().map(|error| error.path.len() + LISTED_ERROR_BYTES).sum();
+    let texts: usize = encapsulations.iter().map(|text| text.len() + LISTED_ITEM_BYTES).sum();
+    let bytes = FRAME_BYTES + listed + unmatched.len() * LISTED_ITEM_BYTES + texts;
+    if bytes > out.capacity() - out.len() && bytes > reply_bytes_max.saturating_sub(out.len()) {
+        return Err(CallFailure::ReplyTooLarge { reply_bytes_max });
+    }
     document.finish(out, generation, errors, unmatched, encapsulations);
+    Ok(())
 }
 
 fn walk_limits(limits: &Limits) -> sealwire_payload::WalkLimits {
-    sealwire_payload::WalkLimits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
+    sealwire_payload::WalkLimits {
+        depth_max: limits.depth_max as usize,
+        out_bytes_max: limits.reply_bytes_max.saturating_sub(FRAME_BYTES),
+    }
 }
 
 /// Walks on with a transform of fields. Returns true at the end of the document.
@@ -642,7 +667,7 @@ pub fn walk_on<T: Transform<Error = FieldFault>>(
         Err(WalkError::Transform(fault)) => Err(fault.into()),
         Err(WalkError::TooDeep { depth_max, .. }) => Err(CallFailure::TooDeep { depth_max }),
         Err(WalkError::OutTooLarge { out_bytes_max }) => {
-            Err(CallFailure::ReplyTooLarge { reply_bytes_max: out_bytes_max })
+            Err(CallFailure::ReplyTooLarge { reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES) })
         }
         Err(error @ WalkError::Malformed { .. }) => Err(CallFailure::Payload(error.to_string())),
     }

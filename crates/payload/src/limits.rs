@@ -6,8 +6,8 @@ pub struct WalkLimits {
     /// Maximum number of containers around a value. The default 128 is deeper than hand-written documents, and shallow
     /// enough for recursive parsers downstream.
     pub depth_max: usize,
-    /// Maximum number of bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. One
-    /// field can exceed the limit before the walk stops.
+    /// Maximum number of bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. The
+    /// output does not grow beyond the limit.
     pub out_bytes_max: usize,
 }
 

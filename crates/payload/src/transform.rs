@@ -30,8 +30,9 @@ pub trait Transform {
     /// An error ends the walk with that error.
     fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
 
-    /// Fills in bytes that `field` appended as placeholders. Called at the end of every slice of the walk that had no
-    /// error. `out` is the output since the start of the slice and before; its bytes are where `field` appended them.
+    /// Fills in bytes that `field` appended as placeholders, since the last call. Called at the end of every slice of the
+    /// walk that had no error. Near the limit of the output, it is called before and after each field, which is then
+    /// written to an output of its own. `out` is the output since the start of the slice and before; its bytes are where `field` appended them.
     fn complete(&mut self, _out: &mut [u8]) {}
 }
 

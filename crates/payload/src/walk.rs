@@ -18,6 +18,10 @@ use crate::limits::{Budget, TOKEN_BYTES_MIN, WalkLimits};
 use crate::select::{EVERYTHING, NOTHING, Selection, States};
 use crate::transform::{Containers, Field, Outcome, Transform};
 
+/// Room for one field near [`WalkLimits::out_bytes_max`], beside twice the field's own size. Within it, fields are
+/// written apart first.
+const FIELD_ROOM_BYTES: usize = 64 << 10;
+
 /// Progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -296,6 +300,9 @@ impl Walk {
         let raw = pass.input.get(start..self.position).unwrap_or_default();
         let path = Path { frames: &self.frames, input: pass.input };
         let selection = &*self.selection;
+        if pass.is_near_limit(raw.len()) {
+            return pass.field_apart(Field { token, raw, path, selection, states }, self.position);
+        }
         match pass.transform.field(Field { token, raw, path, selection, states }, pass.out) {
             Ok(Outcome::Replaced) => {
                 pass.copied_to = self.position;
@@ -327,6 +334,35 @@ impl<T: Transform> WalkPass<'_, T> {
         self.out.extend_from_slice(run);
         self.copied_to = end;
         Ok(())
+    }
+
+    /// Returns true if a field of so many bytes could take the output beyond its limit.
+    #[inline]
+    fn is_near_limit(&self, field_bytes: usize) -> bool {
+        self.out_len_max.saturating_sub(self.out.len()) < field_bytes.saturating_mul(2).saturating_add(FIELD_ROOM_BYTES)
+    }
+
+    /// Passes a field that ends at `end` to the transform with an output of its own, and copies that if it fits. So the
+    /// output never grows beyond its limit: a vector that grows takes twice its memory.
+    #[cold]
+    fn field_apart(&mut self, field: Field<'_>, end: usize) -> Result<(), WalkError<T::Error>> {
+        let path = field.path;
+        // What it appended to `out` is complete, so that `complete` below means the field alone.
+        self.transform.complete(self.out);
+        let mut apart = Vec::new();
+        match self.transform.field(field, &mut apart) {
+            Ok(Outcome::Replaced) => {
+                self.transform.complete(&mut apart);
+                if apart.len() > self.out_len_max.saturating_sub(self.out.len()) {
+                    return Err(self.out_too_large());
+                }
+                self.out.extend_from_slice(&apart);
+                self.copied_to = end;
+                Ok(())
+            }
+            Ok(Outcome::Keep) => Ok(()),
+            Err(error) => self.transform.failed(&path, error).map_err(WalkError::Transform),
+        }
     }
 
     #[inline]
@@ -555,6 +591,29 @@ mod tests {
     }
 
     #[test]
+    fn output_takes_no_memory_beyond_its_limit() {
+        let input = doc(&format!("[{}]", vec![format!("{:?}", "x".repeat(100)); 2_000].join(",")));
+        let whole = wrapped(&input, WalkLimits::default()).expect("walks");
+        for (out_bytes_max, fits) in [(whole.len(), true), (whole.len() - 1, false), (150_001, false), (70, false)] {
+            for budget in [WIDE, Budget::fields(7)] {
+                let limits = WalkLimits { out_bytes_max, ..WalkLimits::default() };
+                let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
+                let mut out = Vec::with_capacity(out_bytes_max);
+                let room = out.capacity();
+                let outcome = loop {
+                    match walk.advance(&input, &mut out, &mut Wrap, budget) {
+                        Ok(Progress::More) => (),
+                        outcome => break outcome,
+                    }
+                };
+                assert_eq!(outcome.is_ok(), fits, "{out_bytes_max}");
+                assert_eq!(out.capacity(), room, "{out_bytes_max}");
+                assert!(!fits || out == whole, "{out_bytes_max}");
+            }
+        }
+    }
+
+    #[test]
     fn only_appended_bytes_count_as_output() {
         let input = doc(r#"[1, "abc", [2]]"#);
         let whole = wrapped(&input, WalkLimits::default()).expect("walks");
@@ -596,6 +655,17 @@ mod tests {
         fn complete(&mut self, out: &mut [u8]) {
             self.0.drain(..).for_each(|at| out[at] = b'!');
         }
+    }
+
+    #[test]
+    fn fields_near_the_limit_end_complete() {
+        let input = doc(r#"[1, {"x": 2, "y": [3, 4]}, null, 5]"#);
+        let run = |limits| {
+            walk(Selection::everything(), Containers::Whole, limits, WIDE, &input, &mut Later::default())
+                .map(|(out, _)| out)
+        };
+        let whole = run(WalkLimits::default()).expect("walks");
+        assert_eq!(run(WalkLimits { out_bytes_max: whole.len(), ..WalkLimits::default() }), Ok(whole));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
-use crate::connection::{self, Pace, Peer};
+use crate::connection::{self, Peer, PrincipalState};
+use crate::network_scheduler::{Flow, NetworkScheduler, SlicedStream};
 use crate::shutdown::Shutdown;
 use rustls::pki_types::CertificateDer;
 use sealwire_access::{Principal, PrincipalError};
@@ -68,6 +69,10 @@ pub(crate) struct Acceptor<T> {
     pub(crate) handshakes: Arc<Semaphore>,
     pub(crate) per_principal_max: usize,
     pub(crate) principals: Arc<Principals>,
+    /// Shares the network threads among principals.
+    pub(crate) network: NetworkScheduler,
+    /// The share of all clients whose handshakes are not complete.
+    pub(crate) handshaking: Arc<Flow>,
     pub(crate) drains: watch::Receiver<bool>,
 }
 
@@ -105,7 +110,8 @@ impl<T: Serve> Acceptor<T> {
         };
         let (gate, engine, mut drains) = (Arc::clone(&self.gate), Arc::clone(&self.engine), self.drains.clone());
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
-        let (principals, nameless) = (Arc::clone(&self.principals), Arc::clone(nameless));
+        let (principals, network) = (Arc::clone(&self.principals), self.network.clone());
+        let (handshaking, nameless) = (Arc::clone(&self.handshaking), Arc::clone(nameless));
         tokio::spawn(async move {
             let _admission = admission;
             if stream.set_nodelay(true).is_err() {
@@ -115,7 +121,7 @@ impl<T: Serve> Acceptor<T> {
             let entrance = gate.entrance();
             let tls = TlsAcceptor::from(Arc::clone(&entrance.config));
             let shaken = tokio::select! {
-                shaken = timeout(limit, tls.accept(stream)) => shaken,
+                shaken = handshaking.run(timeout(limit, tls.accept(SlicedStream(stream)))) => shaken,
                 _ = drains.wait_for(|draining| *draining) => return,
             };
             let stream = match shaken {
@@ -140,13 +146,15 @@ impl<T: Serve> Acceptor<T> {
             let Ok(caller) = gate.enter(certificates, &entrance) else {
                 return metrics.connection(ConnectionOutcome::TlsFailed);
             };
-            let Some(entry) = principals.enter(&principal, per_principal_max, engine.limits.rejected_per_s_max) else {
+            let new = || PrincipalState::new(&engine.limits, &network);
+            let Some(entry) = principals.enter(&principal, per_principal_max, new) else {
                 return metrics.connection(ConnectionOutcome::PrincipalRefused);
             };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = OpenConnection::new(&metrics);
-            let peer = Peer { principal, pace: Arc::clone(&entry.pace) };
-            service.serve(peer, stream, Shutdown::new(drains, caller.expelled())).await;
+            let peer = Peer { principal, state: Arc::clone(&entry.state) };
+            let share = Arc::clone(&entry.state.network);
+            share.run(service.serve(peer, stream, Shutdown::new(drains, caller.expelled()))).await;
         });
     }
 }
@@ -184,28 +192,33 @@ pub(crate) struct Principals(Mutex<HashMap<Principal, Connections>>);
 #[derive(Debug)]
 struct Connections {
     count: usize,
-    pace: Arc<Pace>,
+    state: Arc<PrincipalState>,
 }
 
 impl Principals {
     /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
-    fn enter(self: &Arc<Self>, principal: &Principal, max: usize, rejected_per_s_max: u32) -> Option<PrincipalEntry> {
+    fn enter(
+        self: &Arc<Self>,
+        principal: &Principal,
+        max: usize,
+        new: impl FnOnce() -> PrincipalState,
+    ) -> Option<PrincipalEntry> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Connections { count: 0, pace: Arc::new(Pace::new(rejected_per_s_max)) };
+        let new = || Connections { count: 0, state: Arc::new(new()) };
         let connections = open.entry(principal.clone()).or_insert_with(new);
         if connections.count >= max {
             return None;
         }
         connections.count += 1;
-        let pace = Arc::clone(&connections.pace);
-        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone(), pace })
+        let state = Arc::clone(&connections.state);
+        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone(), state })
     }
 }
 
 struct PrincipalEntry {
     principals: Arc<Principals>,
     principal: Principal,
-    pace: Arc<Pace>,
+    state: Arc<PrincipalState>,
 }
 
 impl Drop for PrincipalEntry {

@@ -28,14 +28,17 @@ use std::time::Duration;
 use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, reply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
 use audit::RejectedRequest;
-pub use pace::Pace;
+use pace::Pace;
 use reader::Reader;
 use replies::{Outgoing, write_replies};
 use sealwire_access::Principal;
+use sealwire_config::Limits;
 use sealwire_engine::engine::Engine;
 use sealwire_jobs::cancel_token::{CancelTokens, StopReason};
 use sealwire_jobs::connection_memory::ConnectionMemory;
@@ -48,15 +51,44 @@ pub struct Peer {
     /// Its authenticated name.
     pub principal: Principal,
     /// Shared by all connections of the principal.
-    pub pace: Arc<Pace>,
+    pub state: Arc<PrincipalState>,
+}
+
+/// State that all connections of a principal share.
+#[derive(Debug)]
+pub struct PrincipalState {
+    /// Paces messages that never reach the scheduler.
+    pub(crate) pace: Pace,
+    /// Its share of the network threads.
+    pub(crate) network: Arc<Flow>,
+    /// Permits for requests in flight, on all its connections together.
+    in_flight_permits: Arc<Semaphore>,
+}
+
+impl PrincipalState {
+    /// Creates the state of a principal without connections.
+    pub fn new(limits: &Limits, network: &NetworkScheduler) -> Self {
+        Self {
+            pace: Pace::new(limits.rejected_per_s_max),
+            network: network.flow(),
+            in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_principal_max)),
+        }
+    }
+}
+
+/// Permits for one request in flight: of its connection, and of its principal.
+#[derive(Debug)]
+struct InFlightPermit {
+    _connection: OwnedSemaphorePermit,
+    _principal: OwnedSemaphorePermit,
 }
 
 /// State that the requests of one connection share.
 struct Connection {
     engine: Arc<Engine>,
     principal: Principal,
-    /// Paces requests that never reach the scheduler.
-    pace: Arc<Pace>,
+    /// Shared by all connections of the principal.
+    state: Arc<PrincipalState>,
     cancel_tokens: CancelTokens,
     memory: Arc<ConnectionMemory>,
     /// Permits for requests in flight. A permit is held until the response is written.
@@ -82,7 +114,7 @@ enum End {
 /// Serves one connection until it ends. If the future is dropped, every request on the connection is stopped.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
-    Peer { principal, pace }: Peer,
+    Peer { principal, state }: Peer,
     stream: S,
     ending: Shutdown,
 ) {
@@ -91,7 +123,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
     let connection = Arc::new(Connection {
         principal,
-        pace,
+        state,
         cancel_tokens: CancelTokens::default(),
         memory: ConnectionMemory::new(limits.bytes_per_connection_max),
         in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
@@ -103,9 +135,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let stop = StopOnDrop(connection.cancel_tokens.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
     let shared = Arc::clone(&connection.engine);
-    let mut writer = tokio::spawn(async move {
-        write_replies(write, outgoing, stall, &shared.io_fairness, |n| shared.metrics.reply_bytes(n)).await
-    });
+    let mut writer =
+        connection.spawn(async move { write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
     let end = tokio::select! {
@@ -125,14 +156,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         writer.abort();
     }
     // Stops the requests that still run. The writer ends when the last of them has dropped its sender.
-    let (input, engine) = (reader.end(), Arc::clone(&connection.engine));
+    let input = reader.end();
     drop((stop, connection));
     let written = async {
         if !writer.is_finished() {
             let _ = writer.await;
         }
     };
-    if end == End::Closed { written.await } else { input.linger(&engine.io_fairness, written).await }
+    if end == End::Closed { written.await } else { input.linger(written).await }
 }
 
 /// Returns whether a client that knows the contract and its own rights never gets this code.
@@ -178,17 +209,27 @@ impl Connection {
     }
 
     /// Returns an in-flight permit if one is available now.
-    fn try_in_flight_permit(&self) -> Option<OwnedSemaphorePermit> {
+    fn try_in_flight_permit(&self) -> Option<InFlightPermit> {
         if !self.memory.is_below_max() {
             return None;
         }
-        Arc::clone(&self.in_flight_permits).try_acquire_owned().ok()
+        let connection = Arc::clone(&self.in_flight_permits).try_acquire_owned().ok()?;
+        let principal = Arc::clone(&self.state.in_flight_permits).try_acquire_owned().ok()?;
+        Some(InFlightPermit { _connection: connection, _principal: principal })
     }
 
     /// Waits for an in-flight permit. Cancel-safe.
-    async fn in_flight(&self) -> Option<OwnedSemaphorePermit> {
+    async fn in_flight(&self) -> Option<InFlightPermit> {
         self.memory.below_max().await;
-        Arc::clone(&self.in_flight_permits).acquire_owned().await.ok()
+        let connection = Arc::clone(&self.in_flight_permits).acquire_owned().await.ok()?;
+        // The last, so that a connection that waits for its own permits keeps none from the others.
+        let principal = Arc::clone(&self.state.in_flight_permits).acquire_owned().await.ok()?;
+        Some(InFlightPermit { _connection: connection, _principal: principal })
+    }
+
+    /// Spawns a task that uses the principal's share of the network threads.
+    fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        tokio::spawn(Arc::clone(&self.state.network).run(task))
     }
 
     /// Queues a response that holds no in-flight permit. Waits while the queue is full, which pauses reading.
@@ -200,7 +241,7 @@ impl Connection {
     async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &CallFailure) {
         let RejectedRequest { msgid, method, .. } = *request;
         if is_fault_of_sender(failure.code()) {
-            self.pace.rejected(Instant::now());
+            self.state.pace.rejected(Instant::now());
         }
         if let CallFailure::Overloaded(refusal) = failure {
             self.engine.metrics.refused(refusal.reason.into());

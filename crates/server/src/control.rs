@@ -29,6 +29,7 @@ use crate::accept::{Acceptor, Principals, Serve, listen};
 use crate::certificates::ConnectionRegistry;
 use crate::connection::Peer;
 use crate::error::StartError;
+use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
 use sealwire_access::{AccessMode, Principal};
 use sealwire_config::{Access, Caller, ControlListen};
@@ -91,11 +92,12 @@ impl ControlServer {
         Ok(Bound { listener, address })
     }
 
-    /// Takes connections until the engine drains.
+    /// Takes connections until the engine drains. `handshaking`: the share of clients whose handshakes are not complete.
     pub(crate) fn start(
         bound: Bound,
         gate: Arc<ConnectionRegistry>,
         desk: ControlService,
+        (network, handshaking): (NetworkScheduler, Arc<Flow>),
         drains: watch::Receiver<bool>,
     ) -> Self {
         let Bound { listener, address } = bound;
@@ -109,6 +111,8 @@ impl ControlServer {
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
             per_principal_max: CONNECTIONS_PER_PRINCIPAL_MAX,
             principals: Arc::<Principals>::default(),
+            network,
+            handshaking,
             drains,
         };
         Self { address, accepting: tokio::spawn(acceptor.run()), connections, calls }
@@ -367,7 +371,7 @@ impl Serve for Arc<ControlService> {
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::Connection::new(self, peer.principal, stream).serve(ending).await;
+        connection::Connection::new(self, peer, stream).serve(ending).await;
     }
 }
 

@@ -8,6 +8,7 @@ mod certificates;
 pub mod connection;
 mod control;
 mod error;
+pub mod network_scheduler;
 pub mod runtime;
 pub mod server;
 pub mod shutdown;

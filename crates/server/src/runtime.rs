@@ -10,6 +10,8 @@ use sealwire_jobs::inline_budget;
 use sealwire_schedule::Cost;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::network_scheduler;
+
 /// Prefix of the names of network threads.
 pub const NETWORK: &str = "network";
 /// Prefix of the names of crypto threads, and of the few others in the blocking pool.
@@ -35,7 +37,10 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
         .worker_threads(network_threads)
         .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
         .thread_name_fn(name)
-        .on_thread_unpark(move || inline_budget::renew(inline))
+        .on_thread_unpark(move || {
+            inline_budget::renew(inline);
+            network_scheduler::thread_woke();
+        })
         .enable_all()
         .build()?;
     // Tokio names a thread when it starts, and starts network threads first. But each thread takes whichever task waits,

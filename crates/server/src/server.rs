@@ -27,6 +27,7 @@ use sealwire_telemetry::{Condition, Phase, Telemetry};
 use crate::admin::AdminServer;
 use crate::certificates::{Certificates, Reload};
 use crate::control::{ControlServer, ControlService};
+use crate::network_scheduler::NetworkScheduler;
 use crate::tls::TlsError;
 use sealwire_config::{Config, ControlListen};
 use sealwire_engine::apps::Apps;
@@ -200,9 +201,6 @@ impl Server {
             scheduler,
             tokens,
             objects,
-            io_fairness: sealwire_engine::io_fairness::IoFairness::new(
-                tokio::runtime::Handle::current().metrics().num_workers(),
-            ),
             audit,
             traces,
             metrics,
@@ -217,6 +215,8 @@ impl Server {
         let asking = Arc::clone(&unsealer);
         apps.before_first_try(Box::new(move || asking.ask_again()));
         let (draining, drains) = watch::channel(false);
+        let network = NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
+        let handshaking = network.flow();
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let data = listener.map(|(listener, address)| {
             let acceptor = Acceptor {
@@ -228,6 +228,8 @@ impl Server {
                 handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
                 per_principal_max: config.limits.connections_per_principal_max,
                 principals: Arc::<Principals>::default(),
+                network: network.clone(),
+                handshaking: Arc::clone(&handshaking),
                 drains,
             };
             let (open, opened) = oneshot::channel();
@@ -244,6 +246,7 @@ impl Server {
                 bound,
                 gate,
                 ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
+                (network.clone(), Arc::clone(&handshaking)),
                 draining.subscribe(),
             )
         });

@@ -108,7 +108,7 @@ impl Tokens {
             let (work, finished) = paused.again();
             Resumed::Again(work, finished)
         } else {
-            Resumed::Reply(paused.reply())
+            Resumed::Reply(paused.reply()?)
         })
     }
 

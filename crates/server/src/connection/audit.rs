@@ -99,7 +99,7 @@ impl Connection {
         let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
         let connection = Arc::clone(self);
         // In a task of its own, so that a `cancel` behind it is read.
-        tokio::spawn(async move {
+        self.spawn(async move {
             let kept = recording.kept(true).await;
             connection.send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes)).await;
             drop(permit);

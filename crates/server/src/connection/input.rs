@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-use sealwire_engine::io_fairness::IoFairness;
+use crate::network_scheduler::Slice;
 
 /// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for deferred requests.
 /// A message that takes more counts against the memory quota of its principal.
@@ -65,11 +65,12 @@ impl<R: AsyncRead + Unpin> Input<R> {
     /// Reads and drops bytes until the rest is `written`, and for a moment longer. A peer may begin to read only after
     /// it has sent everything; and if we closed with unread bytes, the system would reset the connection and the last
     /// responses might never arrive.
-    pub(super) async fn linger(mut self, turns: &IoFairness, written: impl Future<Output = ()>) {
+    pub(super) async fn linger(mut self, written: impl Future<Output = ()>) {
         let drop_all = async {
-            while matches!(self.more().await, Ok(1..)) {
+            let mut slice = Slice::default();
+            while let Ok(bytes @ 1..) = self.more().await {
                 self.buffer.clear();
-                turns.next().await;
+                slice.unit(bytes).await;
             }
         };
         let (mut drop_all, mut written) = (pin!(drop_all), pin!(written));

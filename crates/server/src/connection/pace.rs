@@ -1,5 +1,5 @@
-//! The pace at which a principal's requests are answered that never reach the scheduler: rejected ones, and methods
-//! that cost little. Above it the engine stops reading that principal's connections for a moment.
+//! The pace at which a principal's messages are read that never reach the scheduler: rejected requests, methods that
+//! cost little, and messages without a response. Above it the engine stops reading that principal's connections for a moment.
 //!
 //! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which the bucket is full
 //! again is all that is kept.
@@ -17,37 +17,50 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const REJECTED_COST: u32 = 10;
 
 /// Shared by all connections of a principal.
-#[derive(Debug)]
-pub struct Pace {
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
     /// Time that one rejected request stands for.
     rejected: Duration,
     /// When all requests so far are paid for.
     paid: Mutex<Option<Instant>>,
+    /// All that was counted.
+    #[cfg(test)]
+    counted: Mutex<Duration>,
 }
 
 impl Pace {
     /// Creates a pace of so many rejected requests per second.
-    pub fn new(rejected_per_s: u32) -> Self {
-        Self { rejected: Duration::from_secs(1) / rejected_per_s.max(1), paid: Mutex::default() }
+    pub(crate) fn new(rejected_per_s: u32) -> Self {
+        Self { rejected: Duration::from_secs(1) / rejected_per_s.max(1), ..Self::default() }
     }
 
     /// Counts a rejected request.
-    pub(super) fn rejected(&self, now: Instant) {
+    pub(crate) fn rejected(&self, now: Instant) {
         self.count(now, self.rejected);
     }
 
-    /// Counts a request that was answered at once.
-    pub(super) fn answered(&self, now: Instant) {
+    /// Counts a request that was answered at once, or a message without a response.
+    pub(crate) fn answered(&self, now: Instant) {
         self.count(now, self.rejected / REJECTED_COST);
     }
 
     fn count(&self, now: Instant, cost: Duration) {
         let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
         *paid = Some(paid.map_or(now, |paid| paid.max(now)) + cost);
+        #[cfg(test)]
+        {
+            *self.counted.lock().unwrap() += cost;
+        }
+    }
+
+    /// Returns the sum of all that was counted.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> Duration {
+        *self.counted.lock().unwrap()
     }
 
     /// Returns the end of the pause that the principal's connections must make now, if any.
-    pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn pause(&self, now: Instant) -> Option<Instant> {
         let paid = *self.paid.lock().unwrap_or_else(PoisonError::into_inner);
         let over = paid?.checked_duration_since(now + BURST).filter(|over| !over.is_zero())?;
         Some(now + over.max(PAUSE_MIN))

@@ -13,13 +13,13 @@ use sealwire_wire::{
     decode_errors,
 };
 use tokio::io::AsyncRead;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
 use super::audit::RejectedRequest;
 use super::input::{Input, READ_BYTES};
 use super::request::{Rejected, Request, handle, prepare};
-use super::{Connection, End};
+use super::{Connection, End, InFlightPermit};
+use crate::network_scheduler::Slice;
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
 use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
@@ -43,7 +43,8 @@ pub(super) struct Reader<R> {
     deferred_bytes: usize,
     backoff: ClassBackoff,
     /// An in-flight permit for the next request, acquired while that request could not begin.
-    in_flight: Option<OwnedSemaphorePermit>,
+    in_flight: Option<InFlightPermit>,
+    slice: Slice,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -67,15 +68,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deferred_bytes: 0,
             backoff: ClassBackoff(Default::default()),
             in_flight: None,
+            slice: Slice::default(),
         }
     }
 
     /// Reads and dispatches messages until the connection ends.
     pub(super) async fn read_calls(&mut self) -> End {
         loop {
+            let buffered = self.input.buffer.len();
             if let Err(end) = self.step().await {
                 return end;
             }
+            // After every step, so that no kind of message is free: one step takes a message or reads once.
+            self.slice.unit(buffered.abs_diff(self.input.buffer.len())).await;
         }
     }
 
@@ -84,7 +89,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if self.deferred_bytes >= READ_BYTES {
             return self.wait(Reading::Paused { until: None }).await;
         }
-        if let Some(until) = self.connection.pace.pause(Instant::now()) {
+        if let Some(until) = self.connection.state.pace.pause(Instant::now()) {
             self.connection.engine.metrics.read_paused();
             return self.wait(Reading::Paused { until: Some(until) }).await;
         }
@@ -100,8 +105,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.input.discard(bytes);
                 if ended {
                     self.message_began = None;
-                } else {
-                    self.connection.engine.io_fairness.next().await;
                 }
                 Ok(())
             }
@@ -129,8 +132,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             MessageHeader::Notification { notice: Some(Notification::Cancel) } => {
                 // A malformed cancel is ignored: a notification has no response.
-                if let Ok(msgid) = decode_cancel(&frame) {
-                    self.cancel(msgid).await;
+                match decode_cancel(&frame) {
+                    // The request was counted.
+                    Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => self.cancel(msgid).await,
+                    _ => self.count_ignored(),
                 }
                 Ok(())
             }
@@ -138,10 +143,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 if let Ok(format) = decode_errors(&frame) {
                     self.connection.set_error_format(format);
                 }
+                self.count_ignored();
                 Ok(())
             }
-            MessageHeader::Notification { .. } | MessageHeader::Response { .. } => Ok(()),
+            MessageHeader::Notification { .. } | MessageHeader::Response { .. } => {
+                self.count_ignored();
+                Ok(())
+            }
         }
+    }
+
+    /// Counts a message without a response in the principal's pace, like a request that is answered at once.
+    fn count_ignored(&self) {
+        self.connection.state.pace.answered(Instant::now());
     }
 
     /// Starts a request on data, defers it, or answers why it does not begin.
@@ -193,12 +207,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         &mut self,
         mut request: Request,
         operation: Box<dyn Operation>,
-        in_flight: OwnedSemaphorePermit,
+        in_flight: InFlightPermit,
         admission: Option<AdmissionPermit>,
     ) {
         request.has_waited = admission.is_none() && self.backoff.take_ended(request.arrived);
         match prepare(&self.connection, &request, operation, admission) {
-            Ok(prepared) => drop(tokio::spawn(handle(Arc::clone(&self.connection), request, prepared, in_flight))),
+            Ok(prepared) => {
+                drop(self.connection.spawn(handle(Arc::clone(&self.connection), request, prepared, in_flight)));
+            }
             Err(Rejected { failure, class }) => {
                 if let CallFailure::Overloaded(refusal) = &failure {
                     self.backoff.after(refusal, class);
@@ -243,7 +259,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match answer {
             Ok(bytes) => {
                 let (method, code) = (request.method, CallCode::OK);
-                connection.pace.answered(message.arrived);
+                connection.state.pace.answered(message.arrived);
                 connection.engine.metrics.call_done(&CallReport { method, code, times: None });
                 let recording = connection.record_rejected(&request, code);
                 connection.send_recorded(msgid, bytes, recording).await;
@@ -312,6 +328,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
         self.connection.send_protocol_error(&error).await;
         Err(End::Expelled)
+    }
+
+    /// Returns the number of slices that reading has ended.
+    #[cfg(test)]
+    pub(super) fn slices_ended(&self) -> u64 {
+        self.slice.ended
     }
 
     /// Ends reading and returns the input, to be drained.

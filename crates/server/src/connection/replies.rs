@@ -4,10 +4,11 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use sealwire_engine::io_fairness::{IoFairness, PIECE_BYTES};
+use super::InFlightPermit;
+use crate::network_scheduler::{PIECE_BYTES, Slice};
 use sealwire_jobs::scheduler::AdmissionPermit;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.
@@ -20,7 +21,7 @@ const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
 pub(super) struct Outgoing {
     pub(super) bytes: Vec<u8>,
     pub(super) _admission: Option<AdmissionPermit>,
-    pub(super) _in_flight: Option<OwnedSemaphorePermit>,
+    pub(super) _in_flight: Option<InFlightPermit>,
 }
 
 /// Writes responses in the order of the queue, small ones together, and flushes when the queue is empty.
@@ -28,9 +29,9 @@ pub(super) async fn write_replies(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     stall: Duration,
-    turns: &IoFairness,
     count: impl Fn(u64),
 ) -> io::Result<()> {
+    let mut slice = Slice::default();
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let mut held = Vec::new();
     while let Some(first) = outgoing.recv().await {
@@ -38,19 +39,20 @@ pub(super) async fn write_replies(
         while let Some(reply) = next {
             count(reply.bytes.len() as u64);
             if batch.len() + reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &batch, stall, turns).await?;
+                write_all(&mut write, &batch, stall, &mut slice).await?;
                 batch.clear();
                 held.clear();
             }
             if reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &reply.bytes, stall, turns).await?;
+                write_all(&mut write, &reply.bytes, stall, &mut slice).await?;
             } else {
                 batch.extend_from_slice(&reply.bytes);
                 held.push(reply);
             }
+            slice.unit(0).await;
             next = outgoing.try_recv().ok();
         }
-        write_all(&mut write, &batch, stall, turns).await?;
+        write_all(&mut write, &batch, stall, &mut slice).await?;
         timeout(stall, write.flush()).await??;
         batch.clear();
         held.clear();
@@ -63,17 +65,17 @@ async fn write_all(
     write: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
     stall: Duration,
-    turns: &IoFairness,
+    slice: &mut Slice,
 ) -> io::Result<()> {
     let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
     let all = async {
         while !bytes.is_empty() {
             match timeout(stall, write.write(&bytes[..bytes.len().min(PIECE_BYTES)])).await?? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
-                taken => bytes = &bytes[taken..],
-            }
-            if !bytes.is_empty() {
-                turns.next().await;
+                taken => {
+                    bytes = &bytes[taken..];
+                    slice.unit(taken).await;
+                }
             }
         }
         Ok(())
@@ -98,7 +100,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &IoFairness::new(1)).await;
+        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &mut Slice::default()).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
         assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
         drop(ours);

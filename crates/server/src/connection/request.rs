@@ -14,12 +14,12 @@ use std::time::Duration;
 use sealwire_access::Permit;
 use sealwire_schedule::{Class, WorkSize};
 use sealwire_wire::reply;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use super::Connection;
 use super::audit::RequestSummary;
 use super::replies::Outgoing;
+use super::{Connection, InFlightPermit};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectKeyLoad,
@@ -114,6 +114,9 @@ pub(super) fn prepare(
         let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
         Rejected { failure, class }
     };
+    if let (None, Some(rejection)) = (&admission, connection.state.network.rejection(engine.scheduler.wait_max())) {
+        return Err(overloaded(CallFailure::Overloaded(rejection)));
+    }
     // Before memory is reserved. By the present time, not by that of arrival: the request may have waited for longer
     // than the cached permissions of its principal hold.
     let authorization = request.options.authorization()?;
@@ -223,7 +226,7 @@ pub(super) async fn handle(
     connection: Arc<Connection>,
     request: Request,
     mut prepared: Prepared,
-    in_flight: OwnedSemaphorePermit,
+    in_flight: InFlightPermit,
 ) {
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);

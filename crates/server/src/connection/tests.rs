@@ -7,7 +7,9 @@ use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
 use sealwire_apps::Control;
 use sealwire_crypto::{AppId, Kek, Suite};
 use sealwire_store::{Commit, ControlStore, MemoryStore};
-use sealwire_wire::{Encrypt, Limits, Scan, Scanner, request};
+use sealwire_wire::{Encrypt, Scan, Scanner, request};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
 use tokio::time::{Instant, advance};
 
 use super::audit::RejectedRequest;
@@ -39,9 +41,14 @@ async fn connection() -> Arc<Connection> {
 
 /// Returns such a connection of an engine that keeps its audit records in `folder`.
 async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
+    connection_with(|config| config.audit.folder = folder).await
+}
+
+/// Returns such a connection of an engine with a changed configuration.
+async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
     let mut config = Config::defaults(Path::new("nowhere"));
     config.access.cache_s = CACHE.as_secs();
-    config.audit.folder = folder;
+    change(&mut config);
     let kek = Kek::from_hex(&"5a".repeat(32)).unwrap();
     let key = sealwire_audit::AuditKey::new(kek.audit_secret());
     let control = Control::new(Arc::new(MemoryStore::default()), kek);
@@ -66,7 +73,6 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
         ),
         tokens: None,
         objects: None,
-        io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
         audit,
         traces: Traces::default(),
         limits: config.limits.clone(),
@@ -77,7 +83,7 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
     };
     Arc::new(Connection {
         principal,
-        pace: Arc::new(Pace::new(1_000)),
+        state: Arc::new(PrincipalState::new(&engine.limits, &NetworkScheduler::new(1))),
         cancel_tokens: CancelTokens::default(),
         memory: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
         in_flight_permits: Arc::new(Semaphore::new(1)),
@@ -92,7 +98,9 @@ async fn connection_with_audit(folder: Option<PathBuf>) -> Arc<Connection> {
 fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, Box<dyn Operation>) {
     let mut out = Vec::new();
     request::encrypt(&mut out, msgid, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
-    let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&out) else { panic!("not whole") };
+    let Scan::Message(boundary) = Scanner::for_requests(sealwire_wire::Limits::default()).scan(&out) else {
+        panic!("not whole")
+    };
     let Ok(Decoded::Data(options, operation)) = operations::decode(&out.into(), &boundary) else {
         panic!("no request on data")
     };
@@ -188,4 +196,73 @@ async fn a_record_that_others_wait_for_waits_for_no_client() {
     let sent = connection.send_recorded(1, Vec::new(), recording);
     tokio::time::timeout(Duration::from_secs(60), sent).await.expect("waits for other responses");
     other.kept(false).await.unwrap();
+}
+
+/// Messages that get no request begun, by name, each with the fraction of a rejected request that it counts as.
+fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 9] {
+    let nested = |message: &[u8]| [message, &[0x91; 100], &[0x01]].concat();
+    [
+        ("cancel of no request", b"\x93\x02\xa6cancel\x91\x07".to_vec(), 10),
+        ("malformed cancel", b"\x93\x02\xa6cancel\x90".to_vec(), 10),
+        ("unknown notification", b"\x93\x02\xa3foo\x90".to_vec(), 10),
+        ("format of errors", b"\x93\x02\xa6errors\x91\xa3map".to_vec(), 10),
+        ("health", b"\x94\x00\x07\xa6health\x91\x80".to_vec(), 10),
+        ("unknown method", b"\x94\x00\x07\xa3foo\x91\x80".to_vec(), 1),
+        ("request without params", b"\x94\x00\x07\xa7encrypt\x91\x80".to_vec(), 1),
+        ("request nested too deep", nested(b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"), 1),
+        ("notification nested too deep", nested(b"\x93\x02\xa3foo\x91"), 1),
+    ]
+}
+
+#[tokio::test]
+async fn every_kind_of_message_ends_slices_and_counts_in_the_pace() {
+    // A second of the flood, less than what is a burst at this rate: reading is never paused.
+    const MESSAGES: u32 = 6_400;
+    for (name, message, counts) in cheap_messages() {
+        let connection = connection_with(|config| config.limits.rejected_per_s_max = 1_000_000).await;
+        let flood = message.repeat(MESSAGES as usize);
+        let (mut theirs, ours) = tokio::io::duplex(flood.len());
+        theirs.write_all(&flood).await.unwrap();
+        drop(theirs);
+        let ((_drain, draining), (_expel, expelled)) = (watch::channel(false), watch::channel(None));
+        let mut reader = Reader::new(Arc::clone(&connection), ours, Shutdown::new(draining, expelled));
+        assert_eq!(connection.state.pace.counted(), Duration::ZERO);
+        assert_eq!(reader.read_calls().await, End::Closed, "{name}");
+
+        assert!(reader.slices_ended() >= u64::from(MESSAGES / 64), "{name}: {}", reader.slices_ended());
+        let counted = Duration::from_secs(1) / 1_000_000 / counts * MESSAGES;
+        assert_eq!(connection.state.pace.counted(), counted, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
+    let first = connection().await;
+    let limits = Limits { in_flight_per_principal_max: 1, ..first.engine.limits.clone() };
+    let state = Arc::new(PrincipalState::new(&limits, &NetworkScheduler::new(1)));
+    let of_principal = |state: &Arc<PrincipalState>| {
+        let (engine, memory) = (Arc::clone(&first.engine), ConnectionMemory::new(usize::MAX));
+        Connection {
+            engine,
+            principal: first.principal.clone(),
+            state: Arc::clone(state),
+            cancel_tokens: CancelTokens::default(),
+            memory,
+            in_flight_permits: Arc::new(Semaphore::new(10)),
+            replies: mpsc::channel(1).0,
+            recordings: Arc::new(Semaphore::new(1)),
+            text_errors: AtomicBool::new(false),
+        }
+    };
+    let (one, two) = (of_principal(&state), of_principal(&state));
+    let other = of_principal(&Arc::new(PrincipalState::new(&limits, &NetworkScheduler::new(1))));
+    let permit = one.try_in_flight_permit().unwrap();
+    assert!(one.try_in_flight_permit().is_none() && two.try_in_flight_permit().is_none());
+    assert_eq!(two.in_flight_permits.available_permits(), 10, "a permit of the connection alone is given back");
+    assert!(other.try_in_flight_permit().is_some());
+    let waits = tokio::spawn(async move { two.in_flight().await.is_some() });
+    tokio::task::yield_now().await;
+    assert!(!waits.is_finished());
+    drop(permit);
+    assert!(waits.await.unwrap());
 }

@@ -9,11 +9,13 @@ use sealwire_wire::{
     Scan, Scanner, decode_errors, reply,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::audit::{Applied, RequestInfo, unrecorded};
 use super::{CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
+use crate::connection::{Peer, PrincipalState};
+use crate::network_scheduler::Slice;
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_jobs::cancel_token::StopReason;
@@ -28,10 +30,15 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub(super) struct Connection<S> {
     desk: Arc<ControlService>,
     principal: Principal,
+    /// Shared by all control connections of the principal.
+    state: Arc<PrincipalState>,
     stream: S,
     scanner: Scanner,
-    /// Bytes that were received and not yet processed. Wiped, since they can hold a private key.
+    /// Bytes that were received. Wiped, since they can hold a private key.
     buffer: Zeroizing<Vec<u8>>,
+    /// Bytes at the front of the buffer that were processed and wiped.
+    processed: usize,
+    slice: Slice,
     message_began: Option<Instant>,
     /// The form of errors that the client asked for.
     error_format: ErrorFormat,
@@ -47,7 +54,7 @@ impl From<io::Error> for Over {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(super) fn new(desk: Arc<ControlService>, principal: Principal, stream: S) -> Self {
+    pub(super) fn new(desk: Arc<ControlService>, Peer { principal, state }: Peer, stream: S) -> Self {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             depth_max: DEPTH_MAX,
@@ -56,7 +63,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let scanner = Scanner::for_requests(limits).serving(Methods::CONTROL);
         let buffer = Zeroizing::new(Vec::with_capacity(BUFFER_BYTES));
-        Self { desk, principal, stream, scanner, buffer, message_began: None, error_format: ErrorFormat::Map }
+        Self {
+            desk,
+            principal,
+            state,
+            stream,
+            scanner,
+            buffer,
+            processed: 0,
+            slice: Slice::default(),
+            message_began: None,
+            error_format: ErrorFormat::Map,
+        }
     }
 
     /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine drains.
@@ -82,7 +100,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
         let head = loop {
-            match self.scanner.scan(&self.buffer) {
+            self.slice.unit(0).await;
+            match self.scanner.scan(&self.buffer[self.processed..]) {
                 Scan::Incomplete => self.more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
                 Scan::Message(boundary) => {
@@ -104,9 +123,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn step(&mut self, ending: &mut Shutdown) -> Result<(), Over> {
-        match self.scanner.scan(&self.buffer) {
+        // Whatever the last message was, also one without a response.
+        self.slice.unit(0).await;
+        if let Some(until) = self.state.pace.pause(Instant::now()) {
+            self.desk.engine.metrics.read_paused();
+            tokio::select! {
+                () = sleep_until(until) => (),
+                _ = ending.begun() => return Err(Over),
+            }
+        }
+        match self.scanner.scan(&self.buffer[self.processed..]) {
             Scan::Incomplete => {
-                if !self.buffer.is_empty() || !self.scanner.is_idle() {
+                if self.processed < self.buffer.len() || !self.scanner.is_idle() {
                     self.message_began.get_or_insert_with(Instant::now);
                 }
                 tokio::select! {
@@ -128,8 +156,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Scan::Refused { head, error, fate } => {
                 match head.and_then(|head| head.answer_to()) {
                     Some(msgid) => self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
-                    None if fate == Disposition::Close => self.send_protocol_error(&error.into()).await?,
-                    None => (),
+                    None => {
+                        self.state.pace.rejected(Instant::now());
+                        if fate == Disposition::Close {
+                            self.send_protocol_error(&error.into()).await?;
+                        }
+                    }
                 }
                 if fate == Disposition::Close { Err(Over) } else { Ok(()) }
             }
@@ -137,6 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn more(&mut self) -> Result<(), Over> {
+        self.compact();
         let limits = &self.desk.engine.limits;
         let deadline = match self.message_began {
             Some(began) => began + Duration::from_millis(limits.message_ms_max),
@@ -153,6 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn take_call(&mut self, boundary: &FrameLayout) -> Result<(), Over> {
         let MessageHeader::Request { msgid, method } = boundary.head else {
             self.take_error_format(boundary);
+            self.state.pace.answered(Instant::now());
             return Ok(());
         };
         let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
@@ -160,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return self.turn_down(msgid, label, &too_many()).await;
         };
         let (desk, principal, boundary) = (Arc::clone(&self.desk), self.principal.clone(), *boundary);
-        let message = Zeroizing::new(self.buffer[..boundary.bytes].to_vec());
+        let message = Zeroizing::new(self.front(&boundary).to_vec());
         let arrived = Instant::now();
         let answer = to_its_end(async move {
             let _call = call;
@@ -170,6 +204,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         });
         match answer.await {
             Ok(out) => {
+                self.state.pace.answered(arrived);
                 self.count(label, CallCode::OK);
                 self.send(&out).await
             }
@@ -182,14 +217,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if boundary.head != (MessageHeader::Notification { notice: Some(Notification::Errors) }) {
             return false;
         }
-        let Ok(format) = decode_errors(&self.buffer[..boundary.bytes]) else { return false };
+        let Ok(format) = decode_errors(self.front(boundary)) else { return false };
         self.error_format = format;
         true
     }
 
     /// Refuses a call that nothing was done for.
     async fn turn_down(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
-        let (principal, bytes, arrived) = (&self.principal, self.buffer.len(), Instant::now());
+        let (principal, bytes, arrived) = (&self.principal, self.buffer.len() - self.processed, Instant::now());
         let heard = RequestInfo { principal, method, call: None, bytes, arrived };
         let recording = self.desk.record(&heard, Err(error.code));
         match recording.kept(false).await {
@@ -200,6 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn refuse(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
         tracing::debug!(principal = %self.principal, msgid, %error, "control call failed");
+        self.state.pace.rejected(Instant::now());
         self.count(method, error.code.into());
         let mut out = Vec::new();
         reply::error(&mut out, msgid, error, self.error_format);
@@ -232,12 +268,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Duration::from_millis(self.desk.engine.limits.write_stall_ms_max)
     }
 
-    /// Wipes the front of the buffer.
+    /// Returns the message at the front of the bytes that were not processed.
+    fn front(&self, boundary: &FrameLayout) -> &[u8] {
+        &self.buffer[self.processed..][..boundary.bytes]
+    }
+
+    /// Wipes the message at the front.
     fn discard(&mut self, bytes: usize) {
-        let left = self.buffer.len() - bytes;
-        self.buffer.copy_within(bytes.., 0);
+        self.buffer[self.processed..][..bytes].zeroize();
+        self.processed += bytes;
+    }
+
+    /// Moves the bytes that were not processed to the front. Once per read, since it takes as long as they are many.
+    fn compact(&mut self) {
+        let left = self.buffer.len() - self.processed;
+        self.buffer.copy_within(self.processed.., 0);
         self.buffer[left..].zeroize();
         self.buffer.truncate(left);
+        self.processed = 0;
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::e2e::harness::{APP, HANG, Harness, Shared, code, fields, resident_mib, rpc_error, run, run_in_own_process};
-use crate::e2e::raw::{Heard, Raw, encrypt, health, heavy};
+use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy};
 
 fn is_short_of_memory(error: &RpcError) {
     assert_eq!(error.code, ErrorCode::Overloaded);
@@ -388,6 +388,82 @@ fn a_long_call_on_tokens_is_counted_once() {
         let found = client.tokens_get(map, &[&*token; 115]).await.unwrap();
         assert!(found.tokens.len() == 115 && found.tokens.iter().all(Option::is_none));
         is_short_of_memory(&rpc_error(client.tokens_get(map, &[&*token; 140]).await));
+        harness.settles().await;
+    });
+}
+
+/// Messages that get no response or begin nothing, by kind, with the number of responses of each.
+fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 6] {
+    [
+        ("cancel of no request", cancel(7), 0),
+        ("unknown notification", b"\x93\x02\xa3foo\x90".to_vec(), 0),
+        ("format of errors", b"\x93\x02\xa6errors\x91\xa4text".to_vec(), 0),
+        ("health", health(7), 1),
+        ("unknown method", b"\x94\x00\x07\xa3foo\x91\x80".to_vec(), 1),
+        ("notification nested too deep", [&b"\x93\x02\xa3foo\x91"[..], &[0x91; 100], &[0x01]].concat(), 0),
+    ]
+}
+
+#[test]
+fn no_kind_of_cheap_message_keeps_the_network_threads_from_a_neighbour() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.rejected_per_s_max = 1_000).await;
+        let relay = harness.client().await;
+        for (kind, message, responses) in cheap_messages() {
+            let stranger = harness.another_caller(&format!("stranger-{}", kind.replace(' ', "-")));
+            let mut connections = Vec::new();
+            for _ in 0..10 {
+                connections.push(served(&harness, &stranger).await);
+            }
+            let pauses = harness.metric("sealwire_read_pauses_total").await;
+            let flood = [message.repeat(300), health(1)].concat();
+            for connection in &mut connections {
+                connection.send(&flood).await;
+            }
+            // The flood takes longer than its principal may be read for at once, so the engine pauses before its end.
+            for _ in 0..20 {
+                relay.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
+            }
+            for connection in &mut connections {
+                for _ in 0..300 * responses {
+                    assert!(matches!(connection.hear().await, Heard::Reply(7, _)), "{kind}: none is lost");
+                }
+                assert!(matches!(connection.hear().await, Heard::Reply(1, Ok(_))), "{kind}: read to its end");
+            }
+            assert!(harness.metric("sealwire_read_pauses_total").await > pauses, "{kind}: it is not paced");
+        }
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_principal_has_a_number_of_requests_in_flight_on_all_its_connections() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.limits.in_flight_per_connection_max = 2;
+            config.limits.in_flight_per_principal_max = 3;
+        })
+        .await;
+        let other = harness.another_caller("other");
+        let hold = harness.hold_crypto().await;
+        let mut connections = Vec::new();
+        for _ in 0..4 {
+            let mut raw = harness.raw().await;
+            raw.send(&[heavy(1, 100), heavy(2, 100)].concat()).await;
+            connections.push(raw);
+        }
+        harness.metric_becomes("sealwire_requests_in_flight", |requests| requests == 3.0).await;
+        // Another principal has its own.
+        let mut neighbour = harness.raw_as(Some(&other)).await.unwrap();
+        neighbour.send(&heavy(1, 100)).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |requests| requests == 4.0).await;
+        drop(hold);
+        for raw in &mut connections {
+            for _ in 0..2 {
+                assert!(matches!(raw.hear().await, Heard::Reply(1 | 2, Ok(_))), "each is answered in the end");
+            }
+        }
+        neighbour.answer(1).await.unwrap();
         harness.settles().await;
     });
 }

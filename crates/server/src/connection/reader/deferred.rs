@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sealwire_schedule::{Class, Cost, Reason, Rejection};
 use tokio::io::AsyncRead;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::super::InFlightPermit;
 use super::super::request::Request;
 use super::Reader;
 use sealwire_engine::operation::Operation;
@@ -77,7 +77,7 @@ impl ClassBackoff {
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns an in-flight permit if no pause and no deferred request comes first.
-    pub(super) fn permit_at_once(&mut self) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn permit_at_once(&mut self) -> Option<InFlightPermit> {
         let free = self.deferred.is_empty() && self.backoff.none();
         if free { self.in_flight.take().or_else(|| self.connection.try_in_flight_permit()) } else { None }
     }
@@ -120,6 +120,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     deferred.request.since = Instant::now();
                 }
                 self.begin(deferred.request, deferred.operation, in_flight, None).await;
+                self.slice.unit(0).await;
             }
         }
     }

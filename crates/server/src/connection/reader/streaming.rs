@@ -5,11 +5,10 @@ use std::sync::Arc;
 use sealwire_schedule::{Class, Rejection, WorkSize};
 use sealwire_wire::{Disposition, MessageHeader, Scanner};
 use tokio::io::AsyncRead;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::super::End;
 use super::super::audit::RejectedRequest;
+use super::super::{End, InFlightPermit};
 use super::{Reader, Reading};
 use sealwire_engine::operations;
 use sealwire_jobs::cancel_token::CancelGuard;
@@ -23,7 +22,7 @@ use sealwire_telemetry::metrics::MethodLabel;
 pub(super) struct StreamingRequest {
     pub(super) admission: AdmissionPermit,
     pub(super) cancel: Option<CancelGuard>,
-    pub(super) in_flight: Option<OwnedSemaphorePermit>,
+    pub(super) in_flight: Option<InFlightPermit>,
     /// Bytes that had arrived when its cost was estimated.
     looked_at: usize,
 }
@@ -52,7 +51,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             streaming.admission.correct(kind, work_size);
         }
         if streaming.admission.resize(bytes) {
-            self.connection.engine.io_fairness.next().await;
             self.wait(Reading::On).await
         } else if streaming.admission.waits() {
             // The memory quota of its principal is used up. Read on when the message is admitted.
@@ -122,7 +120,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.reject_incomplete(head, &failure, fate).await
     }
 
-    /// Rejects a message that is not complete. A notification has no response.
+    /// Rejects a message that is not complete. A notification has no response, but counts as a rejected request.
     pub(super) async fn reject_incomplete(
         &mut self,
         head: Option<MessageHeader>,
@@ -140,8 +138,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let call = RejectedRequest { msgid, method, options: None, bytes, arrived };
                 connection.reject(&call, failure).await;
             }
-            None if fate == Disposition::Close => connection.send_protocol_error(&failure.answer()).await,
-            None => (),
+            None => {
+                connection.state.pace.rejected(Instant::now());
+                if fate == Disposition::Close {
+                    connection.send_protocol_error(&failure.answer()).await;
+                }
+            }
         }
         if fate == Disposition::Close { Err(End::Expelled) } else { Ok(()) }
     }

@@ -1,0 +1,358 @@
+//! Fair shares of network-thread time among principals.
+//!
+//! Everything that network threads do for a client runs in tasks under [`Flow::run`]: handshakes, reading, TLS,
+//! scanning, decoding, rejecting, discarding, small jobs, and writing. Each poll of such a task is timed and charged to
+//! its principal, whatever it was for. A principal that has used its share of a round ([`fair_queue`]) is not polled
+//! before the others were: its tasks wait here, outside the runtime's queue, which serves tasks rather than principals.
+//!
+//! A round ends when the runtime has polled everything that is ready and has asked the system for new events. So a
+//! request of another principal waits for at most one share of a flood, however many connections the flood has.
+//!
+//! A poll that takes long would delay the others all the same. So loops over messages, bytes and records call
+//! [`Slice::unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after [`QUANTUM`],
+//! and [`SlicedStream`] ends a read that brings no data.
+
+mod fair_queue;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use sealwire_schedule::{Reason, Rejection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use fair_queue::{FairQueue, FlowId, Granted, QUANTUM};
+
+/// Most bytes written in one unit of work: two TLS records, about 20 us. A read brings one.
+pub const PIECE_BYTES: usize = 32 << 10;
+/// Most messages in one slice.
+const SLICE_MESSAGES: u32 = 64;
+/// Most bytes of messages in one slice.
+const SLICE_BYTES: usize = 64 << 10;
+/// Times that a request waits for network time: to be read, run and written.
+const WAITS_PER_REQUEST: u32 = 3;
+/// Shortest and longest pause that a rejection for lack of network time suggests.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+
+thread_local! {
+    /// When the slice that this thread runs must end; `None` outside of [`Flow::run`].
+    static SLICE_ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The thread has slept since it last ran a slice.
+    static WOKE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells that the calling network thread wakes up. It had nothing to do, so every principal has its share again.
+pub fn thread_woke() {
+    WOKE.set(true);
+}
+
+/// The network threads of an engine and the principals that share them.
+#[derive(Clone, Debug)]
+pub struct NetworkScheduler(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<FairQueue<Arc<Task>>>,
+    /// A task that begins the next round exists.
+    is_round_due: AtomicBool,
+}
+
+/// The share of one principal. All its connections must use the same.
+#[derive(Debug)]
+pub struct Flow {
+    scheduler: NetworkScheduler,
+    id: FlowId,
+    /// Nanoseconds that its last task waited for the others of its principal.
+    delay: AtomicU64,
+}
+
+/// State of one task under [`Flow::run`]. It changes under the lock of the queue.
+#[derive(Debug)]
+struct Task(Mutex<TaskState>);
+
+#[derive(Debug)]
+enum TaskState {
+    /// Runs, or waits for an event.
+    Idle,
+    Queued(Waker),
+    /// May run, after so long a delay.
+    Granted(Duration),
+}
+
+impl NetworkScheduler {
+    /// Creates a scheduler for so many network threads.
+    pub fn new(threads: usize) -> Self {
+        Self(Arc::new(Shared { queue: Mutex::new(FairQueue::new(threads)), is_round_due: AtomicBool::new(false) }))
+    }
+
+    /// Adds a principal.
+    pub fn flow(&self) -> Arc<Flow> {
+        let id = self.lock().add();
+        Arc::new(Flow { scheduler: self.clone(), id, delay: AtomicU64::new(0) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FairQueue<Arc<Task>>> {
+        // Nothing under the lock panics midway.
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a task that begins rounds until no task is queued, unless there is one.
+    fn schedule_rounds(&self) {
+        if self.0.is_round_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let scheduler = self.clone();
+        tokio::spawn(async move {
+            loop {
+                // Tokio polls this again after all other tasks that are ready, and after asking for new events.
+                tokio::task::yield_now().await;
+                if !scheduler.begin_round() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Begins a round. Returns true if another one must follow.
+    fn begin_round(&self) -> bool {
+        let mut woken = Vec::new();
+        let mut queue = self.lock();
+        let more = queue.begin_round(|granted| woken.extend(grant(granted)));
+        if !more {
+            self.0.is_round_due.store(false, Ordering::Release);
+        }
+        drop(queue);
+        woken.into_iter().for_each(Waker::wake);
+        more
+    }
+}
+
+/// Lets a queued task run. Returns its waker.
+fn grant(Granted { task, delay }: Granted<Arc<Task>>) -> Option<Waker> {
+    match std::mem::replace(&mut *task.lock(), TaskState::Granted(delay)) {
+        TaskState::Queued(waker) => Some(waker),
+        TaskState::Idle | TaskState::Granted(_) => None,
+    }
+}
+
+impl Flow {
+    /// Runs a future, polled only when the principal may use a network thread. Charges each poll to the principal.
+    pub async fn run<F: Future>(self: Arc<Self>, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let task = TaskGuard { flow: self, task: Arc::new(Task(Mutex::new(TaskState::Idle))) };
+        poll_fn(|context| task.poll(context, future.as_mut())).await
+    }
+
+    /// Returns why and for how long the principal's next request should be rejected, if the principal's own work
+    /// delays its tasks so much that a request would be late by `wait_max`.
+    pub fn rejection(&self, wait_max: Duration) -> Option<Rejection> {
+        overload(Duration::from_nanos(self.delay.load(Ordering::Relaxed)), wait_max)
+    }
+
+    fn delayed_by(&self, delay: Duration) {
+        self.delay.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.scheduler.lock().remove(self.id);
+    }
+}
+
+/// Returns the rejection of a request of a principal whose tasks wait for `delay` each.
+fn overload(delay: Duration, wait_max: Duration) -> Option<Rejection> {
+    let predicted = delay.saturating_mul(WAITS_PER_REQUEST);
+    let [shortest, longest] = RETRY_AFTER;
+    let retry_after = predicted.clamp(shortest, longest);
+    (predicted >= wait_max).then_some(Rejection { reason: Reason::Backlog, retry_after, predicted })
+}
+
+impl Task {
+    fn lock(&self) -> MutexGuard<'_, TaskState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task of a flow. Dropped, it leaves the queue.
+struct TaskGuard {
+    flow: Arc<Flow>,
+    task: Arc<Task>,
+}
+
+impl TaskGuard {
+    fn poll<F: Future>(&self, context: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output> {
+        if !self.may_run(context) {
+            return Poll::Pending;
+        }
+        let began = now();
+        let outer = SLICE_ENDS.replace(Some(began + QUANTUM));
+        let polled = future.poll(context);
+        SLICE_ENDS.set(outer);
+        self.charge(now().saturating_duration_since(began));
+        polled
+    }
+
+    /// Returns true if the task may be polled now. If not, it is queued and will be woken.
+    fn may_run(&self, context: &Context<'_>) -> bool {
+        let Flow { scheduler, id, .. } = &*self.flow;
+        let mut queue = scheduler.lock();
+        let mut state = self.task.lock();
+        match &mut *state {
+            TaskState::Granted(delay) => {
+                self.flow.delayed_by(*delay);
+                *state = TaskState::Idle;
+                return true;
+            }
+            TaskState::Queued(waker) => {
+                waker.clone_from(context.waker());
+                return false;
+            }
+            TaskState::Idle => (),
+        }
+        if WOKE.take() {
+            queue.thread_woke();
+        }
+        if queue.may_run(*id) {
+            self.flow.delayed_by(Duration::ZERO);
+            return true;
+        }
+        *state = TaskState::Queued(context.waker().clone());
+        drop(state);
+        queue.push(*id, Arc::clone(&self.task));
+        // Under the lock, or a round that ends now would not see the task.
+        scheduler.schedule_rounds();
+        false
+    }
+
+    fn charge(&self, time: Duration) {
+        let Flow { scheduler, id, .. } = &*self.flow;
+        let next = scheduler.lock().charge(*id, time);
+        if let Some(waker) = next.and_then(grant) {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        let Flow { scheduler, id, .. } = &*self.flow;
+        let mut queue = scheduler.lock();
+        let state = std::mem::replace(&mut *self.task.lock(), TaskState::Idle);
+        match state {
+            TaskState::Idle => (),
+            TaskState::Queued(_) => queue.withdraw(*id, |task| Arc::ptr_eq(task, &self.task)),
+            TaskState::Granted(_) => {
+                // Its right to run passes to the next task.
+                drop(queue);
+                self.charge(Duration::ZERO);
+            }
+        }
+    }
+}
+
+/// Ends the current slice: lets other tasks run, and returns when the principal may go on.
+pub async fn next_slice() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Returns the time. Tests set it.
+fn now() -> Instant {
+    #[cfg(test)]
+    if let Some(now) = tests::NOW.get() {
+        return now;
+    }
+    Instant::now()
+}
+
+/// Returns true if the calling thread's slice has taken as long as it may.
+fn is_slice_over() -> bool {
+    SLICE_ENDS.get().is_some_and(|ends| now() >= ends)
+}
+
+/// Counts the messages and bytes of a slice.
+#[derive(Debug, Default)]
+pub struct Slice {
+    messages: u32,
+    bytes: usize,
+    /// Slices that have ended.
+    #[cfg(test)]
+    pub(crate) ended: u64,
+}
+
+impl Slice {
+    /// Counts one message, or a part of one, of so many bytes. Yields if the slice is over: by messages, bytes or time.
+    pub async fn unit(&mut self, bytes: usize) {
+        self.messages += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.messages < SLICE_MESSAGES && self.bytes < SLICE_BYTES && !is_slice_over() {
+            return;
+        }
+        (self.messages, self.bytes) = (0, 0);
+        #[cfg(test)]
+        {
+            self.ended += 1;
+        }
+        next_slice().await;
+    }
+}
+
+/// A socket whose reads end when the slice is over. TLS reads on by itself while records without data arrive.
+#[derive(Debug)]
+pub struct SlicedStream<S>(pub S);
+
+impl<S: AsyncRead + Unpin> AsyncRead for SlicedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if is_slice_over() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for SlicedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests;
