@@ -42,7 +42,8 @@ const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" 
 const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
 const UNMATCHED: Param = param("unmatched", "string", Some("\"report\""), "\"report\" or \"fail\"");
-const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
+const CONTEXT: Param =
+    param("context", "string or binary", Some("empty"), "at most 4096 bytes, and must not begin with sealwire/");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
 const REASON: Param = param("reason", "string", Some("none"), "1 to 256 bytes without control characters");
