@@ -133,6 +133,8 @@ operations! {
     CollectionsSet = "collections.set" Control Collection,
     /// Changes the schema of a collection of objects.
     CollectionsAlter = "collections.alter" Control Collection,
+    /// Seals old records of a collection of objects again.
+    CollectionsMigrate = "collections.migrate" Control Collection,
     /// Deletes a collection.
     CollectionsDelete = "collections.delete" Control Collection,
     /// Counts an app's rows by key version.
@@ -325,7 +327,7 @@ mod tests {
     fn a_star_stands_for_what_begins_so_and_for_nothing_wider() {
         let names = |text| Operations::from_text(text).map(|set| set.iter().map(Operation::name).collect::<Vec<_>>());
         assert_eq!(names("encrypt"), Some(vec!["encrypt"]));
-        assert_eq!(names("collections.*").unwrap().len(), 5);
+        assert_eq!(names("collections.*").unwrap().len(), 6);
         assert!(names("tokens.*").unwrap().iter().all(|name| name.starts_with("tokens.")));
         for none in ["*", "", "token*", "tokens.", "tokens.*.*", "t*", ".*", "data", "nothing.*", "ENCRYPT"] {
             assert_eq!(names(none), None, "{none}");

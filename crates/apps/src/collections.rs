@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sealwire_crypto::AppId;
-use sealwire_objects::{Changed, Schema, SchemaChange};
+use sealwire_objects::{AcceptedRecords, Changed, Schema, SchemaChange};
 
 use super::model::{
     Collection, CollectionChange, CollectionContent, CollectionName, CollectionRules, CollectionRulesChange,
@@ -136,6 +136,29 @@ impl Control {
         .await
     }
 
+    /// Moves a collection of objects on to a state of its records, unless it is in a later one.
+    ///
+    /// The caller sees to it that no engine of an earlier state writes: it raises the fence of the map to the generation.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a collection of tokens.
+    pub async fn accept_records(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        records: AcceptedRecords,
+    ) -> Result<CollectionChange, StoreError> {
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let mut record = contents.collection(&app, &name)?.clone();
+            let mut schema = Schema::clone(record.read()?.schema().ok_or_else(has_tokens)?);
+            schema.records = schema.records.max(records);
+            record.set_schema(&schema);
+            edit(&app, &name, record.read()?, Entry::Live(record))
+        })
+        .await
+    }
+
     /// Changes the times of a collection. Expiry applies to new tokens; retention applies to all rows.
     ///
     /// # Errors
@@ -203,9 +226,12 @@ fn edit(
 /// Returns the schema of a collection after a change, which would be made in the generation after `generation`.
 fn changed_schema(record: &CollectionRecord, change: &SchemaChange, generation: u64) -> Result<Changed, StoreError> {
     let collection = record.read()?;
-    let tokens = || StoreError::Invalid("the collection has tokens: only a collection of objects has a schema".into());
-    let schema = collection.schema().ok_or_else(tokens)?;
+    let schema = collection.schema().ok_or_else(has_tokens)?;
     schema.change(change, generation + 1).map_err(|error| StoreError::Invalid(error.to_string()))
+}
+
+fn has_tokens() -> StoreError {
+    StoreError::Invalid("the collection has tokens: only a collection of objects has a schema".into())
 }
 
 fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {

@@ -28,13 +28,14 @@ mod trace;
 pub mod control {
     pub use crate::params::{
         AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control,
-        Kind, Page, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall,
-        RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
+        Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall,
+        RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Census, CensusCount, CensusKey, Checked, Collection, CollectionChanged, Collections,
-        Instance, Instances, Key, Principal, PrincipalChanged, Principals, Property, PublicKeys, Record, Records,
-        RewrappedRows, Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState, TokenKey,
+        Instance, Instances, Key, MigratedObjects, Principal, PrincipalChanged, Principals, Property, PublicKeys,
+        Record, Records, RewrappedRows, Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState,
+        TokenKey,
     };
 }
 

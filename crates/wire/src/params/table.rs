@@ -324,6 +324,14 @@ const COLLECTIONS_ALTER: [Param; 8] = [
 const KEYS_CENSUS: [Param; 4] = [APP, param("prove", "boolean", Some("false"), "true or false"), AFTER, ROWS];
 const KEYS_REWRAP: [Param; 4] =
     [APP, param("collection", "string", Some("all collections"), NAME), AFTER, OBJECTS_LIMIT];
+const COLLECTIONS_MIGRATE: [Param; 6] = [
+    APP,
+    COLLECTION,
+    param("accept_unauthenticated", "boolean", Some("false"), "true or false"),
+    DRY_RUN,
+    AFTER,
+    OBJECTS_LIMIT,
+];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
 const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
 const ROLES_SET: [Param; 2] =
@@ -393,6 +401,7 @@ impl Method {
             Self::CollectionsCreate => &COLLECTIONS_CREATE,
             Self::CollectionsSet => &COLLECTIONS_SET,
             Self::CollectionsAlter => &COLLECTIONS_ALTER,
+            Self::CollectionsMigrate => &COLLECTIONS_MIGRATE,
             Self::CollectionsDelete => &COLLECTIONS_DELETE,
             Self::KeysCensus => &KEYS_CENSUS,
             Self::KeysRewrap => &KEYS_REWRAP,

@@ -70,7 +70,7 @@ fn a_listed_collection_of_objects_is_a_schema() {
     let dev = vault();
     let listed = dev.operate(&["collections", "list", "demo"]);
     let expected = concat!(
-        "  suite xaes\n  email:email required unique\n  name:name index prefixes=1,3 accept-leak\n",
+        "  email:email required unique\n  name:name index prefixes=1,3 accept-leak\n",
         "  city:string index bits=12\n  age:integer index\n  photo:blob\n",
         "  note:string clear description=\"From the \\\"form\\\"\"\n"
     );

@@ -4,6 +4,7 @@ mod access;
 mod keys;
 mod memory;
 mod queries;
+mod records;
 mod schema;
 mod subjects;
 mod tokens;
