@@ -11,7 +11,7 @@ use super::model::{
 };
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
 use super::{Control, RecordEdit, dropped_property, unix_s};
-use sealwire_store::{MapId, StoreError};
+use sealwire_store::{ERASURES_COLLECTION, MapId, StoreError};
 
 impl Control {
     /// Returns an app's collections, by name, and the generation of the records.
@@ -76,7 +76,7 @@ impl Control {
             }
             let highest = there.iter().map(|(_, entry)| entry.number()).max().unwrap_or(0);
             let no_number = || damaged(&collection_key(&app, &name), "no number left".into());
-            let number = highest.checked_add(1).ok_or_else(no_number)?;
+            let number = highest.checked_add(1).filter(|number| *number < ERASURES_COLLECTION).ok_or_else(no_number)?;
             let collection = Collection { number, content: content.clone(), created_unix_s: unix_s() };
             let record = CollectionRecord::new(&app, app_number, &name, &collection);
             edit(&app, &name, collection, Entry::Live(record))

@@ -110,6 +110,9 @@ async fn a_record_that_is_no_schema_is_damaged() {
         ("\"name\":\"city\"", "\"name\":\"email\""),
         ("\"prefixes\":[3]", "\"prefixes\":[3,3]"),
         ("\"next\":", "\"more\":1,\"next\":"),
+        // The numbers of the maps of data subjects.
+        ("\"number\":1,\"kind\"", "\"number\":2147483647,\"kind\""),
+        ("\"number\":1,\"kind\"", "\"number\":2147483646,\"kind\""),
     ] {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{from}");

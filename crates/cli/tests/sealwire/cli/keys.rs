@@ -65,7 +65,7 @@ fn commands_empty_a_key_version_and_prove_it() {
     dev.may_not(&["keys", "census", "demo", "--expect-none"], 2, "<KEY>");
     dev.may_not(&["keys", "rewrap", "demo", "--rate", "0"], 2, "--rate");
     dev.may_not(&["keys", "rewrap", "nobody"], 1, "no app of that name");
-    dev.operate(&["apps", "delete", "demo", &old]);
+    dev.may_not(&["apps", "delete", "demo", &old], 1, "a token key is never deleted");
     let left = dev.ok(&["objects", "list", "--collection", "staff", "--json"]);
     assert_eq!(left.lines().count(), 3);
 }

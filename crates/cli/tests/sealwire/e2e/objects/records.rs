@@ -52,8 +52,8 @@ impl Vault {
         let view = MapView { map: MapId::of_subjects(1), generation: u64::MAX };
         let stored = self.store().get_objects(1, view, &[id.row()]).await.unwrap().remove(0).unwrap();
         let (_, app) = self.harness.engine().apps.find(APP);
-        let keys = &app.unwrap().token_keys;
-        Some(SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, stored.version, &stored.sealed).unwrap())
+        let keys = Arc::clone(&app.unwrap().token_keys);
+        Some(SubjectKey::open(&keys, SUBJECTS_COLLECTION, id.0, stored.version, &stored.sealed).unwrap())
     }
 
     /// Returns the row as an older engine would have written it. Without a subject, everybody can who knows the public key of
@@ -219,11 +219,9 @@ fn records_that_a_writer_of_the_store_changes_do_not_open() {
             let honest = [&later, &anna, &bob].into_iter().find(|of| of.id == row.id && map == MAP).cloned();
             vault.put(map, row).await;
             assert_eq!(vault.got(collection, &id).await, Err(ErrorCode::CannotOpen), "{case}");
-            let update = vault.client.objects_update(
-                TokenMap::new(APP, collection),
-                &doc(&format!(r#"[{{"id": "{id}", "set": {{"age": 8}}}}]"#)),
-            );
-            assert_eq!(code(update.await), ErrorCode::CannotOpen, "{case}");
+            let change = doc(&format!(r#"[{{"id": "{id}", "set": {{"age": 8}}}}]"#));
+            let update = vault.client.objects_update(TokenMap::new(APP, collection), &change).await;
+            assert_eq!(code(update), ErrorCode::CannotOpen, "{case}");
             if let Some(honest) = honest {
                 vault.put(map, honest).await;
                 assert!(vault.got(PEOPLE, &id).await.unwrap().is_some(), "{case}: the honest record opens again");
