@@ -6,6 +6,7 @@
 mod access;
 mod crypto;
 mod masks;
+mod objects;
 mod payload;
 mod schedule;
 mod server;
@@ -18,6 +19,7 @@ fn main() {
     payload::benches(&mut criterion);
     wire::benches(&mut criterion);
     masks::benches(&mut criterion);
+    objects::benches(&mut criterion);
     schedule::benches(&mut criterion);
     access::benches(&mut criterion);
     store::benches(&mut criterion);

@@ -1,9 +1,9 @@
-"""Holds envelope.py and tokens.py against the engine's crypto crate.
+"""Holds envelope.py, tokens.py and objects.py against the engine's crypto crate.
 
     python3 proto/interop/check.py target/release/examples/interop [target/interop-outside/hybrid]
 
-1. Every vector in proto/vectors/envelope.jsonl and token.jsonl gets its verdict here too, and those that open are made again
-   byte for byte. 2. What the engine's crate seals opens here. 3. What is sealed here opens there.
+1. Every vector in proto/vectors/envelope.jsonl, token.jsonl and object.jsonl gets its verdict here too, and those that open
+   are made again byte for byte. 2. What the engine's crate seals opens here. 3. What is sealed here opens there.
 4. A copy with one bit changed opens on neither side. With the second program, built by outside/check.sh, Go's crypto/hpke does
 2 to 4 for p256-mlkem768 too, and opens its vectors.
 """
@@ -17,6 +17,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import envelope as sw  # noqa: E402
+import objects as ob  # noqa: E402
 import tokens as tk  # noqa: E402
 
 VECTORS = pathlib.Path(__file__).parent.parent / "vectors"
@@ -122,6 +123,38 @@ def check_token_vectors():
         counts[verdict] += 1
     assert counts["hold"] >= 20 and counts["refuse"] > counts["hold"], counts
     return counts
+
+
+def check_object_vectors():
+    """Each opens as it says, or not at all. What names no subject is sealed again to the same bytes."""
+    opened = refused = 0
+    for line in (VECTORS / "object.jsonl").read_text().splitlines():
+        v = json.loads(line)
+        keys = {key["number"]: bytes.fromhex(key["secret"]) for key in v["keys"]}
+        active = {key["number"] for key in v["keys"] if key["active"]}
+        record, subject = bytes.fromhex(v["record"]), v.get("subject")
+        place = (v["app"], v["collection"], bytes.fromhex(v["id"]), v["version"], v["created"])
+        if subject:
+            of = (bytes.fromhex(subject["id"]), subject["version"])
+            subject = (*of, tk.subject_key(keys, active, v["app"], of, bytes.fromhex(subject["key"])))
+        try:
+            creation, values, clear = ob.open(keys, active, place, subject, record)
+        except sw.Refused:
+            assert "opens_to" not in v, v["name"]
+            refused += 1
+            continue
+        want = v["opens_to"]
+        assert creation == (None if want["creation"] is None else bytes.fromhex(want["creation"])), v["name"]
+        assert {number: (value.hex(), number in clear) for number, value in values.items()} == {
+            number: (value, in_clear) for number, value, in_clear in want["values"]
+        }, v["name"]
+        if not subject:
+            parts = [{n: value for n, value in values.items() if (n in clear) == in_clear} for in_clear in (False, True)]
+            number = int.from_bytes(record[1:5], "big")
+            assert ob.seal(keys, number, record[5:17], place, creation, *parts) == record, v["name"]
+        opened += 1
+    assert opened >= 6 and refused > 6 * opened, (opened, refused)
+    return opened, refused
 
 
 def asker(program):
@@ -244,6 +277,7 @@ def check_go(ask, go, rounds):
 def main():
     opened, refused = check_vectors()
     tokens = check_token_vectors()
+    objects = check_object_vectors()
     with subprocess.Popen(sys.argv[1:2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         rounds = check_exchange(asker(program), 200)
         token_rounds = check_token_exchange(asker(program), 200)
@@ -258,6 +292,7 @@ def main():
     print(f"envelope interop: {opened} vectors open, {refused} refuse, {rounds} fresh exchanges each way")
     held = tokens["hold"] + tokens["token"]
     print(f"token interop: {held} vectors hold, {tokens['refuse']} refuse, {token_rounds} fresh rows each way")
+    print(f"object interop: {objects[0]} vectors open, {objects[1]} refuse")
 
 
 if __name__ == "__main__":

@@ -153,6 +153,8 @@ operations! {
     CollectionsSet = "collections.set" Control Collection None,
     /// Changes the schema of a collection of objects.
     CollectionsAlter = "collections.alter" Control Collection None,
+    /// Seals old records of a collection of objects again.
+    CollectionsMigrate = "collections.migrate" Control Collection None,
     /// Deletes a collection.
     CollectionsDelete = "collections.delete" Control Collection None,
     /// Counts an app's rows by key version.
@@ -390,7 +392,7 @@ mod tests {
     fn a_star_stands_for_what_begins_so_and_for_nothing_wider() {
         let names = |text| Operations::from_text(text).map(|set| set.iter().map(Operation::name).collect::<Vec<_>>());
         assert_eq!(names("encrypt"), Some(vec!["encrypt"]));
-        assert_eq!(names("collections.*").unwrap().len(), 5);
+        assert_eq!(names("collections.*").unwrap().len(), 6);
         assert!(names("tokens.*").unwrap().iter().all(|name| name.starts_with("tokens.")));
         for none in ["*", "", "token*", "tokens.", "tokens.*.*", "t*", ".*", "data", "nothing.*", "ENCRYPT"] {
             assert_eq!(names(none), None, "{none}");

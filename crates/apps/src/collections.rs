@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sealwire_crypto::AppId;
-use sealwire_objects::{Changed, Schema, SchemaChange};
+use sealwire_objects::{AcceptedRecords, Changed, Schema, SchemaChange};
 
 use super::model::{
     Collection, CollectionChange, CollectionContent, CollectionName, CollectionRules, CollectionRulesChange,
@@ -11,7 +11,7 @@ use super::model::{
 };
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
 use super::{Control, RecordEdit, dropped_property, unix_s};
-use sealwire_store::{MapId, StoreError};
+use sealwire_store::{ERASURES_COLLECTION, MapId, StoreError};
 
 impl Control {
     /// Returns an app's collections, by name, and the generation of the records.
@@ -76,7 +76,7 @@ impl Control {
             }
             let highest = there.iter().map(|(_, entry)| entry.number()).max().unwrap_or(0);
             let no_number = || damaged(&collection_key(&app, &name), "no number left".into());
-            let number = highest.checked_add(1).ok_or_else(no_number)?;
+            let number = highest.checked_add(1).filter(|number| *number < ERASURES_COLLECTION).ok_or_else(no_number)?;
             let collection = Collection { number, content: content.clone(), created_unix_s: unix_s() };
             let record = CollectionRecord::new(&app, app_number, &name, &collection);
             edit(&app, &name, collection, Entry::Live(record))
@@ -132,6 +132,29 @@ impl Control {
             record.set_schema(&changed.schema);
             let edit = edit(&app, &name, record.read()?, Entry::Live(record))?;
             Ok(RecordEdit { reused: changed.reused, ..edit })
+        })
+        .await
+    }
+
+    /// Moves a collection of objects on to a state of its records, unless it is in a later one.
+    ///
+    /// The caller sees to it that no engine of an earlier state writes: it raises the fence of the map to the generation.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a collection of tokens.
+    pub async fn accept_records(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        records: AcceptedRecords,
+    ) -> Result<CollectionChange, StoreError> {
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let mut record = contents.collection(&app, &name)?.clone();
+            let mut schema = Schema::clone(record.read()?.schema().ok_or_else(has_tokens)?);
+            schema.records = schema.records.max(records);
+            record.set_schema(&schema);
+            edit(&app, &name, record.read()?, Entry::Live(record))
         })
         .await
     }
@@ -203,9 +226,12 @@ fn edit(
 /// Returns the schema of a collection after a change, which would be made in the generation after `generation`.
 fn changed_schema(record: &CollectionRecord, change: &SchemaChange, generation: u64) -> Result<Changed, StoreError> {
     let collection = record.read()?;
-    let tokens = || StoreError::Invalid("the collection has tokens: only a collection of objects has a schema".into());
-    let schema = collection.schema().ok_or_else(tokens)?;
+    let schema = collection.schema().ok_or_else(has_tokens)?;
     schema.change(change, generation + 1).map_err(|error| StoreError::Invalid(error.to_string()))
+}
+
+fn has_tokens() -> StoreError {
+    StoreError::Invalid("the collection has tokens: only a collection of objects has a schema".into())
 }
 
 fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use super::model::{
 };
 use super::root_record::{ROOT_RECORD, RootRecord};
 use super::schema_record::{OBJECTS, SchemaRecord};
-use sealwire_store::{Snapshot, StoreError, copy};
+use sealwire_store::{ERASURES_COLLECTION, Snapshot, StoreError, copy};
 
 /// Format number of the records.
 const FORMAT: u32 = 1;
@@ -525,6 +525,10 @@ impl CollectionRecord {
     pub(super) fn read(&self) -> Result<Collection, StoreError> {
         let key = || format!("collection/{}/{}", self.app, self.name);
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
+        if self.number >= ERASURES_COLLECTION {
+            // Keys of data subjects rest in the format of tokens, apart from them by this number alone.
+            return Err(damaged(&key(), "the number is one of the engine's own".into()));
+        }
         if let Some(schema) = &self.schema {
             if self.kind != OBJECTS || !self.format.is_empty() || !self.scope.is_empty() || self.keeps.is_some() {
                 return Err(unknown("kind"));

@@ -1,6 +1,6 @@
 //! Serialization of the schemas of collections of objects, as a part of their records.
 
-use sealwire_objects::{DroppedProperty, Index, Property, PropertyName, PropertyType, Schema};
+use sealwire_objects::{AcceptedRecords, DroppedProperty, Index, Property, PropertyName, PropertyType, Schema};
 use sealwire_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,44 @@ pub(super) const OBJECTS: &str = "objects";
 #[serde(deny_unknown_fields)]
 pub(super) struct SchemaRecord {
     suite: String,
+    #[serde(default, skip_serializing_if = "is_default")]
+    records: RecordsName,
     properties: Vec<PropertyRecord>,
     #[serde(default, skip_serializing_if = "is_default")]
     dropped: Vec<DroppedRecord>,
     /// The number of the next property or index. Numbers are never reused.
     next: u32,
+}
+
+/// Names of [`AcceptedRecords`]. Engines from before this field reject the record if it is not the default, and so cannot
+/// serve a collection in a state that they do not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RecordsName {
+    #[default]
+    All,
+    Migrating,
+    Authenticated,
+}
+
+impl From<AcceptedRecords> for RecordsName {
+    fn from(records: AcceptedRecords) -> Self {
+        match records {
+            AcceptedRecords::All => Self::All,
+            AcceptedRecords::Migrating => Self::Migrating,
+            AcceptedRecords::Authenticated => Self::Authenticated,
+        }
+    }
+}
+
+impl From<RecordsName> for AcceptedRecords {
+    fn from(name: RecordsName) -> Self {
+        match name {
+            RecordsName::All => Self::All,
+            RecordsName::Migrating => Self::Migrating,
+            RecordsName::Authenticated => Self::Authenticated,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +118,7 @@ impl From<&Schema> for SchemaRecord {
         };
         Self {
             suite: suite_name(schema.suite).into(),
+            records: schema.records.into(),
             properties: schema.properties.iter().map(property).collect(),
             dropped: schema.dropped.iter().map(dropped).collect(),
             next: schema.next_number,
@@ -126,6 +160,7 @@ impl SchemaRecord {
         };
         let schema = Schema {
             suite: named_suite(key, &self.suite)?,
+            records: self.records.into(),
             expires_s,
             retention_s,
             properties: self.properties.iter().map(property).collect::<Result<_, StoreError>>()?,

@@ -5,8 +5,8 @@
 
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall, CollectionChanged, Collections,
-    Control, Instances, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records,
-    RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
+    Control, Instances, MigrateCall, MigratedObjects, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys,
+    PublicKeysCall, Records, RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -73,6 +73,15 @@ impl Client {
     /// As above.
     pub async fn keys_rewrap(&self, call: RewrapRowsCall<'_>) -> Result<RewrappedRows, Error> {
         self.control(Control::RewrapRows(call), Course::default(), RewrappedRows::decode).await
+    }
+
+    /// Seals a page of a collection's old records again, in the authenticated format. Can be repeated without harm. A `conflict`
+    /// with a retry time says that an engine could still write old records.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn collections_migrate(&self, call: MigrateCall<'_>) -> Result<MigratedObjects, Error> {
+        self.control(Control::Migrate(call), Course::default(), MigratedObjects::decode).await
     }
 
     /// Returns the engines that serve this control state.

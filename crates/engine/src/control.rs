@@ -5,6 +5,7 @@
 mod apps;
 mod bootstrap;
 mod keys;
+mod migrate;
 mod refusal;
 mod rewrap;
 mod roles;
@@ -14,6 +15,7 @@ mod views;
 pub use apps::{apps, change_app, change_collection, collections, export};
 pub use bootstrap::first_start;
 pub use keys::{KeyPermits, census};
+pub use migrate::migrate;
 pub use refusal::of as refused;
 pub use rewrap::rewrap;
 pub use roles::{change_principal, change_role, check, check_store, principals, roles};

@@ -14,11 +14,11 @@ use sealwire_token::TokenKeys;
 /// A collection of objects.
 #[derive(Debug)]
 pub struct ObjectCollection {
-    /// The app's keys, which seal and open objects.
+    /// The app's keys of suites, which open old records.
     pub(crate) keys: Arc<AppKeys>,
     /// The keys of index terms.
     pub(crate) object_keys: Arc<ObjectKeys>,
-    /// The app's token keys, which masks are derived from.
+    /// The app's token keys, which seal and open objects. Masks are derived from them.
     pub(crate) token_keys: Arc<TokenKeys>,
     /// Names its rows.
     pub(crate) map: MapId,

@@ -15,7 +15,7 @@ use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::batch::each;
 use sealwire_jobs::tokens::now;
-use sealwire_objects::subject_version;
+use sealwire_objects::{subject_version, token_key_id};
 use sealwire_store::{
     MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, SUBJECTS_COLLECTION,
     SubjectClaim, SubjectId,
@@ -215,12 +215,6 @@ pub(crate) fn claim(
     let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
     let (key, sealed) = generated.map_err(|_| CallFailure::NoKey)?;
     Ok((SubjectClaim::New(key_row(id, version, time, sealed)), key))
-}
-
-/// Returns the id under which rows of subject keys name a version of the token key. 0 stands for no key.
-pub(crate) fn token_key_id(number: u32) -> [u8; 5] {
-    let [a, b, c, d] = number.to_be_bytes();
-    [0, a, b, c, d]
 }
 
 /// Returns the row of a subject's key. `sealed` is empty for an erased subject.

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_objects::{
-    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, Values, check, check_indexed, key_of,
-    normalize, open, read_content, seal, subject_version,
+    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, RecordFormat, Values, check, check_indexed,
+    key_of, normalize, old, open, read_content, seal, subject_version,
 };
 use sealwire_store::ObjectId;
 use sealwire_store_embedded::embedded::object_row::{decode, encode};
@@ -20,13 +20,27 @@ const SECRET: &str = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b3
 const COLLECTION: u32 = 3;
 const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17 };
 
-/// The app's keys, the key of a data subject, and an honest record with a clear value, without a subject and with one.
+/// The app's keys, the key of a data subject, and honest records with a clear value, without a subject and with one: of the
+/// present format, and of the old one.
 struct App {
     terms: ObjectKeys,
     keys: Arc<AppKeys>,
+    token_keys: TokenKeys,
     subject: SubjectKey,
     values: Values,
     honest: [Vec<u8>; 2],
+    old: [Vec<u8>; 2],
+}
+
+impl App {
+    /// Opens a record of either format.
+    fn opens(&self, record: &[u8], subject: Option<&SubjectKey>) -> Option<Values> {
+        let opened = open(&BINDING, record, subject, &self.token_keys);
+        let old = old::open(&BINDING, record, subject, Arc::clone(&self.keys));
+        assert!(opened.is_err() || old.is_err(), "a record has one format");
+        assert!(opened.is_err() || RecordFormat::of(record) == Some(RecordFormat::Authenticated));
+        opened.or(old).ok().map(|opened| opened.values)
+    }
 }
 
 static APP: LazyLock<App> = LazyLock::new(|| {
@@ -40,11 +54,14 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     let token_key = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::new(secret()) };
     let token_keys = TokenKeys::new(7, vec![token_key]).expect("keys");
     let (subject, _) = SubjectKey::generate(&token_keys, COLLECTION, [5; 16], 1).expect("a key");
-    let honest = [None, Some(&subject)].map(|subject| {
-        let is_clear = |number| number == 4;
-        seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &app, recipient).expect("a record")
+    let is_clear = |number| number == 4;
+    let honest = [None, Some(&subject)]
+        .map(|subject| seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &token_keys).expect("a record"));
+    let old = [None, Some(&subject)].map(|subject| {
+        old::seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &app, recipient).expect("a record")
     });
-    App { terms: ObjectKeys::new(7, &secret()), keys: Arc::new(keys), subject, values, honest }
+    let terms = ObjectKeys::new(7, &secret());
+    App { terms, keys: Arc::new(keys), token_keys, subject, values, honest, old }
 });
 
 /// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings: type, changes, and the
@@ -56,14 +73,14 @@ pub(crate) fn run(input: &[u8]) {
     let bytes = input.0;
 
     value(property_type, bytes);
-    let App { keys, subject, values, honest, .. } = &*APP;
-    for (honest, subject) in honest.iter().zip([None, Some(subject)]) {
+    let App { subject, values, honest, old, .. } = &*APP;
+    for (honest, subject) in honest.iter().chain(old).zip([None, Some(subject), None, Some(subject)]) {
         let record = edited(honest, &edits);
-        let opened = open(&BINDING, &record, subject, Arc::clone(keys), None);
-        assert_eq!(opened.is_ok(), record == *honest, "only the honest record opens");
-        assert!(opened.is_ok_and(|opened| opened.values == *values) || record != *honest);
+        let opened = APP.opens(&record, subject);
+        assert_eq!(opened.is_some(), record == *honest, "only the honest record opens");
+        assert!(opened.is_some_and(|opened| opened == *values) || record != *honest);
         if bytes != honest {
-            assert!(open(&BINDING, bytes, subject, Arc::clone(keys), None).is_err(), "a record from elsewhere opens");
+            assert!(APP.opens(bytes, subject).is_none(), "a record from elsewhere opens");
         }
     }
     let _ = (key_of(bytes), subject_version(bytes));

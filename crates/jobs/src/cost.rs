@@ -66,7 +66,7 @@ impl OperationKind {
     pub const OPEN_ROWS: Self = Self::without_suite(WorkKind::OpenRows);
     /// Fields are masked.
     const MASK: Self = Self::without_suite(WorkKind::Mask);
-    /// Objects are sealed. The suite is not known before the collection is; the model learns from what is used.
+    /// Objects are sealed.
     pub const SEAL_OBJECTS: Self = Self::without_suite(WorkKind::SealObjects);
     /// Objects are opened.
     pub const OPEN_OBJECTS: Self = Self::without_suite(WorkKind::OpenObjects);

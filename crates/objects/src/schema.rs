@@ -26,11 +26,33 @@ pub const INDEXES_MAX: usize = 16;
 /// Most dropped properties that a schema remembers: the latest ones.
 pub const DROPPED_MAX: usize = 256;
 
+/// The records that a collection reads. It only moves on in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AcceptedRecords {
+    /// All formats. The collection is older than authenticated records.
+    #[default]
+    All,
+    /// All formats, while an operator migrates the old ones. Engines that write old formats cannot load this state.
+    Migrating,
+    /// Authenticated ones only.
+    Authenticated,
+}
+
+impl AcceptedRecords {
+    /// Returns true if records of the old formats are read.
+    #[must_use]
+    pub fn has_old(self) -> bool {
+        self < Self::Authenticated
+    }
+}
+
 /// The properties of the objects of one collection, and how long objects live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// The suite that values are sealed under.
+    /// The suite that older engines sealed values under. Without effect on new records.
     pub suite: Suite,
+    /// The records that are read.
+    pub records: AcceptedRecords,
     /// Seconds after its creation at which an object expires, unless its creation says otherwise. `None`: never.
     pub expires_s: Option<u64>,
     /// Seconds for which an archived object is kept. `None`: the default of the engine.
@@ -50,7 +72,9 @@ impl Schema {
     /// [`SchemaError`] if a property breaks a rule. The operator must correct the request.
     pub fn new(suite: Suite, specs: &[PropertySpec]) -> Result<Self, SchemaError> {
         let (properties, dropped) = (Vec::new(), Vec::new());
-        let mut schema = Self { suite, expires_s: None, retention_s: None, properties, dropped, next_number: 1 };
+        let records = AcceptedRecords::Authenticated;
+        let (expires_s, retention_s, next_number) = (None, None, 1);
+        let mut schema = Self { suite, records, expires_s, retention_s, properties, dropped, next_number };
         for spec in specs {
             schema.add(spec)?;
         }

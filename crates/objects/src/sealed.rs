@@ -1,44 +1,71 @@
-//! The values of an object at rest: one envelope, and readable values beside it (`proto/object.md`).
+//! The values of an object at rest: one sealed record, and readable values beside it (`proto/object.md`).
 //!
 //! ```text
-//! sealed:     01 | clear length 4 | clear | envelope, binary
-//!          or 02 | subject key version 8 | clear length 4 | clear | envelope, binary
+//! record:     03 | token key number 4 |                         nonce 12 | clear length 4 | clear | ciphertext | tag 16
+//!          or 04 | token key number 4 | subject key version 8 | nonce 12 | clear length 4 | clear | ciphertext | tag 16
 //! clear:      values that are not encrypted
 //! plaintext:  content, or with a subject: the content sealed under the subject's key
 //! content:    creation flag 1 | [creation hash 16] | values
 //! values:     ( number 4 | length 4 | value )*
-//! context:    "sealwire/object/1" | app 4 | collection 4 | id 16 | version 8 | created 8
-//!             | subject flag 1 | [subject hash 16] | SHA-256( clear ) 32
+//! aad:        "sealwire/object/2" | format 1 | app 4 | collection 4 | id 16 | version 8 | created 8
+//!             | subject flag 1 | [subject hash 16 | subject key version 8] | clear
 //! ```
 //! Integers are big-endian, flags are 00 or 01, and numbers ascend within both parts and never stand in both. So an object
 //! has one clear part and one plaintext.
 //!
-//! One envelope for all values costs one key agreement. Nobody can move a value to another property or object, or put back
-//! the value of an older version. A store can still put back a whole older object with its version.
+//! Records are sealed with AES-256-GCM-SIV under a key that only engines have. Whoever can write the store can therefore not
+//! make a record, move a value to another property or object, change or remove the subject, or put back the values of an
+//! older version. A store can still put back a whole older object with its version.
 //!
-//! The content of an object that names a data subject is sealed twice: under the subject's key, then in the envelope. It is
+//! The content of an object that names a data subject is sealed twice: under the subject's key, then under the app's. It is
 //! lost with either key.
+//!
+//! Records of the formats 01 and 02 ([`old`]) are older. They do not prove who sealed them.
+
+pub mod old;
 
 use std::fmt;
-use std::sync::Arc;
 
-use sealwire_crypto::{
-    AppId, AppKeys, CannotOpen, Datatype, EncapsulationPlace, Encoding, Envelope, Error, KeyId, KeyScope, KeyVersion,
-    OpenedSchedules, Opener, Sealer, Suite,
-};
-use sealwire_token::{SUBJECT_SEAL_BYTES, SubjectKey};
-use sha2::{Digest as _, Sha256};
+use sealwire_crypto::aead::{NONCE_BYTES, TAG_BYTES};
+use sealwire_crypto::{CannotOpen, Error};
+use sealwire_token::{SUBJECT_SEAL_BYTES, SubjectKey, TokenKeys};
 use zeroize::Zeroizing;
 
 use crate::{VALUES_BYTES_MAX, Values};
 
 /// First byte: the format of an object without a subject.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 3;
 /// First byte: the format of an object with a subject.
-const FORMAT_OF_SUBJECT: u8 = 2;
-const CONTEXT_LABEL: &[u8] = b"sealwire/object/1";
+const FORMAT_OF_SUBJECT: u8 = 4;
+const PLACE_LABEL: &[u8] = b"sealwire/object/2";
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
+/// Bytes before the clear part, with a subject: format, key number, subject version, nonce, length.
+const HEADER_BYTES: usize = 1 + 4 + 8 + NONCE_BYTES + 4;
+
+/// What the format of a record says about who sealed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFormat {
+    /// 03 and 04: an engine, because nobody else has the key.
+    Authenticated,
+    /// 02: the envelope could be anybody's. The content in it is under the key of a data subject, which only engines have.
+    OldOfSubject,
+    /// 01: anybody who knew the app's public key, or who could name the context of the envelope.
+    Old,
+}
+
+impl RecordFormat {
+    /// Returns the format of a record by its first byte. Returns `None` for other bytes.
+    #[must_use]
+    pub fn of(sealed: &[u8]) -> Option<Self> {
+        match *sealed.first()? {
+            FORMAT | FORMAT_OF_SUBJECT => Some(Self::Authenticated),
+            old::FORMAT_OF_SUBJECT => Some(Self::OldOfSubject),
+            old::FORMAT => Some(Self::Old),
+            _ => None,
+        }
+    }
+}
 
 /// The object and version that sealed values belong to. They open under the same binding only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,19 +83,27 @@ pub struct ObjectBinding {
 }
 
 impl ObjectBinding {
-    /// Returns the context of the envelope. `subject`: keyed hash of the data subject.
-    fn context(&self, subject: Option<&[u8; 16]>, clear: &[u8]) -> Vec<u8> {
-        let mut context = Vec::with_capacity(CONTEXT_LABEL.len() + 4 + 4 + 16 + 8 + 8 + 17 + 32);
-        context.extend_from_slice(CONTEXT_LABEL);
-        context.extend_from_slice(&self.app.to_be_bytes());
-        context.extend_from_slice(&self.collection.to_be_bytes());
-        context.extend_from_slice(&self.id);
-        context.extend_from_slice(&self.version.to_be_bytes());
-        context.extend_from_slice(&self.created.to_be_bytes());
-        write_optional(subject, &mut context);
-        context.extend_from_slice(&Sha256::digest(clear));
-        context
+    /// Returns the additional data of a record. `subject`: keyed hash of the data subject, and the version of its key.
+    fn place(&self, subject: Option<(&[u8; 16], u64)>, clear: &[u8]) -> Vec<u8> {
+        let mut place = Vec::with_capacity(PLACE_LABEL.len() + 1 + 4 + 4 + 16 + 8 + 8 + 1 + 16 + 8 + clear.len());
+        place.extend_from_slice(PLACE_LABEL);
+        place.push(format_of(subject.is_some()));
+        place.extend_from_slice(&self.app.to_be_bytes());
+        place.extend_from_slice(&self.collection.to_be_bytes());
+        place.extend_from_slice(&self.id);
+        place.extend_from_slice(&self.version.to_be_bytes());
+        place.extend_from_slice(&self.created.to_be_bytes());
+        write_optional(subject.map(|(id, _)| id), &mut place);
+        if let Some((_, version)) = subject {
+            place.extend_from_slice(&version.to_be_bytes());
+        }
+        place.extend_from_slice(clear);
+        place
     }
+}
+
+fn format_of(has_subject: bool) -> u8 {
+    if has_subject { FORMAT_OF_SUBJECT } else { FORMAT }
 }
 
 /// An object cannot be sealed.
@@ -97,51 +132,67 @@ impl fmt::Debug for OpenedObject {
     }
 }
 
-/// Seals the values of an object for its binding, and for a data subject if it names one. Values of numbers for which `is_clear` returns true stay readable, but
-/// cannot be changed without a trace.
+/// Seals the values of an object for its binding, and for a data subject if it names one, under the newest active version of
+/// the app's token key. Values of numbers for which `is_clear` returns true stay readable, but cannot be changed without a
+/// trace.
 ///
 /// # Errors
-/// [`SealError::TooLong`], or [`SealError::Crypto`] as [`Sealer::new`].
+/// [`SealError::TooLong`]; [`SealError::Crypto`] with [`Error::NoTokenKey`] if the app has no active token key, or
+/// [`Error::Library`].
 pub fn seal(
     binding: &ObjectBinding,
     values: &Values,
     is_clear: impl Fn(u32) -> bool,
     creation: Option<[u8; 16]>,
     subject: Option<&SubjectKey>,
-    app: &AppId,
-    recipient: &Arc<KeyVersion>,
+    keys: &TokenKeys,
+) -> Result<Vec<u8>, SealError> {
+    let mut nonce = [0; NONCE_BYTES];
+    aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
+    seal_with(nonce, binding, values, is_clear, creation, subject, keys)
+}
+
+fn seal_with(
+    nonce: [u8; NONCE_BYTES],
+    binding: &ObjectBinding,
+    values: &Values,
+    is_clear: impl Fn(u32) -> bool,
+    creation: Option<[u8; 16]>,
+    subject: Option<&SubjectKey>,
+    keys: &TokenKeys,
 ) -> Result<Vec<u8>, SealError> {
     if values.encoded_bytes() > VALUES_BYTES_MAX {
         return Err(SealError::TooLong);
     }
+    let (number, key) = keys.object_sealing().ok_or(Error::NoTokenKey)?;
     let mut clear = Vec::new();
     values.encode(&is_clear, &mut clear);
-    let mut content = Zeroizing::new(Vec::with_capacity(17 + SUBJECT_SEAL_BYTES + values.encoded_bytes()));
-    write_optional(creation.as_ref(), &mut content);
-    values.encode(|number| !is_clear(number), &mut content);
+    let place = binding.place(subject.map(|subject| (subject.id(), subject.version())), &clear);
 
-    let context = binding.context(subject.map(SubjectKey::id), &clear);
+    // Allocates the full capacity at once: growing would leave an unwiped copy of the values.
+    let content_bytes = 17 + values.encoded_bytes() + SUBJECT_SEAL_BYTES + TAG_BYTES;
+    let mut out = Vec::with_capacity(HEADER_BYTES + clear.len() + content_bytes);
+    out.push(format_of(subject.is_some()));
+    out.extend_from_slice(&number.to_be_bytes());
     if let Some(subject) = subject {
-        subject.seal(&context, &mut content, 0)?;
+        out.extend_from_slice(&subject.version().to_be_bytes());
     }
-    let mut sealer = Sealer::new(app, Arc::clone(recipient), KeyScope::Request, Encoding::Binary, &context)?
-        .placing(EncapsulationPlace::Inline);
-    let mut out = Vec::with_capacity(1 + 8 + 4 + clear.len() + sealer.sealed_bytes(content.len()));
-    match subject {
-        None => out.push(FORMAT),
-        Some(subject) => {
-            out.push(FORMAT_OF_SUBJECT);
-            out.extend_from_slice(&subject.version().to_be_bytes());
-        }
-    }
+    out.extend_from_slice(&nonce);
     out.extend_from_slice(&u32::try_from(clear.len()).map_err(|_| SealError::TooLong)?.to_be_bytes());
     out.extend_from_slice(&clear);
-    sealer.seal(Datatype::Binary, &content, &mut out)?;
+
+    let from = out.len();
+    write_optional(creation.as_ref(), &mut out);
+    values.encode(|number| !is_clear(number), &mut out);
+    if let Some(subject) = subject {
+        subject.seal(&place, &mut out, from)?;
+    }
+    key.seal(nonce, &place, &mut out, from)?;
     Ok(out)
 }
 
-/// Opens the values of an object with the app's keys, and with the key of its data subject if it names one. `kept`: key
-/// schedules that other requests opened.
+/// Opens the values of an object with the app's token keys, and with the key of its data subject if it names one. Records of
+/// the older formats do not open.
 ///
 /// # Errors
 /// [`CannotOpen`], whatever the reason: another binding, another key, a disabled version, altered bytes.
@@ -149,68 +200,87 @@ pub fn open(
     binding: &ObjectBinding,
     sealed: &[u8],
     subject: Option<&SubjectKey>,
-    keys: Arc<AppKeys>,
-    kept: Option<Arc<OpenedSchedules>>,
+    keys: &TokenKeys,
 ) -> Result<OpenedObject, CannotOpen> {
-    let Parts { subject_version, clear, envelope } = Parts::of(sealed).ok_or(CannotOpen)?;
+    let Parts { key_number, subject_version, nonce, clear, ciphertext } = Parts::of(sealed).ok_or(CannotOpen)?;
     if subject.map(SubjectKey::version) != subject_version {
         return Err(CannotOpen);
     }
-    let context = binding.context(subject.map(SubjectKey::id), clear);
-    // Nobody outside has a reason to seal an object, so what a published key sealed does not open.
-    let mut opener = Opener::new(keys, &context).inside_only(true).keeping(kept);
-    let opened = opener.open_binary(envelope)?;
-    if opened.datatype != Datatype::Binary {
-        return Err(CannotOpen);
-    }
+    let key = keys.object_opening(key_number).ok_or(CannotOpen)?;
+    let place = binding.place(subject.map(|subject| (subject.id(), subject.version())), clear);
+    let mut content = Zeroizing::new(ciphertext.to_vec());
+    let content = key.open(nonce, &place, &mut content)?;
     match subject {
-        None => read_content(clear, opened.plaintext).ok_or(CannotOpen),
-        Some(subject) => {
-            let mut content = Zeroizing::new(opened.plaintext.to_vec());
-            read_content(clear, subject.open_content(&context, &mut content)?).ok_or(CannotOpen)
-        }
+        None => read_content(clear, content).ok_or(CannotOpen),
+        Some(subject) => read_content(clear, subject.open_content(&place, content)?).ok_or(CannotOpen),
     }
 }
 
-/// Returns the key version that opens an object, without opening it. Returns `None` if the bytes are no sealed object.
+/// Returns the id under which rows name a version of the token key. An id of 0 stands for no key.
 #[must_use]
-pub fn key_of(sealed: &[u8]) -> Option<(Suite, KeyId)> {
-    Envelope::from_binary(Parts::of(sealed)?.envelope).map(|envelope| (envelope.suite, envelope.key_id))
+pub fn token_key_id(number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [0, a, b, c, d]
 }
 
-/// Returns the version of the subject key that an object is sealed under. Returns `None` for an object without a subject, and
-/// for bytes that are no sealed object.
+/// Returns the id under which the row of a record names the key version that opens it, without opening the record: that of an
+/// envelope's key, or [`token_key_id`]. Returns `None` if the bytes are no record.
+#[must_use]
+pub fn key_of(sealed: &[u8]) -> Option<[u8; 5]> {
+    match Parts::of(sealed) {
+        Some(parts) => Some(token_key_id(parts.key_number)),
+        None => old::key_of(sealed).map(|id| *id.as_bytes()),
+    }
+}
+
+/// Returns the version of the subject key that a record is sealed under. Returns `None` for an object without a subject, and
+/// for bytes that are no record.
 #[must_use]
 pub fn subject_version(sealed: &[u8]) -> Option<u64> {
-    Parts::of(sealed)?.subject_version
+    match Parts::of(sealed) {
+        Some(parts) => parts.subject_version,
+        None => old::subject_version(sealed),
+    }
 }
 
-/// The parts of a sealed object.
+/// The parts of a record.
 struct Parts<'a> {
+    key_number: u32,
     subject_version: Option<u64>,
+    nonce: [u8; NONCE_BYTES],
     clear: &'a [u8],
-    envelope: &'a [u8],
+    ciphertext: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
     fn of(sealed: &'a [u8]) -> Option<Self> {
-        let (subject_version, rest) = match sealed.split_first()? {
-            (&FORMAT, rest) => (None, rest),
-            (&FORMAT_OF_SUBJECT, rest) => {
+        let (&format, rest) = sealed.split_first()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (subject_version, rest) = match format {
+            FORMAT => (None, rest),
+            FORMAT_OF_SUBJECT => {
                 let (version, rest) = rest.split_first_chunk()?;
                 (Some(u64::from_be_bytes(*version)), rest)
             }
             _ => return None,
         };
+        let (nonce, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
-        let (clear, envelope) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
-        Some(Self { subject_version, clear, envelope })
+        let (clear, ciphertext) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        let key_number = u32::from_be_bytes(*number);
+        (ciphertext.len() >= TAG_BYTES).then_some(Self {
+            key_number,
+            subject_version,
+            nonce: *nonce,
+            clear,
+            ciphertext,
+        })
     }
 }
 
 /// Reads the clear part and the opened plaintext of an object. Returns `None` unless both are canonical.
 ///
-/// [`open`] uses it on what an authentic envelope held. Public for fuzzing.
+/// [`open`] uses it on what a record held that opened. Public for fuzzing.
 #[must_use]
 #[doc(hidden)]
 pub fn read_content(clear: &[u8], plaintext: &[u8]) -> Option<OpenedObject> {
@@ -241,3 +311,5 @@ fn write_optional(hash: Option<&[u8; 16]>, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;

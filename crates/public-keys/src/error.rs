@@ -57,6 +57,9 @@ pub enum SealError {
         /// The limit.
         max: usize,
     },
+    /// The context is one of an engine's own, under which no request opens a field.
+    #[error("the context begins with sealwire/, which is reserved")]
+    ContextReserved,
     /// The app publishes no key of the suite.
     #[error("there is no key of that suite")]
     NoKey,

@@ -11,6 +11,8 @@ use crate::text::PublicKeys;
 
 /// Length of a context at most, as engines accept it.
 const CONTEXT_BYTES_MAX: usize = 4_096;
+/// Contexts that begin so belong to engines, which reject them in requests.
+const CONTEXT_RESERVED: &[u8] = b"sealwire/";
 
 /// How a document is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,9 @@ impl PublicKeys {
     /// [`SealError`].
     pub fn seal(&self, document: &[u8], options: &SealOptions<'_>) -> Result<Sealed, SealError> {
         let SealOptions { select, context, encoding, key_scope, suite, encapsulation } = *options;
+        if context.starts_with(CONTEXT_RESERVED) {
+            return Err(SealError::ContextReserved);
+        }
         if context.len() > CONTEXT_BYTES_MAX {
             return Err(SealError::Context { max: CONTEXT_BYTES_MAX });
         }

@@ -256,6 +256,8 @@ fn what_cannot_be_sealed_is_refused() {
     assert!(matches!(seal(b"\x01", &options), SealError::Path(_)));
     let options = SealOptions { context: &[0; 4_097], ..default };
     assert_eq!(seal(b"\x01", &options), SealError::Context { max: 4_096 });
+    let options = SealOptions { context: b"sealwire/object/1", ..default };
+    assert_eq!(seal(b"\x01", &options), SealError::ContextReserved);
     let options = SealOptions { suite: Some(Suite::P256MlKem768), ..default };
     assert_eq!(seal(b"\x01", &options), SealError::NoKey);
     let apart = SealOptions { encapsulation: EncapsulationPlace::Apart, ..default };

@@ -254,7 +254,17 @@ impl ControlService {
             Control::RewrapRows(call) => {
                 let done = control::rewrap(&self.engine, &self.keys, call).await?;
                 done.encode(out);
-                Ok(Applied { rows: (done.rewrapped, done.unopened), ..Applied::at(done.generation) })
+                Ok(Applied {
+                    rows: (done.rewrapped, done.unopened + done.unauthenticated),
+                    ..Applied::at(done.generation)
+                })
+            }
+            Control::Migrate(call) => {
+                let done = control::migrate(&self.engine, &self.keys, call).await?;
+                done.encode(out);
+                let left =
+                    done.unopened.len() + if call.accept_unauthenticated { 0 } else { done.unauthenticated.len() };
+                Ok(Applied { rows: (done.migrated, left as u64), ..Applied::at(done.generation) })
             }
             Control::Instances => {
                 let found = self.instances().await?;

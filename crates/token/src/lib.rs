@@ -1,4 +1,5 @@
-//! The keys of an app's tokens: token ids, fingerprints and masks, and encryption of rows at rest.
+//! The keys of an app's tokens: token ids, fingerprints and masks, and encryption of rows at rest. Objects have their keys
+//! from the same secrets.
 //!
 //! Token keys are symmetric and separate from the key pairs of envelopes. Each version is a 32-byte secret. HKDF-SHA256
 //! derives one sub-key per purpose, once. `proto/token.md` specifies the exact bytes.
@@ -31,6 +32,7 @@ const CONTEXT_LABEL: &[u8] = b"sealwire/token/context/1";
 const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
 const MASK_LABEL: &[u8] = b"sealwire/mask/1";
 const OBJECT_INDEX_LABEL: &[u8] = b"sealwire/object/index/1";
+const OBJECT_SEAL_LABEL: &[u8] = b"sealwire/object/seal/1";
 /// Label of a sub-key that never leaves the process. The sub-key allows comparing two secrets without storing them.
 const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
 
@@ -99,8 +101,14 @@ pub struct TokenKeys {
 struct Version {
     number: u32,
     mark: Zeroizing<[u8; 32]>,
-    /// The row key; `None` if the version is disabled.
-    key: Option<AeadKey>,
+    /// The keys that seal; `None` if the version is disabled.
+    keys: Option<SealKeys>,
+}
+
+/// The keys of a version that seal. Each kind of row has its own, so that no row of one kind opens as one of the other.
+struct SealKeys {
+    tokens: AeadKey,
+    objects: AeadKey,
 }
 
 impl TokenKeys {
@@ -154,36 +162,61 @@ impl TokenKeys {
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |(a, b): (&Version, &Version)| {
             // No client can influence either secret, so a comparison in variable time is safe.
-            a.number == b.number && a.key.is_some() == b.key.is_some() && a.mark == b.mark
+            a.number == b.number && a.keys.is_some() == b.keys.is_some() && a.mark == b.mark
         };
         self.app == other.app
             && self.versions.len() == other.versions.len()
             && self.versions.iter().zip(&other.versions).all(same)
     }
 
+    /// Returns the key that seals records of objects, and its version: the newest active one. `None` when all are disabled.
+    ///
+    /// Only engines have the key, so a record that opens under it was sealed by an engine.
+    #[must_use]
+    pub fn object_sealing(&self) -> Option<(u32, &AeadKey)> {
+        self.newest_keys().map(|(number, keys)| (number, &keys.objects))
+    }
+
+    /// Returns the key of a version that opens records of objects. `None` if the version is disabled or unknown.
+    #[must_use]
+    pub fn object_opening(&self, number: u32) -> Option<&AeadKey> {
+        self.keys_of(number).map(|keys| &keys.objects)
+    }
+
     fn sealing(&self) -> Option<(u32, &AeadKey)> {
-        self.versions.iter().rev().find_map(|version| Some((version.number, version.key.as_ref()?)))
+        self.newest_keys().map(|(number, keys)| (number, &keys.tokens))
     }
 
     fn opening(&self, number: u32) -> Option<&AeadKey> {
-        self.versions.iter().find(|version| version.number == number)?.key.as_ref()
+        self.keys_of(number).map(|keys| &keys.tokens)
+    }
+
+    fn newest_keys(&self) -> Option<(u32, &SealKeys)> {
+        self.versions.iter().rev().find_map(|version| Some((version.number, version.keys.as_ref()?)))
+    }
+
+    fn keys_of(&self, number: u32) -> Option<&SealKeys> {
+        self.versions.iter().find(|version| version.number == number)?.keys.as_ref()
     }
 }
 
 impl Version {
     fn new(version: &TokenKeyVersion) -> Result<Self, Error> {
         let secret = &version.secret;
-        let key = match version.state {
-            KeyState::Active => Some(AeadKey::siv(&secret.sub_key(SEAL_LABEL))?),
+        let keys = match version.state {
+            KeyState::Active => Some(SealKeys {
+                tokens: AeadKey::siv(&secret.sub_key(SEAL_LABEL))?,
+                objects: AeadKey::siv(&secret.sub_key(OBJECT_SEAL_LABEL))?,
+            }),
             KeyState::Disabled => None,
         };
-        Ok(Self { number: version.number, mark: secret.sub_key(MARK_LABEL), key })
+        Ok(Self { number: version.number, mark: secret.sub_key(MARK_LABEL), keys })
     }
 }
 
 impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.key.is_some() { KeyState::Active } else { KeyState::Disabled };
+        let state = if self.keys.is_some() { KeyState::Active } else { KeyState::Disabled };
         f.debug_struct("Version").field("number", &self.number).field("state", &state).finish_non_exhaustive()
     }
 }

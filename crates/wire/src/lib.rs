@@ -28,13 +28,14 @@ mod trace;
 pub mod control {
     pub use crate::params::{
         AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control,
-        Kind, Page, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall, RoleCall,
-        RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
+        Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall,
+        RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
         App, AppChanged, Apps, Census, CensusCount, CensusKey, Checked, Collection, CollectionChanged, Collections,
-        Instance, Instances, Key, Principal, PrincipalChanged, Principals, Property, PublicKeys, Record, Records,
-        RewrappedRows, Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState, TokenKey,
+        Instance, Instances, Key, MigratedObjects, Principal, PrincipalChanged, Principals, Property, PublicKeys,
+        Record, Records, RewrappedRows, Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState,
+        TokenKey,
     };
 }
 
@@ -44,13 +45,14 @@ pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, ErrorFormat, ItemError, OverloadReason, RpcError};
 pub use frame::{Disposition, Estimate, FrameLayout, MessageHeader, Preview, Scan, ScanError, Span};
 pub use limits::{
-    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX,
-    DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, FIELD_ERRORS_MAX,
-    FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, Limits,
-    MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX,
-    METHOD_BYTES_MAX, OBJECTS_MAX, PREFIXES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX,
-    REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX,
-    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CURSOR_BYTES_MAX, DEADLINE_MS_MAX,
+    DELAY_S_DEFAULT, DELAY_S_MAX, DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX,
+    EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
+    LONG_CURSOR_BYTES_MAX, Limits, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX,
+    MASK_LISTS_MAX, MASK_RULES_MAX, METHOD_BYTES_MAX, OBJECTS_MAX, PREFIXES_MAX, PRINCIPAL_BYTES_MAX,
+    PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+    SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX,
+    VALUE_BYTES_MAX,
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{

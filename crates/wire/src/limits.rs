@@ -36,6 +36,8 @@ pub const SELECT_PATHS_MAX: usize = 64;
 pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 /// Longest `context`, in bytes. It is hashed once per field, so it also bounds that work.
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
+/// Contexts that begin so belong to the engine. No request can name one.
+pub const CONTEXT_RESERVED: &str = "sealwire/";
 /// Longest `reason`, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 /// Longest `traceparent`, in bytes. The W3C's first version has 55; later ones may add to it.

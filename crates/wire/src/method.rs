@@ -105,6 +105,8 @@ methods! {
     CollectionsSet = "collections.set",
     /// Changes the schema of a collection of objects.
     CollectionsAlter = "collections.alter",
+    /// Seals old records of a collection of objects again, in the authenticated format.
+    CollectionsMigrate = "collections.migrate",
     /// Removes a collection.
     CollectionsDelete = "collections.delete",
     /// Counts the rows of an app by the key versions that sealed them.
@@ -232,6 +234,7 @@ impl Methods {
         Method::CollectionsCreate,
         Method::CollectionsSet,
         Method::CollectionsAlter,
+        Method::CollectionsMigrate,
         Method::CollectionsDelete,
         Method::KeysCensus,
         Method::KeysRewrap,

@@ -14,7 +14,7 @@ pub use control::{
     AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
     PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
-pub use keys::{CensusCall, RewrapRowsCall};
+pub use keys::{CensusCall, MigrateCall, RewrapRowsCall};
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use objects::{
     AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec, SubjectName,

@@ -301,6 +301,13 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             map.optional_text("collection", call.collection);
             page(&mut map, call.after, call.limit);
         }
+        Control::Migrate(call) => {
+            map.text("app", call.app);
+            map.text("collection", call.collection);
+            map.flag("accept_unauthenticated", call.accept_unauthenticated.then_some(true));
+            map.flag("dry_run", call.dry_run.then_some(true));
+            page(&mut map, call.after, call.limit);
+        }
         Control::Instances => (),
         Control::Root(ask) => match ask {
             RootOperation::Init { providers: Some(providers) } => map.texts("providers", providers),

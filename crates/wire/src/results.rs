@@ -20,7 +20,7 @@ pub use control::{
     PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
     RootProvider, RootSlotState, RootState, TokenKey,
 };
-pub use keys::{Census, CensusCount, CensusKey, RewrappedRows};
+pub use keys::{Census, CensusCount, CensusKey, MigratedObjects, RewrappedRows};
 pub use objects::{
     Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectExport, SubjectFound, SubjectToken,
 };

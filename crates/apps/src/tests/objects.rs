@@ -1,6 +1,6 @@
 //! Collections of objects: schemas at rest, their changes, and names of properties that are used again.
 
-use sealwire_objects::{PropertyName, PropertySpec, PropertyType, Schema, SchemaChange};
+use sealwire_objects::{AcceptedRecords, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange};
 use sealwire_store::MapId;
 
 use super::collections::PLAIN;
@@ -68,6 +68,37 @@ async fn a_schema_rests_and_comes_back() {
 }
 
 #[tokio::test]
+async fn records_of_a_collection_only_move_on() {
+    let (control, store) = with_people().await;
+    let (app, name) = (app("shop"), name("people"));
+    let key = "collection/shop/people";
+    let text = String::from_utf8(store.read(key).await.unwrap().1.unwrap()).unwrap();
+    let mark = "\"records\":\"authenticated\",";
+    assert!(text.contains(mark), "a new collection has the mark: {text}");
+    // The record of an engine that knows no marks.
+    let old = text.replacen(mark, "", 1);
+    store.commit(store.generation().await.unwrap(), key, Some(old.as_bytes())).await.unwrap();
+    assert_eq!(schema(&control).await.records, AcceptedRecords::All);
+
+    use AcceptedRecords::{All, Authenticated, Migrating};
+    for (to, expected) in [(All, All), (Migrating, Migrating), (All, Migrating), (Authenticated, Authenticated)] {
+        control.accept_records(&app, &name, to).await.unwrap();
+        assert_eq!(schema(&control).await.records, expected);
+    }
+    for to in [All, Migrating, Authenticated] {
+        control.accept_records(&app, &name, to).await.unwrap();
+        assert_eq!(schema(&control).await.records, Authenticated);
+    }
+    alter(&control, drop_name(), None).await.unwrap();
+    let set = CollectionRulesChange { expires_s: Some(None), retention_s: None };
+    control.change_rules(&app, &name, set).await.unwrap();
+    assert_eq!(schema(&control).await.records, Authenticated, "other changes leave the mark");
+    let unknown = text.replacen("\"authenticated\"", "\"some\"", 1);
+    store.commit(store.generation().await.unwrap(), key, Some(unknown.as_bytes())).await.unwrap();
+    assert!(matches!(control.load().await, Err(StoreError::Damaged { .. })), "a state that is not known");
+}
+
+#[tokio::test]
 async fn a_record_that_is_no_schema_is_damaged() {
     let (control, store) = with_people().await;
     let text = String::from_utf8(store.read("collection/shop/people").await.unwrap().1.unwrap()).unwrap();
@@ -79,6 +110,9 @@ async fn a_record_that_is_no_schema_is_damaged() {
         ("\"name\":\"city\"", "\"name\":\"email\""),
         ("\"prefixes\":[3]", "\"prefixes\":[3,3]"),
         ("\"next\":", "\"more\":1,\"next\":"),
+        // The numbers of the maps of data subjects.
+        ("\"number\":1,\"kind\"", "\"number\":2147483647,\"kind\""),
+        ("\"number\":1,\"kind\"", "\"number\":2147483646,\"kind\""),
     ] {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{from}");

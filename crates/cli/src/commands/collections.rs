@@ -1,6 +1,7 @@
 //! `collections`: creates, changes and lists collections of tokens or objects, over an engine's control listener or in a
 //! file.
 
+mod migrate;
 mod schema;
 
 pub(super) use schema::repeated_safely;
@@ -9,7 +10,7 @@ use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
-use super::operator::TargetArgs;
+use super::operator::{EngineArgs, TargetArgs};
 use super::{Failure, properties};
 use schema::{ObjectRules, SchemaChanges};
 
@@ -58,6 +59,27 @@ enum CollectionsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
+    /// Seal old records of a collection of objects again, so that each proves that an engine sealed it
+    ///
+    /// Collections that were created by an older version read records that anybody who can write the database can make. This
+    /// command converts the old records and then has the collection read authenticated records only. It names each record of
+    /// which nobody can tell who sealed it, and leaves these unless you accept them: look at them first if others can write
+    /// the database. Start it when every engine has the new version. It can be repeated; exit status 1 if old records are left.
+    #[command(after_help = MIGRATE_EXAMPLE)]
+    Migrate {
+        /// The app
+        app: String,
+        /// The collection
+        name: String,
+        /// Convert the records of which nobody can tell who sealed them, too. From then on they count as authentic
+        #[arg(long)]
+        accept_unauthenticated: bool,
+        /// Change nothing, and name the records
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        engine: EngineArgs,
+    },
     /// Change when new tokens or objects expire, or how long archived ones are kept
     Set {
         /// The app
@@ -89,6 +111,11 @@ Examples:
 const ALTER_EXAMPLE: &str = "\
 Example:
   sealwire collections alter shop people --add 'phone:phone index' --drop note";
+
+const MIGRATE_EXAMPLE: &str = "\
+Example:
+  sealwire collections migrate shop people --dry-run
+  sealwire collections migrate shop people --accept-unauthenticated";
 
 /// Settings of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]
@@ -209,6 +236,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
             print(target.engine.json, changed.collection.as_slice())
         }
+        CollectionsCommand::Migrate { app, name, accept_unauthenticated, dry_run, engine } => {
+            let (accept_unauthenticated, dry_run) = (*accept_unauthenticated, *dry_run);
+            migrate::run(&migrate::Migration { app, collection: name, accept_unauthenticated, dry_run }, engine)
+        }
         CollectionsCommand::List { app, target } => {
             print(target.engine.json, &target.run(async |control| control.collections(app).await)?)
         }
@@ -246,8 +277,10 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
         let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
         let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
         println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
-        if !found.suite.is_empty() {
-            println!("  suite {}", found.suite);
+        match found.records.as_str() {
+            "" | "authenticated" => {}
+            "migrating" => println!("  being migrated; old records are still read: repeat `collections migrate`"),
+            _ => println!("  reads old records, which do not prove who sealed them: run `collections migrate`"),
         }
         for property in &found.properties {
             println!("  {}", properties::text_of(property));

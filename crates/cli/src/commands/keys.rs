@@ -111,5 +111,5 @@ fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
     } else {
         print!("{report}");
     }
-    report.done.verdict().map_err(Failure::from)
+    report.done.verdict(&args.app).map_err(Failure::from)
 }

@@ -41,6 +41,7 @@ impl<'a> RequestTarget<'a> {
             Control::Collection(call) => (Some(call.app), Some(call.collection)),
             Control::Census(call) => (Some(call.app), None),
             Control::RewrapRows(call) => (Some(call.app), call.collection),
+            Control::Migrate(call) => (Some(call.app), Some(call.collection)),
             // The question names an app too, which it is not about.
             Control::Apps(_)
             | Control::Export(_)

@@ -140,7 +140,7 @@ pub async fn census(engine: &Engine, permits: &KeyPermits, call: &CensusCall<'_>
     };
     let keys = if call.after.is_none() { key_versions(&summary) } else { Vec::new() };
     let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
-    let page = count(engine, summary.number, cursor, limit).await?;
+    let page = count(engine, &summary, cursor, limit).await?;
     let (_, cached) = engine.apps.find(call.app);
     let named = |(number, key, rows): (u32, String, u64)| {
         let (kind, name) = match number {
@@ -192,16 +192,34 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
 
 /// Fails while an engine could still write objects, or a live engine tokens, by a state before `generation`.
 async fn prove(engine: &Engine, permits: &KeyPermits, app: u32, name: &str, generation: u64) -> Result<(), RpcError> {
+    check_engines(engine, generation).await?;
+    let Some(objects) = &engine.objects else { return Ok(()) };
+    let maps = object_maps(engine, &**objects.store(), app, name).await?;
+    fence(engine, permits, maps, generation).await
+}
+
+/// Fails while an engine that serves a state before `generation` is live.
+pub(super) async fn check_engines(engine: &Engine, generation: u64) -> Result<(), RpcError> {
     let instances = engine.apps.control().instances().await.map_err(of)?;
     let behind = instances.iter().filter(|instance| instance.generation < generation);
     let behind: Vec<&str> = behind.map(|instance| instance.id.as_str()).collect();
-    if !behind.is_empty() {
-        let text = format!("not every live engine serves generation {generation} yet: {}", behind.join(", "));
-        return Err(passing(text, RETRY_MAX));
+    if behind.is_empty() {
+        return Ok(());
     }
+    let text = format!("not every live engine serves generation {generation} yet: {}", behind.join(", "));
+    Err(passing(text, RETRY_MAX))
+}
+
+/// Raises the fences of maps of objects. Fails while a write that passed a lower fence can still end.
+pub(super) async fn fence(
+    engine: &Engine,
+    permits: &KeyPermits,
+    maps: impl IntoIterator<Item = MapId>,
+    generation: u64,
+) -> Result<(), RpcError> {
     let Some(objects) = &engine.objects else { return Ok(()) };
     let (store, mut wait) = (objects.store(), Duration::ZERO);
-    for map in object_maps(engine, &**store, app, name).await? {
+    for map in maps {
         let since = match permits.raised(map, generation) {
             Some(since) => since,
             None => {
@@ -255,7 +273,7 @@ struct CountPage {
 }
 
 /// Counts rows behind a cursor: objects first, then tokens.
-async fn count(engine: &Engine, app: u32, cursor: RowCursor, limit: usize) -> Result<CountPage, RpcError> {
+async fn count(engine: &Engine, app: &AppSummary, cursor: RowCursor, limit: usize) -> Result<CountPage, RpcError> {
     let mut cursor = cursor;
     if cursor.kind == RowKind::Objects {
         if let Some(page) = count_objects(engine, app, cursor, limit).await? {
@@ -263,38 +281,47 @@ async fn count(engine: &Engine, app: u32, cursor: RowCursor, limit: usize) -> Re
         }
         cursor = RowCursor { kind: RowKind::Tokens, collection: 0, id: None, ..cursor };
     }
-    let page = count_tokens(engine, app, cursor, limit).await?;
+    let page = count_tokens(engine, app.number, cursor, limit).await?;
     Ok(page.unwrap_or(CountPage { kind: RowKind::Tokens, counts: Vec::new(), next: None }))
 }
 
 /// Counts objects. Returns `None` if no map follows.
 async fn count_objects(
     engine: &Engine,
-    app: u32,
+    app: &AppSummary,
     cursor: RowCursor,
     limit: usize,
 ) -> Result<Option<CountPage>, RpcError> {
     let Some(objects) = &engine.objects else { return Ok(None) };
-    let mut map = MapId { app, collection: cursor.collection };
+    let mut map = MapId { app: app.number, collection: cursor.collection };
     let after = cursor.id.map(ObjectId);
     if after.is_none() {
         let next = move |store: Arc<dyn ObjectStore>| async move { store.next_object_map(Some(map)).await };
         let found = objects.sweep(map, next).await.map_err(|failure| failure.answer())?;
-        let Some(found) = found.filter(|found| found.app == app) else { return Ok(None) };
+        let Some(found) = found.filter(|found| found.app == app.number) else { return Ok(None) };
         map = found;
     }
     let ask = move |store: Arc<dyn ObjectStore>| async move { store.count_object_keys(map, after, limit).await };
     let page = objects.sweep(map, ask).await.map_err(|failure| failure.answer())?;
-    let name = |key: [u8; 5]| match map.collection {
-        SUBJECTS_COLLECTION => views::token_key_id(u32::from_be_bytes([key[1], key[2], key[3], key[4]])),
-        _ => key.iter().map(|byte| format!("{byte:02x}")).collect(),
-    };
+    let name = |key| key_name(app, map.collection, key);
     // Rows of erased subjects, and of unfinished erasures, are under no key.
     let is_sealed = |(key, _): &([u8; 5], u64)| map.collection < ERASURES_COLLECTION || *key != [0; 5];
     let sealed = page.found.into_iter().filter(is_sealed);
     let counts = sealed.map(|(key, rows)| (map.collection, name(key), rows)).collect();
     let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
     Ok(Some(CountPage { kind: RowKind::Objects, counts, next: Some(next) }))
+}
+
+/// Returns the name of the key version that rows of a collection name by `key`: a version of the token key, or the key of
+/// the envelope in an old record.
+fn key_name(app: &AppSummary, collection: u32, key: [u8; 5]) -> String {
+    let is_of_suite = app.keys.iter().any(|of| *of.id.as_bytes() == key);
+    match key {
+        [0, number @ ..] if collection == SUBJECTS_COLLECTION || !is_of_suite => {
+            views::token_key_id(u32::from_be_bytes(number))
+        }
+        key => key.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
 }
 
 /// Counts tokens. Returns `None` if no map follows.

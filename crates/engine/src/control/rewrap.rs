@@ -12,6 +12,7 @@ use sealwire_apps::App;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::tokens::Collection;
+use sealwire_objects::{RecordFormat, token_key_id};
 use sealwire_store::{
     MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError, SubjectId, TokenId,
     TokenStore,
@@ -27,16 +28,16 @@ use crate::apps::CachedApp;
 use crate::engine::Engine;
 use crate::objects::ObjectCollection;
 use crate::operations::ObjectSealer;
-use crate::subjects::{ReadableRow, stored_subjects, subjects_of, token_key_id};
+use crate::subjects::{ReadableRow, stored_subjects, subjects_of};
 
 /// Stands for the keys of data subjects in place of a collection. No collection has a space in its name.
 const SUBJECTS_NAME: &str = "data subjects";
 /// Rows that a page seals where no limit is named.
 const ROWS_DEFAULT: u32 = 100;
 /// Longest time that a page waits for the write throttle.
-const THROTTLE_MAX: Duration = Duration::from_secs(10);
+pub(super) const THROTTLE_MAX: Duration = Duration::from_secs(10);
 /// Longest time that a page waits for others.
-const PERMIT_WAIT: Duration = Duration::from_secs(2);
+pub(super) const PERMIT_WAIT: Duration = Duration::from_secs(2);
 
 /// A collection whose rows are rewrapped.
 struct RewrapTarget {
@@ -69,6 +70,8 @@ struct RewrapPage {
     rewrapped: u64,
     changed: u64,
     unopened: u64,
+    /// Objects whose format does not prove who sealed them.
+    unauthenticated: u64,
     next: Option<[u8; 16]>,
 }
 
@@ -76,7 +79,7 @@ impl RewrapPage {
     fn new(unopened: u64, resealed: &[bool], next: Option<[u8; 16]>) -> Self {
         let rewrapped = resealed.iter().filter(|is_done| **is_done).count();
         let changed = resealed.len() - rewrapped;
-        Self { rewrapped: rewrapped as u64, changed: changed as u64, unopened, next }
+        Self { rewrapped: rewrapped as u64, changed: changed as u64, unopened, unauthenticated: 0, next }
     }
 }
 
@@ -121,9 +124,9 @@ pub async fn rewrap(
         Some(id) => Some(at(target.position(), Some(id))),
         None => targets.next().map(|next| at(next.position(), None)),
     };
-    let RewrapPage { rewrapped, changed, unopened, .. } = page;
+    let RewrapPage { rewrapped, changed, unopened, unauthenticated, .. } = page;
     let next = next.map(|next| next.text());
-    Ok(RewrappedRows { rewrapped, changed, unopened, collection: target.name, next, generation })
+    Ok(RewrappedRows { rewrapped, changed, unopened, unauthenticated, collection: target.name, next, generation })
 }
 
 /// Returns the collections to walk through, in the order of the walk.
@@ -166,12 +169,17 @@ async fn rewrap_objects(
     let ask =
         move |store: Arc<dyn ObjectStore>| async move { store.objects_of_other_keys(view, key, after, limit).await };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;
-    let (found, erased) = readable(objects, view, page.found).await.map_err(answer)?;
+    // To seal these again would make authentic whatever somebody put there. That is left to an operator's migration.
+    let is_authentic = |row: &ObjectRow| RecordFormat::of(&row.sealed) == Some(RecordFormat::Authenticated);
+    let count = page.found.len();
+    let authentic: Vec<ObjectRow> = page.found.into_iter().filter(is_authentic).collect();
+    let unauthenticated = (count - authentic.len()) as u64;
+    let (found, erased) = readable(objects, view, authentic).await.map_err(answer)?;
     let (rows, unopened) = blocking(move || reseal_objects(&sealer, found)).await?;
     let unopened = unopened + erased;
     let deadline = Instant::now() + THROTTLE_MAX;
     let resealed = objects.reseal(view, key, rows, deadline).await.map_err(answer)?;
-    Ok(RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)))
+    Ok(RewrapPage { unauthenticated, ..RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0)) })
 }
 
 /// Joins rows with the keys of their subjects. Returns the number of objects whose subject has another key, too: it was
@@ -265,7 +273,7 @@ fn reseal_rows<I: Copy>(
 }
 
 /// Returns the error for a row that opened and could not be sealed.
-fn seal_failed(error: impl std::fmt::Display) -> RpcError {
+pub(super) fn seal_failed(error: impl std::fmt::Display) -> RpcError {
     RpcError::new(ErrorCode::Internal, format!("a row could not be rewrapped: {error}"))
 }
 
@@ -274,7 +282,7 @@ fn ended() -> RpcError {
 }
 
 /// Runs `work` off the network threads.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
 ) -> Result<T, RpcError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(ended()))

@@ -4,7 +4,7 @@ use sealwire_apps::{
     AppChange, AppState, AppSummary, CollectionContent, CollectionSummary, KeySummary, Target, TokenKeySummary,
 };
 use sealwire_crypto::{EpochLifetime, KeyState, Origin, Suite};
-use sealwire_objects::Property;
+use sealwire_objects::{AcceptedRecords, Property};
 use sealwire_store::Instance;
 use sealwire_token::Format;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
@@ -52,6 +52,12 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
                 collection: found.name.as_str().into(),
                 kind: "objects".into(),
                 suite: schema.suite.name().into(),
+                records: match schema.records {
+                    AcceptedRecords::All => "all",
+                    AcceptedRecords::Migrating => "migrating",
+                    AcceptedRecords::Authenticated => "authenticated",
+                }
+                .into(),
                 properties: schema.properties.iter().map(property).collect(),
                 expires_s: schema.expires_s,
                 retention_s: schema.retention_s,
@@ -76,6 +82,7 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
         last: ends.map(|ends| ends.last()),
         scope: rules.scope.name().into(),
         suite: String::new(),
+        records: String::new(),
         properties: Vec::new(),
         expires_s: rules.expires_s,
         retention_s: rules.retention_s,

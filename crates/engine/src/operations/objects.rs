@@ -244,7 +244,7 @@ fn read_spec(
     let access = context.permit.properties();
     let masks = located.app.role_masks();
     let properties = located.collection.disclosed(names.as_deref(), named.masked, access, denied, masks)?;
-    Ok(ReadSpec { properties, opened: context.engine.apps.opened().cloned() })
+    Ok(ReadSpec { properties })
 }
 
 fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, CallFailure> {

@@ -363,7 +363,7 @@ impl SubjectsRun<'_> {
         let properties = collection.schema.properties.iter().map(disclosed_property);
         let mut properties = properties.collect::<Result<Vec<_>, _>>()?;
         let step = move |row: ReadableRow| {
-            let opened = collection.open(&row, None).map_err(|_| id_text(row.row.id))?;
+            let opened = collection.open(&row).map_err(|_| id_text(row.row.id))?;
             Ok(object(&row.row, disclosed(&collection, &opened, &mut properties)))
         };
         let kind = OperationKind::OPEN_OBJECTS;

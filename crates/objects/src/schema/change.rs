@@ -28,7 +28,7 @@ pub struct SchemaChange {
     pub expires_s: Option<Option<u64>>,
     /// The new [`Schema::retention_s`].
     pub retention_s: Option<Option<u64>>,
-    /// The new suite. Affects values that are sealed later.
+    /// The new suite, which has no effect on new records.
     pub suite: Option<Suite>,
 }
 

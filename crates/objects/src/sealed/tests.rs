@@ -1,230 +1,256 @@
-//! Every changed bit and every other binding fails, and malformed content is no panic.
-
-use std::num::NonZeroUsize;
+//! A record opens under its own binding, subject and key only, and malformed content is no panic.
 
 use proptest::prelude::*;
-use sealwire_crypto::{KeyMaterial, KeyState};
-use sealwire_token::{NewToken, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::{AppId, AppKeys, Datatype, KeyMaterial, KeyState, KeyVersion, Suite};
+use sealwire_token::{NewToken, RowBuffer, TokenKeyVersion, TokenSecret};
+use std::sync::Arc;
 
 use super::*;
 use crate::value::tests::packed;
 
-struct App {
-    id: AppId,
-    keys: Arc<AppKeys>,
-}
+pub(super) const BINDING: ObjectBinding =
+    ObjectBinding { app: 7, collection: 3, id: [9; 16], version: 4, created: 1_700_000_000 };
+pub(super) const COLLECTION: u32 = 9;
 
-impl App {
-    fn new(suites: &[Suite]) -> Self {
-        let id = AppId::new("shop").unwrap();
-        let version = |suite: &Suite| {
-            let key = KeyMaterial::from_secret(&id, *suite, Zeroizing::new([suite.byte(); 32])).unwrap();
-            KeyVersion::new(1, KeyState::Active, key)
-        };
-        let keys = AppKeys::new(id.clone(), suites.iter().map(version).collect()).unwrap();
-        Self { id, keys: Arc::new(keys) }
-    }
-
-    fn seal(&self, suite: Suite, binding: &ObjectBinding, values: &Values, creation: Option<[u8; 16]>) -> Vec<u8> {
-        let recipient = self.keys.newest(suite).unwrap();
-        seal(binding, values, |number| number >= 100, creation, None, &self.id, recipient).unwrap()
-    }
-
-    fn seal_for(&self, subject: &SubjectKey) -> Vec<u8> {
-        let recipient = self.keys.newest(Suite::Xaes).unwrap();
-        seal(&BINDING, &jane(), |number| number >= 100, Some([8; 16]), Some(subject), &self.id, recipient).unwrap()
-    }
-
-    fn open(&self, binding: &ObjectBinding, sealed: &[u8]) -> Result<OpenedObject, CannotOpen> {
-        open(binding, sealed, None, Arc::clone(&self.keys), None)
-    }
-
-    fn open_for(&self, subject: &SubjectKey, sealed: &[u8]) -> Result<OpenedObject, CannotOpen> {
-        open(&BINDING, sealed, Some(subject), Arc::clone(&self.keys), None)
-    }
-}
-
-const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: 3, id: [9; 16], version: 4, created: 1_700_000_000 };
-
-fn values(all: &[(u32, &str)]) -> Values {
+pub(super) fn values(all: &[(u32, &str)]) -> Values {
     all.iter().map(|(number, text)| (*number, Zeroizing::new(packed(text)))).collect()
 }
 
-fn jane() -> Values {
+pub(super) fn jane() -> Values {
     values(&[(1, "jane@example.com"), (3, "Jane"), (100, "gold")])
 }
 
-/// A record that this code sealed once. A round trip alone would miss a changed format.
-const SEALED: &str = "\
-     010000000d0000006400000005a4676f6c64535701038a96ffae0208ae164b3c86c83376e81212aca0c6822177450a000100000000093bc4\
-     c7d56bda86e7b98800588173eac137ab32ef031fe588b0a437d52fe35b8304147f87f95870373f18f27052578c36fbc6bf947014a6dfd2dd\
-     0316f41ca79730dfe58b2e3a";
-
-/// A stored key of the subject of [`CONTEXT`], of version 3, and a record of this subject.
-const STORED_SUBJECT_KEY: &str = "\
-     010000000206294a6edd9a9f1eebacac11a0ebcd51468ff3955ddb184e157daa3d8006255c0bfa3dc952adbb27078ad2220886c200b1f91b\
-     ebf90657a865855e3b04a2777d9bcc5400f7add07737e83a3ecba45eac";
-const SEALED_FOR_SUBJECT: &str = "\
-     0200000000000000030000000d0000006400000005a4676f6c64535701038a96ffae0245051701e9afb929ddd090b18917321f1cbeb64700\
-     0100000000c1a6d594f396f5ecb308678b6789db45d01abfa64c7dd2fb82d0d1363d0d855786ca015108bf5f3fad864e753d3abf2caf7757\
-     4753a86e14177cdde42d12a23e6b305cc6c01aaad285a127526df6145826e5daae6b1b5782d4423807e4bdf8df4e02d7";
-
-/// Contexts of [`BINDING`], with and without its subject: from Python's struct and hashlib.
-const CONTEXT: &str = "\
-     7365616c776972652f6f626a6563742f310000000700000003090909090909090909090909090909090000000000000004000000006553f1\
-     000105050505050505050505050505050505be415dcb2e73963fb9fce93f0f64fa0349a0e0b57b5e8116bfe0a30a06b12230";
-const CONTEXT_WITHOUT_SUBJECT: &str = "\
-     7365616c776972652f6f626a6563742f310000000700000003090909090909090909090909090909090000000000000004000000006553f1\
-     0000be415dcb2e73963fb9fce93f0f64fa0349a0e0b57b5e8116bfe0a30a06b12230";
-
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
+pub(super) fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
-#[test]
-fn the_format_is_golden() {
-    let (app, sealed) = (App::new(&[Suite::Xaes]), bytes(SEALED));
-    let opened = app.open(&BINDING, &sealed).unwrap();
-    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
-    let Parts { clear, .. } = Parts::of(&sealed).unwrap();
-    assert_eq!(hex(clear), "0000006400000005a4676f6c64");
-    assert_eq!(hex(&BINDING.context(Some(&[5; 16]), clear)), CONTEXT);
-    assert_eq!(hex(&BINDING.context(None, clear)), CONTEXT_WITHOUT_SUBJECT);
-    let subject = SubjectKey::open(&token_keys(7), COLLECTION, [5; 16], 3, &bytes(STORED_SUBJECT_KEY)).unwrap();
-    let opened = app.open_for(&subject, &bytes(SEALED_FOR_SUBJECT)).unwrap();
-    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
+pub(super) fn token_keys(app: u32) -> TokenKeys {
+    token_keys_of(app, [KeyState::Active; 2])
+}
+
+/// Returns the keys of an app with two versions in these states.
+fn token_keys_of(app: u32, states: [KeyState; 2]) -> TokenKeys {
+    let versions = (1..).zip(states).map(|(number, state)| TokenKeyVersion {
+        number,
+        state,
+        secret: TokenSecret::new(Zeroizing::new([number as u8; 32])),
+    });
+    TokenKeys::new(app, versions.collect()).unwrap()
+}
+
+fn is_clear(number: u32) -> bool {
+    number >= 100
+}
+
+fn sealed(subject: Option<&SubjectKey>, keys: &TokenKeys) -> Vec<u8> {
+    seal(&BINDING, &jane(), is_clear, Some([8; 16]), subject, keys).unwrap()
+}
+
+fn subject(id: u8, version: u64) -> SubjectKey {
+    SubjectKey::generate(&token_keys(7), COLLECTION, [id; 16], version).unwrap().0
 }
 
 #[test]
-fn objects_open_under_every_suite() {
-    let app = App::new(&Suite::ALL);
-    for suite in Suite::ALL {
+fn records_open_with_what_was_sealed() {
+    let keys = token_keys(7);
+    let anna = subject(5, 3);
+    for subject in [None, Some(&anna)] {
         for (all, creation) in [(jane(), Some([8; 16])), (values(&[(100, "a")]), None), (Values::new(), None)] {
-            let sealed = app.seal(suite, &BINDING, &all, creation);
-            let opened = app.open(&BINDING, &sealed).unwrap();
+            let sealed = seal(&BINDING, &all, is_clear, creation, subject, &keys).unwrap();
+            let opened = open(&BINDING, &sealed, subject, &keys).unwrap();
             assert_eq!((opened.values, opened.creation), (all, creation));
-            assert_eq!(key_of(&sealed), Some((suite, app.keys.newest(suite).unwrap().id)));
+            assert_eq!(RecordFormat::of(&sealed), Some(RecordFormat::Authenticated));
+            assert_eq!(key_of(&sealed), Some([0, 0, 0, 0, 2]), "the newest version");
+            assert_eq!(subject_version(&sealed), subject.map(|_| 3));
+            assert_eq!(sealed[0], if subject.is_some() { 4 } else { 3 });
         }
     }
 }
 
 #[test]
-fn opened_schedules_are_kept() {
-    let app = App::new(&[Suite::P256]);
-    let kept = Arc::new(OpenedSchedules::new(NonZeroUsize::new(4).unwrap(), 4));
-    let sealed = app.seal(Suite::P256, &BINDING, &jane(), None);
-    for _ in 0..2 {
-        assert_eq!(
-            open(&BINDING, &sealed, None, Arc::clone(&app.keys), Some(Arc::clone(&kept))).unwrap().values,
-            jane()
-        );
+fn records_open_under_active_versions_of_the_token_key_only() {
+    let (both, [active, disabled]) = (token_keys(7), [KeyState::Active, KeyState::Disabled]);
+    let by_one = sealed(None, &token_keys_of(7, [active, disabled]));
+    let by_two = sealed(None, &both);
+    assert_eq!([key_of(&by_one), key_of(&by_two)], [Some(token_key_id(1)), Some(token_key_id(2))]);
+    for (states, expected) in
+        [([active, active], [true, true]), ([active, disabled], [true, false]), ([disabled, active], [false, true])]
+    {
+        let keys = token_keys_of(7, states);
+        let opens = [&by_one, &by_two].map(|sealed| open(&BINDING, sealed, None, &keys).is_ok());
+        assert_eq!(opens, expected, "{states:?}");
     }
-    assert_eq!(kept.len(), 1);
+    let none = seal(&BINDING, &jane(), is_clear, None, None, &token_keys_of(7, [disabled, disabled]));
+    assert_eq!(none, Err(SealError::Crypto(Error::NoTokenKey)));
+    // The version that a record names is no choice of the store: it selects the key.
+    let mut renamed = by_two.clone();
+    renamed[4] = 1;
+    assert_eq!(open(&BINDING, &renamed, None, &both), Err(CannotOpen));
 }
 
 #[test]
 fn clear_values_are_readable_and_no_others() {
-    let sealed = App::new(&[Suite::Xaes]).seal(Suite::Xaes, &BINDING, &jane(), None);
+    let sealed = sealed(None, &token_keys(7));
     let has = |text: &str| sealed.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("gold") && !has("Jane") && !has("jane"));
 }
 
 #[test]
-fn no_changed_bit_opens() {
-    let app = App::new(&[Suite::Xaes]);
-    let sealed = app.seal(Suite::Xaes, &BINDING, &jane(), Some([8; 16]));
-    for bit in 0..sealed.len() * 8 {
-        let mut changed = sealed.clone();
-        changed[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(app.open(&BINDING, &changed), Err(CannotOpen), "bit {bit}");
+fn records_do_not_open_with_a_changed_bit() {
+    let keys = token_keys(7);
+    let anna = subject(5, 3);
+    for subject in [None, Some(&anna)] {
+        let sealed = sealed(subject, &keys);
+        for bit in 0..sealed.len() * 8 {
+            let mut changed = sealed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open(&BINDING, &changed, subject, &keys), Err(CannotOpen), "bit {bit}");
+        }
+        for length in 0..sealed.len() {
+            assert_eq!(open(&BINDING, &sealed[..length], subject, &keys), Err(CannotOpen), "{length} bytes");
+        }
+        assert_eq!(open(&BINDING, &[&sealed[..], &[0]].concat(), subject, &keys), Err(CannotOpen));
     }
-    for length in 0..sealed.len() {
-        assert_eq!(app.open(&BINDING, &sealed[..length]), Err(CannotOpen), "{length} bytes");
-    }
-    assert_eq!(app.open(&BINDING, &[&sealed[..], &[0]].concat()), Err(CannotOpen));
 }
 
 #[test]
-fn no_other_binding_opens() {
-    let app = App::new(&[Suite::Xaes]);
-    let sealed = app.seal(Suite::Xaes, &BINDING, &jane(), None);
+fn records_do_not_open_in_another_place_or_for_another_subject() {
+    let keys = token_keys(7);
+    let anna = subject(5, 3);
     let mut id = BINDING.id;
     id[15] ^= 1;
-    let others = [
-        ObjectBinding { app: 8, ..BINDING },
-        ObjectBinding { collection: 4, ..BINDING },
-        ObjectBinding { id, ..BINDING },
-        ObjectBinding { version: 5, ..BINDING },
-        ObjectBinding { created: BINDING.created + 1, ..BINDING },
+    let places = [
+        ("another app", ObjectBinding { app: 8, ..BINDING }),
+        ("another collection", ObjectBinding { collection: 4, ..BINDING }),
+        ("another id", ObjectBinding { id, ..BINDING }),
+        ("another version", ObjectBinding { version: 5, ..BINDING }),
+        ("an earlier version", ObjectBinding { version: 3, ..BINDING }),
+        ("another creation time", ObjectBinding { created: BINDING.created + 1, ..BINDING }),
     ];
-    for other in others {
-        assert_eq!(app.open(&other, &sealed), Err(CannotOpen), "{other:?}");
+    for subject in [None, Some(&anna)] {
+        let sealed = sealed(subject, &keys);
+        assert!(open(&BINDING, &sealed, subject, &keys).is_ok());
+        for (case, place) in &places {
+            assert_eq!(open(place, &sealed, subject, &keys), Err(CannotOpen), "{case}");
+        }
     }
-    let foreign = App { id: AppId::new("other").unwrap(), ..App::new(&[Suite::P256]) };
-    assert_eq!(foreign.open(&BINDING, &sealed), Err(CannotOpen));
+
+    let of_anna = sealed(Some(&anna), &keys);
+    let of_nobody = sealed(None, &keys);
+    assert_eq!(open(&BINDING, &of_anna, None, &keys), Err(CannotOpen), "without the subject");
+    assert_eq!(open(&BINDING, &of_nobody, Some(&anna), &keys), Err(CannotOpen), "with a subject that it does not have");
+    for (id, version) in [(5, 3), (5, 5), (6, 3)] {
+        let other = subject(id, version);
+        assert_eq!(open(&BINDING, &of_anna, Some(&other), &keys), Err(CannotOpen), "{other:?}");
+    }
+}
+
+/// The parts of a record without the subject's version, and those behind it.
+fn split(sealed: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let head = if sealed[0] == FORMAT { 5 } else { 13 };
+    (sealed[1..5].to_vec(), sealed[head..].to_vec())
+}
+
+#[test]
+fn records_of_one_format_do_not_open_as_another() {
+    let keys = token_keys(7);
+    let anna = subject(5, 3);
+    let (number, rest) = split(&sealed(Some(&anna), &keys));
+    let without = [&[FORMAT][..], &number, &rest].concat();
+    assert_eq!(open(&BINDING, &without, None, &keys), Err(CannotOpen), "a record 04 as 03");
+    let (number, rest) = split(&sealed(None, &keys));
+    let with = [&[FORMAT_OF_SUBJECT][..], &number, &3u64.to_be_bytes(), &rest].concat();
+    assert_eq!(open(&BINDING, &with, Some(&anna), &keys), Err(CannotOpen), "a record 03 as 04");
+
+    for format in [0, 1, 2, 5, 255] {
+        for record in [sealed(None, &keys), sealed(Some(&anna), &keys)] {
+            let changed = [&[format][..], &record[1..]].concat();
+            assert_eq!(open(&BINDING, &changed, None, &keys), Err(CannotOpen), "{format}");
+            assert_eq!(open(&BINDING, &changed, Some(&anna), &keys), Err(CannotOpen), "{format}");
+        }
+    }
+}
+
+#[test]
+fn old_records_do_not_open_as_authenticated_ones() {
+    let (id, keys, anna) = (AppId::new("shop").unwrap(), token_keys(7), subject(5, 3));
+    for suite in Suite::ALL {
+        let key = KeyMaterial::generate(&id, suite).unwrap();
+        let app = AppKeys::new(id.clone(), vec![KeyVersion::new(1, KeyState::Active, key)]).unwrap();
+        for subject in [None, Some(&anna)] {
+            let recipient: &Arc<KeyVersion> = app.newest(suite).unwrap();
+            let forged = old::seal(&BINDING, &jane(), is_clear, None, subject, &id, recipient).unwrap();
+            assert_eq!(open(&BINDING, &forged, subject, &keys), Err(CannotOpen), "{suite:?}");
+            for format in [FORMAT, FORMAT_OF_SUBJECT] {
+                let forged = [&[format][..], &forged[1..]].concat();
+                assert_eq!(open(&BINDING, &forged, subject, &keys), Err(CannotOpen), "{suite:?} as {format}");
+            }
+        }
+    }
 }
 
 #[test]
 fn values_cannot_move() {
-    let app = App::new(&[Suite::Xaes]);
-    let joe = ObjectBinding { id: [10; 16], ..BINDING };
-    let one = app.seal(Suite::Xaes, &BINDING, &jane(), None);
-    let other = app.seal(Suite::Xaes, &joe, &values(&[(1, "joe@example.com"), (3, "Joe"), (100, "iron")]), None);
-    let Parts { clear: one_clear, envelope: one_envelope, .. } = Parts::of(&one).unwrap();
-    let Parts { clear: other_clear, envelope: other_envelope, .. } = Parts::of(&other).unwrap();
-    let join =
-        |clear: &[u8], envelope: &[u8]| [&[FORMAT][..], &(clear.len() as u32).to_be_bytes(), clear, envelope].concat();
-    assert_eq!(join(one_clear, one_envelope), one);
-    assert!(app.open(&BINDING, &join(other_clear, one_envelope)).is_err(), "another object's clear part");
-    assert!(app.open(&BINDING, &join(one_clear, other_envelope)).is_err(), "another object's envelope");
-    assert!(app.open(&BINDING, &join(&[], one_envelope)).is_err(), "no clear part");
-    // The number of a clear value is not free either.
-    let mut renumbered = one_clear.to_vec();
-    renumbered[3] += 1;
-    assert!(app.open(&BINDING, &join(&renumbered, one_envelope)).is_err(), "another property");
-}
-
-const COLLECTION: u32 = 9;
-
-fn token_keys(app: u32) -> TokenKeys {
-    let version = |number| TokenKeyVersion {
-        number,
-        state: KeyState::Active,
-        secret: TokenSecret::new(Zeroizing::new([number as u8; 32])),
+    let keys = token_keys(7);
+    let seal_of = |binding: &ObjectBinding, all: &[(u32, &str)]| {
+        seal(binding, &values(all), is_clear, None, None, &keys).unwrap()
     };
-    TokenKeys::new(app, vec![version(1), version(2)]).unwrap()
+    let one = seal_of(&BINDING, &[(1, "jane@example.com"), (3, "Jane"), (100, "gold")]);
+    let joe = ObjectBinding { id: [10; 16], ..BINDING };
+    let other = seal_of(&joe, &[(1, "joe@example.com"), (3, "Joe"), (100, "iron")]);
+    let join = |head: &[u8], clear: &[u8], ciphertext: &[u8]| {
+        [&head[..17], &(clear.len() as u32).to_be_bytes(), clear, ciphertext].concat()
+    };
+    let (of_one, of_other) = (Parts::of(&one).unwrap(), Parts::of(&other).unwrap());
+    assert_eq!(join(&one, of_one.clear, of_one.ciphertext), one);
+    assert!(open(&BINDING, &join(&one, of_other.clear, of_one.ciphertext), None, &keys).is_err(), "another clear part");
+    assert!(open(&BINDING, &join(&other, of_one.clear, of_other.ciphertext), None, &keys).is_err(), "another's values");
+    assert!(open(&BINDING, &join(&one, &[], of_one.ciphertext), None, &keys).is_err(), "no clear part");
+    // A part of the ciphertext does not pass as clear, nor the other way round.
+    let shifted = [of_one.clear, &of_one.ciphertext[..4]].concat();
+    assert!(
+        open(&BINDING, &join(&one, &shifted, &of_one.ciphertext[4..]), None, &keys).is_err(),
+        "a longer clear part"
+    );
+    // The number of a clear value is not free either.
+    let mut renumbered = of_one.clear.to_vec();
+    renumbered[3] += 1;
+    assert!(open(&BINDING, &join(&one, &renumbered, of_one.ciphertext), None, &keys).is_err(), "another property");
 }
 
 #[test]
-fn an_object_of_a_subject_opens_with_both_keys_only() {
-    let (app, keys) = (App::new(&[Suite::Xaes]), token_keys(7));
-    let (subject, stored) = SubjectKey::generate(&keys, COLLECTION, [5; 16], 3).unwrap();
-    let sealed = app.seal_for(&subject);
-    assert_eq!((subject_version(&sealed), sealed[0]), (Some(3), 2));
-    assert_eq!(key_of(&sealed), Some((Suite::Xaes, app.keys.newest(Suite::Xaes).unwrap().id)));
-    let again = SubjectKey::open(&keys, COLLECTION, [5; 16], 3, &stored).unwrap();
-    let opened = app.open_for(&again, &sealed).unwrap();
-    assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
-
-    assert_eq!(app.open(&BINDING, &sealed), Err(CannotOpen), "without the subject's key");
-    let plain = app.seal(Suite::Xaes, &BINDING, &jane(), None);
-    assert_eq!(app.open_for(&subject, &plain), Err(CannotOpen), "an object of nobody");
-    for (id, version) in [([5; 16], 3), ([5; 16], 5), ([6; 16], 3)] {
-        let (other, _) = SubjectKey::generate(&keys, COLLECTION, id, version).unwrap();
-        assert_eq!(app.open_for(&other, &sealed), Err(CannotOpen), "{other:?}");
+fn keys_of_objects_open_no_rows_of_tokens_and_the_other_way_round() {
+    let keys = token_keys(7);
+    let new = NewToken {
+        collection: BINDING.collection,
+        id: &BINDING.id,
+        context: &keys.context(b""),
+        fingerprint: None,
+        subject: None,
+        token: "3",
+        value: Some((Datatype::Binary, &[1; 32])),
+    };
+    let row = keys.seal(&new).unwrap();
+    for format in [FORMAT, FORMAT_OF_SUBJECT] {
+        let as_record = [&[format][..], &row[1..]].concat();
+        assert_eq!(open(&BINDING, &as_record, None, &keys), Err(CannotOpen));
     }
-    for bit in 0..sealed.len() * 8 {
-        let mut changed = sealed.clone();
-        changed[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(app.open_for(&subject, &changed), Err(CannotOpen), "bit {bit}");
+    let record = sealed(None, &keys);
+    let mut buffer = RowBuffer::default();
+    for layout in [1, 2] {
+        let as_row = [&[layout][..], &record[1..]].concat();
+        assert!(keys.open(BINDING.collection, &BINDING.id, None, &as_row, &mut buffer).is_err());
     }
-    for length in 0..sealed.len() {
-        assert_eq!(app.open_for(&subject, &sealed[..length]), Err(CannotOpen), "{length} bytes");
-    }
+    let (number, objects) = keys.object_sealing().unwrap();
+    let mut both = vec![7; 8];
+    objects.seal([0; 12], b"", &mut both, 0).unwrap();
+    let mut opened = both.clone();
+    assert!(keys.object_opening(number).unwrap().open([0; 12], b"", &mut opened).is_ok());
+    assert!(keys.object_opening(1).unwrap().open([0; 12], b"", &mut both).is_err(), "each version has its own key");
 }
 
 #[test]
@@ -262,25 +288,14 @@ fn debug_output_of_a_subject_key_shows_no_key() {
 }
 
 #[test]
-fn a_published_key_seals_no_object() {
-    let id = AppId::new("shop").unwrap();
-    let key = KeyMaterial::from_secret(&id, Suite::P256, Zeroizing::new([1; 32])).unwrap();
-    let version = KeyVersion::new(1, KeyState::Active, key).of_origin(sealwire_crypto::Origin::Outside);
-    let keys = Arc::new(AppKeys::new(id.clone(), vec![version]).unwrap());
-    let recipient = keys.newest_outside(Suite::P256).unwrap();
-    let sealed = seal(&BINDING, &jane(), |_| false, None, None, &id, recipient).unwrap();
-    assert_eq!(open(&BINDING, &sealed, None, Arc::clone(&keys), None), Err(CannotOpen));
-}
-
-#[test]
 fn values_are_bounded() {
-    let app = App::new(&[Suite::Xaes]);
+    let keys = token_keys(7);
     let sealed = |bytes: usize| {
         let values = Values::from_iter([(1, Zeroizing::new(vec![0; bytes]))]);
-        seal(&BINDING, &values, |_| false, None, None, &app.id, app.keys.newest(Suite::Xaes).unwrap())
+        seal(&BINDING, &values, |_| false, None, None, &keys)
     };
     let most = sealed(VALUES_BYTES_MAX - 8).unwrap();
-    assert!(app.open(&BINDING, &most).is_ok());
+    assert!(open(&BINDING, &most, None, &keys).is_ok());
     assert_eq!(sealed(VALUES_BYTES_MAX - 7), Err(SealError::TooLong));
 }
 
@@ -306,12 +321,13 @@ fn only_canonical_content_is_read() {
 }
 
 #[test]
-fn key_of_needs_an_envelope() {
-    let sealed = App::new(&[Suite::Xaes]).seal(Suite::Xaes, &BINDING, &jane(), None);
-    let mut other_format = sealed.clone();
-    other_format[0] = 3;
-    for bytes in [&[][..], &[1], &[1, 0, 0, 0, 0], &[1, 255, 255, 255, 255, 0], &other_format, &sealed[..20]] {
-        assert_eq!(key_of(bytes), None, "{bytes:x?}");
+fn key_of_needs_a_record() {
+    let sealed = sealed(None, &token_keys(7));
+    for bytes in [&[][..], &[1], &[1, 0, 0, 0, 0], &[3], &[3, 0, 0, 0, 1], &[5, 0, 0, 0, 1], &sealed[..20]] {
+        assert_eq!((key_of(bytes), subject_version(bytes)), (None, None), "{bytes:x?}");
+    }
+    for (first, expected) in [(1, true), (2, true), (3, true), (4, true), (0, false), (5, false)] {
+        assert_eq!(RecordFormat::of(&[first]).is_some(), expected, "{first}");
     }
 }
 
@@ -336,9 +352,9 @@ proptest! {
 
     #[test]
     fn other_bytes_do_not_open(bytes: Vec<u8>) {
-        let app = App::new(&[Suite::Xaes]);
-        let framed = [&[FORMAT, 0, 0, 0, 0][..], &bytes].concat();
-        prop_assert_eq!(app.open(&BINDING, &bytes), Err(CannotOpen));
-        prop_assert_eq!(app.open(&BINDING, &framed), Err(CannotOpen));
+        let keys = token_keys(7);
+        let framed = [&[FORMAT, 0, 0, 0, 2][..], &[0; 16], &bytes].concat();
+        prop_assert_eq!(open(&BINDING, &bytes, None, &keys), Err(CannotOpen));
+        prop_assert_eq!(open(&BINDING, &framed, None, &keys), Err(CannotOpen));
     }
 }

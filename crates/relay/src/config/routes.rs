@@ -239,6 +239,12 @@ impl Compiler {
     fn context(&mut self, place: &str, route: &RouteConfig, rule: &RuleConfig) -> Option<Context> {
         let place = format!("{place}.context");
         self.require(rule.action != ActionKind::Mask || rule.context.is_none(), &place, "mask takes no context");
+        let is_reserved = |text: &String| text.starts_with(sealwire_wire::CONTEXT_RESERVED);
+        let literal = rule.context.as_ref().and_then(|context| match context {
+            ContextConfig::Literal(text) => Some(text),
+            _ => None,
+        });
+        self.require(!literal.is_some_and(is_reserved), &place, "must not begin with sealwire/, which engines reject");
         Some(match &rule.context {
             None => Context::None,
             Some(ContextConfig::Literal(text)) => Context::Literal(text.as_bytes().into()),
@@ -436,6 +442,10 @@ mod tests {
             (
                 ruled("action = 'mask'\nmask = 'm'\nselect = ['$.a']\ncontext = 'x'"),
                 "rule 1.context: mask takes no context",
+            ),
+            (
+                selected("context = 'sealwire/object/1'"),
+                "rule 1.context: must not begin with sealwire/, which engines reject",
             ),
             (
                 selected("[[route.response]]\naction = 'decrypt'\nquery = ['a']"),

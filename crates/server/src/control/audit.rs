@@ -102,6 +102,10 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
             facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
         }
         Control::Census(call) => facts.push(("prove", Change::Flag(call.prove))),
+        Control::Migrate(call) => facts.extend([
+            ("accept_unauthenticated", Change::Flag(call.accept_unauthenticated)),
+            ("dry_run", Change::Flag(call.dry_run)),
+        ]),
         Control::Root(operation) => of_root(operation, &mut facts),
         Control::Apps(_)
         | Control::Export(_)

@@ -10,8 +10,8 @@ use crate::limits::{
 use crate::method::Method;
 use crate::params::{
     AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control,
-    Format, Kind, Page, Param, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall, RewrapRowsCall,
-    RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
+    Format, Kind, MigrateCall, Page, Param, PrincipalCall, PrincipalOperation, PropertySpec, PublicKeysCall,
+    RewrapRowsCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, Suite, TokenFormat,
 };
 
 /// The params of all control methods, as they are read.
@@ -52,6 +52,8 @@ struct ControlParams<'a> {
     slot: u32,
     abandon: bool,
     prove: bool,
+    accept_unauthenticated: bool,
+    dry_run: bool,
 }
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
@@ -97,6 +99,12 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         Method::KeysRewrap => {
             let Page { after, limit } = said.page;
             Control::RewrapRows(RewrapRowsCall { app: app_name, collection: said.collection, after, limit })
+        }
+        Method::CollectionsMigrate => {
+            let Page { after, limit } = said.page;
+            let (accept_unauthenticated, dry_run) = (said.accept_unauthenticated, said.dry_run);
+            let (app, collection) = (app_name, collection_name);
+            Control::Migrate(MigrateCall { app, collection, accept_unauthenticated, dry_run, after, limit })
         }
         Method::InstancesList => Control::Instances,
         Method::RolesList => Control::Roles(said.page),
@@ -186,6 +194,8 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("provider", _) => said.provider = params.text(param, APP_BYTES_MAX)?,
             ("slot", _) => said.slot = params.within(param, 1..=u64::from(u32::MAX))? as u32,
             ("prove", _) => said.prove = params.flag(param)?,
+            ("accept_unauthenticated", _) => said.accept_unauthenticated = params.flag(param)?,
+            ("dry_run", _) => said.dry_run = params.flag(param)?,
             ("abandon", _) => said.abandon = params.flag(param)?,
             ("min_generation", _) => said.min_generation = Some(params.integer(param)?),
             ("after", Method::AppsExport | Method::PrincipalsList) => {
@@ -195,7 +205,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             ("limit", Method::KeysCensus) => {
                 said.page.limit = Some(params.within(param, 1..=SWEEP_ROWS_MAX as u64)? as u32);
             }
-            ("limit", Method::KeysRewrap) => {
+            ("limit", Method::KeysRewrap | Method::CollectionsMigrate) => {
                 said.page.limit = Some(params.within(param, 1..=OBJECTS_MAX as u64)? as u32);
             }
             ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),

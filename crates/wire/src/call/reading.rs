@@ -5,7 +5,7 @@ use sealwire_msgpack::{Malformed, Token, TokenReader};
 use crate::call_error::CallError;
 use crate::frame::Span;
 use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX,
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, DEADLINE_MS_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX,
     PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX,
     TAG_BYTES_MAX, TAGS_MAX,
 };
@@ -200,8 +200,10 @@ impl<'a> Params<'a> {
         Ok(texts)
     }
 
+    /// A context that a client may name. The engine's own are not among them: what it seals for itself would open.
     pub(super) fn context(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
-        self.bytes(param, CONTEXT_BYTES_MAX)
+        let context = self.bytes(param, CONTEXT_BYTES_MAX)?;
+        if context.starts_with(CONTEXT_RESERVED.as_bytes()) { Err(breaks(param)) } else { Ok(context) }
     }
 
     /// A string or binary of at most `bytes_max` bytes.

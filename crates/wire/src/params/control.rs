@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::keys::{CensusCall, RewrapRowsCall};
+use super::keys::{CensusCall, MigrateCall, RewrapRowsCall};
 use super::names;
 use crate::method::Method;
 use crate::params::{AlterCollection, Format, PropertySpec, Suite};
@@ -110,6 +110,8 @@ pub enum Control<'a> {
     Census(CensusCall<'a>),
     /// `keys.rewrap`.
     RewrapRows(RewrapRowsCall<'a>),
+    /// `collections.migrate`.
+    Migrate(MigrateCall<'a>),
     /// `instances.list`.
     Instances,
     /// `roles.list`.
@@ -139,6 +141,7 @@ impl Control<'_> {
             Self::Collection(call) => call.ask.method(),
             Self::Census(_) => Method::KeysCensus,
             Self::RewrapRows(_) => Method::KeysRewrap,
+            Self::Migrate(_) => Method::CollectionsMigrate,
             Self::Instances => Method::InstancesList,
             Self::Roles(_) => Method::RolesList,
             Self::Role(call) => call.ask.method(),

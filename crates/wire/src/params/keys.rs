@@ -1,4 +1,4 @@
-//! Params of the methods on the rows of key versions.
+//! Params of the methods on the rows of key versions, and on old records.
 
 /// The params of `keys.census`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,5 +23,22 @@ pub struct RewrapRowsCall<'a> {
     /// The `next` of the page before.
     pub after: Option<&'a str>,
     /// Rows to seal again, 1 to 500; `None` is 100.
+    pub limit: Option<u32>,
+}
+
+/// The params of `collections.migrate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MigrateCall<'a> {
+    /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// The collection of objects.
+    pub collection: &'a str,
+    /// Convert records of which nobody can tell who sealed them, too.
+    pub accept_unauthenticated: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// The `next` of the page before.
+    pub after: Option<&'a str>,
+    /// Rows to look at, 1 to 500; `None` is 100.
     pub limit: Option<u32>,
 }

@@ -42,7 +42,8 @@ const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" 
 const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
 const UNMATCHED: Param = param("unmatched", "string", Some("\"report\""), "\"report\" or \"fail\"");
-const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
+const CONTEXT: Param =
+    param("context", "string or binary", Some("empty"), "at most 4096 bytes, and must not begin with sealwire/");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
 const REASON: Param = param("reason", "string", Some("none"), "1 to 256 bytes without control characters");
@@ -323,6 +324,14 @@ const COLLECTIONS_ALTER: [Param; 8] = [
 const KEYS_CENSUS: [Param; 4] = [APP, param("prove", "boolean", Some("false"), "true or false"), AFTER, ROWS];
 const KEYS_REWRAP: [Param; 4] =
     [APP, param("collection", "string", Some("all collections"), NAME), AFTER, OBJECTS_LIMIT];
+const COLLECTIONS_MIGRATE: [Param; 6] = [
+    APP,
+    COLLECTION,
+    param("accept_unauthenticated", "boolean", Some("false"), "true or false"),
+    DRY_RUN,
+    AFTER,
+    OBJECTS_LIMIT,
+];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
 const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
 const ROLES_SET: [Param; 2] =
@@ -392,6 +401,7 @@ impl Method {
             Self::CollectionsCreate => &COLLECTIONS_CREATE,
             Self::CollectionsSet => &COLLECTIONS_SET,
             Self::CollectionsAlter => &COLLECTIONS_ALTER,
+            Self::CollectionsMigrate => &COLLECTIONS_MIGRATE,
             Self::CollectionsDelete => &COLLECTIONS_DELETE,
             Self::KeysCensus => &KEYS_CENSUS,
             Self::KeysRewrap => &KEYS_REWRAP,

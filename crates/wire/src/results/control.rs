@@ -122,9 +122,13 @@ pub struct Collection {
     /// Of tokens: `collection` or `context`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub scope: String,
-    /// Of objects: the suite that seals new objects. Otherwise empty.
+    /// Of objects: the suite that older engines sealed objects under. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub suite: String,
+    /// Of objects: the records that are read: `all`, `migrating` (all, while an operator migrates old ones) or `authenticated`.
+    /// Otherwise empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub records: String,
     /// Of objects: the properties.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub properties: Vec<Property>,

@@ -50,7 +50,7 @@ pub struct CensusKey {
     pub version: u32,
     /// `active`, `disabled` or `deleting`.
     pub state: String,
-    /// True if it is the newest one, which seals rows.
+    /// True if it is the newest one of its kind. That of the token key seals rows.
     pub newest: bool,
 }
 
@@ -63,6 +63,10 @@ pub struct RewrappedRows {
     pub changed: u64,
     /// Rows that do not open. They are as they were.
     pub unopened: u64,
+    /// Objects in an old format, which does not prove who sealed them. They are as they were: `collections.migrate` looks at
+    /// them.
+    #[serde(default)]
+    pub unauthenticated: u64,
     /// The collection of this page; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub collection: String,
@@ -73,4 +77,27 @@ pub struct RewrappedRows {
     pub generation: u64,
 }
 
-maps!(Census, RewrappedRows);
+/// The result of `collections.migrate`: a page of a walk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedObjects {
+    /// Objects whose records are authenticated now, or would be without `dry_run`.
+    pub migrated: u64,
+    /// Objects that were changed or removed meanwhile.
+    pub changed: u64,
+    /// Ids of objects in an old format of which nobody can tell who sealed them. With `accept_unauthenticated` they are
+    /// migrated; otherwise they are as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unauthenticated: Vec<String>,
+    /// Ids of objects in an old format that do not open. They are as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unopened: Vec<String>,
+    /// True if the collection reads authenticated records only.
+    pub finished: bool,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+maps!(Census, RewrappedRows, MigratedObjects);

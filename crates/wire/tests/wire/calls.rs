@@ -170,7 +170,8 @@ fn types_and_rules() {
     check_each(&context(b"\xa0", 0), Ok(()));
     check_each(&context(b"\xda\x10\x00", 4_096), Ok(()));
     check_each(&context(b"\xc5\x10\x00", 4_096), Ok(()));
-    check_each(&context(b"\xc5\x10\x01", 4_097), Err("context must be at most 4096 bytes"));
+    let rule = "context must be at most 4096 bytes, and must not begin with sealwire/";
+    check_each(&context(b"\xc5\x10\x01", 4_097), Err(rule));
     check_each(&context(b"\x01", 0), Err("context must be of type string or binary"));
     check_each(&context(b"\xc0", 0), Err("context must be of type string or binary"));
     check_each(b"\xa7context\xa1\xff", Err("context is not UTF-8"));
@@ -490,6 +491,32 @@ fn rules_of_the_methods_on_objects() {
     create(&[kind, properties, b"\xa5first\x01"], tokens_only);
     create(&[b"\xa4kind\xa6random", properties], Err("properties must be absent: only kind \"objects\" has it"));
     create(&[b"\xa4kind\xa6random", b"\xa5suite\xa4xaes"], Err("suite must be absent: only kind \"objects\" has it"));
+}
+
+#[test]
+fn contexts_of_the_engine_break_the_rule() {
+    let rule = "context must be at most 4096 bytes, and must not begin with sealwire/";
+    let methods = Method::ALL.into_iter().filter(|method| method.params().iter().any(|param| param.name == "context"));
+    let mut count = 0;
+    for method in methods {
+        for (context, is_accepted) in [
+            (&b"sealwire/object/1"[..], false),
+            (b"sealwire/object/subject/1", false),
+            (b"sealwire/", false),
+            (b"sealwire", true),
+            (b"Sealwire/", true),
+            (b"/sealwire/", true),
+            (b"", true),
+        ] {
+            for header in [&[0xd9][..], &[0xc4]] {
+                let pair = [&b"\xa7context"[..], header, &[context.len() as u8], context].concat();
+                let params = with_required(method, "context", &pair);
+                check(method.name(), &params, if is_accepted { Ok(()) } else { Err(rule) });
+            }
+        }
+        count += 1;
+    }
+    assert_eq!(count, 6, "methods that take a context");
 }
 
 #[test]

@@ -406,6 +406,7 @@ fn results_of_the_control_methods() {
         last: Some(4),
         scope: "context".into(),
         suite: "xaes".into(),
+        records: "all".into(),
         properties: vec![Property { description: "d".into(), bits: Some(8), prefixes: vec![3], ..Property::default() }],
         expires_s: Some(1),
         retention_s: Some(0),
@@ -448,11 +449,22 @@ fn results_of_the_control_methods() {
         rewrapped: 1,
         changed: 2,
         unopened: 3,
+        unauthenticated: 4,
         collection: "people".into(),
         next: some.clone(),
         generation: 1,
     };
     check!("Rewrapped rows result", rewrapped, RewrappedRows);
+    let migrated = MigratedObjects {
+        migrated: 1,
+        changed: 2,
+        unauthenticated: vec![text()],
+        unopened: vec![text()],
+        finished: true,
+        next: some.clone(),
+        generation: 1,
+    };
+    check!("Migrated objects result", migrated, MigratedObjects);
     let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
     let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
     assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));

@@ -501,6 +501,10 @@ proptest! {
                 Control::RewrapRows(RewrapRowsCall {
                     app, collection: key.map(|_| &collection[..]), after: page.after, limit: limit.map(|limit| limit.div_ceil(2)),
                 }),
+                Control::Migrate(MigrateCall {
+                    app, collection: &collection, accept_unauthenticated: seals, dry_run: set[0], after: page.after,
+                    limit: limit.map(|limit| limit.div_ceil(2)),
+                }),
             ])
             .chain([Control::Roles(page), Control::Principals(page)])
             .chain([RoleOperation::Set { grants: vec![&collection, app] }, RoleOperation::Delete]

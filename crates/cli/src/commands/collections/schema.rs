@@ -28,7 +28,7 @@ pub(super) struct ObjectRules {
     objects: bool,
     #[command(flatten)]
     source: SchemaSource,
-    /// Cipher suite that seals the objects [default: xaes]
+    /// Without effect: objects rest under the token key of the app, whose records prove that an engine sealed them
     #[arg(long, value_enum, requires = "objects", conflicts_with = "kind")]
     suite: Option<SuiteName>,
 }
@@ -84,7 +84,7 @@ pub(super) struct SchemaChanges {
     /// Drop the index of a property. Objects are not found by it any more
     #[arg(long, value_name = "NAME")]
     drop_index: Vec<String>,
-    /// Cipher suite that seals what is written from now on
+    /// Without effect: objects rest under the token key of the app
     #[arg(long, value_enum)]
     suite: Option<SuiteName>,
 }

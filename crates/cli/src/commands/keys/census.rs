@@ -143,7 +143,7 @@ impl fmt::Display for AppCensus {
         writeln!(f, "{:<12} {:<14} {:<8} {:<10} ROWS", "KEY", "SUITE", "VERSION", "STATE")?;
         for KeyRows { key, rows, collections } in &self.keys {
             let suite = if key.suite.is_empty() { "-" } else { &key.suite };
-            let newest = if key.newest { "  seals new rows" } else { "" };
+            let newest = if key.newest && key.suite.is_empty() { "  seals new rows" } else { "" };
             writeln!(f, "{:<12} {suite:<14} {:<8} {:<10} {rows}{newest}", key.key, key.version, key.state)?;
             for CollectionRows { kind, collection, number, rows } in collections {
                 match collection.as_str() {
@@ -204,7 +204,7 @@ mod tests {
         let expected = "\
 KEY          SUITE          VERSION  STATE      ROWS
 aaaaaaaaaa   xaes           1        active     0
-bbbbbbbbbb   xaes           2        active     5  seals new rows
+bbbbbbbbbb   xaes           2        active     5
   5 objects of people
 token-1      -              1        active     11  seals new rows
   6 keys of data subjects

@@ -31,6 +31,8 @@ pub(super) struct RewrapTotals {
     passes: u64,
     /// Rows that do not open, by collection, in the last pass.
     unopened: BTreeMap<String, u64>,
+    /// Objects in an old format, by collection, in the last pass.
+    unauthenticated: BTreeMap<String, u64>,
 }
 
 /// Totals of a rewrap, and the rows under each key version after it.
@@ -63,12 +65,17 @@ impl RewrapJob<'_> {
             let (mut active, mut after) = (0, None::<String>);
             totals.passes += 1;
             totals.unopened.clear();
+            totals.unauthenticated.clear();
             loop {
                 let call =
                     RewrapRowsCall { app: self.app, collection: self.collection, after: after.as_deref(), limit };
-                let RewrappedRows { rewrapped, changed, unopened, collection, next, .. } = page(call).await?;
+                let RewrappedRows { rewrapped, changed, unopened, unauthenticated, collection, next, .. } =
+                    page(call).await?;
                 active += rewrapped + changed;
                 totals.rewrapped += rewrapped;
+                if unauthenticated > 0 {
+                    *totals.unauthenticated.entry(collection.clone()).or_default() += unauthenticated;
+                }
                 if unopened > 0 {
                     *totals.unopened.entry(collection).or_default() += unopened;
                 }
@@ -108,16 +115,29 @@ impl RowPacer {
 }
 
 impl RewrapTotals {
-    /// Fails if a row did not open.
-    pub(super) fn verdict(&self) -> Result<(), String> {
-        let unopened: u64 = self.unopened.values().sum();
-        if unopened == 0 {
-            return Ok(());
+    /// Fails if a row did not open, or is in an old format.
+    pub(super) fn verdict(&self, app: &str) -> Result<(), String> {
+        let mut reasons = Vec::new();
+        let (unopened, of) = listed(&self.unopened);
+        if unopened > 0 {
+            let how = "enable their key version and repeat";
+            reasons.push(format!("{unopened} rows do not open and stay as they are ({of}): {how}"));
         }
-        let of = self.unopened.iter().map(|(collection, rows)| format!("{rows} of {collection}"));
-        let of = of.collect::<Vec<_>>().join(", ");
-        Err(format!("{unopened} rows do not open and stay as they are ({of}): enable their key version and repeat"))
+        let (unauthenticated, of) = listed(&self.unauthenticated);
+        if unauthenticated > 0 {
+            reasons.push(format!(
+                "{unauthenticated} objects are in an old format that does not prove who sealed them, and stay as they are \
+                 ({of}): run `sealwire collections migrate {app} COLLECTION`"
+            ));
+        }
+        if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
     }
+}
+
+/// Returns the sum of rows, and the rows of each collection as text.
+fn listed(rows: &BTreeMap<String, u64>) -> (u64, String) {
+    let of: Vec<String> = rows.iter().map(|(collection, rows)| format!("{rows} of {collection}")).collect();
+    (rows.values().sum(), of.join(", "))
 }
 
 impl fmt::Display for RewrapReport {
@@ -137,7 +157,7 @@ mod tests {
 
     fn page(rewrapped: u64, changed: u64, unopened: u64, next: Option<&str>) -> RewrappedRows {
         let (collection, next) = ("people".to_owned(), next.map(str::to_owned));
-        RewrappedRows { rewrapped, changed, unopened, collection, next, generation: 1 }
+        RewrappedRows { rewrapped, changed, unopened, unauthenticated: 0, collection, next, generation: 1 }
     }
 
     /// Runs a job over these pages. Returns the totals, the cursors and the limit of the requests, and the time it took.
@@ -172,10 +192,15 @@ mod tests {
         assert_eq!(cursors, ["-", "a", "-", "-", "b"]);
         assert_eq!(limit, Some(500));
         let unopened = BTreeMap::from([("people".to_owned(), 3)]);
-        assert_eq!(totals, RewrapTotals { rewrapped: 3, passes: 3, unopened });
-        let error = totals.verdict().unwrap_err();
+        assert_eq!(totals, RewrapTotals { rewrapped: 3, passes: 3, unopened, ..RewrapTotals::default() });
+        let error = totals.verdict("shop").unwrap_err();
         assert_eq!(error, "3 rows do not open and stay as they are (3 of people): enable their key version and repeat");
-        assert_eq!(RewrapTotals::default().verdict(), Ok(()));
+        assert_eq!(RewrapTotals::default().verdict("shop"), Ok(()));
+        let old = RewrappedRows { unauthenticated: 2, ..page(1, 0, 0, None) };
+        let (totals, ..) = run(None, vec![old.clone(), RewrappedRows { rewrapped: 0, ..old }]);
+        let error = totals.verdict("shop").unwrap_err();
+        assert!(error.contains("2 objects are in an old format") && error.contains("(2 of people)"), "{error}");
+        assert!(error.contains("`sealwire collections migrate shop COLLECTION`"), "{error}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use sealwire_access::{
 };
 use sealwire_client::control::{
     AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control, Kind,
-    Page, PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation,
-    RotateKind, Scope, Secret, TokenFormat,
+    MigrateCall, Page, PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation,
+    RootOperation, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
     AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask,
@@ -186,6 +186,10 @@ fn message(operation: Operation) -> Vec<u8> {
             let alter = AlterCollection { drop: vec!["name"], ..AlterCollection::default() };
             Call::Control(collection(CollectionOperation::Alter(alter)))
         }
+        Operation::CollectionsMigrate => {
+            let call = MigrateCall { app: APP, collection: "people", ..MigrateCall::default() };
+            Call::Control(Control::Migrate(call))
+        }
         Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
         Operation::KeysCensus => Call::Control(Control::Census(CensusCall { app: APP, ..CensusCall::default() })),
         Operation::KeysRewrap => {
@@ -230,7 +234,7 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
         Operation::AppsCreate => Some(ErrorCode::Conflict),
         Operation::AppsImport => Some(ErrorCode::BadRequest),
         // The collection has tokens, and so no schema.
-        Operation::CollectionsAlter => Some(ErrorCode::BadRequest),
+        Operation::CollectionsAlter | Operation::CollectionsMigrate => Some(ErrorCode::BadRequest),
         // The app publishes no key.
         Operation::AppsPublicKeys => Some(ErrorCode::NotFound),
         // The store has no root key, and no provider has the name that `root.init` gives.

@@ -5,6 +5,7 @@ mod keys;
 mod memory;
 mod observe;
 mod queries;
+mod records;
 mod schema;
 mod subjects;
 mod tokens;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sealwire_crypto::OpenedSchedules;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldProblem;
@@ -27,8 +26,6 @@ const ENTRY_BYTES: usize = 512;
 #[derive(Clone)]
 pub(super) struct ReadSpec {
     pub(super) properties: Vec<DisclosedProperty>,
-    /// Schedules that are kept between requests.
-    pub(super) opened: Option<Arc<OpenedSchedules>>,
 }
 
 /// Selects the objects of a list.
@@ -192,7 +189,7 @@ pub(super) fn shown(
     if reads.properties.is_empty() && query.is_none() {
         return Ok(Some(object(row, Vec::new())));
     }
-    let opened = collection.open(readable, reads.opened.clone()).map_err(|_| id_text(row.id))?;
+    let opened = collection.open(readable).map_err(|_| id_text(row.id))?;
     if query.is_some_and(|query| !query.is_met(&opened.values)) {
         return Ok(None);
     }

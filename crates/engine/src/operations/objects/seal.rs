@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{CannotOpen, KeyVersion, OpenedSchedules};
+use sealwire_crypto::CannotOpen;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::OBJECT_BYTES_MAX;
-use sealwire_objects::{ObjectBinding, OpenedObject, Property, Values, key_of, open, seal};
+use sealwire_objects::{ObjectBinding, OpenedObject, Property, RecordFormat, Values, old, open, seal, token_key_id};
 use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
 use sealwire_token::SubjectKey;
 use sealwire_wire::{ErrorCode, ItemError};
@@ -33,17 +33,17 @@ pub(super) struct RowHead {
 #[derive(Clone)]
 pub(crate) struct ObjectSealer {
     pub(super) collection: Arc<ObjectCollection>,
-    recipient: Arc<KeyVersion>,
+    key: [u8; 5],
 }
 
 impl ObjectSealer {
-    /// Seals under the newest key of the collection's suite.
+    /// Seals under the newest active version of the app's token key.
     ///
     /// # Errors
-    /// [`CallFailure::NoKey`].
+    /// [`CallFailure::NoTokenKey`].
     pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
-        let recipient = collection.keys.newest(collection.schema.suite).cloned().ok_or(CallFailure::NoKey)?;
-        Ok(Self { collection, recipient })
+        let number = collection.token_keys.newest().ok_or(CallFailure::NoTokenKey)?;
+        Ok(Self { collection, key: token_key_id(number) })
     }
 
     /// Seals the values of an object. `kept`: terms of a schema that is not known here.
@@ -61,7 +61,6 @@ impl ObjectSealer {
         let RowHead { id, version, created, updated, expires, tags, creation, subject } = head;
         let binding = self.collection.binding(id, version, created);
         let sealed = self.sealed(&binding, values, creation, subject.as_deref()).map_err(|_| SealError::Library)?;
-        let key = key_of(&sealed).map(|(_, id)| *id.as_bytes()).ok_or(SealError::Library)?;
         let KeptTerms { mut unique, terms: mut shared } = kept;
         for property in &self.collection.schema.properties {
             if let Some(value) = values.get(property.number) {
@@ -82,7 +81,7 @@ impl ObjectSealer {
             expires,
             archived,
             subject,
-            key,
+            key: self.key,
             tags,
             unique,
             terms: shared,
@@ -90,19 +89,22 @@ impl ObjectSealer {
         })
     }
 
-    /// Returns the key version that seals.
+    /// Returns the id under which rows name the key version that seals.
     pub(crate) fn key(&self) -> [u8; 5] {
-        *self.recipient.id.as_bytes()
+        self.key
     }
 
     /// Opens a row and seals its values again, without those of dropped properties. Returns `None` if the row does not open.
+    ///
+    /// Important: what comes of an old record is authenticated, although the record was not. The caller decides which old
+    /// records may become so.
     ///
     /// # Errors
     /// As for [`seal`].
     pub(crate) fn reseal(&self, readable: &ReadableRow) -> Result<Option<Vec<u8>>, sealwire_objects::SealError> {
         let Ok(subject) = self.collection.subject_key(readable) else { return Ok(None) };
         let row = &readable.row;
-        let opened = self.collection.open_with(row, subject.as_deref(), None);
+        let opened = self.collection.open_with(row, subject.as_deref());
         let Ok(OpenedObject { mut values, creation }) = opened else { return Ok(None) };
         assign(&self.collection, &mut values, Assignments::new());
         let binding = self.collection.binding(row.id, row.version, row.created);
@@ -118,7 +120,7 @@ impl ObjectSealer {
     ) -> Result<Vec<u8>, sealwire_objects::SealError> {
         let schema = &self.collection.schema;
         let is_clear = |number| schema.property_of_number(number).is_some_and(|property| !property.encrypted);
-        seal(binding, values, is_clear, creation, subject, self.collection.keys.app(), &self.recipient)
+        seal(binding, values, is_clear, creation, subject, &self.collection.token_keys)
     }
 
     /// Checks that no required value is missing, and the size.
@@ -190,26 +192,23 @@ impl ObjectCollection {
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(in crate::operations) fn open(
-        &self,
-        row: &ReadableRow,
-        opened: Option<Arc<OpenedSchedules>>,
-    ) -> Result<OpenedObject, CannotOpen> {
-        self.open_with(&row.row, self.subject_key(row)?.as_deref(), opened)
+    pub(in crate::operations) fn open(&self, row: &ReadableRow) -> Result<OpenedObject, CannotOpen> {
+        self.open_with(&row.row, self.subject_key(row)?.as_deref())
     }
 
-    /// Opens a row with the key of its subject.
+    /// Opens a row with the key of its subject. Old records open only in a collection that was not migrated yet.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(super) fn open_with(
-        &self,
-        row: &ObjectRow,
-        subject: Option<&SubjectKey>,
-        opened: Option<Arc<OpenedSchedules>>,
-    ) -> Result<OpenedObject, CannotOpen> {
+    pub(super) fn open_with(&self, row: &ObjectRow, subject: Option<&SubjectKey>) -> Result<OpenedObject, CannotOpen> {
         let binding = self.binding(row.id, row.version, row.created);
-        open(&binding, &row.sealed, subject, Arc::clone(&self.keys), opened)
+        match RecordFormat::of(&row.sealed) {
+            Some(RecordFormat::Authenticated) => open(&binding, &row.sealed, subject, &self.token_keys),
+            Some(RecordFormat::Old | RecordFormat::OldOfSubject) if self.schema.records.has_old() => {
+                old::open(&binding, &row.sealed, subject, Arc::clone(&self.keys))
+            }
+            _ => Err(CannotOpen),
+        }
     }
 }
 

@@ -136,7 +136,7 @@ fn an_object_that_expires_during_a_query_is_not_found() {
         sealed: Bytes::from_static(b"does not open"),
     };
     let readable = |expires| ReadableRow { row: row(expires), subject: None };
-    let mut reads = ReadSpec { properties: Vec::new(), opened: None };
+    let mut reads = ReadSpec { properties: Vec::new() };
     let mut found =
         |expires, query| shown(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some());
     assert_eq!(found(Some(10), Some(&query)), Ok(false));

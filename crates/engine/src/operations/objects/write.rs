@@ -213,7 +213,7 @@ impl ObjectsRun<'_> {
             let collection = self.located.collection.clone();
             let step = move |row: Option<ReadableRow>| {
                 let row = row?;
-                Some((row.row.version, collection.open(&row, None).ok()?.creation))
+                Some((row.row.version, collection.open(&row).ok()?.creation))
             };
             let size = |row: &Option<ReadableRow>| row.as_ref().map_or(0, ReadableRow::bytes);
             let opened = each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, size, step).await?;
@@ -441,7 +441,7 @@ impl UpdateSpec {
             let message = format!("the object has version {}", row.version).into();
             return Err(SealError::Invalid(vec![ItemError { path, code: ErrorCode::Conflict, message }]));
         }
-        let opened = collection.open_with(&row, subject.as_deref(), None).map_err(|_| SealError::CannotOpen)?;
+        let opened = collection.open_with(&row, subject.as_deref()).map_err(|_| SealError::CannotOpen)?;
         let reader = ValueReader { collection, access };
         let assignments = reader.read(&format!("{path}.set"), &self.set).map_err(SealError::Invalid)?;
         let mut values: Values = opened.values;

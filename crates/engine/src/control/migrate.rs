@@ -1,0 +1,256 @@
+//! `collections.migrate`: seals the old records of a collection of objects again, in the authenticated format.
+//!
+//! Old records do not prove who sealed them (`sealwire_objects::old`). The first page has the collection marked as being
+//! migrated, which engines that write old records cannot load, and shuts these engines out by the fence of the map. From
+//! then on nobody writes old records. The last page of a walk that leaves none has the collection marked as one that reads
+//! authenticated records only. What is then put into the store in an old format does not open.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_apps::CollectionName;
+use sealwire_jobs::error::CallFailure;
+use sealwire_jobs::objects::Objects;
+use sealwire_objects::{AcceptedRecords, RecordFormat, subject_version};
+use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal};
+use sealwire_wire::RpcError;
+use sealwire_wire::control::{MigrateCall, MigratedObjects};
+use tokio::time::Instant;
+
+use super::apps::app_id;
+use super::keys::{KeyPermits, check_engines, fence, passing};
+use super::refusal::{bad, of};
+use super::rewrap::{PERMIT_WAIT, THROTTLE_MAX, blocking, seal_failed};
+use crate::engine::Engine;
+use crate::objects::{ObjectCollection, id_text, parse_id};
+use crate::operations::ObjectSealer;
+use crate::subjects::{ReadableRow, StoredSubjects, stored_subjects, subjects_of};
+
+/// Rows that a page looks at where no limit is named.
+const ROWS_DEFAULT: u32 = 100;
+
+/// `collections.migrate`.
+///
+/// # Errors
+/// The error response: no such app or collection, no token key that seals, a conflict that passes, or an error of a store.
+pub async fn migrate(
+    engine: &Engine,
+    permits: &KeyPermits,
+    call: &MigrateCall<'_>,
+) -> Result<MigratedObjects, RpcError> {
+    let objects = engine.objects().map_err(|failure| failure.answer())?;
+    let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
+    let Ok(Ok(_permit)) = permit else {
+        return Err(passing("other rewraps are under way".to_owned(), PERMIT_WAIT));
+    };
+    let cursor = call.after.map(MigrationCursor::parse).transpose()?;
+    let (mut view, mut collection) = located(engine, call).await?;
+    if !collection.schema.records.has_old() {
+        if !call.dry_run {
+            // The request before can have ended between the mark and the fence.
+            objects.store().raise_fence(view.map, view.generation).await.map_err(of)?;
+        }
+        return Ok(MigratedObjects { finished: true, generation: view.generation, ..MigratedObjects::default() });
+    }
+    match (cursor, collection.schema.records) {
+        _ if call.dry_run => {}
+        (None, _) => (view, collection) = begin(engine, permits, call, (view, collection)).await?,
+        (Some(_), AcceptedRecords::All) => return Err(bad("after must be the next of a page without dry_run")),
+        (Some(_), _) => {}
+    }
+
+    let cursor = cursor.unwrap_or(MigrationCursor { after: None, is_clean: true });
+    let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
+    let (rows, next) = page(objects, view.map, cursor.after, limit).await.map_err(|failure| failure.answer())?;
+    let sealer = ObjectSealer::new(collection).map_err(|failure| failure.answer())?;
+    let found = sorted(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
+
+    let is_clean = cursor.is_clean && found.left == 0;
+    let SortedRows { resealed, unauthenticated, unopened, .. } = found;
+    let next = next.map(|after| MigrationCursor { after: Some(after), is_clean });
+    let mut done = MigratedObjects { unauthenticated, unopened, generation: view.generation, ..Default::default() };
+    done.next = next.map(MigrationCursor::text);
+    if call.dry_run {
+        done.migrated = resealed.len() as u64;
+        return Ok(done);
+    }
+    let deadline = Instant::now() + THROTTLE_MAX;
+    let changes = objects.reseal(view, sealer.key(), resealed, deadline).await.map_err(|failure| failure.answer())?;
+    done.migrated = changes.iter().filter(|is_done| **is_done).count() as u64;
+    done.changed = changes.len() as u64 - done.migrated;
+    if done.next.is_none() && is_clean {
+        done.generation = finish(engine, call, view.map).await?;
+        done.finished = true;
+    }
+    Ok(done)
+}
+
+/// A collection, and the generation of its state.
+type LocatedCollection = (MapView, Arc<ObjectCollection>);
+
+/// Returns the collection in its newest state.
+async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedCollection, RpcError> {
+    engine.apps.refresh().await.map_err(of)?;
+    let (generation, app) = engine.apps.find_unsealed(call.app).map_err(|failure| failure.answer())?;
+    let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
+    if app.collection(call.collection).is_some() {
+        return Err(bad("collection must be one of objects: the records of tokens are authenticated"));
+    }
+    let collection = app.objects(call.collection).ok_or_else(|| CallFailure::NoCollection.answer())?;
+    Ok((MapView { map: collection.map, generation }, Arc::clone(collection)))
+}
+
+/// Marks the collection as being migrated, and shuts out engines that write old records. Fails while one of them is live, or
+/// can still write.
+async fn begin(
+    engine: &Engine,
+    permits: &KeyPermits,
+    call: &MigrateCall<'_>,
+    (mut view, mut collection): LocatedCollection,
+) -> Result<LocatedCollection, RpcError> {
+    if collection.schema.records == AcceptedRecords::All {
+        accept(engine, call, AcceptedRecords::Migrating).await?;
+        (view, collection) = located(engine, call).await?;
+    }
+    check_engines(engine, view.generation).await?;
+    fence(engine, permits, [view.map], view.generation).await?;
+    Ok((view, collection))
+}
+
+/// Marks the collection as one that reads authenticated records only, and shuts out engines that do not know that yet. Returns
+/// the generation.
+async fn finish(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u64, RpcError> {
+    let generation = accept(engine, call, AcceptedRecords::Authenticated).await?;
+    let objects = engine.objects().map_err(|failure| failure.answer())?;
+    objects.store().raise_fence(map, generation).await.map_err(of)?;
+    engine.apps.changed_here().await;
+    Ok(generation)
+}
+
+async fn accept(engine: &Engine, call: &MigrateCall<'_>, records: AcceptedRecords) -> Result<u64, RpcError> {
+    let name = CollectionName::new(call.collection).map_err(of)?;
+    let changed = engine.apps.control().accept_records(&app_id(call.app)?, &name, records).await.map_err(of)?;
+    Ok(changed.generation)
+}
+
+/// Position of a walk, and whether it has left no old record behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MigrationCursor {
+    after: Option<ObjectId>,
+    is_clean: bool,
+}
+
+impl MigrationCursor {
+    fn parse(text: &str) -> Result<Self, RpcError> {
+        let parse = || {
+            let (id, rest) = text.split_once('.')?;
+            let cursor = Self { after: Some(parse_id(id)?), is_clean: rest == "clean" };
+            (cursor.text() == text).then_some(cursor)
+        };
+        parse().ok_or_else(|| bad("after must be the next of the page before"))
+    }
+
+    fn text(self) -> String {
+        let id = self.after.map_or_else(String::new, id_text);
+        format!("{id}.{}", if self.is_clean { "clean" } else { "left" })
+    }
+}
+
+/// Returns the rows of a map that follow `after`, in every state, and the last id if more can follow.
+///
+/// The rows are not selected by the key that they name: whoever can write the store writes that, too.
+async fn page(
+    objects: &Objects,
+    map: MapId,
+    after: Option<ObjectId>,
+    limit: usize,
+) -> Result<(Vec<ObjectRow>, Option<ObjectId>), CallFailure> {
+    let before = (MapId { collection: map.collection - 1, ..map }, ObjectId([0xff; 16]));
+    let from = after.map_or(before, |id| (map, id));
+    let ask = move |store: Arc<dyn ObjectStore>| async move { store.scan_objects(Some(from), limit).await };
+    let found = objects.sweep(map, ask).await?;
+    let count = found.len();
+    let rows: Vec<ObjectRow> = found.into_iter().take_while(|(of, _)| *of == map).map(|(_, row)| row).collect();
+    let next = rows.last().map(|row| row.id).filter(|_| rows.len() == count);
+    Ok((rows, next))
+}
+
+/// The old records among the rows of a page.
+#[derive(Default)]
+struct SortedRows {
+    /// Those to replace.
+    resealed: Vec<Reseal<ObjectId>>,
+    unauthenticated: Vec<String>,
+    unopened: Vec<String>,
+    /// Number of those that stay as they are.
+    left: usize,
+}
+
+async fn sorted(
+    objects: &Objects,
+    sealer: &ObjectSealer,
+    view: MapView,
+    rows: Vec<ObjectRow>,
+    accepts: bool,
+) -> Result<SortedRows, RpcError> {
+    let is_old = |row: &ObjectRow| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated);
+    let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
+    let subjects = stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
+    let (subjects, sealer) = (subjects.map_err(|failure| failure.answer())?, sealer.clone());
+    blocking(move || sort(&sealer, rows, &subjects, accepts)).await
+}
+
+/// Opens old records and seals those that may be replaced.
+fn sort(
+    sealer: &ObjectSealer,
+    rows: Vec<ObjectRow>,
+    subjects: &StoredSubjects,
+    accepts: bool,
+) -> Result<SortedRows, RpcError> {
+    let mut sorted = SortedRows::default();
+    for row in rows.into_iter().filter(|row| !is_erased(row, subjects)) {
+        let (id, old): (ObjectId, Bytes) = (row.id, row.sealed.clone());
+        let readable = ReadableRow::of(row, subjects);
+        let resealed = readable.map(|readable| sealer.reseal(&readable)).transpose().map_err(seal_failed)?;
+        let Some(new) = resealed.flatten() else {
+            sorted.unopened.push(id_text(id));
+            sorted.left += 1;
+            continue;
+        };
+        // The content of a record of a subject is under the subject's key, so an engine sealed it.
+        if RecordFormat::of(&old) != Some(RecordFormat::OldOfSubject) {
+            sorted.unauthenticated.push(id_text(id));
+            if !accepts {
+                sorted.left += 1;
+                continue;
+            }
+        }
+        sorted.resealed.push(Reseal { id, old, new: new.into() });
+    }
+    Ok(sorted)
+}
+
+/// Returns true if the key of the row's subject was erased. Nothing opens such a row any more, and the sweep removes it.
+fn is_erased(row: &ObjectRow, subjects: &StoredSubjects) -> bool {
+    let subject = row.subject.and_then(|id| subjects.get(&id));
+    subject.zip(subject_version(&row.sealed)).is_some_and(|(subject, version)| version < subject.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migration_cursors_have_one_form() {
+        for is_clean in [true, false] {
+            let cursor = MigrationCursor { after: Some(ObjectId([0xab; 16])), is_clean };
+            assert_eq!(MigrationCursor::parse(&cursor.text()), Ok(cursor));
+            assert!(cursor.text().len() <= sealwire_wire::CURSOR_BYTES_MAX);
+        }
+        let id = id_text(ObjectId([0xab; 16]));
+        for wrong in ["", ".", "clean", ".clean", &id, &format!("{id}."), &format!("{id}.cleaned"), &id.to_uppercase()]
+        {
+            assert!(MigrationCursor::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
