@@ -6,6 +6,7 @@ mod schema;
 pub(super) use schema::repeated_safely;
 
 use clap::{Subcommand, ValueEnum};
+use sealwire_output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
@@ -225,15 +226,20 @@ fn change(app: &str, collection: &str, ask: CollectionOperation, target: &Target
 
 fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(collections)?);
+        outln!("{}", serde_json::to_string(collections)?);
         return Ok(());
     }
     if collections.is_empty() {
         return Ok(());
     }
-    println!(
+    outln!(
         "{:<24} {:<24} {:<14} {:<10} {:<11} {:<10} RETENTION_S",
-        "APP", "COLLECTION", "KIND", "FORMAT", "SCOPE", "EXPIRES_S"
+        "APP",
+        "COLLECTION",
+        "KIND",
+        "FORMAT",
+        "SCOPE",
+        "EXPIRES_S"
     );
     for found in collections {
         let Collection { app, collection, kind, scope, .. } = found;
@@ -245,12 +251,12 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
         let scope = given(scope);
         let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
         let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
-        println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
+        outln!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
         if !found.suite.is_empty() {
-            println!("  suite {}", found.suite);
+            outln!("  suite {}", found.suite);
         }
         for property in &found.properties {
-            println!("  {}", properties::text_of(property));
+            outln!("  {}", properties::text_of(property));
         }
     }
     Ok(())

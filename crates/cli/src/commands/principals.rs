@@ -1,6 +1,7 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
+use sealwire_output::outln;
 use sealwire_wire::control::{CheckCall, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
@@ -89,11 +90,11 @@ fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> 
 fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let checked = target.run(async |control| control.check(call).await)?;
     if target.engine.json {
-        println!("{}", serde_json::to_string(&checked)?);
+        outln!("{}", serde_json::to_string(&checked)?);
     } else if let Some(role) = &checked.role {
         match &checked.mask {
-            Some(mask) => println!("yes, by role {role}, values through {mask}"),
-            None => println!("yes, by role {role}"),
+            Some(mask) => outln!("yes, by role {role}, values through {mask}"),
+            None => outln!("yes, by role {role}"),
         }
     }
     match checked.missing {
@@ -104,15 +105,15 @@ fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
 
 fn print(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(principals)?);
+        outln!("{}", serde_json::to_string(principals)?);
         return Ok(());
     }
     if principals.is_empty() {
         return Ok(());
     }
-    println!("{:<48} ROLES", "PRINCIPAL");
+    outln!("{:<48} ROLES", "PRINCIPAL");
     for found in principals {
-        println!("{:<48} {}", found.principal, found.roles.join(","));
+        outln!("{:<48} {}", found.principal, found.roles.join(","));
     }
     Ok(())
 }
