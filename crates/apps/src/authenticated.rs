@@ -122,6 +122,11 @@ impl AuthenticatedStore {
         }
     }
 
+    /// Returns the state of the highest generation that was verified or written here.
+    pub(super) fn seen(&self) -> Option<StateId> {
+        self.latest().seen
+    }
+
     /// Loads and verifies the records, and returns the key-encryption key of the store's keys with them.
     pub(super) async fn load_with_kek(&self) -> Result<(Snapshot, Arc<Kek>), StoreError> {
         let (snapshot, kek) = self.load_verified().await?;

@@ -328,6 +328,15 @@ impl Control {
         Err(always_late())
     }
 
+    /// Loads the store, and returns which state it has. `None`: a store without a root key.
+    ///
+    /// # Errors
+    /// As for [`Control::load`].
+    pub async fn state_id(&self) -> Result<Option<StateId>, StoreError> {
+        self.store.load().await?;
+        Ok(self.store.seen())
+    }
+
     /// Raises the generation above one that engines have seen, after an older state was put back. Nothing else changes.
     /// Returns the new generation.
     ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
-use sealwire_apps::Control;
+use sealwire_apps::{Control, StateId};
 use sealwire_client::{Error, ErrorCode};
 use sealwire_config::Config;
 use sealwire_engine::kek::read_kek;
@@ -192,8 +192,8 @@ type CommandOutput = (String, Value);
 /// The opened store.
 struct RootStore {
     config: Config,
-    /// Generation in the anchor file, if it is ignored.
-    anchored: Option<u64>,
+    /// The state in the anchor file, if the file is ignored.
+    anchored: Option<StateId>,
     control: Control,
     admin: RootAdmin,
 }
@@ -266,7 +266,7 @@ impl StoreArgs {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let done = runtime.block_on(async {
             let mut unsealer = Unsealer::open(&config)?;
-            let anchored = if ignores_anchor { unsealer.ignore_anchor().map(|id| id.generation) } else { None };
+            let anchored = if ignores_anchor { unsealer.ignore_anchor() } else { None };
             let unsealer = Arc::new(unsealer);
             let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
@@ -461,7 +461,18 @@ impl StoreArgs {
     fn accept_rollback(&self, seen: Option<u64>) -> Result<(), Failure> {
         self.check_direct()?;
         let (generation, seen) = self.on_store_as(true, async |store| {
-            let seen = store.anchored.max(seen);
+            let now = store.control.state_id().await?;
+            if let (Some(now), Some(anchored)) = (now, store.anchored)
+                && seen.is_none_or(|seen| seen < now.generation)
+                && !now.contradicts(&anchored)
+            {
+                return Err(format!(
+                    "the store is of generation {} already, and the anchor of this configuration accepts it",
+                    now.generation
+                )
+                .into());
+            }
+            let seen = store.anchored.map(|anchored| anchored.generation).max(seen);
             let seen = seen.ok_or(
                 "this configuration has no anchor file; give --seen the generation that an engine's log names",
             )?;

@@ -1,8 +1,9 @@
 //! Ids of a store's root keys as this machine knows them, outside the store.
 //!
 //! A recovery key opens every copy that is sealed to it, and anyone can seal one: the public key is public. A root key that
-//! only shares unwrap therefore proves nothing about who made it. Engines keep the ids of root keys with which they verified
-//! a state, in the anchor and in the copy of the root record beside the audit log.
+//! only shares unwrap therefore proves nothing about who made it. The anchor has the ids of the root keys of the last state that
+//! was verified or committed here. The copy of the root record beside the audit log, which only engines write, stands in for an
+//! anchor that is missing or of an earlier version.
 
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ use crate::kek::KekError;
 
 /// See the module.
 #[derive(Debug)]
-pub struct KnownRoots(Vec<KnownIn>);
+pub struct KnownRoots(Option<KnownIn>);
 
 #[derive(Debug)]
 struct KnownIn {
@@ -27,7 +28,7 @@ struct KnownIn {
 /// Whether this machine knows a root key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RootKnowledge {
-    /// All files name it.
+    /// A file of this machine names it.
     Confirmed,
     /// No file of this machine names a root key.
     Unknown,
@@ -36,32 +37,33 @@ pub enum RootKnowledge {
 }
 
 impl KnownRoots {
-    /// Reads the anchor and the copy of the root record. A missing file says nothing.
+    /// Reads the anchor, or else the copy of the root record. A missing file says nothing.
     ///
     /// # Errors
     /// A file cannot be read.
     pub fn read(config: &Config) -> Result<Self, KekError> {
-        let mut known = Vec::new();
         if let Some(file) = anchor_path(config)
             && let Some(state) = anchor::read(&file)?
             && !state.roots.is_empty()
         {
-            known.push(KnownIn { file, set: state.id.set, roots: state.roots });
+            return Ok(Self(Some(KnownIn { file, set: state.id.set, roots: state.roots })));
         }
-        if let (Some(folder), Some(record)) = (&config.audit.folder, copied_record(config)?) {
-            known.push(KnownIn { file: folder.join(ROOT_COPY_FILE), set: record.set, roots: record.ids().to_vec() });
-        }
-        Ok(Self(known))
+        let (Some(folder), Some(record)) = (&config.audit.folder, copied_record(config)?) else {
+            return Ok(Self(None));
+        };
+        let file = folder.join(ROOT_COPY_FILE);
+        Ok(Self(Some(KnownIn { file, set: record.set, roots: record.ids().to_vec() })))
     }
 
     /// Tells whether this machine knows the active root key of a record that nobody has verified.
     #[must_use]
     pub fn look_up(&self, record: &RootRecord) -> RootKnowledge {
-        let names = |known: &KnownIn| known.set == record.set && known.roots.contains(&record.active.id);
-        match self.0.iter().find(|known| !names(known)) {
-            Some(other) => RootKnowledge::Other(other.file.clone()),
-            None if self.0.is_empty() => RootKnowledge::Unknown,
-            None => RootKnowledge::Confirmed,
+        match &self.0 {
+            None => RootKnowledge::Unknown,
+            Some(known) if known.set == record.set && known.roots.contains(&record.active.id) => {
+                RootKnowledge::Confirmed
+            }
+            Some(known) => RootKnowledge::Other(known.file.clone()),
         }
     }
 }
