@@ -81,6 +81,8 @@ pub(super) struct VerifiedState {
 #[derive(Clone)]
 struct StateIndex {
     id: StateId,
+    /// Ids of the root keys: the active one, then the incoming one.
+    roots: Arc<[[u8; 16]]>,
     kek: Arc<Kek>,
     records: RecordIndex,
     /// The digests of the records that are read one by one, once a page of them was read.
@@ -88,9 +90,15 @@ struct StateIndex {
 }
 
 impl StateIndex {
-    fn new(set: [u8; 16], generation: u64, kek: Arc<Kek>, records: RecordIndex) -> Result<Self, StoreError> {
+    fn new(
+        set: [u8; 16],
+        roots: Arc<[[u8; 16]]>,
+        generation: u64,
+        kek: Arc<Kek>,
+        records: RecordIndex,
+    ) -> Result<Self, StoreError> {
         let id = StateId { set, generation, code: records.code(state_key(&kek)?, generation) };
-        Ok(Self { id, kek, records, singles: Arc::default() })
+        Ok(Self { id, roots, kek, records, singles: Arc::default() })
     }
 }
 
@@ -112,6 +120,11 @@ impl AuthenticatedStore {
             Freshness::RolledBack { seen } => Some(seen),
             Freshness::Latest => None,
         }
+    }
+
+    /// Returns the state of the highest generation that was verified or written here.
+    pub(super) fn seen(&self) -> Option<StateId> {
+        self.latest().seen
     }
 
     /// Loads and verifies the records, and returns the key-encryption key of the store's keys with them.
@@ -161,10 +174,10 @@ impl AuthenticatedStore {
         stored: Snapshot,
         seen: Option<StateId>,
     ) -> Result<(Snapshot, VerifiedState), StoreError> {
-        let (generation, set) = (stored.generation, root.set);
+        let (generation, set, roots) = (stored.generation, root.set, root.ids());
         let (snapshot, index) = blocking(move || {
             let (snapshot, records) = RecordIndex::open(state_key(&kek)?, stored)?;
-            Ok((snapshot, StateIndex::new(set, generation, kek, records)?))
+            Ok((snapshot, StateIndex::new(set, roots, generation, kek, records)?))
         })
         .await?;
         let freshness = self.keks.verified(Some((root, &index.id)), seen.as_ref()).await?;
@@ -258,7 +271,8 @@ impl AuthenticatedStore {
         let (changes, after) = match (&state.index, changes.get(ROOT_RECORD)) {
             (None, None | Some(None)) => (changes, None),
             (None, Some(Some(root))) => {
-                let set = RootRecord::parse(root)?.set;
+                let root = RootRecord::parse(root)?;
+                let (set, roots) = (root.set, root.ids());
                 let mut all = everything(&*self.store).await?;
                 if all.apply("control state", base, &changes)? == Commit::Moved {
                     return Ok(Commit::Moved);
@@ -268,7 +282,7 @@ impl AuthenticatedStore {
                     let records = RecordIndex::of(&all.records);
                     let rows = records.clone().into_rows().map(|(key, row)| (key, Some(row)));
                     let changes = changes.into_iter().chain(rows).collect();
-                    Ok((changes, Some(StateIndex::new(set, generation, kek, records)?)))
+                    Ok((changes, Some(StateIndex::new(set, roots, generation, kek, records)?)))
                 })
                 .await?
             }
@@ -280,12 +294,15 @@ impl AuthenticatedStore {
                 let rows = index.records.clone().into_rows().map(|(key, _)| (key, None));
                 (changes.into_iter().chain(rows).chain([(HEAD.into(), None)]).collect(), None)
             }
-            (Some(index), None | Some(Some(_))) => {
+            (Some(index), root @ (None | Some(Some(_)))) => {
                 let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
+                // A damaged record is refused by whoever reads it.
+                let changed = root.and_then(Option::as_ref).and_then(|root| RootRecord::parse(root).ok());
+                let roots = changed.map_or_else(|| Arc::clone(&index.roots), |root| root.ids());
                 blocking(move || {
                     let (records, rows) = index.records.changed(&changes)?;
                     let changes = changes.into_iter().chain(rows).collect();
-                    Ok((changes, Some(StateIndex::new(index.id.set, generation, kek, records)?)))
+                    Ok((changes, Some(StateIndex::new(index.id.set, roots, generation, kek, records)?)))
                 })
                 .await?
             }
@@ -309,6 +326,7 @@ impl AuthenticatedStore {
         let (_, wipes) = self.bounds();
         let commit = self.store.commit_all(base, &changes).await?;
         let Commit::Done(generation) = commit else { return Ok(commit) };
+        let committed = index.as_ref().map(|index| (index.id, Arc::clone(&index.roots)));
         match index {
             Some(StateIndex { id, .. }) if is_sealed => {
                 self.latest().note(id);
@@ -321,7 +339,19 @@ impl AuthenticatedStore {
                 self.keep(VerifiedState { generation, index, freshness: Freshness::Latest }, wipes);
             }
         }
+        // Every commit passes here or in `replace`. The next load is too late: a seal wipes the keys that verify it.
+        if let Some((id, roots)) = committed {
+            self.keks.committed(&id, &roots).await?;
+        }
         Ok(commit)
+    }
+
+    /// Notes a state as [`FindKek::committed`] does, if the store has a root key.
+    pub(super) async fn note_committed(&self, state: &VerifiedState) -> Result<(), StoreError> {
+        match &state.index {
+            Some(index) if state.freshness == Freshness::Latest => self.keks.committed(&index.id, &index.roots).await,
+            _ => Ok(()),
+        }
     }
 
     /// Returns true if the store has this state now.
@@ -452,9 +482,14 @@ impl ControlStore for AuthenticatedStore {
         let generation = next_generation("control state", base)?.max(state.generation);
         let mut records = state.records.clone();
         let index = RecordIndex::of(&records);
-        records.insert(HEAD.into(), head(generation, &index.code(state_key(&kek)?, generation)));
+        let id = StateId { set: root.set, generation, code: index.code(state_key(&kek)?, generation) };
+        records.insert(HEAD.into(), head(generation, &id.code));
         records.extend(index.into_rows());
-        self.store.replace(base, &Snapshot { generation, records }).await
+        let commit = self.store.replace(base, &Snapshot { generation, records }).await?;
+        if let Commit::Done(_) = commit {
+            self.keks.committed(&id, &root.ids()).await?;
+        }
+        Ok(commit)
     }
 
     async fn changed(&self) {

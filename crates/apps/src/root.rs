@@ -56,6 +56,15 @@ pub trait FindKek: Send + Sync {
         }
     }
 
+    /// Takes note of a state that this process has committed, before anybody hears of the commit. `roots`: ids of the state's
+    /// root keys. What guards against older states must outlive a crash when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAnchored`]. The commit was made all the same.
+    async fn committed(&self, _state: &StateId, _roots: &[[u8; 16]]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Wipes all keys that were kept, because the store is sealed. Searches that have begun keep nothing either.
     fn wipe(&self) {}
 }
@@ -264,8 +273,8 @@ impl Control {
     /// Returns the generation. The keys that this process keeps are wiped when the method returns.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if the store has no root key; any error of the store, in which case the change was made or
-    /// not.
+    /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::NotAnchored`]: the store is sealed; any other error
+    /// of the store, in which case the change was made or not.
     pub async fn seal(&self) -> Result<u64, StoreError> {
         let mark = |_, record: &mut RootRecord| {
             record.sealed_unix_s = Some(unix_s());
@@ -276,7 +285,10 @@ impl Control {
             Err(StoreError::Sealed) => {
                 let verified = self.store.load_sealed().await;
                 self.store.wipe();
-                verified.map(|(generation, ..)| generation)
+                let (generation, _, state) = verified?;
+                // The commit of the seal can have ended without it.
+                self.store.note_committed(&state).await?;
+                Ok(generation)
             }
             done => done,
         }
@@ -314,6 +326,15 @@ impl Control {
             }
         }
         Err(always_late())
+    }
+
+    /// Loads the store, and returns which state it has. `None`: a store without a root key.
+    ///
+    /// # Errors
+    /// As for [`Control::load`].
+    pub async fn state_id(&self) -> Result<Option<StateId>, StoreError> {
+        self.store.load().await?;
+        Ok(self.store.seen())
     }
 
     /// Raises the generation above one that engines have seen, after an older state was put back. Nothing else changes.

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -155,6 +156,12 @@ impl RootRecord {
     /// Returns the active root key, then the incoming one.
     pub fn roots(&self) -> impl Iterator<Item = &RootEntry> {
         [&self.active].into_iter().chain(self.incoming.as_ref().map(|incoming| &incoming.entry))
+    }
+
+    /// Returns the ids of [`Self::roots`].
+    #[must_use]
+    pub fn ids(&self) -> Arc<[[u8; 16]]> {
+        self.roots().map(|root| root.id).collect()
     }
 
     pub(super) fn root_mut(&mut self, id: &[u8; 16]) -> Option<&mut RootEntry> {

@@ -7,6 +7,7 @@ use super::*;
 use sealwire_store::MemoryStore;
 
 mod collections;
+mod commits;
 mod objects;
 mod properties;
 mod records;

@@ -2,10 +2,7 @@
 //!
 //! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
 //! prints results for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
-//! invalid configuration.
-
-// The only module that prints, because it implements the user interface.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+//! invalid configuration, 141 if nobody reads standard output.
 
 mod apps;
 mod audit;
@@ -46,6 +43,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use sealwire_config::{Config, ConfigError, Environment};
+use sealwire_output::errln;
 
 /// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
@@ -133,6 +131,20 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
+    sealwire_output::run("sealwire", run_command)
+}
+
+/// Ends the calls of PKCS #11 modules, also when a failure of standard output unwinds the stack.
+struct EndOfCalls;
+
+impl Drop for EndOfCalls {
+    fn drop(&mut self) {
+        sealwire_kek::pkcs11::end_calls();
+    }
+}
+
+fn run_command() -> ExitCode {
+    let calls = EndOfCalls;
     let done = match Args::parse().command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -165,11 +177,12 @@ pub fn run() -> ExitCode {
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
     };
-    sealwire_kek::pkcs11::end_calls();
+    drop(calls);
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
         Err(failure) => {
-            eprintln!("sealwire: {}", chain(&*failure));
+            errln!("sealwire: {}", chain(&*failure));
             if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
         }
     }

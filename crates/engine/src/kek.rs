@@ -46,6 +46,13 @@ mod tests {
         let missing = read().unwrap_err();
         assert!(missing.starts_with(&format!("kek: {}: ", path.display())), "{missing}");
         std::fs::write(&path, format!("{}\n", *Kek::generate_hex().unwrap())).unwrap();
+        let chmod = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        for mode in [0o644, 0o660, 0o604] {
+            chmod(mode);
+            let exposed = read().unwrap_err();
+            assert!(exposed.contains(&format!("mode {mode:o}")) && exposed.contains("run `chmod 600 "), "{exposed}");
+        }
+        chmod(0o600);
         assert_eq!(read(), Ok(()));
         std::fs::write(&path, [0xff; 64]).unwrap();
         assert!(read().unwrap_err().ends_with("must be text"));

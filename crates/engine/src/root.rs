@@ -9,6 +9,7 @@
 mod admin;
 mod anchor;
 mod backoff;
+mod known;
 mod observe;
 mod probe;
 
@@ -25,6 +26,7 @@ use data_encoding::HEXLOWER;
 use sealwire_apps::{FindKek, Freshness, ROOT_RECORD, RootEntry, RootRecord, RootSlot, StateId};
 use sealwire_config::{Config, KekSource};
 use sealwire_crypto::{Kek, RootKey};
+use sealwire_file_trust::FileKind;
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{Pkcs11Provider, Provider, ProviderError, ProviderSettings, WrapSlot};
 use sealwire_store::StoreError;
@@ -36,8 +38,9 @@ use crate::audit::Audit;
 use crate::kek::{KekError, read_kek};
 
 pub use admin::RootAdmin;
-use anchor::{Anchor, anchor_path};
+use anchor::{Anchor, AnchoredState, anchor_path};
 use backoff::Backoff;
+pub use known::{KnownRoots, RootKnowledge};
 pub use observe::USE_SECONDS_MAX;
 use observe::{ProviderUses, SlotId, USE_TIME_MAX, UseError, late_text};
 pub use probe::SlotProber;
@@ -46,7 +49,9 @@ pub use probe::SlotProber;
 pub const LOCAL_PROVIDER: &str = "local";
 /// File with a copy of the root record, in the folder of the audit log.
 pub const ROOT_COPY_FILE: &str = "root.json";
-/// Maximum bytes that are read of it. A record with all slots of two root keys is below 200 KiB.
+/// Maximum bytes of the file of `kek.providers`.
+const PROVIDERS_BYTES_MAX: u64 = 1 << 20;
+/// Maximum bytes that are read of [`ROOT_COPY_FILE`]. A record with all slots of two root keys is below 200 KiB.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The configured providers, by name, and the observer of their uses.
@@ -73,8 +78,11 @@ impl Providers {
         let mut all = BTreeMap::from([(LOCAL_PROVIDER.to_owned(), ConfiguredProvider::new(local))]);
         let Some(file) = &config.kek_providers else { return Ok(Self(all, Arc::default())) };
         let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
-        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
-        let tables: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).map_err(|error| {
+        // Whoever changes the file decides which module is loaded and which server gets the root key.
+        let bytes = sealwire_file_trust::read(file, FileKind::Public, PROVIDERS_BYTES_MAX);
+        let bytes = bytes.map_err(|error| wrong(&error.reason))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| wrong(&"must be text"))?;
+        let tables: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             // The parser's text can contain a value.
             wrong(&format!("line {line}: must be tables of providers, whose settings are texts"))
@@ -272,13 +280,21 @@ impl Unsealer {
             backoff: Backoff::default(),
             copy: tokio::sync::Mutex::default(),
             serves_rolled_back: config.state.serves_rolled_back,
-            anchor: anchor_path(config).map(Anchor::open).transpose()?,
+            anchor: anchor_path(config)
+                .map(|path| Anchor::open(path, config.state.anchor_file.is_some()))
+                .transpose()?,
         })
     }
 
-    /// Returns the anchor of the configuration, and forgets it: a state that was put back is accepted from now on.
-    pub fn take_anchor(&mut self) -> Option<StateId> {
-        self.anchor.take().and_then(|anchor| anchor.at_start())
+    /// Returns the anchor of the configuration, and accepts an older state that was put back from now on. Commits still
+    /// raise the anchor.
+    pub fn ignore_anchor(&mut self) -> Option<StateId> {
+        self.anchor.as_mut().and_then(Anchor::ignore)
+    }
+
+    /// Neither reads nor writes the anchor of the configuration: the store is another one.
+    pub fn drop_anchor(&mut self) {
+        self.anchor = None;
     }
 
     /// Writes the anchor now and from now on, whenever a later generation was verified.
@@ -381,7 +397,7 @@ impl Unsealer {
     }
 
     fn anchored(&self) -> Option<StateId> {
-        self.anchor.as_ref().and_then(Anchor::at_start)
+        self.anchor.as_ref().and_then(Anchor::at_start).map(|state| state.id)
     }
 
     fn check_may_lack_root(&self) -> Result<(), StoreError> {
@@ -479,9 +495,15 @@ impl FindKek for Unsealer {
             self.note(Some(record)).await;
         }
         if let Some(anchor) = &self.anchor {
-            anchor.raise(id).await;
+            anchor.raise(AnchoredState { id: *id, roots: record.ids().to_vec() }).await;
         }
         Ok(Freshness::Latest)
+    }
+
+    async fn committed(&self, state: &StateId, roots: &[[u8; 16]]) -> Result<(), StoreError> {
+        let Some(anchor) = &self.anchor else { return Ok(()) };
+        let committed = anchor.commit(AnchoredState { id: *state, roots: roots.to_vec() }).await;
+        committed.map_err(|what| StoreError::NotAnchored { generation: state.generation, what })
     }
 
     fn wipe(&self) {
@@ -520,8 +542,20 @@ impl RecordCopy {
     }
 }
 
+/// The owner of a file.
+#[derive(Clone, Copy)]
+struct FileOwner {
+    user: u32,
+    group: u32,
+}
+
 /// Replaces a file as a whole, readable by its owner only, or removes it.
 fn replace_file(path: &Path, content: Option<&[u8]>) -> io::Result<()> {
+    replace_file_of(path, content, None)
+}
+
+/// Replaces a file as [`replace_file`] does. If root runs this process, the new file belongs to `owner`.
+fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     let remove = |path: &Path| match std::fs::remove_file(path) {
@@ -534,6 +568,9 @@ fn replace_file(path: &Path, content: Option<&[u8]>) -> io::Result<()> {
         Some(content) => {
             remove(&partial)?;
             let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
+            if let Some(FileOwner { user, group }) = owner.filter(|_| rustix::process::geteuid().is_root()) {
+                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            }
             file.write_all(content)?;
             file.sync_all()?;
             std::fs::rename(&partial, path)?;

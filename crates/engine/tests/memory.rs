@@ -56,6 +56,7 @@ async fn make(folder: &str) {
     let kek = Kek::generate_hex().unwrap();
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, &*kek).unwrap();
+    fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let unsealer = Unsealer::open(&config).unwrap();
     let root = RootKey::generate().unwrap();
     let slot = unsealer.providers().new_slot(LOCAL_PROVIDER, SET, &root, 1).await.unwrap();

@@ -86,8 +86,8 @@ pub enum AwsCredentials {
     WebIdentity {
         /// The ARN of the role, as in `AWS_ROLE_ARN`.
         role_arn: String,
-        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Its mode is not checked: Kubernetes makes such files
-        /// readable by every user of the container.
+        /// The file with the token, as in `AWS_WEB_IDENTITY_TOKEN_FILE`. Others can read it: Kubernetes makes such files readable
+        /// by every user of the container.
         token_file: PathBuf,
         /// `https://host[:port]` of STS. Default: the region's public endpoint. `http://` only for hosts on this machine.
         sts_endpoint_url: Option<String>,

@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use crate::ProviderError;
-use crate::secret_file::{FileReader, read_private, read_public};
+use crate::secret_file::{FileReader, read_public, read_secret_file};
 
 /// Longest accepted response body, in bytes. A response of a provider has at most some kilobytes.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -151,7 +151,7 @@ impl TlsFiles {
         let builder = builder.with_root_certificates(roots);
         let mut config = match &self.client {
             Some((certificate, key)) => {
-                let pem = read_private(key)?;
+                let pem = read_secret_file(key)?;
                 // The parser's error can quote the text, which is the key, so only the file is named.
                 let private = PrivateKeyDer::from_pem_slice(&pem)
                     .map_err(|_| ProviderError::Settings(format!("{}: no private key in PEM", key.display())))?;

@@ -9,7 +9,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use data_encoding::HEXLOWER_PERMISSIVE;
 use zeroize::Zeroizing;
 
-use crate::secret_file::{self, FileReader, exposed_text};
+use crate::secret_file::{FileReader, read_secret_file};
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot, reject_long};
 
 /// Bytes of a nonce of AES-GCM.
@@ -41,17 +41,9 @@ impl FileProvider {
         &self.path
     }
 
-    /// Returns a warning if other users can read the file or its group can change it. Such a file is used all the same.
-    /// Judges the file that it opens; returns `None` for a file that cannot be opened. Blocks on the file system.
-    #[must_use]
-    pub fn warning(&self) -> Option<String> {
-        let (_, metadata) = secret_file::open(&self.path).ok()?;
-        Some(exposed_text(&self.path, secret_file::exposed_mode(&metadata)?))
-    }
-
     async fn kek(&self) -> Result<LocalKek, ProviderError> {
         let path = self.path.clone();
-        let read = move || LocalKek::parse(&secret_file::read(&path)?.bytes, || path.display().to_string());
+        let read = move || LocalKek::parse(&read_secret_file(&path)?, || path.display().to_string());
         self.reader.run(&self.path.display().to_string(), read).await
     }
 }
@@ -184,6 +176,7 @@ pub(crate) fn random_nonce() -> Result<[u8; NONCE_BYTES], ProviderError> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use sealwire_testkit::child;
 
@@ -198,6 +191,11 @@ mod tests {
         Box::new(zeroize::Zeroizing::new([7; 32]))
     }
 
+    fn write(path: &Path, content: &str) {
+        fs::write(path, content).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     struct KekFile {
         _folder: tempfile::TempDir,
         provider: FileProvider,
@@ -206,7 +204,7 @@ mod tests {
     fn file(content: &str) -> KekFile {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kek.key");
-        fs::write(&path, content).unwrap();
+        write(&path, content);
         KekFile { _folder: folder, provider: FileProvider::new(path) }
     }
 
@@ -238,7 +236,7 @@ mod tests {
             .collect();
         altered.extend([vec![], copy[1..].to_vec(), copy[..copy.len() - 1].to_vec(), [&copy[..], &[0]].concat()]);
         let other_key = FileProvider::new(file.provider.path().with_file_name("other.key"));
-        fs::write(other_key.path(), DIGITS.replace("1f", "2f")).unwrap();
+        write(other_key.path(), &DIGITS.replace("1f", "2f"));
         for copy in altered {
             let result = file.provider.unwrap(&copy, &SLOT).await;
             assert!(matches!(result, Err(ProviderError::DoesNotUnwrap(_))), "{copy:?}: {result:?}");
@@ -284,23 +282,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_exposed_file_is_warned_about() {
-        use std::os::unix::fs::PermissionsExt as _;
+    #[tokio::test(start_paused = true)]
+    async fn an_exposed_file_is_rejected() {
         let file = file(DIGITS);
-        for (mode, warned) in [(0o600, false), (0o440, false), (0o644, true), (0o660, true)] {
+        for (mode, rejected) in [(0o600, false), (0o440, false), (0o644, true), (0o660, true)] {
             fs::set_permissions(file.provider.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let warning = file.provider.warning();
-            assert_eq!(warning.is_some_and(|text| text.contains("chmod 600")), warned, "{mode:o}");
+            match file.provider.wrap(&root(), &SLOT).await {
+                Ok(_) => assert!(!rejected, "{mode:o}"),
+                Err(ProviderError::Settings(text)) => assert!(rejected && text.contains("chmod 600"), "{text}"),
+                Err(other) => panic!("{other:?}"),
+            }
         }
-    }
-
-    #[test]
-    fn what_is_no_file_is_not_judged() {
-        let file = file(DIGITS);
-        fs::remove_file(file.provider.path()).unwrap();
-        fs::create_dir(file.provider.path()).unwrap();
-        assert_eq!(file.provider.warning(), None, "a folder, whose mode says nothing about a key");
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64URL_NOPAD;
 use sealwire_crypto::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed, KeyId, RECOVERY_COPY_BYTES};
 
-use crate::secret_file::{FileReader, read_trusted};
+use crate::secret_file::{FileReader, read_public};
 use crate::shares::{self, JoinError, Share, SplitError};
 use crate::{Provider, ProviderError, ProviderKind, RootBytes, WrapSlot};
 
@@ -266,7 +266,7 @@ impl Provider for SharesProvider {
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let (path, place) = (self.path.clone(), self.path.display().to_string());
         let read = move || {
-            let bytes = read_trusted(&path)?;
+            let bytes = read_public(&path)?;
             let text = std::str::from_utf8(&bytes).map_err(|_| PublicKeyError::Form);
             let wrong = |error| ProviderError::Settings(format!("{}: {error}", path.display()));
             text.and_then(RecoveryPublicKey::parse).map_err(wrong)

@@ -1,13 +1,11 @@
 //! Reads small files: secrets, tokens and certificates.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use sealwire_file_trust::{FileErrorReason, FileKind};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
@@ -65,115 +63,48 @@ impl FileReader {
     }
 }
 
-/// The bytes of a secret file.
-#[derive(Debug)]
-pub(crate) struct SecretFile {
-    pub(crate) bytes: Zeroizing<Vec<u8>>,
-    /// The file's mode, if others can read the file or its group can change it.
-    pub(crate) exposed: Option<u32>,
-}
-
-/// Reads a file of at most [`SECRET_FILE_BYTES_MAX`] bytes, whatever its mode. Blocks on the file system.
+/// Reads a secret file of at most [`SECRET_FILE_BYTES_MAX`] bytes. Blocks on the file system.
 ///
 /// # Errors
 /// [`ProviderError::NotFound`], [`ProviderError::Denied`], [`ProviderError::Unavailable`], or
-/// [`ProviderError::Settings`] if it is not a regular file or a longer one. Errors name the file and none of its bytes.
-pub(crate) fn read(path: &Path) -> Result<SecretFile, ProviderError> {
-    let (file, metadata) = open(path)?;
-    let bytes = read_at_most(path, &file, &metadata, SECRET_FILE_BYTES_MAX)?;
-    Ok(SecretFile { bytes, exposed: exposed_mode(&metadata) })
-}
-
-/// Reads a secret file of at most [`SECRET_FILE_BYTES_MAX`] bytes, whatever its mode. Blocks on the file system.
-///
-/// # Errors
-/// [`ProviderError`], which names the file and none of its bytes.
+/// [`ProviderError::Settings`] if it is not a regular file or a longer one, or if other users can get at it
+/// ([`sealwire_file_trust`]). Errors name the file and none of its bytes.
 pub fn read_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
-    Ok(read(path)?.bytes)
+    read(path, FileKind::Secret, SECRET_FILE_BYTES_MAX)
 }
 
-/// Like [`read`]. Rejects a file that others can read or whose group can change it.
-///
-/// # Errors
-/// See [`read`]; [`ProviderError::Settings`] for such a file.
-pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
-    let file = read(path)?;
-    match file.exposed {
-        None => Ok(file.bytes),
-        Some(mode) => Err(ProviderError::Settings(exposed_text(path, mode))),
-    }
+/// Reads a secret of one line of printable ASCII, such as a token. White space around the line is dropped. Blocks.
+pub(crate) fn read_secret_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
+    line_of(path, &read_secret_file(path)?)
 }
 
-/// Reads a secret of one line of printable ASCII, such as a token, from a private file. White space around the line is
-/// dropped. Blocks.
-pub(crate) fn read_private_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
-    line_of(path, &read_private(path)?)
-}
-
-/// Like [`read_private_line`], whatever the mode of the file is. Blocks.
+/// Like [`read_secret_line`], for a file that all users can read. Blocks.
 #[cfg(feature = "awskms")]
 pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
-    line_of(path, &read(path)?.bytes)
+    line_of(path, &read(path, FileKind::Public, SECRET_FILE_BYTES_MAX)?)
 }
 
-/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a certificate. Blocks.
+/// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a certificate. Rejects a file that
+/// other users can change. Blocks.
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
-    let (file, metadata) = open(path)?;
-    let mut bytes = read_at_most(path, &file, &metadata, PUBLIC_FILE_BYTES_MAX)?;
-    Ok(std::mem::take(&mut *bytes))
+    Ok(std::mem::take(&mut *read(path, FileKind::Public, PUBLIC_FILE_BYTES_MAX)?))
 }
 
-/// Like [`read_public`]. Rejects a file that its group or others can change. Blocks.
-pub(crate) fn read_trusted(path: &Path) -> Result<Vec<u8>, ProviderError> {
-    let (_, metadata) = open(path)?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o022 == 0 {
-        return read_public(path);
-    }
-    let path = path.display();
-    let text = format!("{path}: mode {mode:03o} lets other users replace the key: run `chmod go-w {path}`");
-    Err(ProviderError::Settings(text))
-}
-
-/// Opens a file and inspects what was opened, so that no other file can take its place in between. A named pipe does not
-/// block.
-pub(crate) fn open(path: &Path) -> Result<(File, Metadata), ProviderError> {
-    let failed = |error| unreadable(path, &error);
-    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(ProviderError::Settings(format!("{}: must be a regular file", path.display())));
-    }
-    Ok((file, metadata))
-}
-
-/// Reads into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
-fn read_at_most(
-    path: &Path,
-    mut file: &File,
-    metadata: &Metadata,
-    most: u64,
-) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
-    let too_long = || ProviderError::Settings(format!("{}: must have at most {most} bytes", path.display()));
-    if metadata.len() > most {
-        return Err(too_long());
-    }
-    let mut bytes = Zeroizing::new(vec![0; most as usize + 1]);
-    let mut length = 0;
-    while length < bytes.len() {
-        match file.read(&mut bytes[length..]) {
-            Ok(0) => break,
-            Ok(more) => length += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(path, &error)),
+fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
+    sealwire_file_trust::read(path, kind, bytes_max).map_err(|error| {
+        let text = error.to_string();
+        match error.reason {
+            FileErrorReason::Io(error) => match error.kind() {
+                io::ErrorKind::NotFound => ProviderError::NotFound(text),
+                io::ErrorKind::PermissionDenied => ProviderError::Denied(text),
+                io::ErrorKind::InvalidInput => ProviderError::Settings(text),
+                _ => ProviderError::Unavailable(text),
+            },
+            FileErrorReason::NotRegular | FileErrorReason::TooLong(_) | FileErrorReason::Exposed(_) => {
+                ProviderError::Settings(text)
+            }
         }
-    }
-    if length as u64 > most {
-        return Err(too_long());
-    }
-    bytes.truncate(length);
-    Ok(bytes)
+    })
 }
 
 fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError> {
@@ -184,32 +115,10 @@ fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError
     }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> ProviderError {
-    let text = format!("{}: {error}", path.display());
-    match error.kind() {
-        io::ErrorKind::NotFound => ProviderError::NotFound(text),
-        io::ErrorKind::PermissionDenied => ProviderError::Denied(text),
-        io::ErrorKind::InvalidInput => ProviderError::Settings(text),
-        _ => ProviderError::Unavailable(text),
-    }
-}
-
-/// Describes an exposed file and its remedy.
-pub(crate) fn exposed_text(path: &Path, mode: u32) -> String {
-    let path = path.display();
-    format!("{path}: mode {mode:03o} lets other users read it, or its group change it: run `chmod 600 {path}`")
-}
-
-/// Returns the mode of a file if others can read it or its group can change it. The group may read: container platforms
-/// mount secrets with mode 0440.
-pub(crate) fn exposed_mode(metadata: &Metadata) -> Option<u32> {
-    let mode = metadata.permissions().mode() & 0o777;
-    (mode & 0o027 != 0).then_some(mode)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -236,8 +145,7 @@ mod tests {
             let _ = fs::remove_file(&path);
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(&*read(&path).unwrap().bytes, content.as_bytes(), "{mode:o}");
-            match (read_private_line(&path), expected) {
+            match (read_secret_line(&path), expected) {
                 (Ok(line), Ok(expected)) => assert_eq!(*line, expected),
                 (Err(ProviderError::Settings(text)), Err(part)) => {
                     assert!(text.contains(part) && !text.contains("hunter") && !text.contains("s.token"), "{text}");
@@ -272,7 +180,11 @@ mod tests {
     #[test]
     fn files_that_are_not_regular_or_too_long_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, bytes: u64| File::create(folder.path().join(name)).unwrap().set_len(bytes).unwrap();
+        let write = |name: &str, bytes: u64| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            file.set_len(bytes).unwrap();
+        };
         write("empty", 0);
         write("secret", SECRET_FILE_BYTES_MAX);
         write("long secret", SECRET_FILE_BYTES_MAX + 1);
@@ -296,7 +208,7 @@ mod tests {
             ("missing", "not found", "not found"),
         ] {
             let path = folder.path().join(name);
-            let read = read(&path).map(|file| file.bytes.len());
+            let read = read_secret_file(&path).map(|bytes| bytes.len());
             assert_eq!((kind(read), kind(read_public(&path).map(|bytes| bytes.len()))), (secret, public), "{name}");
         }
     }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+use sealwire_file_trust::FileKind;
 
 use crate::{
     AwsCredentials, AwsKmsOptions, EnvironmentProvider, FileProvider, Pkcs11Options, Pkcs11Provider, Provider,
@@ -169,33 +170,43 @@ impl ProviderSettings {
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// Returns the files that hold secrets, each with its setting's name, to check their permissions. Leaves out a web
-    /// identity token: Kubernetes makes such files readable by every user of the container.
+    /// Returns the files that the provider reads, each with its setting's name and what it holds, to check who can get at them.
+    /// A web identity token counts as public: Kubernetes makes such files readable by every user of the container.
     #[must_use]
-    pub fn secret_files(&self) -> Vec<(&'static str, &Path)> {
-        match self {
-            Self::File { path } => vec![("path", path)],
-            Self::Environment { .. } | Self::Shares { .. } => Vec::new(),
-            Self::Pkcs11(options) => vec![("pin_file", &options.pin_file)],
-            Self::AwsKms(options) => match &options.credentials {
-                AwsCredentials::File { path, .. } => vec![("credentials_file", path)],
-                AwsCredentials::Environment | AwsCredentials::WebIdentity { .. } => Vec::new(),
-            },
+    pub fn files(&self) -> Vec<(&'static str, &Path, FileKind)> {
+        let secret = |name: &'static str, file| Some((name, file, FileKind::Secret));
+        let public = |name: &'static str, file| Some((name, file, FileKind::Public));
+        let files = match self {
+            Self::File { path } => vec![secret("path", Some(path))],
+            Self::Environment { .. } => Vec::new(),
+            Self::Shares { public_key } => vec![public("public_key", Some(public_key))],
+            Self::Pkcs11(options) => vec![secret("pin_file", Some(&options.pin_file))],
+            Self::AwsKms(options) => {
+                let credentials = match &options.credentials {
+                    AwsCredentials::File { path, .. } => secret("credentials_file", Some(path)),
+                    AwsCredentials::WebIdentity { token_file, .. } => {
+                        public("web_identity_token_file", Some(token_file))
+                    }
+                    AwsCredentials::Environment => None,
+                };
+                vec![credentials, public("ca", options.ca.as_ref())]
+            }
             Self::Transit(options) => {
                 let login = match &options.login {
-                    TransitLogin::TokenFile(file) => Some(("token_file", file)),
+                    TransitLogin::TokenFile(file) => secret("token_file", Some(file)),
                     TransitLogin::AppRole { secret_id: SecretIdSource::File(file), .. } => {
-                        Some(("secret_id_file", file))
+                        secret("secret_id_file", Some(file))
                     }
                     TransitLogin::AppRole { secret_id: SecretIdSource::Wrapped { file, .. }, .. } => {
-                        Some(("wrapped_secret_id_file", file))
+                        secret("wrapped_secret_id_file", Some(file))
                     }
                     TransitLogin::Certificate { .. } => None,
                 };
-                let key = options.client_key.as_ref().map(|key| ("client_key", key));
-                login.into_iter().chain(key).map(|(name, file)| (name, file.as_path())).collect()
+                vec![login, secret("client_key", options.client_key.as_ref()), public("ca", options.ca.as_ref())]
             }
-        }
+        };
+        let files = files.into_iter().flatten();
+        files.filter_map(|(name, file, kind)| Some((name, file?.as_path(), kind))).collect()
     }
 
     /// Creates the provider. Nothing is opened or reached before its first call.

@@ -2,10 +2,7 @@
 //!
 //! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
 //! arguments (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the
-//! bottleneck, 6 acknowledged rows lost.
-
-// The only module of this crate that prints to standard output.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+//! bottleneck, 6 acknowledged rows lost, 141 if nobody reads standard output.
 
 mod capacity;
 mod churn;
@@ -24,6 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use sealwire_output::{errln, out, outln};
 
 use crate::fault::Fault;
 use crate::results::Figures;
@@ -92,6 +90,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.
 pub fn run() -> ExitCode {
+    sealwire_output::run("sealwire-load", run_command)
+}
+
+fn run_command() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
@@ -104,13 +106,14 @@ pub fn run() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Sink(args) => sink::run(&args),
         Command::Show(args) => show(&args),
-        Command::Report(args) => report::run(&args).map(|page| println!("{}", page.display())).map_err(Failure::from),
+        Command::Report(args) => report::run(&args).map(|page| outln!("{}", page.display())).map_err(Failure::from),
         Command::Part => processes::child().map_err(Failure::from),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
         Err(failure) => {
-            eprintln!("sealwire-load: {failure}");
+            errln!("sealwire-load: {failure}");
             failure.downcast_ref::<Fault>().map_or(ExitCode::FAILURE, |fault| ExitCode::from(fault.status()))
         }
     }
@@ -119,10 +122,10 @@ pub fn run() -> ExitCode {
 fn show(args: &ShowArgs) -> Result<(), Failure> {
     for file in &args.files {
         match Figures::read(file)? {
-            Figures::Run(run) => print!("{}", table::run(&run)),
-            Figures::Sweep(sweep) => print!("{}", table::sweep(&sweep)),
-            Figures::Backends(backends) => print!("{}", table::backends(&backends)),
-            Figures::Scale(scale) => print!("{}", table::scale(&scale)),
+            Figures::Run(run) => out!("{}", table::run(&run)),
+            Figures::Sweep(sweep) => out!("{}", table::sweep(&sweep)),
+            Figures::Backends(backends) => out!("{}", table::backends(&backends)),
+            Figures::Scale(scale) => out!("{}", table::scale(&scale)),
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use sealwire_client::Client;
+use sealwire_file_trust::{FileKind, TrustedFile};
 use time::OffsetDateTime;
 
 use crate::clients::Clients;
@@ -251,15 +252,9 @@ impl Report {
 
     /// Checks that only owner and group can read a secret, and only the owner can change it.
     fn secret(&mut self, place: &str, file: &Path) {
-        let metadata = match fs::metadata(file) {
-            Ok(metadata) => metadata,
-            Err(error) => return self.add(Level::Wrong, place, format!("{}: {}", file.display(), error.kind())),
-        };
-        match exposed_mode(&metadata) {
-            None => self.add(Level::Good, place, "other users cannot read it"),
-            Some(mode) => {
-                self.add(Level::Wrong, place, format!("{} has mode {mode:03o}; run `chmod 600` on it", file.display()))
-            }
+        match TrustedFile::open(file, FileKind::Secret) {
+            Ok(_) => self.add(Level::Good, place, "other users cannot read it"),
+            Err(error) => self.add(Level::Wrong, place, error.to_string()),
         }
     }
 }
@@ -269,19 +264,6 @@ fn validity_of(certificate: &CertificateDer<'_>) -> Option<(OffsetDateTime, Offs
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let validity = certificate.validity();
     Some((validity.not_before.to_datetime(), validity.not_after.to_datetime()))
-}
-
-/// The mode of a secret that too many can read or change. Container platforms mount secrets as 0440.
-#[cfg(unix)]
-fn exposed_mode(metadata: &fs::Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = metadata.permissions().mode() & 0o777;
-    (mode & 0o027 != 0).then_some(mode)
-}
-
-#[cfg(not(unix))]
-fn exposed_mode(_: &fs::Metadata) -> Option<u32> {
-    None
 }
 
 #[cfg(test)]

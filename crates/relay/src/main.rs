@@ -86,6 +86,10 @@ enum ConfigCommand {
 }
 
 fn main() -> ExitCode {
+    sealwire_output::run("sealwire-relay", run)
+}
+
+fn run() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve { config } => read(&config).and_then(|(config, compiled)| serve(&config, compiled)),
         Command::Config(ConfigCommand::Template { metrics: true, .. }) => print(&metrics::reference()),
@@ -100,7 +104,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err((message, code)) => {
-            let _ = writeln!(std::io::stderr(), "sealwire-relay: {message}");
+            sealwire_output::errln!("sealwire-relay: {message}");
             ExitCode::from(code)
         }
     }
@@ -110,7 +114,8 @@ fn main() -> ExitCode {
 type Failure = (String, u8);
 
 fn print(text: &str) -> Result<(), Failure> {
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| (error.to_string(), 1))
+    sealwire_output::out!("{text}");
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
@@ -225,7 +230,8 @@ fn log(config: &Config) {
             || metadata.target().starts_with("sealwire")
             || metadata.target() == "access"
     });
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Its own errors would panic where standard error is closed.
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let layer = match config.log.format {
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
         LogFormat::Text => layer.boxed(),

@@ -217,7 +217,12 @@ impl ControlService {
                 )),
             };
         }
-        self.answer_permitted(&permit, principal, call, out).await
+        let done = self.answer_permitted(&permit, principal, call, out).await;
+        if done.as_ref().is_err_and(|error| error.code == ErrorCode::Internal) {
+            // A change can have been made, although its anchor was not written.
+            self.engine.apps.changed_here().await;
+        }
+        done
     }
 
     async fn answer_permitted(

@@ -25,13 +25,13 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use sealwire_file_trust::Exposure;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 
 pub(crate) use certificate_info::second;
 pub use certificate_info::{CertificateInfo, ExpiryStage};
 pub(crate) use files::Files;
-pub use files::exposed_mode;
 use sealwire_config::{ControlListen, Tls};
 use sealwire_telemetry::metrics::CertificateLabel;
 
@@ -80,13 +80,15 @@ pub enum TlsError {
         /// The system's error.
         source: io::Error,
     },
-    /// Users beside the owner and its group can read the private key, or the group can change it.
-    #[error("tls.key: {}: has mode {mode:03o}, so other users can get at it; run `chmod 600` on it", file.display())]
-    KeyExposed {
+    /// Other users can read the private key, or change the file.
+    #[error("{key}: {}: {exposure}", file.display())]
+    Exposed {
+        /// The configuration key.
+        key: &'static str,
         /// The file.
         file: PathBuf,
-        /// Its permission bits.
-        mode: u32,
+        /// Who can get at it, and how to end that.
+        exposure: Arc<Exposure>,
     },
     /// The file holds nothing of the kind it should hold.
     #[error("{key}: {}: has no {wanted}", file.display())]
@@ -354,7 +356,7 @@ fn server_chain(
 
 fn server_key(files: &Files, file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     const KEY: &str = "tls.key";
-    match PrivateKeyDer::from_pem_slice(files.private(KEY, file)?) {
+    match PrivateKeyDer::from_pem_slice(files.content(KEY, file)?) {
         Ok(key) => Ok(key),
         Err(rustls::pki_types::pem::Error::NoItemsFound) => {
             Err(TlsError::Lacking { key: KEY, file: file.to_owned(), wanted: "unencrypted PEM private key" })

@@ -113,6 +113,18 @@ pub enum StoreError {
     /// The root key cannot be had, or is not the one that is needed.
     #[error("root key: {0}")]
     RootKey(String),
+    /// A change was made, but the file with the highest generation that this machine has seen was not raised. An older state
+    /// that is put back would not be noticed here. Do not repeat the change.
+    #[error(
+        "the change was made, as generation {generation}; do not repeat it. But {what}: until this is repaired, an older \
+         state that is put back is not noticed on this machine"
+    )]
+    NotAnchored {
+        /// The generation of the change.
+        generation: u64,
+        /// The file, and why it was not written.
+        what: String,
+    },
     /// A record is not what holders of the root key wrote last. Someone else wrote to the store, or a part of the store is of
     /// another time. Restore the store as a whole.
     #[error(

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use sealwire_client::{Format, Suite};
 use sealwire_crypto::{EpochLifetime, KeyId};
+use sealwire_output::{errln, outln};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::control::{App, AppChanged, AppOperation, Key, RotateKind, Secret};
@@ -16,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::Failure;
 use super::operator::{ControlTarget, EngineArgs, TargetArgs, export};
-use sealwire_server::tls::exposed_mode;
+use sealwire_file_trust::FileKind;
 
 /// Arguments of `apps`.
 #[derive(Debug, clap::Args)]
@@ -265,18 +266,14 @@ const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 
 /// Reads a file with a private key, or standard input. Errors contain none of its text.
 fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    if file != Path::new("-") {
+        let read = sealwire_file_trust::read(file, FileKind::Secret, KEY_FILE_BYTES_MAX as u64);
+        return read.map_err(|error| error.reason.into());
+    }
     // Allocates the full size once. A growing buffer would leave copies of the key behind that are not wiped.
     let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
-    let source = if file == Path::new("-") {
-        // Does not use `Stdin`, because its buffer is never wiped.
-        File::from(io::stdin().as_fd().try_clone_to_owned()?)
-    } else {
-        let file = File::open(file)?;
-        if let Some(mode) = exposed_mode(&file.metadata()?) {
-            return Err(format!("others may read it (mode {mode:03o}); run `chmod 600` on it").into());
-        }
-        file
-    };
+    // Does not use `Stdin`, because its buffer is never wiped.
+    let source = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     source.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
     if text.len() > KEY_FILE_BYTES_MAX { Err("too long for a private key".into()) } else { Ok(text) }
 }
@@ -303,9 +300,9 @@ fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
         let snapshot = Snapshot { generation: exported.generation, records };
         FileStore::open(file)?.replace(0, &snapshot).await?;
         if engine.json {
-            println!("{}", serde_json::json!({ "generation": snapshot.generation, "records": snapshot.records.len() }));
+            outln!("{}", serde_json::json!({ "generation": snapshot.generation, "records": snapshot.records.len() }));
         } else {
-            println!("{} records of generation {} in {}", snapshot.records.len(), snapshot.generation, file.display());
+            outln!("{} records of generation {} in {}", snapshot.records.len(), snapshot.generation, file.display());
         }
         Ok(())
     })
@@ -325,20 +322,20 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
     let active = of_suite().count();
     if key.outside {
         if of_suite().next().is_none() {
-            eprintln!(
+            errln!(
                 "{app_name} publishes no key of suite {suite} now: `apps rotate {app_name} --outside --suite {suite}` creates one"
             );
         }
         return;
     }
     if key.state == "active" && suite_of_key_pairs(suite).is_ok() && active > ACTIVE_KEYS_WITHOUT_WARNING {
-        eprintln!(
+        errln!(
             "{app_name} has {active} active keys of suite {suite}: each new ephemeral key in Evervault values may be tried \
              with all of them; disable the keys that no data needs"
         );
     }
     if key.state != "active" && !of_suite().any(|key| key.seals) {
-        eprintln!(
+        errln!(
             "{app_name} has no active key of suite {suite} now: requests to encrypt with {suite} fail with not_found \
              until a key is created or enabled"
         );
@@ -363,18 +360,24 @@ fn token_key_id(version: u32) -> String {
 
 fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(apps)?);
+        outln!("{}", serde_json::to_string(apps)?);
         return Ok(());
     }
-    println!(
+    outln!(
         "{:<24} {:<10} {:<10} {:<8} {:<10} {:<8} {:<11} STATE",
-        "APP", "FORMAT", "WRITES", "EPOCH_MS", "KEY OF", "VERSION", "KEY"
+        "APP",
+        "FORMAT",
+        "WRITES",
+        "EPOCH_MS",
+        "KEY OF",
+        "VERSION",
+        "KEY"
     );
     for app in apps {
         let app_state = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
         let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
             let App { app: name, format, write_suite, epoch_ms, .. } = app;
-            println!(
+            outln!(
                 "{name:<24} {format:<10} {write_suite:<10} {epoch_ms:<8} {key_of:<10} {version:<8} {id:<11} \
                  {state}{app_state}"
             );

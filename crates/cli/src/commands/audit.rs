@@ -11,6 +11,7 @@ use sealwire_audit::{
     Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointResult, Filter, Follow, Move, Moved, Range, RecordView,
     Report, Timestamp, archive, verify,
 };
+use sealwire_output::outln;
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -155,7 +156,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let (folder, key) = place.find(!plain)?;
             let report = verified(&folder, key.as_ref(), Range { from: *from, to: *to }, expect)?;
             if *json {
-                println!("{}", of_report(&folder, &report));
+                outln!("{}", of_report(&folder, &report));
             } else {
                 say(&folder, &report);
             }
@@ -163,11 +164,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         AuditCommand::Show { place, wanted, tail, follow, json } => {
             let (folder, _) = place.find(false)?;
-            match show(folder, &wanted.filter(), *tail, *follow, *json) {
-                // The reader has closed the pipe.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                shown => Ok(shown?),
-            }
+            Ok(show(folder, &wanted.filter(), *tail, *follow, *json)?)
         }
         AuditCommand::Archive { place, to, before, despite_findings, json } => {
             let (folder, key) = place.find(true)?;
@@ -288,14 +285,14 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
             "folder": this.folder, "to": this.to, "files": segments, "bytes": bytes, "first": records.map(|records| records.0),
             "last": records.map(|records| records.1), "findings": findings,
         });
-        println!("{said}");
+        outln!("{said}");
     } else if let Some((first, last)) = records {
-        println!("{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now");
+        outln!("{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now");
         if findings > 0 {
-            println!("{findings} findings in them; `sealwire audit verify` says so from now on");
+            outln!("{findings} findings in them; `sealwire audit verify` says so from now on");
         }
     } else {
-        println!("{from}: nothing to move; the segment that is written always stays");
+        outln!("{from}: nothing to move; the segment that is written always stays");
     }
     Ok(())
 }
@@ -316,34 +313,34 @@ fn show_progress(bar: &ProgressBar, done: u64, all: u64) {
 fn say(folder: &Path, report: &Report) {
     let Report { first, last, lines, segments, .. } = report;
     for finding in &report.findings {
-        println!("{finding}");
+        outln!("{finding}");
     }
     if report.findings_omitted > 0 {
-        println!("and {} more", report.findings_omitted);
+        outln!("and {} more", report.findings_omitted);
     }
-    println!("{}: {lines} lines in {segments} files, records {first} to {last}", folder.display());
+    outln!("{}: {lines} lines in {segments} files, records {first} to {last}", folder.display());
     match report.archived {
-        Some(Anchor { seq, hash }) => println!("archived: records up to {seq}:{hash}"),
-        None if !report.from_beginning => println!("what came before record {first} is not here"),
+        Some(Anchor { seq, hash }) => outln!("archived: records up to {seq}:{hash}"),
+        None if !report.from_beginning => outln!("what came before record {first} is not here"),
         None => (),
     }
     if !report.keyed {
-        println!("without the key: who rewrote every line is not found out; --config names the key");
+        outln!("without the key: who rewrote every line is not found out; --config names the key");
     }
     match report.head {
-        CheckpointResult::NotChecked => println!("the end of the trail was not asked"),
+        CheckpointResult::NotChecked => outln!("the end of the trail was not asked"),
         CheckpointResult::Found { behind } if behind > 0 => {
-            println!("{behind} records after the checkpoint: written since, or by a kill")
+            outln!("{behind} records after the checkpoint: written since, or by a kill")
         }
         CheckpointResult::Found { .. } | CheckpointResult::Invalid => (),
     }
     if report.torn_bytes > 0 {
-        println!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
+        outln!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
     }
     if report.lost > 0 {
-        println!("{} records were lost when the files could not be written, and their gaps are recorded", report.lost);
+        outln!("{} records were lost when the files could not be written, and their gaps are recorded", report.lost);
     }
-    println!("last: {}:{}", report.last, report.hash);
+    outln!("last: {}:{}", report.last, report.hash);
 }
 
 fn summary(report: &Report) -> String {
@@ -461,9 +458,9 @@ fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure
         let said = json!({
             "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),
         });
-        println!("{said}");
+        outln!("{said}");
     } else {
-        println!("{}:{}", head.seq, head.hash);
+        outln!("{}:{}", head.seq, head.hash);
     }
     Ok(())
 }

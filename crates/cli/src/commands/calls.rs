@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use sealwire_client::{Envelope, Inspect};
+use sealwire_output::outln;
 use serde_json::{Map, Value, json};
 
 use super::Failure;
@@ -87,21 +88,21 @@ pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
 /// Prints an object as JSON, or as one line per key.
 fn print(as_json: bool, object: &Value) -> Result<(), Failure> {
     if as_json {
-        println!("{object}");
+        outln!("{object}");
         return Ok(());
     }
     for (key, value) in object.as_object().into_iter().flatten() {
         match value {
-            Value::String(text) => println!("{key:<18}{text}"),
+            Value::String(text) => outln!("{key:<18}{text}"),
             Value::Array(list) => {
-                println!("{key:<18}{}", list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+                outln!("{key:<18}{}", list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
             }
             Value::Object(limits) => {
                 for (name, limit) in limits {
-                    println!("{key}.{name:<30}{limit}");
+                    outln!("{key}.{name:<30}{limit}");
                 }
             }
-            other => println!("{key:<18}{other}"),
+            other => outln!("{key:<18}{other}"),
         }
     }
     Ok(())

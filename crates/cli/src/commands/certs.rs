@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Failure;
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, SecretPem, Usage, Validity};
+use sealwire_output::outln;
 
 /// Base name of an authority's files.
 pub(super) const CA: &str = "ca";
@@ -114,9 +115,9 @@ impl Common {
     fn tell(&self, cert: &Path, key: &Path) {
         let (cert, key) = (cert.display().to_string(), key.display().to_string());
         if self.json {
-            println!("{}", json!({ "certificate": cert, "key": key }));
+            outln!("{}", json!({ "certificate": cert, "key": key }));
         } else {
-            println!("certificate  {cert}\nkey          {key}");
+            outln!("certificate  {cert}\nkey          {key}");
         }
     }
 }

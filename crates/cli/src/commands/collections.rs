@@ -7,6 +7,7 @@ mod schema;
 pub(super) use schema::repeated_safely;
 
 use clap::{Subcommand, ValueEnum};
+use sealwire_output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
 use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
 
@@ -256,15 +257,20 @@ fn change(app: &str, collection: &str, ask: CollectionOperation, target: &Target
 
 fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(collections)?);
+        outln!("{}", serde_json::to_string(collections)?);
         return Ok(());
     }
     if collections.is_empty() {
         return Ok(());
     }
-    println!(
+    outln!(
         "{:<24} {:<24} {:<14} {:<10} {:<11} {:<10} RETENTION_S",
-        "APP", "COLLECTION", "KIND", "FORMAT", "SCOPE", "EXPIRES_S"
+        "APP",
+        "COLLECTION",
+        "KIND",
+        "FORMAT",
+        "SCOPE",
+        "EXPIRES_S"
     );
     for found in collections {
         let Collection { app, collection, kind, scope, .. } = found;
@@ -276,14 +282,14 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
         let scope = given(scope);
         let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
         let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
-        println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
+        outln!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
         match found.records.as_str() {
             "" | "authenticated" => {}
-            "migrating" => println!("  being migrated; old records are still read: repeat `collections migrate`"),
-            _ => println!("  reads old records, which do not prove who sealed them: run `collections migrate`"),
+            "migrating" => outln!("  being migrated; old records are still read: repeat `collections migrate`"),
+            _ => outln!("  reads old records, which do not prove who sealed them: run `collections migrate`"),
         }
         for property in &found.properties {
-            println!("  {}", properties::text_of(property));
+            outln!("  {}", properties::text_of(property));
         }
     }
     Ok(())

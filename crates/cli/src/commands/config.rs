@@ -2,6 +2,7 @@
 
 use super::{Failure, serve};
 use sealwire_config::Config;
+use sealwire_output::out;
 use sealwire_telemetry::metrics;
 
 /// Arguments of `config`.
@@ -32,9 +33,9 @@ struct TemplateArgs {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         ConfigCommand::Check(args) => serve::check(args)?,
-        ConfigCommand::Template(TemplateArgs { metrics: true, .. }) => print!("{}", metrics::reference()),
-        ConfigCommand::Template(TemplateArgs { markdown: true, .. }) => print!("{}", Config::reference_markdown()),
-        ConfigCommand::Template(_) => print!("{}", Config::reference()),
+        ConfigCommand::Template(TemplateArgs { metrics: true, .. }) => out!("{}", metrics::reference()),
+        ConfigCommand::Template(TemplateArgs { markdown: true, .. }) => out!("{}", Config::reference_markdown()),
+        ConfigCommand::Template(_) => out!("{}", Config::reference()),
     }
     Ok(())
 }

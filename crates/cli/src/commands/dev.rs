@@ -13,6 +13,7 @@ use sealwire_client::control::{
     RoleCall, RoleOperation, Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
+use sealwire_output::{out, outln};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::Method;
 
@@ -153,25 +154,25 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     let client = client(folder, address, dev_folder::CLIENT_CERT).await?;
     let limits = WalkLimits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
-    print!("The engine listens on {address} (TLS 1.3, client certificate required)");
+    out!("The engine listens on {address} (TLS 1.3, client certificate required)");
     if let Some(control) = server.control_address() {
-        print!("; its operators change apps on {control}");
+        out!("; its operators change apps on {control}");
     }
-    println!(". A document:\n");
-    println!("{}", SAMPLE.trim_end());
+    outln!(". A document:\n");
+    outln!("{}", SAMPLE.trim_end());
 
     let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(dev_folder::DEMO_APP, &payload) };
     let (sealed, sealing) = timed(client.encrypt(call)).await?;
-    println!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), dev_folder::DEMO_APP);
-    println!("{}", shortened(&text_of(&sealed.payload, limits)?));
+    outln!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), dev_folder::DEMO_APP);
+    outln!("{}", shortened(&text_of(&sealed.payload, limits)?));
 
     let (opened, opening) = timed(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
     if opened.payload != payload {
         return Err("the document that came back is not the one that went in".into());
     }
-    println!("\nDecrypted again: identical, byte for byte.");
-    println!("Encrypting took {} us, decrypting {} us, round trip included.", sealing.as_micros(), opening.as_micros());
-    println!("Everything is in {}: delete it and nothing is left.", folder.display());
+    outln!("\nDecrypted again: identical, byte for byte.");
+    outln!("Encrypting took {} us, decrypting {} us, round trip included.", sealing.as_micros(), opening.as_micros());
+    outln!("Everything is in {}: delete it and nothing is left.", folder.display());
     Ok(())
 }
 
@@ -204,17 +205,17 @@ fn invite(folder: &Path, server: &Server) {
     } else {
         format!(" --folder {}", folder.display())
     };
-    println!("\nServing until Ctrl-C. From another shell in this folder:\n");
-    println!("  {program} encrypt mine.json{at} --output sealed.json");
-    println!("  {program} decrypt sealed.json{at}");
-    println!("  {program} inspect{at} 'sw1:...'");
+    outln!("\nServing until Ctrl-C. From another shell in this folder:\n");
+    outln!("  {program} encrypt mine.json{at} --output sealed.json");
+    outln!("  {program} decrypt sealed.json{at}");
+    outln!("  {program} inspect{at} 'sw1:...'");
     if server.engine().methods().contains(Method::Tokenize) {
-        println!("  {program} tokenize mine.json{at} --collection people --output tokens.json");
-        println!("  {program} detokenize tokens.json{at} --collection people");
+        outln!("  {program} tokenize mine.json{at} --collection people --output tokens.json");
+        outln!("  {program} detokenize tokens.json{at} --collection people");
     }
-    println!("  {program} info{at}");
-    println!("  {program} apps list{at}");
-    println!("  {program} collections list {}{at}", dev_folder::DEMO_APP);
-    println!("  {program} principals list{at}");
-    println!("  curl http://{}/ready\n", server.admin_address());
+    outln!("  {program} info{at}");
+    outln!("  {program} apps list{at}");
+    outln!("  {program} collections list {}{at}", dev_folder::DEMO_APP);
+    outln!("  {program} principals list{at}");
+    outln!("  curl http://{}/ready\n", server.admin_address());
 }

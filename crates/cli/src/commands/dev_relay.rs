@@ -12,6 +12,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use sealwire_output::outln;
 use sealwire_relay::config::{compile, parse};
 use sealwire_relay::serve::Server;
 use tokio::net::{TcpListener, TcpStream};
@@ -58,18 +59,15 @@ impl DevRelay {
 
     /// Sends a document through the relay, and prints what each side sees.
     pub(super) async fn demonstrate(&self) -> Result<(), Failure> {
-        println!(
-            "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
-            self.address
-        );
+        outln!("\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n", self.address);
         let back = self.request(Method::POST, DOCUMENT).await?;
         let sealed = self.upstream.last();
         let sealed = String::from_utf8_lossy(&sealed).into_owned();
         if sealed.contains("4242424242424242") || !sealed.contains("sw1:") {
             return Err("the upstream saw the card number".into());
         }
-        println!("The upstream receives:\n\n  {}\n", super::dev::shortened(&sealed));
-        println!("The client asks for it and gets:\n\n  {back}");
+        outln!("The upstream receives:\n\n  {}\n", super::dev::shortened(&sealed));
+        outln!("The client asks for it and gets:\n\n  {back}");
         if back != DOCUMENT {
             return Err("the document that came back is not the one that went in".into());
         }
@@ -79,10 +77,10 @@ impl DevRelay {
     /// Prints requests to try, and lets the upstream print what it receives.
     pub(super) fn invite(&self, folder: &Path) {
         self.upstream.prints.store(true, std::sync::atomic::Ordering::Relaxed);
-        println!("Through the relay, whose configuration is {}:\n", folder.join(CONFIG_FILE).display());
-        println!("  curl -d '{DOCUMENT}' -H 'content-type: application/json' http://{}/orders", self.address);
-        println!("  curl http://{}/orders", self.address);
-        println!("  curl http://{}/upstream/orders      # as the upstream keeps it\n", self.address);
+        outln!("Through the relay, whose configuration is {}:\n", folder.join(CONFIG_FILE).display());
+        outln!("  curl -d '{DOCUMENT}' -H 'content-type: application/json' http://{}/orders", self.address);
+        outln!("  curl http://{}/orders", self.address);
+        outln!("  curl http://{}/upstream/orders      # as the upstream keeps it\n", self.address);
     }
 
     pub(super) async fn shutdown(self) {
@@ -135,7 +133,7 @@ impl Upstream {
         if is_post && let Ok(body) = request.into_body().collect().await {
             let body = body.to_bytes();
             if self.prints.load(std::sync::atomic::Ordering::Relaxed) {
-                println!("the upstream receives: {}", String::from_utf8_lossy(&body));
+                outln!("the upstream receives: {}", String::from_utf8_lossy(&body));
             }
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = body;
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::ConfigArgs;
 use crate::doctor::{self, Finding, Level, Report};
 use sealwire_config::Environment;
+use sealwire_output::{errln, outln};
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -26,29 +27,29 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("sealwire: {error}");
+            errln!("sealwire: {error}");
             return ExitCode::FAILURE;
         }
     };
     let report = runtime.block_on(doctor::examine(&args.config.config, &Environment::of_process()));
     if args.json {
-        println!("{}", as_json(&report));
+        outln!("{}", as_json(&report));
     } else {
         for finding in report.findings.iter().filter(|finding| args.all || finding.level != Level::Good) {
             tell(finding);
         }
         let (wrong, warnings) = (report.count(Level::Wrong), report.count(Level::Warning));
         let good = report.count(Level::Good);
-        println!("{good} good, {warnings} warnings, {wrong} wrong");
+        outln!("{good} good, {warnings} warnings, {wrong} wrong");
     }
     if report.worst() == Level::Wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn tell(finding: &Finding) {
-    println!("{:<8} {}: {}", finding.level.name(), finding.check, finding.what);
+    outln!("{:<8} {}: {}", finding.level.name(), finding.check, finding.what);
     if finding.level != Level::Good {
-        println!("         {}", finding.why);
-        println!("         > {}", finding.remedy);
+        outln!("         {}", finding.why);
+        outln!("         > {}", finding.remedy);
     }
 }
 

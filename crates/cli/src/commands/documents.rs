@@ -12,6 +12,7 @@ use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
     Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
+use sealwire_output::errln;
 use sealwire_payload::{WalkLimits, json};
 
 use super::connect::ConnectArgs;
@@ -428,7 +429,7 @@ impl FileArgs {
         progress.end();
         list(&document.errors, document.errors_omitted);
         for path in document.unmatched.iter().filter_map(|position| self.path(*position)) {
-            eprintln!("{path} matches nothing");
+            errln!("{path} matches nothing");
         }
         write(self.output.as_deref(), &converted)
     }
@@ -480,10 +481,10 @@ pub(super) fn explained(failure: Failure) -> Failure {
 
 fn list(errors: &[FieldError], omitted: u64) {
     for error in errors {
-        eprintln!("{}: {}", error.path, error.code);
+        errln!("{}: {}", error.path, error.code);
     }
     if omitted > 0 {
-        eprintln!("and {omitted} more");
+        errln!("and {omitted} more");
     }
 }
 

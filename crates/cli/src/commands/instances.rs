@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::operator::EngineArgs;
+use sealwire_output::outln;
 
 /// Arguments of `instances`.
 #[derive(Debug, clap::Args)]
@@ -13,16 +14,16 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let found = args.engine.run(async |client| Ok(client.instances().await?))?;
     if args.engine.json {
-        println!("{}", serde_json::to_string(&found)?);
+        outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }
-    println!("{:<34} {:<22} {:<10} {:<11} SEEN", "INSTANCE", "ADDRESS", "VERSION", "GENERATION");
+    outln!("{:<34} {:<22} {:<10} {:<11} SEEN", "INSTANCE", "ADDRESS", "VERSION", "GENERATION");
     for instance in &found.instances {
         let (id, address, version) = (&instance.id, &instance.address, &instance.version);
         let behind = found.generation.saturating_sub(instance.generation);
         let behind = if behind == 0 { String::new() } else { format!(", {behind} behind") };
         let seen = std::time::Duration::from_millis(instance.age_ms);
-        println!("{id:<34} {address:<22} {version:<10} {:<11} {seen:.1?} ago{behind}", instance.generation);
+        outln!("{id:<34} {address:<22} {version:<10} {:<11} {seen:.1?} ago{behind}", instance.generation);
     }
     Ok(())
 }

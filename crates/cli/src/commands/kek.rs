@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
-use sealwire_apps::Control;
+use sealwire_apps::{Control, StateId};
 use sealwire_client::{Error, ErrorCode};
 use sealwire_config::Config;
 use sealwire_engine::kek::read_kek;
 use sealwire_engine::root::{Providers, RootAdmin, Unsealer};
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_kek::ProviderKind;
+use sealwire_output::{errln, outln};
 use sealwire_store::StoreError;
 use sealwire_wire::control::{RootKeyState, RootOperation, RootSlotState, RootState};
 use serde_json::{Value, json};
@@ -161,11 +162,14 @@ enum RootCommand {
     /// For a store whose providers are all lost. Configure a new provider, or put a new key into the file of `kek.provider`
     /// (named `local`), and stop the engine if the state is a folder. Then give any shares that reach the threshold. A slot
     /// of the same provider that does not unwrap is replaced. A sealed store is unsealed. Engines start again afterwards. Nothing is changed if a share is wrong.
+    /// Where no anchor and no copy of the root record confirms the root key, its id must be given.
     Recover {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
         shares: recovery::ShareArgs,
+        #[command(flatten)]
+        root: recovery::RootKeyArgs,
         /// Provider to give a slot; may be given again
         #[arg(long = "provider", value_name = "NAME", required = true)]
         providers: Vec<String>,
@@ -188,8 +192,8 @@ type CommandOutput = (String, Value);
 /// The opened store.
 struct RootStore {
     config: Config,
-    /// Generation in the anchor file, if it is ignored.
-    anchored: Option<u64>,
+    /// The state in the anchor file, if the file is ignored.
+    anchored: Option<StateId>,
     control: Control,
     admin: RootAdmin,
 }
@@ -236,9 +240,9 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             Ok(())
         }
         RootCommand::AcceptRollback { store, seen } => store.accept_rollback(*seen),
-        RootCommand::Recover { store, shares, providers } => {
+        RootCommand::Recover { store, shares, root, providers } => {
             let shares = shares.read()?;
-            store.say_done(async |store| recovery::recover(store, &shares, providers).await)
+            store.say_done(async |store| recovery::recover(store, &shares, root, providers).await)
         }
         RootCommand::Remove { store, to_local: _ } => store.remove_root(),
     }
@@ -262,7 +266,7 @@ impl StoreArgs {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let done = runtime.block_on(async {
             let mut unsealer = Unsealer::open(&config)?;
-            let anchored = if ignores_anchor { unsealer.take_anchor().map(|id| id.generation) } else { None };
+            let anchored = if ignores_anchor { unsealer.ignore_anchor() } else { None };
             let unsealer = Arc::new(unsealer);
             let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
             let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
@@ -299,7 +303,7 @@ impl StoreArgs {
     /// Runs an operation that can wait for engines.
     fn ask_within(&self, operation: RootOperation<'_>, wait: Duration) -> Result<RootState, Failure> {
         let waits = |behind: &[String]| {
-            eprintln!("waiting for engines to load the new root key: {}", behind.join(", "));
+            errln!("waiting for engines to load the new root key: {}", behind.join(", "));
         };
         if !self.engine.is_named() {
             return self.on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
@@ -313,7 +317,7 @@ impl StoreArgs {
                             && error.retry_after_ms.is_some()
                             && tokio::time::Instant::now() < end =>
                     {
-                        eprintln!("{error}; waiting");
+                        errln!("{error}; waiting");
                         tokio::time::sleep(WAIT_PAUSE).await;
                     }
                     done => return Ok(done?),
@@ -323,7 +327,7 @@ impl StoreArgs {
     }
 
     fn say(&self, text: &str, values: &Value) {
-        if self.engine.json { println!("{values}") } else { println!("{text}") }
+        if self.engine.json { outln!("{values}") } else { outln!("{text}") }
     }
 
     fn list(&self) -> Result<(), Failure> {
@@ -334,35 +338,42 @@ impl StoreArgs {
         };
         if self.engine.json {
             let roots: Vec<_> = state.roots.iter().map(of_root).collect();
-            println!(
+            outln!(
                 "{}",
                 json!({
                     "generation": state.generation, "roots": roots, "providers": state.providers,
-                    "sealed_unix_s": state.sealed_unix_s,
+                    "sealed_unix_s": state.sealed_unix_s, "verified": state.verified,
+                    "unverified_reason": state.unverified_reason,
                 })
             );
             return Ok(());
         }
+        if !state.verified {
+            outln!("NOT VERIFIED: anyone who can write to the store can have made what follows");
+            outln!("reason: {}", state.unverified_reason.as_deref().unwrap_or("this engine does not tell"));
+        }
         for root in &state.roots {
-            println!("root key {}, {}, created {}", root.id, root.state, time_text(root.created_unix_s));
-            println!("{:<5} {:<20} {:<12} {:<21} NOW", "SLOT", "PROVIDER", "KIND", "VERIFIED");
+            let mark = if state.verified { "" } else { ", not verified" };
+            outln!("root key {}, {}, created {}{mark}", root.id, root.state, time_text(root.created_unix_s));
+            outln!("{:<5} {:<20} {:<12} {:<21} NOW", "SLOT", "PROVIDER", "KIND", "VERIFIED");
             for RootSlotState { number, provider, kind, verified_unix_s, unwraps, error, .. } in &root.slots {
                 let untried = if unwraps.is_some() { "unwraps" } else { "not tried" };
                 let now = error.as_deref().unwrap_or(untried);
-                println!("{number:<5} {provider:<20} {kind:<12} {:<21} {now}", time_text(*verified_unix_s));
+                outln!("{number:<5} {provider:<20} {kind:<12} {:<21} {now}", time_text(*verified_unix_s));
             }
         }
         if let Some(sealed) = state.sealed_unix_s {
-            println!("sealed since {}; `sealwire root unseal` makes engines serve again", time_text(sealed));
+            let mark = if state.verified { "" } else { " (not verified)" };
+            outln!("sealed since {}{mark}; `sealwire root unseal` makes engines serve again", time_text(sealed));
         }
         if state.roots.is_empty() {
-            println!(
+            outln!(
                 "the store has no root key: the key of kek.provider wraps its keys. `sealwire kek init` creates one"
             );
         }
         let has_slot = |name: &str| state.roots.iter().any(|root| root.slots.iter().any(|slot| slot.provider == name));
         for provider in state.providers.iter().filter(|provider| !has_slot(&provider.name)) {
-            println!("provider {} ({}) has no slot", provider.name, provider.kind);
+            outln!("provider {} ({}) has no slot", provider.name, provider.kind);
         }
         Ok(())
     }
@@ -372,15 +383,17 @@ impl StoreArgs {
         let state = self.ask(RootOperation::Init { providers })?;
         let (generation, count) = (state.generation, state.roots.first().map_or(0, |root| root.slots.len()));
         if count == 1 {
-            eprintln!(
+            errln!(
                 "this slot is the only one: without its provider's key all data is lost. Add another with `kek add`"
             );
         }
+        let id = state.roots.first().map_or("", |root| &*root.id);
         let text = format!(
             "all keys are wrapped under a root key with {count} slots, from generation {generation} on\n\
-             Keep the key of kek.provider: backups from before need it."
+             Keep the key of kek.provider: backups from before need it.\n\
+             Note the root key's id {id} outside the store: `root recover` elsewhere asks for it."
         );
-        self.say(&text, &json!({"generation": generation, "slots": count}));
+        self.say(&text, &json!({"generation": generation, "slots": count, "root_key_id": id}));
         Ok(())
     }
 
@@ -409,11 +422,11 @@ impl StoreArgs {
         let failed = slots.clone().filter(|slot| slot.unwraps != Some(true) && !needs_holders(slot)).count();
         if self.engine.json {
             let shown: Vec<_> = state.roots.iter().map(of_root).collect();
-            println!("{}", json!({"roots": shown, "failed": failed}));
+            outln!("{}", json!({"roots": shown, "failed": failed}));
         } else {
             for RootSlotState { number, provider, error, .. } in slots {
                 let result = error.as_deref().unwrap_or("unwraps the root key");
-                println!("slot {number} (provider {provider}): {result}");
+                outln!("slot {number} (provider {provider}): {result}");
             }
         }
         if failed == 0 { Ok(()) } else { Err(format!("{failed} slots do not unwrap the root key").into()) }
@@ -431,20 +444,35 @@ impl StoreArgs {
             )
             .into()
         });
-        let RootState { generation, .. } = rotated?;
+        let RootState { generation, roots, .. } = rotated?;
+        let id = roots.first().map_or("", |root| &*root.id);
         let text = if abandon {
             format!("the store has no incoming root key, from generation {generation} on")
         } else {
-            format!("all keys are wrapped under a new root key, from generation {generation} on")
+            format!(
+                "all keys are wrapped under a new root key, from generation {generation} on\n\
+                 Note the root key's id {id} outside the store: `root recover` elsewhere asks for it."
+            )
         };
-        self.say(&text, &json!({"generation": generation}));
+        self.say(&text, &json!({"generation": generation, "root_key_id": id}));
         Ok(())
     }
 
     fn accept_rollback(&self, seen: Option<u64>) -> Result<(), Failure> {
         self.check_direct()?;
         let (generation, seen) = self.on_store_as(true, async |store| {
-            let seen = store.anchored.max(seen);
+            let now = store.control.state_id().await?;
+            if let (Some(now), Some(anchored)) = (now, store.anchored)
+                && seen.is_none_or(|seen| seen < now.generation)
+                && !now.contradicts(&anchored)
+            {
+                return Err(format!(
+                    "the store is of generation {} already, and the anchor of this configuration accepts it",
+                    now.generation
+                )
+                .into());
+            }
+            let seen = store.anchored.map(|anchored| anchored.generation).max(seen);
             let seen = seen.ok_or(
                 "this configuration has no anchor file; give --seen the generation that an engine's log names",
             )?;
@@ -499,7 +527,7 @@ fn generate(config: &Config, name: &str) -> Result<(), Failure> {
     let generated = runtime.block_on(providers.generate_key(name));
     runtime.shutdown_background();
     generated?;
-    println!("generated the key of provider {name}; `sealwire kek add {name}` gives it a slot");
+    outln!("generated the key of provider {name}; `sealwire kek add {name}` gives it a slot");
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod census;
 mod rewrap;
 
 use clap::Subcommand;
+use sealwire_output::{out, outln};
 
 use super::Failure;
 use super::documents::DocumentProgress;
@@ -86,9 +87,9 @@ fn count(args: &CensusArgs) -> Result<(), Failure> {
     progress.end();
     let census = counted?.only(args.key_id.as_deref())?;
     if args.engine.json {
-        println!("{}", serde_json::to_string(&census)?);
+        outln!("{}", serde_json::to_string(&census)?);
     } else {
-        print!("{census}");
+        out!("{census}");
     }
     match &args.key_id {
         Some(key) if args.expect_none => census.expect_none(key).map_err(Failure::from),
@@ -107,9 +108,9 @@ fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
     progress.end();
     let report = done?;
     if args.engine.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?);
     } else {
-        print!("{report}");
+        out!("{report}");
     }
     report.done.verdict(&args.app).map_err(Failure::from)
 }

@@ -19,6 +19,7 @@ use sealwire_mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Progress,
     Report, mask_database, mask_file, verify_databases, verify_files,
 };
+use sealwire_output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -479,7 +480,7 @@ pub(super) async fn unless_stopped<T>(
     tokio::select! {
         done = &mut job => {
             let done = done?;
-            eprintln!("sealwire: the signal came too late: the output is complete");
+            errln!("sealwire: the signal came too late: the output is complete");
             Ok(done)
         }
         () = signals.next() => Err(unknown_end("stopped by a second signal", has_object)),

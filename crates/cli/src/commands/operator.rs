@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::Control;
 use sealwire_client::{Client, Error, ErrorCode};
-use sealwire_config::AccessMode;
+use sealwire_config::{AccessMode, Mode};
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
@@ -62,7 +62,13 @@ impl TargetArgs {
         let config = self.config.load()?;
         let mut unsealer = Unsealer::open(&config)?;
         // The anchor is of the configured store, and the file can be another one.
-        unsealer.take_anchor();
+        let is_configured = config.state.mode == Mode::Stateless
+            && matches!((config.state.file.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
+        if is_configured {
+            unsealer.ignore_anchor();
+        } else {
+            unsealer.drop_anchor();
+        }
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.

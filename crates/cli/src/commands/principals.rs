@@ -1,6 +1,7 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
+use sealwire_output::outln;
 use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
@@ -90,9 +91,9 @@ fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let checked = target.run(async |control| control.check(call).await)?;
     let text = described(&checked);
     if target.engine.json {
-        println!("{}", serde_json::to_string(&checked)?);
+        outln!("{}", serde_json::to_string(&checked)?);
     } else if checked.permitted {
-        println!("{text}");
+        outln!("{text}");
     }
     if checked.permitted { Ok(()) } else { Err(text.into()) }
 }
@@ -112,15 +113,15 @@ fn described(checked: &Checked) -> String {
 
 fn print(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(principals)?);
+        outln!("{}", serde_json::to_string(principals)?);
         return Ok(());
     }
     if principals.is_empty() {
         return Ok(());
     }
-    println!("{:<48} ROLES", "PRINCIPAL");
+    outln!("{:<48} ROLES", "PRINCIPAL");
     for found in principals {
-        println!("{:<48} {}", found.principal, found.roles.join(","));
+        outln!("{:<48} {}", found.principal, found.roles.join(","));
     }
     Ok(())
 }

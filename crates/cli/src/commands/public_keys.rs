@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use sealwire_client::Client;
 use sealwire_client::control::PublicKeysCall;
 use sealwire_client::public_keys::{Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64};
+use sealwire_output::outln;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -88,7 +89,7 @@ fn print(app: &str, signed: &Signed, signer: Option<&VerifyingKey>, as_json: boo
     let keys = signed.verify(&Expected { signer, app, min_generation: 0, now_unix_s: unix_s()? })?;
     let (signature, signer) = signed.to_base64();
     if as_json {
-        println!("{}", serde_json::to_string(&SignedFile { keys: signed.keys.clone(), signature, signer })?);
+        outln!("{}", serde_json::to_string(&SignedFile { keys: signed.keys.clone(), signature, signer })?);
         return Ok(());
     }
     let expires = OffsetDateTime::from_unix_timestamp(i64::try_from(keys.expires_unix_s())?)?.format(&Rfc3339)?;
@@ -98,7 +99,7 @@ fn print(app: &str, signed: &Signed, signer: Option<&VerifyingKey>, as_json: boo
         ("expires", expires),
         ("signer", signer),
     ]) {
-        println!("{name:<12}{value}");
+        outln!("{name:<12}{value}");
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
+use sealwire_output::{errln, outln};
 use sealwire_wire::control::{Role, RoleCall, RoleOperation};
 
 use super::Failure;
@@ -60,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn change(call: RoleCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let changed = target.run(async |control| control.change_role(call).await)?;
     if changed.role.as_ref().is_some_and(can_guess) {
-        eprintln!(
+        errln!(
             "warning: callers of this role see values through a mask and can find them out by guessing, about 10,000 values a call: \
              by how a guess masks that they encrypt or mask, or by the token that equal values share; give the grant hourly=N, or \
              mask=redact, or those operations to another role (docs/masking.md)"
@@ -76,14 +77,14 @@ fn can_guess(role: &Role) -> bool {
 
 fn print(as_json: bool, roles: &[Role]) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string(roles)?);
+        outln!("{}", serde_json::to_string(roles)?);
         return Ok(());
     }
     for role in roles {
         let built_in = if role.built_in { " (built in)" } else { "" };
-        println!("{}{built_in}", role.role);
+        outln!("{}{built_in}", role.role);
         for grant in &role.grants {
-            println!("  {grant}");
+            outln!("  {grant}");
         }
     }
     Ok(())

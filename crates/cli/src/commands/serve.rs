@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sealwire_apps::Control;
+use sealwire_output::outln;
 use sealwire_store::StoreError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::Targets;
@@ -90,7 +91,8 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     no_core_dumps();
     let tls = sealwire_server::tls::load(&config.tls, config.control.as_ref())?;
     let apps = if config.state.mode == Mode::Postgres {
-        // Connecting to the database would upgrade its schema.
+        // Reads the key-encryption key and the settings of providers. Connecting to the database would upgrade its schema.
+        Unsealer::open(&config)?;
         "its database is not asked".to_owned()
     } else {
         match runtime::start(&config)?.block_on(count_apps(&config)) {
@@ -99,9 +101,9 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
             Err(error) => return Err(error.into()),
         }
     };
-    println!("{} is good: {apps}", args.config.config.display());
+    outln!("{} is good: {apps}", args.config.config.display());
     for held in &tls.held {
-        println!("  {held}");
+        outln!("  {held}");
     }
     Ok(())
 }
@@ -125,7 +127,8 @@ pub(super) type LogFilter = Box<dyn Fn(Targets)>;
 pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
     let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Its own errors would panic where standard error is closed.
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     match config.log.format {
         LogFormat::Human => tracing_subscriber::registry().with(filter).with(lines.with_ansi(false)).try_init()?,
         LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_output::outln;
 use sealwire_store::copy::{Copied, Progress, Side, copy};
 use serde_json::json;
 
@@ -83,9 +84,9 @@ fn distribute(config: &Config, shards: Option<u32>, dry_run: bool, json: bool) -
     let done =
         runtime.block_on(sealwire_store_postgres::distribute(postgres_options(&config.postgres), shards, dry_run))?;
     if json {
-        println!("{}", distribution_as_json(&done, dry_run));
+        outln!("{}", distribution_as_json(&done, dry_run));
     } else {
-        println!("{}", distribution_as_text(&done, dry_run));
+        outln!("{}", distribution_as_text(&done, dry_run));
     }
     Ok(())
 }
@@ -152,9 +153,9 @@ async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Fail
     bar.finish_and_clear();
     let done = done?;
     if json {
-        println!("{}", as_json(&done));
+        outln!("{}", as_json(&done));
     } else {
-        println!("copied and compared: {}", as_text(&done));
+        outln!("copied and compared: {}", as_text(&done));
     }
     Ok(())
 }

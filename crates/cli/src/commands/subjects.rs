@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use sealwire_audit::{Filter, RecordView};
 use sealwire_client::{Client, SubjectErased, SubjectExport, SubjectName, SubjectTarget};
+use sealwire_output::{errln, outln};
 use serde_json::json;
 
 use super::audit::{self, AuditSource};
@@ -182,7 +183,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
     let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
     if as_json {
-        println!("{}", serde_json::to_string(&found)?);
+        outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }
     let state = match (found.known, found.erased) {
@@ -190,7 +191,7 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
         (false, Some(erased)) => format!("erased at {erased}, in seconds since 1970-01-01 UTC"),
         (false, None) => "nothing was ever stored under this name".to_owned(),
     };
-    println!("{}  {state}", found.id);
+    outln!("{}  {state}", found.id);
     Ok(())
 }
 
@@ -202,7 +203,7 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
             let page = client.subjects_export(target, after.as_deref(), None).await?;
             let SubjectExport { collection, objects, tokens, unreadable, next, .. } = page;
             failed += unreadable.len();
-            unreadable.iter().for_each(|id| eprintln!("{collection}: {id} does not open"));
+            unreadable.iter().for_each(|id| errln!("{collection}: {id} does not open"));
             let lines = objects.iter().map(json_line).chain(tokens.iter().map(token_line));
             for line in lines {
                 let line = line?;
@@ -227,7 +228,7 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
     let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
     let filter = Filter { subject: Some(found.id), app: Some(common.app.clone()), ..Filter::default() };
     let count = audit::print_selected(&trail.source(), &filter, as_json)?;
-    eprintln!("{count} records in this trail");
+    errln!("{count} records in this trail");
     Ok(())
 }
 
@@ -250,9 +251,9 @@ async fn erase(
 fn tell(erased: &SubjectErased, as_json: bool) {
     let SubjectErased { id, erased, objects, tokens, .. } = erased;
     match (as_json, erased) {
-        (true, _) => println!("{}", json!({"id": id, "erased": erased, "objects": objects, "tokens": tokens})),
-        (false, true) => println!("{id}: erased, {objects} objects and {tokens} tokens removed"),
-        (false, false) => println!("{id}: no key to erase, {objects} objects and {tokens} tokens removed"),
+        (true, _) => outln!("{}", json!({"id": id, "erased": erased, "objects": objects, "tokens": tokens})),
+        (false, true) => outln!("{id}: erased, {objects} objects and {tokens} tokens removed"),
+        (false, false) => outln!("{id}: no key to erase, {objects} objects and {tokens} tokens removed"),
     }
 }
 
@@ -287,7 +288,7 @@ fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), 
         }
         Ok(())
     })?;
-    eprintln!("{} erasures of app {} in this trail", known.len(), common.app);
+    errln!("{} erasures of app {} in this trail", known.len(), common.app);
     Ok(())
 }
 

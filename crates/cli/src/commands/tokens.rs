@@ -4,6 +4,7 @@ use std::io::BufRead as _;
 
 use clap::Subcommand;
 use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, TokenSearch, Tokens};
+use sealwire_output::{errln, outln};
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
 
@@ -208,13 +209,13 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
         Ok(found)
     })?;
     if common.json {
-        println!("{}", serde_json::to_string(&found)?);
+        outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }
     let there: Vec<Token> = found.iter().flatten().cloned().collect();
     print(&there);
     for (token, _) in tokens.iter().zip(&found).filter(|(_, found)| found.is_none()) {
-        eprintln!("{token}: not found");
+        errln!("{token}: not found");
     }
     Ok(())
 }
@@ -232,10 +233,10 @@ fn find(value: &str, as_json: bool, (context, subject): (&str, Option<&str>), co
     let search = TokenSearch { value: &value, context: context.as_bytes(), subject };
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), search).await?))?;
     if common.json {
-        println!("{}", serde_json::to_string(&found)?);
+        outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }
-    println!("{}", found.token.ok_or("the value has no token there")?);
+    outln!("{}", found.token.ok_or("the value has no token there")?);
     Ok(())
 }
 
@@ -256,12 +257,12 @@ fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failu
     });
     let (found, more) = found?;
     if common.json {
-        println!("{}", serde_json::to_string(&found)?);
+        outln!("{}", serde_json::to_string(&found)?);
     } else {
         print(&found);
     }
     if more {
-        eprintln!("there may be more; --limit says how many are listed");
+        errln!("there may be more; --limit says how many are listed");
     }
     Ok(())
 }
@@ -288,7 +289,7 @@ fn each(
     })?;
     progress.end();
     for token in missing.iter().filter_map(|at| tokens.get(*at)) {
-        eprintln!("{token}: not found");
+        errln!("{token}: not found");
     }
     tell(common, done, count, false)
 }
@@ -323,20 +324,20 @@ pub(super) fn sweep(
 /// Prints how many tokens or objects were changed, or with `dry_run` would have been.
 pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
     if common.json {
-        println!("{}", serde_json::json!({ "count": count, "dry_run": dry_run }));
+        outln!("{}", serde_json::json!({ "count": count, "dry_run": dry_run }));
     } else if dry_run {
-        println!("{count} would be {done}");
+        outln!("{count} would be {done}");
     } else {
-        println!("{count} {done}");
+        outln!("{count} {done}");
     }
     Ok(())
 }
 
 fn print(tokens: &[Token]) {
-    println!("{:<40} {:<12} {:<12} {:<12} TAGS", "TOKEN", "CREATED", "EXPIRES", "ARCHIVED");
+    outln!("{:<40} {:<12} {:<12} {:<12} TAGS", "TOKEN", "CREATED", "EXPIRES", "ARCHIVED");
     let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());
     for token in tokens {
         let (created, expires, archived) = (token.created, time(token.expires), time(token.archived));
-        println!("{:<40} {created:<12} {expires:<12} {archived:<12} {}", token.token, token.tags.join(" "));
+        outln!("{:<40} {created:<12} {expires:<12} {archived:<12} {}", token.token, token.tags.join(" "));
     }
 }

@@ -6,53 +6,57 @@ use std::path::Path;
 use super::Report;
 use sealwire_config::{Config, KekSource, Mode};
 use sealwire_engine::root::{LOCAL_PROVIDER, Providers};
-use sealwire_kek::{FileProvider, ProviderSettings};
-use sealwire_server::tls::exposed_mode;
+use sealwire_file_trust::{Exposure, FileError, FileErrorReason, FileKind, TrustedFile};
 
 const CHECK: &str = "files";
 /// The effect of an exposed file.
-const EXPOSED: &str = "every user of this machine can read it, or its group can change it";
+const EXPOSED: &str = "users who should not can read or replace the secret, and the engine does not start with it";
+/// The effect of a file that others can replace.
+const REPLACEABLE: &str = "whoever replaces it decides whom the engine trusts, and the engine does not use it";
 
-/// Checks the permissions of everything that holds a secret.
+/// Checks who can get at the files with secrets, and at those whose content is trusted.
 pub(super) fn modes(report: &mut Report, config: &Config) {
-    let tls_key = [("tls.key", config.tls.key.as_path())];
-    let kek = match &config.kek {
-        KekSource::File(file) => Some(("kek.file", file.as_path())),
-        KekSource::Environment(_) => None,
-    };
-    let postgres = [
-        ("postgres.password_file", &config.postgres.password_file),
-        ("postgres.client_key", &config.postgres.client_key),
+    use FileKind::{Public, Secret};
+    let tls = &config.tls;
+    let mut files = vec![
+        ("tls.key".to_owned(), tls.key.clone(), Secret),
+        ("tls.certificate".to_owned(), tls.certificate.clone(), Public),
+        ("tls.client_ca".to_owned(), tls.client_ca.clone(), Public),
     ];
-    let postgres = postgres.into_iter().filter_map(|(key, file)| Some((key, file.as_deref()?)));
-    let postgres = postgres.filter(|_| config.state.mode == Mode::Postgres);
-    let named = tls_key.into_iter().chain(kek).chain(postgres);
-    let mut files: Vec<_> = named.map(|(key, file)| (key.to_owned(), file.to_owned())).collect();
+    if let KekSource::File(file) = &config.kek {
+        files.push(("kek.file".to_owned(), file.clone(), Secret));
+    }
+    if config.state.mode == Mode::Postgres {
+        let postgres = [
+            ("postgres.password_file", &config.postgres.password_file),
+            ("postgres.client_key", &config.postgres.client_key),
+        ];
+        files.extend(postgres.into_iter().filter_map(|(key, file)| Some((key.to_owned(), file.clone()?, Secret))));
+    }
+    if let Some(file) = &config.kek_providers {
+        files.push(("kek.providers".to_owned(), file.clone(), Public));
+    }
     // A file of providers that does not load is reported by the check of the key-encryption key.
-    let mut looked = 0;
     for (name, settings) in Providers::load(config).iter().flat_map(Providers::iter) {
-        if let (ProviderSettings::File { path }, true) = (settings, name != LOCAL_PROVIDER) {
-            looked += usize::from(path.exists());
-            if let Some(warning) = FileProvider::new(path.clone()).warning() {
-                let remedy = format!("run `chmod 600 {}`", path.display());
-                report.wrong(CHECK, format!("provider {name}: path: {warning}"), EXPOSED, remedy);
-            }
+        if name != LOCAL_PROVIDER {
+            let of_provider = settings.files().into_iter();
+            files.extend(
+                of_provider.map(|(key, file, kind)| (format!("provider {name}: {key}"), file.to_owned(), kind)),
+            );
+        }
+    }
+    let mut looked = 0;
+    for (key, file, kind) in files {
+        // A missing file is reported by the check that needs the file.
+        if !file.exists() {
             continue;
         }
-        let secret = settings.secret_files().into_iter().filter(|_| name != LOCAL_PROVIDER);
-        files.extend(secret.map(|(setting, file)| (format!("provider {name}: {setting}"), file.to_owned())));
-    }
-    for (key, file) in files {
-        // A missing file is reported by the check that needs the file.
-        let Ok(metadata) = std::fs::metadata(&file) else { continue };
-        looked += 1;
-        if let Some(mode) = exposed_mode(&metadata) {
-            report.wrong(
-                CHECK,
-                format!("{key}: {} has mode {mode:03o}", file.display()),
-                EXPOSED,
-                format!("run `chmod 600 {}`", file.display()),
-            );
+        looked += usize::from(kind == Secret);
+        if let Err(FileError { reason: FileErrorReason::Exposed(Exposure { problem, remedy }), .. }) =
+            TrustedFile::open(&file, kind)
+        {
+            let effect = if kind == Secret { EXPOSED } else { REPLACEABLE };
+            report.wrong(CHECK, format!("{key}: {}: {problem}", file.display()), effect, format!("run `{remedy}`"));
         }
     }
     let kept = match config.state.mode {

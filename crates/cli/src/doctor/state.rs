@@ -24,7 +24,8 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     let unsealer = match Unsealer::open(config) {
         Ok(unsealer) => unsealer,
         Err(error) => {
-            let remedy = "put 64 hexadecimal digits there (32 random bytes), or the key that the state was made under";
+            let remedy =
+                "repair what is named, or restore the key that the state was made under; write no other key there";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
             audit::examine(report, config, None);
             place(report, config, engine_runs).await;

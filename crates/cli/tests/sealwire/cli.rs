@@ -42,6 +42,12 @@ fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
     assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
 }
 
+/// Writes a file that only its owner can read.
+fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 /// Arguments of an engine on ports that the system chooses.
 const DEV: [&str; 7] = ["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
 
@@ -572,7 +578,7 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
     dev.write("key.hex", SCALAR);
     let import = ["apps", "import", "demo", "--suite", "p256", "--key-file", "key.hex"];
     std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o644)).unwrap();
-    dev.may_not(&import, 1, "key.hex: others may read it (mode 644)");
+    dev.may_not(&import, 1, "key.hex: mode 644");
     std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let made = keys(&dev.operate(&[&import[..], &["--json"]].concat()));
     assert_eq!((&*made[0].1, made[0].2, &*made[0].3), ("p256", 2, "active"));
@@ -950,4 +956,109 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     in_file(&["principals", "grant", "cn:Anna", "relay"]);
     assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
     dev.stop();
+}
+
+/// A key that other users can read, or a folder in which they can replace it, stops every command that uses the key.
+#[test]
+fn exposed_key_files_are_rejected_by_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    let home = path.join("sealwire-dev");
+    let chmod = |file: &str, mode| {
+        std::fs::set_permissions(home.join(file), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let mode = |file: &str| std::fs::metadata(home.join(file)).unwrap().permissions().mode();
+    // The default configuration is checked on its own.
+    let config = home.join("sealwire.toml").display().to_string();
+    let tls_key = "server-key.pem";
+    assert!(home.join(tls_key).exists());
+    let commands: [&[&str]; 3] = [&["serve"], &["config", "check"], &["kek", "init"]];
+    for (file, bad, commands, says) in [
+        ("kek", 0o644, &commands[..], "mode 644"),
+        ("kek", 0o660, &commands[..], "its group can change it"),
+        (".", 0o777, &commands[..], "other users can replace files in the folder"),
+        (tls_key, 0o644, &commands[..2], "mode 644"),
+        ("ca.pem", 0o666, &commands[..2], "other users can change it"),
+    ] {
+        let good = mode(file);
+        chmod(file, bad);
+        for command in commands {
+            let command = [*command, &["--config", &config][..]].concat();
+            refused(path, &command, 1, says);
+            refused(path, &command, 1, "run `chmod ");
+        }
+        chmod(file, good);
+    }
+    for good in [0o600, 0o400, 0o640, 0o440] {
+        chmod("kek", good);
+        assert!(ok(path, &["config", "check"]).contains("is good"), "{good:o}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("exposed_key_files_are_rejected_by_every_command: owners were not tested, which needs root");
+        return;
+    }
+    for (file, remedy) in [("kek", "sealwire-dev/kek`"), (tls_key, "server-key.pem`"), (".", "sealwire-dev`")] {
+        std::os::unix::fs::chown(home.join(file), Some(54_321), None).unwrap();
+        let check = ["config", "check", "--config", &config];
+        refused(path, &check, 1, "can be changed by its owner, user 54321");
+        refused(path, &check, 1, remedy);
+        std::os::unix::fs::chown(home.join(file), Some(0), None).unwrap();
+    }
+    assert!(ok(path, &["config", "check"]).contains("is good"));
+}
+
+/// Runs a program whose standard output nobody reads. `all`: nor its standard error.
+fn run_without_reader(mut command: Command, all: bool) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    if all {
+        command.stderr(writer.try_clone().unwrap());
+    } else {
+        command.stderr(Stdio::piped());
+    }
+    let output = command.stdin(Stdio::null()).stdout(writer).spawn().unwrap().wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn output_that_nobody_reads_ends_a_program_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    std::fs::write(path.join("a.json"), r#"{"card":"4242"}"#).unwrap();
+    let commands: [&[&str]; 9] = [
+        &["config", "template"],
+        &["config", "check"],
+        &["kek", "init"],
+        &["kek", "list"],
+        &["kek", "list", "--json"],
+        &["audit", "show"],
+        &["audit", "verify"],
+        &["doctor"],
+        &["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0", "--demo-only"],
+    ];
+    for arguments in commands {
+        for all in [false, true] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+            command.current_dir(path).args(arguments);
+            if arguments == ["kek", "init"] && all {
+                continue;
+            }
+            let (status, said) = run_without_reader(command, all);
+            assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
+            assert_eq!(status, Some(141), "{arguments:?}, {all}: {said}");
+        }
+    }
+    assert!(ok(path, &["kek", "list"]).contains("root key "), "what was done stays done");
+    // Errors of a command stay errors, also where nobody hears of them.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.current_dir(path).args(["config", "check", "--config", "absent.toml"]);
+    assert_eq!(run_without_reader(command, true).0, Some(64));
+    // Another failure of standard output is an error.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    let output = command.args(["config", "template"]).stdout(full).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("standard output: No space left"), "{said}");
 }

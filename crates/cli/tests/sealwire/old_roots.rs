@@ -33,6 +33,12 @@ impl RawStore {
         everything(&*self.stores.control).await.unwrap()
     }
 
+    /// Puts a whole state of a later generation in the place of the present one, without verification.
+    pub(crate) async fn replace(&self, state: &Snapshot) {
+        let base = self.stores.control.generation().await.unwrap();
+        assert_eq!(self.stores.control.replace(base, state).await.unwrap(), Commit::Done(state.generation));
+    }
+
     /// Writes a whole state, with its generation, into a store without one.
     pub(crate) async fn put_into_new_store(&self, state: &Snapshot) {
         assert_eq!(self.stores.control.replace(0, state).await.unwrap(), Commit::Done(state.generation));

@@ -33,6 +33,7 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::Damaged { .. }
         | StoreError::WrongKek { .. }
         | StoreError::NotAuthentic { .. }
+        | StoreError::NotAnchored { .. }
         | StoreError::Crypto(_) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {

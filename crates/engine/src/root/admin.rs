@@ -254,8 +254,21 @@ impl RootAdmin {
         Ok(RootState { generation, ..self.state(None).await? })
     }
 
+    /// Describes the root key, from the verified record if there is one, or else from the record as it is stored, which is
+    /// then marked.
     async fn state(&self, results: Option<UnwrapResults>) -> Result<RootState, StoreError> {
-        let (generation, record) = self.control.root().await?;
+        let (generation, record, unverified_reason) = match self.control.verified_root().await {
+            Ok((generation, None)) => {
+                let reason = "the store has no root key, and nothing authenticates such a store";
+                (generation, None, Some(reason.to_owned()))
+            }
+            Ok((generation, record)) => (generation, record, None),
+            // No slot unwraps, the store is sealed, is of an earlier time, or was written by somebody else.
+            Err(reason) => {
+                let (generation, record) = self.control.root().await?;
+                (generation, record, Some(reason.to_string()))
+            }
+        };
         let result = |slot: &RootSlot| results.as_ref()?.get(&slot.number);
         let roots = record.iter().flat_map(RootRecord::roots).enumerate().map(|(at, root)| RootKeyState {
             id: root.to_string(),
@@ -269,7 +282,15 @@ impl RootAdmin {
             fields: settings.public_fields().into_iter().map(|(field, value)| (field.to_owned(), value)).collect(),
         });
         let sealed_unix_s = record.as_ref().and_then(|record| record.sealed_unix_s);
-        Ok(RootState { sealed_unix_s, roots: roots.collect(), providers: providers.collect(), slot: None, generation })
+        Ok(RootState {
+            sealed_unix_s,
+            verified: unverified_reason.is_none(),
+            unverified_reason,
+            roots: roots.collect(),
+            providers: providers.collect(),
+            slot: None,
+            generation,
+        })
     }
 }
 

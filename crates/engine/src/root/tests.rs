@@ -42,6 +42,7 @@ impl Deployment {
 
     fn write(&self, name: &str, content: &str) {
         fs::write(self.path(name), content).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     fn remove(&self, names: &[&str]) {
@@ -72,6 +73,8 @@ impl Deployment {
         let root = RootKey::generate().unwrap();
         let slots = deployment.slots(names, &root, 1).await;
         control.create_root(SET, &root, slots).await.unwrap();
+        // Tests of the anchor write one themselves.
+        deployment.remove(&["audit/anchor.json"]);
         (deployment, root)
     }
 
@@ -408,4 +411,48 @@ async fn an_anchor_names_the_set_of_root_keys() {
         let error = Control::with_finder(store, unsealer).load().await.unwrap_err().to_string();
         assert!(error.contains("record root is not authentic") && error.contains("remove the anchor file"), "{error}");
     }
+}
+
+/// What this machine knows of root keys, from what files.
+#[tokio::test]
+async fn known_root_keys_come_from_the_anchor_and_the_copied_record() {
+    let (deployment, _) = Deployment::with_root(&["local", "east"]).await;
+    let (unsealer, control) = deployment.open();
+    let genuine = control.root().await.unwrap().1.unwrap();
+    let mut forged = genuine.clone();
+    forged.active.id = [9; 16];
+    let other_set = RootRecord { set: [9; 16], ..genuine.clone() };
+    let look_up = |record: &RootRecord| KnownRoots::read(&deployment.config).unwrap().look_up(record);
+    let (anchor, copy) = (deployment.path("audit/anchor.json"), deployment.path("audit").join(ROOT_COPY_FILE));
+    assert_eq!(look_up(&genuine), RootKnowledge::Unknown);
+    control.disable(&AppId::new("shop").unwrap(), sealwire_apps::Target::App).await.unwrap();
+    for (files, other) in [("anchor", &anchor), ("both", &anchor), ("copy", &copy)] {
+        match files {
+            "both" => {
+                unsealer.keep_copy(&deployment.path("audit")).await;
+                control.load().await.unwrap();
+            }
+            "copy" => fs::remove_file(&anchor).unwrap(),
+            _ => {}
+        }
+        assert_eq!(look_up(&genuine), RootKnowledge::Confirmed, "{files}");
+        for foreign in [&forged, &other_set] {
+            assert_eq!(look_up(foreign), RootKnowledge::Other(other.clone()), "{files}");
+        }
+    }
+    // A command rotates the root key, and no engine has heard of it.
+    let earlier = fs::read(&copy).unwrap();
+    let second = RootKey::generate().unwrap();
+    control.stage_root(&second, deployment.slots(&["west"], &second, 3).await).await.unwrap();
+    control.activate_root(&second).await.unwrap();
+    let rotated = control.root().await.unwrap().1.unwrap();
+    fs::write(&copy, earlier).unwrap();
+    assert_eq!(look_up(&rotated), RootKnowledge::Confirmed);
+    assert_eq!(look_up(&genuine), RootKnowledge::Other(anchor.clone()), "a retired root key is not confirmed");
+    // An anchor of an earlier version names none.
+    let text = fs::read_to_string(&anchor).unwrap().replace("\"format\":2", "\"format\":1");
+    fs::write(&anchor, text.split(",\"roots\"").next().unwrap().to_owned() + "}").unwrap();
+    assert_eq!(look_up(&rotated), RootKnowledge::Other(copy.clone()));
+    fs::write(&copy, "{}").unwrap();
+    assert!(KnownRoots::read(&deployment.config).unwrap_err().to_string().contains("root.json"));
 }

@@ -14,7 +14,7 @@ use hyper::header::CONTENT_TYPE;
 use zeroize::Zeroizing;
 
 use super::{ConnectorFailure, SdkConnector, response_error};
-use crate::secret_file::{read_line, read_private};
+use crate::secret_file::{read_line, read_secret_file};
 use crate::{AwsCredentials, ProviderError};
 
 /// Reads credentials for the SDK.
@@ -105,7 +105,7 @@ fn environment(variable: impl Fn(&str) -> Option<Zeroizing<String>>) -> Result<C
 
 /// Reads a profile of a credentials file. Blocks.
 fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> {
-    let bytes = read_private(path)?;
+    let bytes = read_secret_file(path)?;
     let bad = |text: &str| ProviderError::Settings(format!("{}: {text}", path.display()));
     let text = std::str::from_utf8(&bytes).map_err(|_| bad("is not UTF-8"))?;
     let (mut found, mut in_profile) = ([None; 3], false);

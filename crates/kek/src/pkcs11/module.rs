@@ -253,7 +253,7 @@ fn is_logged_in(session: &Session) -> bool {
 }
 
 fn read_pin(file: &Path) -> Result<Zeroizing<String>, ProviderError> {
-    let bytes = secret_file::read_private(file)?;
+    let bytes = secret_file::read_secret_file(file)?;
     let wrong =
         || ProviderError::Settings(format!("{}: must hold a PIN of 1 to {PIN_BYTES_MAX} bytes", file.display()));
     let text = std::str::from_utf8(&bytes).map_err(|_| wrong())?.trim_end_matches(['\r', '\n']);

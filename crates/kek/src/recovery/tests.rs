@@ -143,7 +143,7 @@ async fn a_provider_of_shares_wraps_and_never_unwraps() {
         protect(mode);
         let error = provider.wrap(&root(), &SLOT).await.unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, ProviderError::Settings(_)) && text.contains("other users replace the key"), "{text}");
+        assert!(matches!(error, ProviderError::Settings(_)) && text.contains("other users can change it"), "{text}");
     }
     protect(0o644);
     let wrapped = provider.wrap(&root(), &SLOT).await.unwrap();

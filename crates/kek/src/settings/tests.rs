@@ -447,16 +447,23 @@ fn secret_files_are_the_files_whose_permissions_matter() {
     for (kind, settings, changes, expected) in cases {
         let settings = parse(kind, &changed(settings, changes)).unwrap();
         let files: Vec<String> =
-            settings.secret_files().iter().map(|(name, file)| format!("{name}={}", file.display())).collect();
+            secret_files(&settings).iter().map(|(name, file)| format!("{name}={}", file.display())).collect();
         assert_eq!(files.join(" "), *expected);
     }
+}
+
+fn secret_files(settings: &ProviderSettings) -> Vec<(&'static str, &Path)> {
+    let files = settings.files().into_iter().filter(|(_, _, kind)| *kind == FileKind::Secret);
+    files.map(|(name, file, _)| (name, file)).collect()
 }
 
 #[test]
 fn a_recovery_public_key_is_a_file() {
     let shares = ProviderSettings::Shares { public_key: "/etc/sealwire/recovery.pub".into() };
     assert_eq!(parse("shares", &[("public_key", "recovery.pub")]).as_ref(), Ok(&shares));
-    assert_eq!((shares.kind().name(), shares.secret_files()), ("shares", vec![]), "nothing in it is secret");
+    assert_eq!((shares.kind().name(), secret_files(&shares)), ("shares", vec![]), "nothing in it is secret");
+    let public_key = ("public_key", Path::new("/etc/sealwire/recovery.pub"), FileKind::Public);
+    assert_eq!(shares.files(), [public_key]);
     assert_eq!(shares.public_fields()["public_key"], "/etc/sealwire/recovery.pub");
     let missing = parse("shares", &[]).unwrap_err();
     assert!(missing.contains("public_key: missing, and kind shares needs it"), "{missing}");

@@ -14,7 +14,7 @@ use super::{
     FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin, data_of, wrong_answer,
 };
 use crate::ProviderError;
-use crate::secret_file::read_private_line;
+use crate::secret_file::read_secret_line;
 
 /// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy loop.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -285,7 +285,7 @@ impl TransitClient {
 
     async fn read_line(&self, file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
         let (file, place) = (file.to_owned(), file.display().to_string());
-        let read = self.client.files.reader.run(&place, move || read_private_line(&file)).await;
+        let read = self.client.files.reader.run(&place, move || read_secret_line(&file)).await;
         read.map_err(FailedRequest::from)
     }
 

@@ -8,6 +8,7 @@ use super::Failure;
 use crate::fault::Fault;
 use crate::probe::{ProbeReport, ProbeSettings, Prober};
 use crate::target::Connect;
+use sealwire_output::errln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\
@@ -79,7 +80,7 @@ pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         metrics: args.metrics,
     })?;
     if let Some(address) = prober.metrics_address() {
-        eprintln!("metrics at http://{address}/metrics");
+        errln!("metrics at http://{address}/metrics");
     }
     let totals = prober.run(|report: &ProbeReport| {
         let line = if args.json { serde_json::to_string(report)? } else { report.line() };

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use super::Failure;
 use crate::delay::{Relay, milliseconds};
 use crate::results::Delay;
+use sealwire_output::outln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\
@@ -31,7 +32,7 @@ pub(super) struct RelayArgs {
 
 pub(super) fn run(args: &RelayArgs) -> Result<(), Failure> {
     let relay = Relay::start(&args.connect, Delay { ms: args.delay, jitter_ms: args.jitter })?;
-    println!("{}", relay.address());
+    outln!("{}", relay.address());
     io::stdout().flush()?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())

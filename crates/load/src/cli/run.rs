@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sealwire_output::{out, outln};
 use serde::Serialize;
 
 use super::Failure;
@@ -56,9 +57,9 @@ impl OutArgs {
             write(file, &text)?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(figures)?);
+            outln!("{}", serde_json::to_string_pretty(figures)?);
         } else {
-            print!("{}", table(figures));
+            out!("{}", table(figures));
         }
         Ok(())
     }

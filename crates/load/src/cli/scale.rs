@@ -10,6 +10,7 @@ use crate::fault::Fault;
 use crate::results::{ScaleLoad, ScalePoint};
 use crate::scale::{self, DatabaseAccess, ScaleSettings};
 use crate::table;
+use sealwire_output::errln;
 
 /// Examples at the end of `--help`.
 const EXAMPLES: &str = "\
@@ -162,7 +163,7 @@ fn random_seed() -> u64 {
 }
 
 pub(super) fn run(args: &ScaleArgs) -> Result<(), Failure> {
-    let figures = scale::run(&args.settings()?, |point: &ScalePoint| eprintln!("{}", table::scale_progress(point)))?;
+    let figures = scale::run(&args.settings()?, |point: &ScalePoint| errln!("{}", table::scale_progress(point)))?;
     args.out.give(&figures, table::scale)?;
     scale::check_errors(&figures).map_err(Failure::from)
 }

@@ -14,6 +14,7 @@ use crate::sweep::{Steps, Swept, sweep};
 use crate::table::{self, number};
 use crate::target::Target;
 use crate::validation;
+use sealwire_output::errln;
 
 /// Clients of the closed loop that estimates the engine's capacity.
 const GUESS_CALLERS: u32 = 64;
@@ -85,7 +86,7 @@ fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     let closed = Load { drive: ArrivalRule::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
     let part = processes::run(&closed, processes, false)?;
     let most = validation::figures(&closed, "", processes, &part)?.totals.ok_per_s;
-    eprintln!("a closed loop of {callers} callers does {} calls/s", number(most));
+    errln!("a closed loop of {callers} callers does {} calls/s", number(most));
     Ok(most / GUESS_PART)
 }
 
@@ -98,7 +99,7 @@ fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> 
     let told = |run: &Run| {
         let (offered, ok) = (number(run.totals.offered_per_s), number(run.totals.ok_per_s));
         let p99 = run.classes.iter().map(|class| class.latency_us.p99).fold(0.0, f64::max);
-        eprintln!("{offered} calls/s offered, {ok} answered, p99 {}", table::time(p99));
+        errln!("{offered} calls/s offered, {ok} answered, p99 {}", table::time(p99));
     };
     sweep(load, steps, measure, told)
 }
@@ -117,6 +118,6 @@ pub(super) fn self_test(args: &SelfTestArgs) -> Result<(), Failure> {
     let swept = measured(&load, steps, &asked)?;
     args.out.give(&swept.sweep, table::sweep)?;
     swept.short.map_or(Ok(()), Err)?;
-    eprintln!("{}", self_test::verdict(&swept.sweep, args.target)?);
+    errln!("{}", self_test::verdict(&swept.sweep, args.target)?);
     Ok(())
 }

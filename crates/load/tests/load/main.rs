@@ -292,3 +292,16 @@ fn what_cannot_be_run_is_refused_before_anybody_is_called() {
     let output = program().args(["run", "--rate", "1", "--folder", "/nonexistent"]).output().unwrap();
     assert!(output.status.code() == Some(1) && said(&output).contains("sealwire dev"), "{}", said(&output));
 }
+
+/// A relay prints its address first.
+#[test]
+fn output_that_nobody_reads_ends_the_load_quietly() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = program();
+    command.args(["relay", "--connect", "127.0.0.1:1", "--delay", "1"]);
+    let output =
+        command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(141) && said.is_empty(), "{:?}: {said}", output.status);
+}

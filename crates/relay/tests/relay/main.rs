@@ -8,6 +8,7 @@ mod abuse;
 mod ext_proc;
 mod failures;
 mod limits;
+mod output;
 mod processor;
 mod support;
 mod tunnel;

@@ -306,6 +306,13 @@ pub struct RootState {
     /// When the store was sealed, in seconds since 1970-01-01 UTC; `None`: it is not sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_unix_s: Option<u64>,
+    /// True if the root key authenticated what is said of root keys and of the seal. Otherwise anyone who can write to the
+    /// store can have made it.
+    #[serde(default)]
+    pub verified: bool,
+    /// Why it is not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified_reason: Option<String>,
     /// The active root key, then the incoming one. Empty: the store has none.
     pub roots: Vec<RootKeyState>,
     /// The providers that the engine has, by name.

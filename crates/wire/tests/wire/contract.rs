@@ -482,6 +482,8 @@ fn results_of_the_control_methods() {
     let provider = RootProvider { name: text(), kind: text(), fields: [].into() };
     let state = RootState {
         sealed_unix_s: Some(1),
+        verified: true,
+        unverified_reason: some.clone(),
         roots: vec![root.clone()],
         providers: vec![provider.clone()],
         slot: Some(1),

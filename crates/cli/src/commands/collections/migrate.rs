@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sealwire_client::Client;
+use sealwire_output::{errln, out, outln};
 use sealwire_wire::OBJECTS_MAX;
 use sealwire_wire::control::{MigrateCall, MigratedObjects};
 use serde::Serialize;
@@ -44,16 +45,16 @@ pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), 
     let done = engine.run(async |client: Client| {
         let page = async |call: MigrateCall<'_>| {
             let ask = async || Ok(client.collections_migrate(call).await?);
-            repeated_safely(ask, |message| eprintln!("waiting: {message}")).await
+            repeated_safely(ask, |message| errln!("waiting: {message}")).await
         };
         migration.walk(page, &progress).await
     });
     progress.end();
     let report = done?;
     if engine.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?);
     } else {
-        print!("{report}");
+        out!("{report}");
     }
     report.verdict().map_err(Failure::from)
 }

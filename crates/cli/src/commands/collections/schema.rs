@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sealwire_client::{Error, ErrorCode, RpcError};
+use sealwire_output::errln;
 use sealwire_wire::control::{AlterCollection, CollectionCall, CollectionChanged, CollectionOperation};
 use tokio::time::Instant;
 
@@ -115,7 +116,7 @@ pub(super) async fn alter(
 ) -> Result<CollectionChanged, Failure> {
     let change = async || control.change_collection(call.clone()).await;
     if wait {
-        return repeated(change, |message| eprintln!("waiting: {message}")).await;
+        return repeated(change, |message| errln!("waiting: {message}")).await;
     }
     change().await.map_err(|failure| match passing_conflict(&failure) {
         Some(_) => format!("{failure}; --wait repeats the change until it can be made").into(),

@@ -12,8 +12,10 @@ use clap::Subcommand;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use sealwire_apps::{RootEntry, RootRecord, SlotChange};
 use sealwire_crypto::RootKey;
+use sealwire_engine::root::{KnownRoots, RootKnowledge};
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{RecoveryKey, Share, WrapSlot};
+use sealwire_output::{errln, outln};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -88,7 +90,55 @@ enum RecoveryCommand {
         store: StoreArgs,
         #[command(flatten)]
         shares: ShareArgs,
+        #[command(flatten)]
+        root: RootKeyArgs,
     },
+}
+
+/// The root key that an operator expects.
+#[derive(Debug, clap::Args)]
+pub(super) struct RootKeyArgs {
+    /// Id of the store's root key, from your own records: `kek init`, `root rotate` and `kek list` print it. Needed where
+    /// nothing on this machine confirms the root key. Anyone who can write to the store and read the recovery public key can
+    /// make a store of their own that the shares open
+    #[arg(long = "root-key-id", value_name = "ID")]
+    id: Option<String>,
+}
+
+impl RootKeyArgs {
+    /// Rejects a root key that neither the operator nor a file of this machine names. Returns its id.
+    fn check(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
+        let id = record.active.to_string();
+        let known = KnownRoots::read(&store.config)?.look_up(record);
+        if let Some(given) = &self.id {
+            if !given.trim().eq_ignore_ascii_case(&id) {
+                return Err(format!(
+                    "the store names root key {id}, and --root-key-id another one. Nothing was changed. If the id that you gave is \
+                     that of your last rotation, somebody replaced the store: restore a backup of it"
+                )
+                .into());
+            }
+            if let RootKnowledge::Other(file) = known {
+                errln!("{} names another root key than {id}; --root-key-id counts", file.display());
+            }
+            return Ok(id);
+        }
+        let reason = match known {
+            RootKnowledge::Confirmed => return Ok(id),
+            RootKnowledge::Unknown => {
+                "nothing on this machine confirms that it is yours (neither an anchor file nor root.json beside the audit log)"
+                    .to_owned()
+            }
+            RootKnowledge::Other(file) => format!("{} names another one", file.display()),
+        };
+        Err(format!(
+            "the store names root key {id}, and {reason}. Nothing was changed. Anyone who can write to the store can have put it \
+             there. Compare the id with your own records, not with this message: the output of your last `kek init` or `root \
+             rotate`, or anchor.json or root.json of a machine with an engine. Only if it is the same, repeat the command with \
+             --root-key-id and the id from your records"
+        )
+        .into())
+    }
 }
 
 pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure> {
@@ -96,9 +146,9 @@ pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure>
     match &args.command {
         RecoveryCommand::Create { store, split } => store.say_done(async |store| create(store, split).await),
         RecoveryCommand::Split { given, split, json } => split_again(&given.read()?, split, *json),
-        RecoveryCommand::Check { store, shares } => {
+        RecoveryCommand::Check { store, shares, root } => {
             let shares = shares.read()?;
-            store.say_done(async |store| check(store, &shares).await)
+            store.say_done(async |store| check(store, &shares, root).await)
         }
     }
 }
@@ -118,9 +168,9 @@ async fn create(store: &RootStore, split: &SplitArgs) -> Result<CommandOutput, F
 fn split_again(shares: &[Share], split: &SplitArgs, json: bool) -> Result<(), Failure> {
     let made = write_shares(&RecoveryKey::join(shares)?, split)?;
     if json {
-        println!("{}", made.values);
+        outln!("{}", made.values);
     } else {
-        println!("{}\nShares of the earlier split still open the slot: have their holders destroy them.", made.text);
+        outln!("{}\nShares of the earlier split still open the slot: have their holders destroy them.", made.text);
     }
     Ok(())
 }
@@ -165,9 +215,10 @@ fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-async fn check(store: &RootStore, shares: &[Share]) -> Result<CommandOutput, Failure> {
+async fn check(store: &RootStore, shares: &[Share], root: &RootKeyArgs) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
+    let id = root.check(store, &record)?;
     let mut numbers = Vec::new();
     for (root, (slot, key)) in record.roots().zip(opened) {
         store.admin.unsealer().keep(record.set, root, key)?;
@@ -179,13 +230,20 @@ async fn check(store: &RootStore, shares: &[Share]) -> Result<CommandOutput, Fai
     let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
     let named = slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(" and ");
     let count = shares.len();
-    Ok((format!("{count} shares open {named}"), json!({"slots": slots, "shares": count})))
+    let text = format!("{count} shares open {named} of root key {id}");
+    Ok((text, json!({"slots": slots, "shares": count, "root_key_id": id})))
 }
 
 /// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
-pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String]) -> Result<CommandOutput, Failure> {
+pub(super) async fn recover(
+    store: &RootStore,
+    shares: &[Share],
+    root: &RootKeyArgs,
+    names: &[String],
+) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record_if_sealed().await?;
     let opened = open_roots(&record, shares)?;
+    let id = root.check(store, &record)?;
     let (mut changes, mut next) = (Vec::new(), record.next_slot);
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
         let remove = replaced(store, &record, root, names).await?;
@@ -207,11 +265,11 @@ pub(super) async fn recover(store: &RootStore, shares: &[Share], names: &[String
     }
     let named = names.join(", ");
     let text = format!(
-        "recovered the root key: {named} unwraps it, from generation {generation} on\n\
+        "recovered the root key {id}: {named} unwraps it, from generation {generation} on\n\
          Engines start again, also if the store was sealed. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
          `root rotate` afterwards."
     );
-    Ok((text, json!({"generation": generation, "providers": names})))
+    Ok((text, json!({"generation": generation, "providers": names, "root_key_id": id})))
 }
 
 /// Returns the slots of the named providers, which new ones replace. None of them may unwrap now.
@@ -289,7 +347,7 @@ fn standard_shares() -> Result<Vec<Share>, Failure> {
     let terminal = io::stdin().is_terminal();
     let _echo = terminal.then(EchoOff::new).transpose()?;
     if terminal {
-        eprintln!("Type or paste one share per line, and an empty line after the last. They are not shown.");
+        errln!("Type or paste one share per line, and an empty line after the last. They are not shown.");
     }
     let text = read_text(|buffer| Ok(rustix::io::read(io::stdin(), buffer)?), terminal);
     let lines = text.map_err(|error| format!("standard input: {error}"))?;

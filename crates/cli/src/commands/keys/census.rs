@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use sealwire_client::Client;
+use sealwire_output::errln;
 use sealwire_wire::SWEEP_ROWS_MAX;
 use sealwire_wire::control::{Census, CensusCall, CensusKey};
 use serde::Serialize;
@@ -58,7 +59,7 @@ pub(super) async fn take(
     loop {
         let call = CensusCall { app, prove, after: after.as_deref(), limit: Some(SWEEP_ROWS_MAX as u32) };
         let ask = async || Ok(client.keys_census(call).await?);
-        let page = repeated_safely(ask, |message| eprintln!("waiting: {message}")).await?;
+        let page = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
         progress.say(&format!("{rows} rows counted"));
         after.clone_from(&page.next);
@@ -66,7 +67,7 @@ pub(super) async fn take(
         if after.is_none() {
             let call = CensusCall { app, prove: false, after: None, limit: Some(1) };
             let ask = async || Ok(client.keys_census(call).await?);
-            let last = repeated_safely(ask, |message| eprintln!("waiting: {message}")).await?;
+            let last = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));
         }
     }

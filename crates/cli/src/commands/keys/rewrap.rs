@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sealwire_client::Client;
+use sealwire_output::errln;
 use sealwire_wire::OBJECTS_MAX;
 use sealwire_wire::control::{RewrapRowsCall, RewrappedRows};
 use serde::Serialize;
@@ -48,7 +49,7 @@ impl RewrapJob<'_> {
     pub(super) async fn run(&self, client: &Client, progress: &DocumentProgress) -> Result<RewrapTotals, Failure> {
         let page = async |call: RewrapRowsCall<'_>| {
             let ask = async || Ok(client.keys_rewrap(call).await?);
-            repeated_safely(ask, |message| eprintln!("waiting: {message}")).await
+            repeated_safely(ask, |message| errln!("waiting: {message}")).await
         };
         self.passes(page, progress).await
     }

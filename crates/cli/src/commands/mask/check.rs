@@ -10,6 +10,7 @@ use sealwire_mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
 };
 use sealwire_msgpack::TokenReader;
+use sealwire_output::outln;
 use sealwire_token::TokenSecret;
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -98,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let unfit = trial.unfit.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     let explained = Explained { unused, fields, unfit };
     if args.json {
-        println!("{}", serde_json::to_string(&explained)?);
+        outln!("{}", serde_json::to_string(&explained)?);
     } else {
         print(&explained, &rules)?;
     }
@@ -170,11 +171,11 @@ fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
     let rows: Vec<_> = explained.fields.iter().map(row).collect();
     show::print_table(&["FIELD", "MASK", "BECAUSE OF", "VALUES", "NULL"], &rows)?;
     for Unfit { rule, mask, values, why } in &explained.unfit {
-        println!("rule {rule}: {mask} does not fit {}: {why}", counted(*values, "value"));
+        outln!("rule {rule}: {mask} does not fit {}: {why}", counted(*values, "value"));
     }
     for rule in &explained.unused {
         let target = rules.get(rule - 1).map(|rule| named(&rule.target)).unwrap_or_default();
-        println!("rule {rule} names nothing here: {target}");
+        outln!("rule {rule} names nothing here: {target}");
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use sealwire_mask_job::{
     Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, discover_database, discover_file,
     mask_file,
 };
+use sealwire_output::errln;
 use sealwire_token::TokenSecret;
 use zeroize::Zeroizing;
 
@@ -225,7 +226,7 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
         stdout.write_all(rules.as_bytes())?;
     }
     let count = |verdict| discovery.fields.iter().filter(|field| field.verdict == verdict).count() as u64;
-    eprintln!(
+    errln!(
         "{}: {} to mask, {} uncertain, {} harmless",
         counted(discovery.fields.len() as u64, "field"),
         count(FieldVerdict::Sensitive),
@@ -233,7 +234,7 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
         count(FieldVerdict::Harmless)
     );
     if let (Some(out), Some(file)) = (&args.out, &args.file) {
-        eprintln!("next: sealwire mask check --rules {} {}", out.display(), file.display());
+        errln!("next: sealwire mask check --rules {} {}", out.display(), file.display());
     }
     Ok(())
 }

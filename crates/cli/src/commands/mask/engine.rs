@@ -12,6 +12,7 @@ use sealwire_client::{
 };
 use sealwire_mask::Rules;
 use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
+use sealwire_output::errln;
 
 use super::show::Bar;
 use crate::commands::{Failure, chain};
@@ -91,7 +92,7 @@ impl Remote {
     fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
         // Most requests have nothing to report. The plain load lets them avoid contention for the cache line.
         if self.is_told.load(Ordering::Relaxed) != waits && self.is_told.swap(waits, Ordering::Relaxed) != waits {
-            self.bar.suspend(|| eprintln!("{}", what()));
+            self.bar.suspend(|| errln!("{}", what()));
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Requests that return objects, page by page.
 
-use std::io;
-
-use sealwire_client::{Client, ObjectListing, Objects};
+use sealwire_client::{ObjectListing, Objects};
+use sealwire_output::errln;
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::OBJECTS_MAX;
 
@@ -15,17 +14,9 @@ use crate::commands::Failure;
 use crate::commands::documents::read;
 use crate::commands::tokens::{Common, read_names};
 
-/// Runs requests. Ends without an error if nobody reads the output any more, as behind `head`.
-fn run(common: &Common, calls: impl AsyncFnOnce(Client) -> Result<(), Failure>) -> Result<(), Failure> {
-    write::run(common, calls).or_else(|failure| match failure.downcast_ref::<io::Error>() {
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        _ => Err(failure),
-    })
-}
-
 pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Result<(), Failure> {
     let ids = read_names(&named.ids)?;
-    run(common, async |client| {
+    write::run(common, async |client| {
         let mut printer = ObjectPrinter::new(common.json);
         for part in ids.chunks(OBJECTS_MAX) {
             let names: Vec<&str> = part.iter().map(String::as_str).collect();
@@ -34,7 +25,7 @@ pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Re
             let found = found.map_err(|error| explained_read(error, &places))?.objects;
             printer.objects(found.iter().flatten())?;
             for (id, _) in part.iter().zip(&found).filter(|(_, found)| found.is_none()) {
-                eprintln!("{id}: not found");
+                errln!("{id}: not found");
             }
         }
         Ok(())
@@ -43,7 +34,7 @@ pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Re
 
 pub(super) fn query(wanted: &Wanted, page: &PageArgs, disclosure: &Disclosure, common: &Common) -> Result<(), Failure> {
     let (clauses, places) = wanted.payload()?;
-    run(common, async |client| {
+    write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
             let found = client.objects_query(common.map(), &clauses, disclosure.ask(), after, Some(limit)).await;
             found.map_err(|error| explained_read(error, &places))
@@ -71,7 +62,7 @@ pub(super) fn list(
     disclosure: &Disclosure,
     common: &Common,
 ) -> Result<(), Failure> {
-    run(common, async |client| {
+    write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
             let listing = ObjectListing { after, limit: Some(limit), ..listing };
             let found = client.objects_list(common.map(), listing, disclosure.ask()).await;
@@ -99,6 +90,6 @@ async fn pages(
             return Ok(());
         }
     }
-    eprintln!("there may be more; --limit says how many are shown, --all shows all");
+    errln!("there may be more; --limit says how many are shown, --all shows all");
     Ok(())
 }

@@ -3,6 +3,7 @@
 use sealwire_client::{
     AddObjects, Client, Counted, DetailValue, Error, ErrorCode, ItemError, ObjectsChanged, RpcError,
 };
+use sealwire_output::errln;
 use sealwire_wire::{IDEMPOTENCY_KEY_BYTES_MAX, OBJECTS_MAX};
 
 use super::input::{ItemBatch, ItemBatches, ItemLocation};
@@ -167,7 +168,7 @@ fn tell_parts(error: &RpcError, places: &[ItemLocation]) -> bool {
     });
     let parts = parts.unwrap_or_default();
     for ItemError { path, message, .. } in parts {
-        eprintln!("{}: {message}", located(path, places));
+        errln!("{}: {message}", located(path, places));
     }
     !parts.is_empty()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{Pacer, Suite};
+use sealwire_output::errln;
 use sealwire_rewrap_job::{Database, Progress, Report, RewrapJob, RuleReport, Rules};
 
 use super::engine::Remote;
@@ -118,7 +119,7 @@ async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
     };
     let job = RewrapJob { database, rules, rate: args.rate, dry_run: args.dry_run }.prepare().await?;
     for warning in job.warnings() {
-        eprintln!("warning: {warning}");
+        errln!("warning: {warning}");
     }
     let bar = Bar::new();
     let engine = Remote {

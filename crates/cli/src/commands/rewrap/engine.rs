@@ -6,6 +6,7 @@ use indicatif::ProgressBar;
 use sealwire_client::{
     Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, Rewrap, Suite, Writing,
 };
+use sealwire_output::errln;
 use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
 
 use crate::commands::chain;
@@ -50,7 +51,7 @@ impl Engine for Remote {
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
                 let text = format!("waiting for the engine up to {seconds} s (--retry-timeout): {}", chain(error));
-                self.bar.suspend(|| eprintln!("{text}"));
+                self.bar.suspend(|| errln!("{text}"));
             }
         };
         let rewrapped = self.pacer.run(self.retry_timeout, || self.client.rewrap(call.clone()), waits).await;

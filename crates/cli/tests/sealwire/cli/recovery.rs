@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
 
-use sealwire_apps::Control;
+use sealwire_apps::{Control, FindKek, RootRecord};
 use sealwire_config::{Config, Environment};
-use sealwire_crypto::RootKey;
-use sealwire_engine::root::Unsealer;
+use sealwire_crypto::{AppId, Kek, RootKey, Suite};
+use sealwire_engine::root::{Providers, Unsealer};
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_kek::{Share, shares};
+use sealwire_store::{ControlStore, MemoryStore, Snapshot, StoreError, everything};
 
 use super::root::opens;
-use super::{DEV, Dev, ok, sealwire, spawn};
+use super::{DEV, Dev, ok, sealwire, spawn, write_secret};
+use crate::old_roots::RawStore;
 
 const PROVIDERS: &str = "[board]\nkind = \"shares\"\npublic_key = \"recovery.pub\"\n\n\
                          [fresh]\nkind = \"file\"\npath = \"fresh.key\"\n";
@@ -35,7 +37,7 @@ impl Site {
         let text = text.replace("file = \"kek\"", "file = \"kek\"\nproviders = \"providers.toml\"");
         fs::write(at.join("sealwire.toml"), text).unwrap();
         fs::write(at.join("providers.toml"), PROVIDERS).unwrap();
-        fs::write(at.join("fresh.key"), "7".repeat(64)).unwrap();
+        write_secret(&at.join("fresh.key"), &"7".repeat(64));
         Self { path: path.to_owned(), printed: RefCell::default() }
     }
 
@@ -142,7 +144,7 @@ fn shares_recover_a_store_whose_providers_are_lost() {
     assert!(site.ok(&["kek", "verify"]).contains("slot 2 (provider board): needs the holders of shares: "));
     site.refused(&["kek", "remove", "1"], "no other slot unwraps the root key now, so slot 1 stays");
     let both = ["--share", "cards/share-1-of-3", "--share", "cards/share-3-of-3"];
-    assert!(site.ok(&[&["recovery", "check"], &both[..]].concat()).contains("2 shares open slot 2"));
+    assert!(site.ok(&[&["recovery", "check"], &both[..]].concat()).contains("2 shares open slot 2 of root key "));
     assert!(!site.ok(&["kek", "list"]).contains("never"));
     site.refused(&[&["root", "recover", "--provider", "local"], &both[..]].concat(), "there is nothing to recover");
 
@@ -319,4 +321,117 @@ fn an_unfinished_rotation_is_recovered_and_then_finished() {
     assert!(site.ok(&["config", "check"]).contains("is good"));
     site.ok(&["root", "rotate"]);
     assert_eq!(site.slots(), slots(&[(4, "board"), (6, "local")]));
+}
+
+/// Finds the KEK by a root key that someone made.
+struct MadeUp(Arc<RootKey>, Arc<Kek>);
+
+#[async_trait::async_trait]
+impl FindKek for MadeUp {
+    async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
+        let Some(record) = root else { return Ok(Arc::clone(&self.1)) };
+        Ok(Arc::new(self.0.kek_with_wrapped_audit(&record.set, &record.wrapped_audit)?))
+    }
+}
+
+/// Makes a whole state with a root key, an app and an administrator of one's own, with nothing but what the store and the
+/// recovery public key tell.
+async fn forged(config: &Path, truth: &Snapshot) -> Snapshot {
+    let config = Config::load(config, &Environment::of_process()).unwrap();
+    let set = RootRecord::of(truth).unwrap().unwrap().set;
+    let root = Arc::new(RootKey::generate().unwrap());
+    let plain = Arc::new(Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap());
+    let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
+    let control = Control::with_finder(Arc::clone(&store), Arc::new(MadeUp(Arc::clone(&root), plain)));
+    control.create(&AppId::new("demo").unwrap(), &[Suite::P256]).await.unwrap();
+    let slot = Providers::load(&config).unwrap().new_slot("board", set, &root, 1).await.unwrap();
+    control.create_root(set, &root, vec![slot]).await.unwrap();
+    control.skip_generations(truth.generation + 10).await.unwrap();
+    everything(&*store).await.unwrap()
+}
+
+#[test]
+fn shares_do_not_recover_a_state_that_somebody_made() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &[&DEV[..], &["--demo-only"]].concat());
+    let site = Site::new(folder.path());
+    assert!(site.ok(&["kek", "init", "--provider", "local"]).contains("Note the root key's id "));
+    site.shares(&["create"], "cards");
+    fs::copy(site.path.join("cards/recovery.pub"), site.file("recovery.pub")).unwrap();
+    site.ok(&["kek", "add", "board"]);
+    let id = site.list()["roots"][0]["id"].as_str().unwrap().to_owned();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let config = site.file("sealwire.toml");
+    let read = || {
+        runtime.block_on(async {
+            let raw = RawStore::open(&config).await;
+            let state = raw.read().await;
+            raw.close().await;
+            state
+        })
+    };
+    let write = |state: &Snapshot| {
+        runtime.block_on(async {
+            let raw = RawStore::open(&config).await;
+            raw.replace(state).await;
+            raw.close().await;
+        });
+    };
+    let truth = read();
+    site.lose("kek", "9");
+    write(&runtime.block_on(forged(&config, &truth)));
+    let before = read();
+    assert_ne!(RootRecord::of(&before).unwrap().unwrap().active.to_string(), id);
+
+    let both = ["--share", "cards/share-1-of-3", "--share", "cards/share-2-of-3"];
+    let check = [&["recovery", "check"], &both[..]].concat();
+    let recover = [&["root", "recover", "--provider", "fresh"], &both[..]].concat();
+    // On a machine that knows the root key.
+    for command in [&check, &recover] {
+        site.refused(command, "audit/anchor.json names another one. Nothing was changed");
+        site.refused(
+            &[&command[..], &["--root-key-id", &id]].concat(),
+            "and --root-key-id another one. Nothing was changed",
+        );
+    }
+    // On a machine that knows nothing.
+    let audit = site.file("audit");
+    fs::rename(&audit, site.file("audit-kept")).unwrap();
+    for command in [&check, &recover] {
+        site.refused(command, "nothing on this machine confirms that it is yours");
+        site.refused(command, "--root-key-id and the id from your records");
+        for other in [&id[..], "", "00"] {
+            site.refused(&[&command[..], &["--root-key-id", other]].concat(), "Nothing was changed");
+        }
+    }
+    assert_eq!(read(), before, "nothing was changed");
+    let listed = site.list();
+    assert!(listed["verified"] == false, "{listed}");
+
+    // The state that the shares are of.
+    fs::remove_dir_all(site.file("state")).unwrap();
+    runtime.block_on(async {
+        let raw = RawStore::open(&config).await;
+        raw.put_into_new_store(&truth).await;
+        raw.close().await;
+    });
+    site.refused(&check, "nothing on this machine confirms");
+    let shouted = id.to_uppercase();
+    assert!(site.ok(&[&check[..], &["--root-key-id", &shouted]].concat()).contains(&format!("of root key {id}")));
+    assert!(
+        site.ok(&[&recover[..], &["--root-key-id", &id]].concat()).contains(&format!("recovered the root key {id}: "))
+    );
+    // A machine with an anchor needs no id.
+    fs::rename(site.file("audit-kept"), &audit).unwrap();
+    site.ok(&check);
+    // The anchor of an earlier version names no root key.
+    let anchor: serde_json::Value = serde_json::from_slice(&fs::read(audit.join("anchor.json")).unwrap()).unwrap();
+    let text = serde_json::json!({
+        "format": 1, "set": anchor["set"], "generation": anchor["generation"], "code": anchor["code"],
+    });
+    fs::write(audit.join("anchor.json"), text.to_string()).unwrap();
+    let _ = fs::remove_file(audit.join("root.json"));
+    site.refused(&check, "nothing on this machine confirms");
+    site.ok(&[&check[..], &["--root-key-id", &id]].concat());
+    site.ok(&check);
 }

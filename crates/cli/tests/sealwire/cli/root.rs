@@ -10,7 +10,7 @@ use sealwire_store::Snapshot;
 use sealwire_testkit::softhsm::{CONFIGURATION, SoftHsm};
 use sealwire_testkit::{Certificates, ROOT_TOKEN, TransitServer};
 
-use super::{DEV, Dev, ok, refused};
+use super::{DEV, Dev, ok, refused, write_secret};
 use crate::old_roots::{RawStore, root_of};
 
 /// Starts an engine on the folder, and opens the document that an engine sealed before.
@@ -34,7 +34,7 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     let table = "[vault]\nkind = \"file\"\npath = \"vault.key\"\n\n[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
     fs::write(at.join("sealwire-dev/providers.toml"), table).unwrap();
     for (name, digit) in [("vault.key", "5"), ("spare.key", "6")] {
-        fs::write(at.join("sealwire-dev").join(name), digit.repeat(64)).unwrap();
+        write_secret(&at.join("sealwire-dev").join(name), &digit.repeat(64));
     }
     let json = |arguments: &[&str]| -> serde_json::Value {
         serde_json::from_str(&ok(&at, &[arguments, &["--json"]].concat())).unwrap()
@@ -57,7 +57,7 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     // The local key is lost. The other slots start the engine, and verify the audit log.
     let kept = fs::read_to_string(&local).unwrap();
     fs::remove_file(&local).unwrap();
-    fs::write(&local, "0".repeat(64)).unwrap();
+    write_secret(&local, &"0".repeat(64));
     let folder = opens(folder);
     assert!(at.join("sealwire-dev/audit/root.json").exists());
     assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
@@ -289,9 +289,10 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
     }
     println!("{ended_early} of {kills} killed before their end, in up to {whole:?}; {new_roots} root keys replaced");
     ok(path, &["root", "rotate"]);
+    // Records times, in a generation of its own.
+    ok(path, &["kek", "verify"]);
     let (now, is_replaced) = read(Some(&state));
     assert!(is_replaced);
-    ok(path, &["kek", "verify"]);
 
     // Another process refuses a copy of the folder in which the old root record was put back.
     let put_back = |records: &std::collections::BTreeMap<String, Vec<u8>>| {
@@ -311,4 +312,123 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
     records.insert(ROOT_RECORD.into(), state.records[ROOT_RECORD].clone());
     put_back(&records);
     refused(path, &["config", "check"], 1, "record head is not authentic");
+}
+
+fn anchored(home: &Path) -> u64 {
+    let anchor: serde_json::Value = serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap();
+    anchor["generation"].as_u64().unwrap()
+}
+
+/// The anchor is read as soon as a response is there, and after a kill: nothing that comes later is needed.
+#[test]
+fn every_commit_is_in_the_anchor_before_its_response() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    let folder = dev.end();
+    let at = folder.path().to_owned();
+    let home = at.join("sealwire-dev");
+    let generation = |text: &str| -> u64 {
+        let values: serde_json::Value = serde_json::from_str(text).unwrap();
+        values["generation"].as_u64().unwrap_or_else(|| panic!("{values}"))
+    };
+    // Commands that change the store directly.
+    for command in
+        [&["kek", "init"][..], &["kek", "rotate"], &["root", "rotate"], &["root", "seal"], &["root", "unseal"]]
+    {
+        let committed = generation(&ok(&at, &[command, &["--json"]].concat()));
+        assert_eq!(anchored(&home), committed, "{command:?}");
+    }
+    let verified = ok(&at, &["kek", "verify"]);
+    assert!(verified.contains("unwraps the root key"), "{verified}");
+    assert_eq!(anchored(&home), generation(&ok(&at, &["kek", "list", "--json"])), "kek verify records times");
+
+    // Changes at an engine.
+    let backup = |name: &str| copy_folder(&home.join("state"), &at.join(name));
+    backup("before");
+    let mut dev = Dev::start_in(folder);
+    let commands: [&[&str]; 10] = [
+        &["apps", "create", "later"],
+        &["apps", "rotate", "demo"],
+        &["collections", "create", "demo", "later", "--kind", "random"],
+        &["roles", "set", "reader", "decrypt apps=*"],
+        &["principals", "grant", "someone.example", "reader"],
+        &["principals", "revoke", "someone.example", "reader"],
+        &["apps", "disable", "later"],
+        &["apps", "delete", "later"],
+        &["kek", "rotate"],
+        &["root", "seal"],
+    ];
+    let mut last = anchored(&home);
+    for command in commands {
+        dev.operate(command);
+        let now = anchored(&home);
+        assert!(now > last, "{command:?}: {now}");
+        last = now;
+    }
+    dev.kill();
+    let folder = std::mem::replace(&mut dev.folder, tempfile::tempdir().unwrap());
+    drop(dev);
+    assert!(ok(&at, &["kek", "list"]).contains("sealed since "));
+    assert_eq!(anchored(&home), generation(&ok(&at, &["kek", "list", "--json"])));
+
+    // The state from before the seal does not come back.
+    backup("sealed");
+    let put_back = |name: &str| {
+        fs::remove_dir_all(home.join("state")).unwrap();
+        copy_folder(&at.join(name), &home.join("state"));
+    };
+    put_back("before");
+    for command in [&["config", "check"][..], &["serve"]] {
+        refused(&at, command, 1, &format!("generation {last} was seen before"));
+    }
+    put_back("sealed");
+    ok(&at, &["root", "unseal"]);
+    opens(folder);
+}
+
+/// A change whose anchor cannot be written is made, and its response says what is missing.
+#[test]
+fn a_commit_without_its_anchor_is_an_error_that_names_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    ok(path, &["kek", "init"]);
+    let config = path.join("sealwire-dev/sealwire.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("[state]\n", "[state]\nanchor_file = \"absent/anchor.json\"\n")).unwrap();
+    refused(path, &["root", "seal"], 1, "the change was made, as generation ");
+    refused(path, &["root", "seal"], 1, "absent/anchor.json was not written: No such file");
+    fs::create_dir(path.join("sealwire-dev/absent")).unwrap();
+    ok(path, &["root", "seal"]);
+    let anchor = fs::read_to_string(path.join("sealwire-dev/absent/anchor.json")).unwrap();
+    assert!(anchor.contains("\"format\":2") && anchor.contains("\"roots\":["), "{anchor}");
+    assert!(ok(path, &["kek", "list"]).contains("sealed since "));
+}
+
+/// What no root key verifies is marked, in text and as JSON.
+#[test]
+fn root_key_listings_mark_what_is_not_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    let list = || -> serde_json::Value { serde_json::from_str(&ok(path, &["kek", "list", "--json"])).unwrap() };
+    assert!(list()["verified"] == false, "nothing authenticates a store without a root key");
+    ok(path, &["kek", "init"]);
+    let (text, values) = (ok(path, &["kek", "list"]), list());
+    assert!(!text.to_lowercase().contains("not verified"), "{text}");
+    assert!(values["verified"] == true && values["unverified_reason"].is_null(), "{values}");
+    // Nobody unwraps the root key: the slots in the store can be anybody's.
+    let kek = path.join("sealwire-dev/kek");
+    let kept = fs::read_to_string(&kek).unwrap();
+    fs::write(&kek, "0".repeat(64)).unwrap();
+    let (text, values) = (ok(path, &["kek", "list"]), list());
+    assert!(text.starts_with("NOT VERIFIED: ") && text.contains(", not verified\n"), "{text}");
+    assert_eq!(values["verified"], false);
+    assert!(values["unverified_reason"].as_str().unwrap().contains("no slot unwraps it"), "{values}");
+    fs::write(&kek, kept).unwrap();
+    ok(path, &["root", "seal"]);
+    let (text, values) = (ok(path, &["kek", "list"]), list());
+    assert!(text.contains(" (not verified); `sealwire root unseal`"), "{text}");
+    assert!(values["verified"] == false && values["sealed_unix_s"].is_u64(), "{values}");
 }

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use sealwire_access::{Binding, Grant, Principal, Role, RoleName, principal_key, role_key};
-use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::control::{PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, RootOperation};
 use sealwire_client::{Client, Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -108,5 +108,74 @@ fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
         thief.remove();
         until("the engine to be ready again", async || (engine.ready() == Some(200)).then_some(())).await;
         assert!(!reads(&stranger, &sealed).await && reads(&relay, &sealed).await);
+    });
+}
+
+fn anchored(engine: &EngineProcess) -> u64 {
+    let path = engine.config.with_file_name("audit").join("anchor.json");
+    let anchor: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    anchor["generation"].as_u64().unwrap()
+}
+
+/// Copies all control records, and puts them back.
+struct DatabaseCopy<'a>(&'a Thief<'a>, &'static str);
+
+impl<'a> DatabaseCopy<'a> {
+    fn make(thief: &'a Thief<'a>, name: &'static str) -> Self {
+        for table in ["records", "single_records", "control"] {
+            thief.sql(&format!(
+                "DROP TABLE IF EXISTS {name}_{table}; CREATE TABLE {name}_{table} AS SELECT * FROM sealwire.{table}"
+            ));
+        }
+        Self(thief, name)
+    }
+
+    fn put_back(&self) {
+        let Self(thief, name) = self;
+        for table in ["records", "single_records"] {
+            thief.sql(&format!(
+                "DELETE FROM sealwire.{table}; INSERT INTO sealwire.{table} SELECT * FROM {name}_{table}"
+            ));
+        }
+        thief.sql(&format!("UPDATE sealwire.control SET generation = (SELECT generation FROM {name}_control)"));
+    }
+}
+
+/// The engine is killed when the response of the seal has come, so that no later load can raise its anchor.
+#[test]
+fn a_seal_outlives_a_restart_and_a_roll_back_of_the_database() {
+    run(async {
+        let cluster = Cluster::new(Postgres::shared()).audited();
+        let mut engine = cluster.engine("one");
+        cluster.furnish(&engine).await;
+        assert!(sealwire(&engine, &["kek", "init"]).status.success());
+        until("the engine to verify records", async || engine.log().contains("unwrapped").then_some(())).await;
+        cluster.agree(&[&engine]).await;
+        let thief = Thief(&cluster);
+        for round in 0..3 {
+            let before = DatabaseCopy::make(&thief, "before");
+            let sealed = if round == 1 {
+                // By a command on the store, of which the engine may not have heard yet.
+                let output = sealwire(&engine, &["root", "seal", "--json"]);
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["generation"].as_u64().unwrap()
+            } else {
+                cluster.operator_once(&engine).root(RootOperation::Seal).await.unwrap().generation
+            };
+            engine.kill();
+            assert_eq!(anchored(&engine), sealed, "round {round}");
+            let after = DatabaseCopy::make(&thief, "after");
+            before.put_back();
+            for command in [&["kek", "rotate"][..], &["serve"]] {
+                let output = sealwire(&engine, command);
+                let said = String::from_utf8(output.stderr).unwrap();
+                let expected = format!("generation {sealed} was seen before");
+                assert!(!output.status.success() && said.contains(&expected), "round {round}, {command:?}: {said}");
+            }
+            after.put_back();
+            let output = sealwire(&engine, &["root", "unseal"]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            engine.start();
+        }
     });
 }

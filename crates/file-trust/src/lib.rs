@@ -1,0 +1,341 @@
+//! Opens files that hold secrets, and files that others must not replace. Rejects those that other users can get at.
+//!
+//! One rule for all of them, about the file that was opened, every folder above it and every symbolic link on the way:
+//!
+//! * File, folders and links belong to root or to the user of this process.
+//! * Nobody else can write the file. A folder that others can write has the sticky bit, as `/tmp` has.
+//! * A file with a secret ([`FileKind::Secret`]) is not accessible to others. Its group can read it if that is root's group or
+//!   a group of this process. A process of root accepts every group: it reads files for engines of other users.
+//!
+//! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup`, and credentials of systemd, meet the rule. It
+//! knows users as this machine does: nothing of servers that export the file system, and access lists only as far as the
+//! mode shows them.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::OFlags;
+use zeroize::Zeroizing;
+
+/// Symbolic links that a path can have, as for Linux itself.
+const LINKS_MAX: u32 = 40;
+/// Attempts to open a file that is replaced meanwhile.
+const TRIES_MAX: u32 = 5;
+/// The sticky bit.
+const STICKY: u32 = 0o1000;
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A key, a password or a token.
+    Secret,
+    /// No secret, but whoever can replace it is trusted: a certificate of an authority, a public key.
+    Public,
+}
+
+/// A file cannot be used. The text names the file and nothing of its content.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    #[source]
+    pub reason: FileErrorReason,
+}
+
+/// The reason of a [`FileError`].
+#[derive(Debug, thiserror::Error)]
+pub enum FileErrorReason {
+    /// The file cannot be opened or read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A folder, a pipe or a device.
+    #[error("must be a regular file")]
+    NotRegular,
+    /// Longer than the caller allows.
+    #[error("must have at most {0} bytes")]
+    TooLong(u64),
+    /// Other users can get at the file.
+    #[error("{0}")]
+    Exposed(Exposure),
+}
+
+/// Describes who can get at a file, and the command that ends this. Never proposes to replace or remove the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposure {
+    /// The problem, with the owner and the mode that were found.
+    pub problem: String,
+    /// A shell command.
+    pub remedy: String,
+}
+
+impl fmt::Display for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: run `{}`", self.problem, self.remedy)
+    }
+}
+
+/// A file that was opened and checked.
+#[derive(Debug)]
+pub struct TrustedFile {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+}
+
+impl TrustedFile {
+    /// Opens a file and checks what was opened, so that no other file can take its place in between. A named pipe does not
+    /// block. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn open(path: &Path, kind: FileKind) -> Result<Self, FileError> {
+        let failed = |reason| FileError { path: path.to_owned(), reason };
+        let process = Process::this();
+        for _ in 0..TRIES_MAX {
+            let (file, metadata) = open_regular(path).map_err(failed)?;
+            if let Some(problem) = process.judge_file(path, kind, &Attributes::of(&metadata)) {
+                return Err(failed(FileErrorReason::Exposed(problem)));
+            }
+            let found = process.walk(path).map_err(failed)?;
+            // A file that was replaced in between, as Kubernetes does with a symbolic link, is opened again.
+            if (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()) {
+                return Ok(Self { path: path.to_owned(), file, metadata });
+            }
+        }
+        Err(failed(FileErrorReason::Io(io::Error::other("it is being replaced all the time"))))
+    }
+
+    /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
+    ///
+    /// # Errors
+    /// [`FileErrorReason::TooLong`] for more than `bytes_max` bytes; [`FileErrorReason::Io`].
+    pub fn read(self, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
+        let Self { path, mut file, metadata } = self;
+        let length = metadata.len();
+        if length > bytes_max {
+            return Err(FileError { path, reason: FileErrorReason::TooLong(bytes_max) });
+        }
+        // One byte more than there was, to notice a file that grew. Files that tell no length have it all beyond.
+        let room = if length == 0 { bytes_max } else { length };
+        let mut bytes = Zeroizing::new(vec![0; room as usize + 1]);
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(FileError { path, reason: error.into() }),
+            }
+        }
+        if filled as u64 > room {
+            let reason = if filled as u64 > bytes_max {
+                FileErrorReason::TooLong(bytes_max)
+            } else {
+                io::Error::other("it grew while it was read").into()
+            };
+            return Err(FileError { path, reason });
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// Opens a file, checks it as [`TrustedFile::open`] does, and reads it.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    TrustedFile::open(path, kind)?.read(bytes_max)
+}
+
+/// Opens a regular file. Does not wait for the other end of a named pipe.
+fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(FileErrorReason::NotRegular) }
+}
+
+/// The user and the groups as whom this process reads files.
+#[derive(Debug)]
+struct Process {
+    user: u32,
+    /// The effective group, then the others.
+    groups: Vec<u32>,
+}
+
+/// Owner and mode of a file or folder.
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    user: u32,
+    group: u32,
+    /// Permission bits with the sticky bit.
+    mode: u32,
+}
+
+impl Attributes {
+    fn of(metadata: &Metadata) -> Self {
+        Self { user: metadata.uid(), group: metadata.gid(), mode: metadata.mode() & 0o7777 }
+    }
+}
+
+impl fmt::Display for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, group, mode } = self;
+        write!(f, "mode {:03o}, owner {user}:{group}", mode & !0o6000)
+    }
+}
+
+impl Process {
+    fn this() -> Self {
+        use rustix::process::{getegid, geteuid, getgroups};
+        let others = getgroups().unwrap_or_default().into_iter().map(rustix::process::Gid::as_raw);
+        Self { user: geteuid().as_raw(), groups: std::iter::once(getegid().as_raw()).chain(others).collect() }
+    }
+
+    /// Returns true for users who can do to this process what they want.
+    fn is_trusted(&self, user: u32) -> bool {
+        user == 0 || user == self.user
+    }
+
+    fn is_member(&self, group: u32) -> bool {
+        group == 0 || self.groups.contains(&group)
+    }
+
+    fn judge_owner(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
+        if self.is_trusted(found.user) {
+            return None;
+        }
+        let (path, user) = (path.display(), self.user);
+        let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, as whom this process runs") };
+        Some(Exposure {
+            problem: format!(
+                "{path} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}",
+                found.user
+            ),
+            remedy: format!("chown {user} {path}"),
+        })
+    }
+
+    fn judge_file(&self, path: &Path, kind: FileKind, found: &Attributes) -> Option<Exposure> {
+        if let Some(problem) = self.judge_owner(path, found) {
+            return Some(problem);
+        }
+        let (mode, shown) = (found.mode, path.display());
+        match kind {
+            FileKind::Public if mode & 0o022 != 0 => Some(Exposure {
+                problem: format!("{found}: other users can change it; only its owner may"),
+                remedy: format!("chmod go-w {shown}"),
+            }),
+            FileKind::Public => None,
+            FileKind::Secret => {
+                let is_readable_by_strangers = mode & 0o040 != 0 && self.user != 0 && !self.is_member(found.group);
+                let problem = if mode & 0o007 != 0 {
+                    "other users can read or change it"
+                } else if mode & 0o030 != 0 {
+                    "its group can change it"
+                } else if is_readable_by_strangers {
+                    "its group, of which this process is no member, can read it"
+                } else {
+                    return None;
+                };
+                // Root's file stays readable for a process of another user through the group alone.
+                let remedy = if found.user == self.user {
+                    format!("chmod 600 {shown}")
+                } else if self.is_member(found.group) && found.group != 0 {
+                    format!("chmod 640 {shown}")
+                } else {
+                    let group = self.groups.first().unwrap_or(&0);
+                    format!("chgrp {group} {shown} && chmod 640 {shown}")
+                };
+                Some(Exposure {
+                    problem: format!(
+                        "{found}: {problem}. A secret file has mode 600, or 640 if the engine's group reads it (in Kubernetes: \
+                         defaultMode 0440 and fsGroup)"
+                    ),
+                    remedy,
+                })
+            }
+        }
+    }
+
+    fn judge_folder(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
+        if let Some(problem) = self.judge_owner(path, found) {
+            return Some(problem);
+        }
+        if found.mode & STICKY != 0 {
+            return None;
+        }
+        let (by, bit) = if found.mode & 0o002 != 0 {
+            ("other users", 'o')
+        } else if found.mode & 0o020 != 0 && !self.is_member(found.group) {
+            ("its group, of which this process is no member,", 'g')
+        } else {
+            return None;
+        };
+        let path = path.display();
+        Some(Exposure {
+            problem: format!("{by} can replace files in the folder {path} ({found})"),
+            remedy: format!("chmod {bit}-w {path}"),
+        })
+    }
+
+    /// Follows a path from the root folder, and judges every folder and symbolic link on the way. Returns the metadata of its
+    /// end.
+    fn walk(&self, path: &Path) -> Result<Metadata, FileErrorReason> {
+        let judged =
+            |problem: Option<Exposure>| problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)));
+        let (mut at, mut links) = (PathBuf::from("/"), 0);
+        let mut metadata = std::fs::symlink_metadata(&at)?;
+        let mut steps = steps_of(&std::path::absolute(path)?);
+        while let Some(step) = steps.pop_front() {
+            judged(self.judge_folder(&at, &Attributes::of(&metadata)))?;
+            if step == ".." {
+                at.pop();
+                metadata = std::fs::symlink_metadata(&at)?;
+                continue;
+            }
+            let next = at.join(&step);
+            let found = std::fs::symlink_metadata(&next)?;
+            if !found.is_symlink() {
+                (at, metadata) = (next, found);
+                continue;
+            }
+            judged(self.judge_owner(&next, &Attributes::of(&found)))?;
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(io::Error::other("too many symbolic links").into());
+            }
+            let target = std::fs::read_link(&next)?;
+            if target.is_absolute() {
+                at = PathBuf::from("/");
+                metadata = std::fs::symlink_metadata(&at)?;
+            }
+            let mut rest = steps_of(&target);
+            rest.append(&mut steps);
+            steps = rest;
+        }
+        Ok(metadata)
+    }
+}
+
+/// Returns the names of a path, `..` included, without its root.
+fn steps_of(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter_map(|component| match component {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some(OsString::from("..")),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

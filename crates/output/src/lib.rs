@@ -1,0 +1,142 @@
+//! Standard output and standard error of command-line programs.
+//!
+//! `println!` panics when the reader of a pipe has gone, as in `program | head -1`. Letting SIGPIPE end the process is no
+//! remedy: these programs also write to sockets, and a peer that closes one must not end them. All output of a program
+//! therefore goes through [`out!`](crate::out), [`outln!`](crate::outln) and [`errln!`](crate::errln), below [`run`].
+//!
+//! A write to standard output that fails ends the program with [`STATUS_CLOSED`], silently, if nobody reads it, and otherwise
+//! with status 1 and a message. The stack is unwound, so that values are dropped and keys wiped. A write to standard error
+//! that fails is ignored: there is nobody to tell.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Exit status of a program whose standard output nobody reads: that of a shell for SIGPIPE.
+pub const STATUS_CLOSED: u8 = 128 + 13;
+
+/// Prints to standard output, as `print!` does.
+#[macro_export]
+macro_rules! out {
+    ($($text:tt)*) => { $crate::print(format_args!($($text)*)) };
+}
+
+/// Prints a line to standard output, as `println!` does.
+#[macro_export]
+macro_rules! outln {
+    () => { $crate::print_line(format_args!("")) };
+    ($($text:tt)*) => { $crate::print_line(format_args!($($text)*)) };
+}
+
+/// Prints a line to standard error, as `eprintln!` does.
+#[macro_export]
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::print_error_line(format_args!($($text)*)) };
+}
+
+/// Standard output failed. Carried by the unwinding stack from the write to [`run`].
+struct OutputFailed(io::Error);
+
+/// Prints to standard output. [`out!`](crate::out) calls this.
+pub fn print(text: fmt::Arguments<'_>) {
+    end_if_failed(io::stdout().lock().write_fmt(text));
+}
+
+/// Prints a line to standard output. [`outln!`](crate::outln) calls this.
+pub fn print_line(text: fmt::Arguments<'_>) {
+    end_if_failed(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// Prints a line to standard error. [`errln!`](crate::errln) calls this.
+pub fn print_error_line(text: fmt::Arguments<'_>) {
+    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Unwinds the stack to [`run`] after a write that failed.
+fn end_if_failed(written: io::Result<()>) {
+    if let Err(error) = written
+        && !std::thread::panicking()
+    {
+        // Without the panic hook, which would print a trace.
+        resume_unwind(Box::new(OutputFailed(error)));
+    }
+}
+
+/// Runs a program of this name, and returns its status, or that of a failure of standard output.
+pub fn run(name: &str, program: impl FnOnce() -> ExitCode) -> ExitCode {
+    let payload = match catch_unwind(AssertUnwindSafe(program)) {
+        Ok(status) => return status,
+        Err(payload) => payload,
+    };
+    match payload.downcast::<OutputFailed>() {
+        Ok(failed) if failed.0.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(STATUS_CLOSED),
+        Ok(failed) => {
+            errln!("{name}: standard output: {}", failed.0);
+            ExitCode::FAILURE
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Returns true if an error says that nobody reads standard output: an error of a pipe is among its causes, and standard
+/// output is closed. A connection that a peer closed gives the same error.
+#[must_use]
+pub fn is_closed_output(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let broken = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        if broken {
+            return has_no_reader();
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Returns true if standard output is a pipe or a socket whose other end is closed.
+fn has_no_reader() -> bool {
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_a_program_and_of_failed_output() {
+        let failing = |kind: io::ErrorKind| -> ExitCode { resume_unwind(Box::new(OutputFailed(kind.into()))) };
+        let is = |found: ExitCode, status: u8| format!("{found:?}") == format!("{:?}", ExitCode::from(status));
+        assert!(is(run("test", || ExitCode::from(7)), 7));
+        assert!(is(run("test", || failing(io::ErrorKind::BrokenPipe)), STATUS_CLOSED));
+        assert!(is(run("test", || failing(io::ErrorKind::StorageFull)), 1));
+    }
+
+    #[test]
+    fn values_are_dropped_when_output_fails() {
+        struct Key<'a>(&'a std::cell::Cell<bool>);
+        impl Drop for Key<'_> {
+            fn drop(&mut self) {
+                self.0.set(true);
+            }
+        }
+        let wiped = std::cell::Cell::new(false);
+        run("test", || {
+            let _key = Key(&wiped);
+            resume_unwind(Box::new(OutputFailed(io::ErrorKind::BrokenPipe.into())))
+        });
+        assert!(wiped.get());
+    }
+
+    #[test]
+    #[should_panic = "another panic"]
+    fn other_panics_pass() {
+        run("test", || panic!("another panic"));
+    }
+}
