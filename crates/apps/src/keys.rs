@@ -201,7 +201,8 @@ impl AppRecord {
         }
     }
 
-    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open.
+    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open. The record has the
+    /// public key only if it is published: whoever reads the store could seal to another one, as an engine does.
     pub(super) fn add_key_pair(
         &mut self,
         kek: &Kek,
@@ -213,7 +214,11 @@ impl AppRecord {
         let (suite, id) = (pair.public().curve().into(), KeyId::of(pair.public()));
         let number = self.next_number(app, suite, id)?;
         let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, suite, number, id, origin))?;
-        let key = self.push_key(suite, number, id, pair.public().compressed(), &wrapped);
+        let public: &[u8] = match origin {
+            Origin::Inside => b"",
+            Origin::Outside => pair.public().compressed(),
+        };
+        let key = self.push_key(suite, number, id, public, &wrapped);
         (key.opens_only, key.outside) = (!seals, origin == Origin::Outside);
         Ok(id)
     }

@@ -147,8 +147,8 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The public key, SEC 1 compressed, or the check of a symmetric key, base64; empty of a key that is made of a seed.
-    /// Identifies the key without the KEK.
+    /// The published public key of a key pair, SEC 1 compressed, or the check of a symmetric key, base64; empty of other keys.
+    /// Older records have the public key of each key pair. Only the check is read.
     pub(super) public_key: String,
     /// The private scalar, the secret of a symmetric key, or a seed, wrapped under the KEK, base64.
     pub(super) wrapped: String,

@@ -102,6 +102,27 @@ async fn psk_seed_does_not_move_to_another_suite_app_or_version() {
     }
 }
 
+/// Whoever reads the store could seal to a public key of base mode. Only published keys have theirs there.
+#[tokio::test]
+async fn records_hold_no_public_key_that_nobody_else_may_seal_to() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let pair = KeyPair::generate(Curve::P256).unwrap();
+    control.import(&app("shop"), pair, true).await.unwrap();
+    control.rotate(&app("shop"), KeyKind::Outside(Suite::P256)).await.unwrap();
+    let text = text(&store, "app/shop").await;
+    let mut published = 0;
+    for version in keys(&control, "shop").await.versions() {
+        let Ok(public) = version.public() else { continue };
+        for point in [&public.compressed()[..], public.uncompressed(), &public.compressed()[1..]] {
+            let found = text.contains(&STANDARD.encode(point));
+            assert!(!found || version.origin == Origin::Outside, "{version:?}");
+            published += usize::from(found);
+        }
+    }
+    assert_eq!(published, 1, "the published key");
+}
+
 #[tokio::test]
 async fn what_is_damaged_is_refused_by_name() {
     let (control, store) = fresh();
