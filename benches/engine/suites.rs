@@ -36,6 +36,10 @@ const XAES_ONE_FIELD_US_MAX: f64 = 12.0;
 const XAES_FACTOR_MAX: f64 = 1.0;
 /// The greatest CPU time that a request costs more with `p256-mlkem768` than with `p256`, in microseconds.
 const HYBRID_EXTRA_US_MAX: f64 = 30.0;
+/// The greatest CPU time that a request costs more with `p256-psk` than with `p256`, in microseconds, and of a field, as a
+/// multiple: a key schedule of either hashes as many blocks.
+const PSK_EXTRA_US_MAX: f64 = 1.0;
+const PSK_FACTOR_MAX: f64 = 1.02;
 
 /// One kind of work, with several suites.
 struct Comparison {
@@ -53,6 +57,8 @@ const ENCRYPT: &[(&str, Operation)] = &[
     ("xaes", Operation::EncryptXaes),
     ("p256-mlkem768", Operation::EncryptHybrid),
     ("secp256k1", Operation::EncryptK1),
+    ("p256-psk", Operation::EncryptPsk),
+    ("secp256k1-psk", Operation::EncryptPskK1),
 ];
 
 const COMPARISONS: [Comparison; 4] = [
@@ -67,6 +73,7 @@ const COMPARISONS: [Comparison; 4] = [
             ("p256", Operation::DecryptText),
             ("xaes", Operation::DecryptXaes),
             ("p256-mlkem768", Operation::DecryptHybrid),
+            ("p256-psk", Operation::DecryptPsk),
         ],
     },
     Comparison {
@@ -74,7 +81,11 @@ const COMPARISONS: [Comparison; 4] = [
         fields: 2_000,
         callers: 4,
         is_cold: true,
-        suites: &[("p256", Operation::DecryptKeyed), ("xaes", Operation::DecryptXaesKeyed)],
+        suites: &[
+            ("p256", Operation::DecryptKeyed),
+            ("xaes", Operation::DecryptXaesKeyed),
+            ("p256-psk", Operation::DecryptPskKeyed),
+        ],
     },
 ];
 
@@ -178,6 +189,11 @@ impl Compared {
                 let extra = self.interval(at, |one, first| one.per_request_us() - first.per_request_us());
                 Some(at_most("p256-mlkem768: CPU per request on top of p256", extra, HYBRID_EXTRA_US_MAX, "us"))
             }
+            "p256-psk" if encrypts && *fields == 1 => {
+                let extra = self.interval(at, |one, first| one.per_request_us() - first.per_request_us());
+                Some(at_most("p256-psk: CPU per request on top of p256", extra, PSK_EXTRA_US_MAX, "us"))
+            }
+            "p256-psk" => Some(at_most("p256-psk: CPU", self.ratio(at), PSK_FACTOR_MAX, "x p256")),
             _ => None,
         };
         suites.iter().enumerate().filter_map(|(at, (suite, _))| of(at, suite)).collect()

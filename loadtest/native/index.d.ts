@@ -1,6 +1,6 @@
 /** Sealwire's wire contract for Node: calls become frames, bytes become replies. See `proto/README.md`. */
 
-export type Suite = 'p256' | 'secp256k1' | 'xaes';
+export type Suite = 'p256' | 'secp256k1' | 'xaes' | 'p256-psk';
 export type KeyScope = 'request' | 'field' | 'epoch';
 export type Format = 'native' | 'evervault' | 'evervault-bare';
 export type Encoding = 'text' | 'binary';

@@ -1,17 +1,19 @@
 """Holds envelope.py, tokens.py and objects.py against the engine's crypto crate.
 
-    python3 proto/interop/check.py target/release/examples/interop [target/interop-outside/hybrid]
+    python3 proto/interop/check.py target/release/examples/interop [target/interop-outside/hybrid [NAME=COMMAND...]]
 
 1. Every vector in proto/vectors/envelope.jsonl, token.jsonl and object.jsonl gets its verdict here too, and those that open
    are made again byte for byte. 2. What the engine's crate seals opens here. 3. What is sealed here opens there.
 4. A copy with one bit changed opens on neither side. With the second program, built by outside/check.sh, Go's crypto/hpke does
-2 to 4 for p256-mlkem768 too, and opens its vectors.
+2 to 4 for p256-mlkem768 too, and opens its vectors. So does the HPKE library of each COMMAND for p256-psk, in mode_psk:
+outside/psk.py, outside/psk.mjs, or the program of outside/psk.
 """
 
 import json
 import os
 import pathlib
 import secrets
+import shlex
 import subprocess
 import sys
 
@@ -30,6 +32,8 @@ def raw(vector):
 def opening_key(suite, key):
     if suite == "p256-mlkem768":
         return sw.HybridKey(key)
+    if suite in sw.PSK_SUITES:
+        return sw.PskKey(suite, key)
     return key if suite == "xaes" else sw.private_key(suite, key)
 
 
@@ -38,6 +42,9 @@ def sealed_again(v, key, want):
     rest = (v["app"], context, want["datatype"], data, v["encoding"])
     if v["suite"] == "xaes":
         return sw.seal_xaes(key, *rest, bytes.fromhex(want["random"]), want["sequence"])
+    if v["suite"] in sw.PSK_SUITES:
+        ephemeral = sw.private_key(key.base, bytes.fromhex(want["ephemeral_private_key"]))
+        return sw.seal_psk(key, *rest, ephemeral, want["sequence"])
     ephemeral = sw.private_key(v["suite"], bytes.fromhex(want["ephemeral_private_key"]))
     return sw.seal(v["suite"], key.public_key(), *rest, ephemeral, want["sequence"])
 
@@ -58,7 +65,7 @@ def check_vectors():
         # The `cryptography` package encapsulates by ML-KEM with randomness of its own alone.
         assert v["suite"] == "p256-mlkem768" or sealed_again(v, key, want) == raw(v), v["name"]
         opened.add((v["suite"], v["name"]))
-    assert {suite for suite, _ in opened} == {*sw.SUITES, "xaes", "p256-mlkem768"} and refused >= 4 * len(opened), (opened, refused)
+    assert {suite for suite, _ in opened} == {*sw.SUITES, *sw.PSK_SUITES, "xaes", "p256-mlkem768"} and refused >= 4 * len(opened), (opened, refused)
     return len(opened), refused
 
 
@@ -207,7 +214,8 @@ def check_token_exchange(ask, rounds):
 
 def check_exchange(ask, rounds):
     for n in range(rounds):
-        suite, encoding = (*sw.SUITES, "xaes", "p256-mlkem768")[n % 4], ("text", "binary")[n // 4 & 1]
+        suites = (*sw.SUITES, *sw.PSK_SUITES, "xaes", "p256-mlkem768")
+        suite, encoding = suites[n % len(suites)], ("text", "binary")[n // len(suites) & 1]
         secret = secrets.token_bytes(31).rjust(32, b"\x01")
         key = opening_key(suite, secret)
         context = secrets.token_bytes(secrets.randbelow(40))
@@ -223,6 +231,8 @@ def check_exchange(ask, rounds):
             ours = sw.seal_xaes(key, *rest, secrets.token_bytes(20), sequence)
         elif suite == "p256-mlkem768":
             ours = sw.seal_hybrid(key, *rest, sequence)
+        elif suite in sw.PSK_SUITES:
+            ours = sw.seal_psk(key, *rest, sw.ec.generate_private_key(sw.SUITES[key.base][1]), sequence)
         else:
             ephemeral = sw.ec.generate_private_key(sw.SUITES[suite][1])
             ours = sw.seal(suite, key.public_key(), *rest, ephemeral, sequence)
@@ -274,6 +284,37 @@ def check_go(ask, go, rounds):
     return vectors, rounds
 
 
+def check_psk(ask, library, rounds):
+    """An HPKE library in mode_psk against the engine's crate, both ways. It opens the fields of a request in order."""
+    vectors = 0
+    for line in (VECTORS / "envelope.jsonl").read_text().splitlines():
+        v = json.loads(line)
+        if v["suite"] != "p256-psk" or v["encoding"] == "text":
+            continue
+        answer = library(op="open", key=v["key"], app=v["app"], context=v["context"], envelopes=[v["envelope"]])
+        want = v.get("opens_to")
+        if want is None:
+            assert "refused" in answer, v["name"]
+        else:
+            assert answer["fields"] == [{"datatype": want["datatype"], "plaintext": want["plaintext"]}], v["name"]
+        vectors += 1
+    assert vectors > 20
+    for _ in range(rounds):
+        fields = [{"datatype": 1, "plaintext": secrets.token_hex(secrets.randbelow(200))} for _ in range(1 + secrets.randbelow(5))]
+        shared = dict(key=secrets.token_hex(32), app="interop", context=secrets.token_hex(secrets.randbelow(40)))
+        engine = dict(suite="p256-psk", encoding="binary", **shared)
+        theirs = ask(op="seal", fields=fields, **engine)["envelopes"]
+        assert library(op="open", envelopes=theirs, **shared) == {"fields": fields}
+        ours = library(op="seal", fields=fields, **shared)["envelopes"]
+        assert [ask(op="open", envelope=each, **engine) for each in ours] == fields
+        for who, envelope in ((library, theirs[0]), (ask, ours[-1])):
+            altered = bytearray.fromhex(envelope)
+            altered[secrets.randbelow(len(altered))] ^= 1 << secrets.randbelow(8)
+            wrong = dict(envelopes=[altered.hex()], **shared) if who is library else dict(envelope=altered.hex(), **engine)
+            assert who(op="open", **wrong).get("refused"), wrong
+    return vectors, rounds
+
+
 def main():
     opened, refused = check_vectors()
     tokens = check_token_vectors()
@@ -287,6 +328,12 @@ def main():
                 go.stdin.close()
             assert go.returncode == 0
             print(f"envelope interop: Go's crypto/hpke judges {vectors} vectors alike, {go_rounds} fresh exchanges each way")
+        for name, command in (each.split("=", 1) for each in sys.argv[3:]):
+            with subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as library:
+                vectors, psk_rounds = check_psk(asker(program), asker(library), 50)
+                library.stdin.close()
+            assert library.returncode == 0
+            print(f"envelope interop: {name} judges {vectors} vectors of p256-psk alike, {psk_rounds} fresh requests each way")
         program.stdin.close()
     assert program.returncode == 0
     print(f"envelope interop: {opened} vectors open, {refused} refuse, {rounds} fresh exchanges each way")

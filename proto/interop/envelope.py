@@ -18,6 +18,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 SUITES = {"p256": (1, ec.SECP256R1(), 0x0010), "secp256k1": (2, ec.SECP256K1(), 0x0016)}
 XAES = 3
 HYBRID, HYBRID_KEM, ENC = 4, 0x0050, 1088 + 65
+# suite -> (suite byte, suite of the same KEM in base mode)
+PSK_SUITES = {"p256-psk": (5, "p256"), "secp256k1-psk": (6, "secp256k1")}
+# The orders of the groups: a candidate for a private key is below.
+ORDERS = {
+    "p256": 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+    "secp256k1": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141,
+}
 
 
 class Refused(Exception):
@@ -33,16 +40,17 @@ def _expand(suite, prk, label, info, length):
     return hmac.digest(prk, labeled + b"\x01", hashlib.sha256)[:length]  # length <= 32: one block
 
 
-def _schedule(kem_id, dh, enc, recipient, info):
+def _schedule(kem_id, dh, enc, recipient, info, psk=b"", psk_id=b""):
     kem = b"KEM" + kem_id.to_bytes(2, "big")
     prk = _extract(kem, b"", b"eae_prk", dh)
-    return _key_schedule(kem_id, _expand(kem, prk, b"shared_secret", enc + recipient, 32), info)
+    return _key_schedule(kem_id, _expand(kem, prk, b"shared_secret", enc + recipient, 32), info, psk, psk_id)
 
 
-def _key_schedule(kem_id, shared, info):
+def _key_schedule(kem_id, shared, info, psk=b"", psk_id=b""):
     suite = b"HPKE" + kem_id.to_bytes(2, "big") + b"\x00\x01" + b"\x00\x02"
-    context = b"\x00" + _extract(suite, b"", b"psk_id_hash", b"") + _extract(suite, b"", b"info_hash", info)
-    secret = _extract(suite, shared, b"secret", b"")
+    mode = b"\x01" if psk else b"\x00"
+    context = mode + _extract(suite, b"", b"psk_id_hash", psk_id) + _extract(suite, b"", b"info_hash", info)
+    secret = _extract(suite, shared, b"secret", psk)
     return _expand(suite, secret, b"key", context, 32), _expand(suite, secret, b"base_nonce", context, 12)
 
 
@@ -111,6 +119,36 @@ def seal_hybrid(key, app, context, datatype, plaintext, encoding, sequence=0):
     return _envelope(encoding, header, bytes([datatype]) + sequence.to_bytes(4, "big") + sealed)
 
 
+class PskKey:
+    """A key pair and a pre-shared key, derived from a seed."""
+
+    def __init__(self, suite, seed):
+        number, base = PSK_SUITES[suite]
+        self.suite, self.base, self.byte = suite, base, bytes([number])
+        ikm = _hkdf_expand(seed, b"sealwire/psk-key/1" + self.byte, "", 32)
+        self.psk = _hkdf_expand(seed, b"sealwire/psk/1" + self.byte, "", 32)
+        kem = b"KEM" + SUITES[base][2].to_bytes(2, "big")
+        prk = _extract(kem, b"", b"dkp_prk", ikm)
+        candidates = (_expand(kem, prk, b"candidate", bytes([counter]), 32) for counter in range(256))
+        scalar = next(each for each in candidates if 0 < int.from_bytes(each, "big") < ORDERS[base])
+        self.ec = private_key(base, scalar)
+        self.point = _point(self.ec.public_key(), PublicFormat.UncompressedPoint)
+        self.id = hashlib.sha256(b"sealwire/key-id/1" + self.byte + self.point).digest()[:5]
+
+    def schedule(self, dh, enc, app):
+        info, psk_id = b"sealwire/1" + app.encode(), b"sealwire/psk-id/1" + self.id
+        return _schedule(SUITES[self.base][2], dh, enc, self.point, info, self.psk, psk_id)
+
+
+def seal_psk(key, app, context, datatype, plaintext, encoding, ephemeral, sequence=0):
+    """`ephemeral` is a private key that is used for no other purpose."""
+    enc = _point(ephemeral.public_key(), PublicFormat.UncompressedPoint)
+    aes, base = key.schedule(ephemeral.exchange(ec.ECDH(), key.ec.public_key()), enc, app)
+    sealed = AESGCM(aes).encrypt(_nonce(base, sequence), plaintext, bytes([datatype]) + context)
+    header = key.byte + key.id + _point(ephemeral.public_key(), PublicFormat.CompressedPoint)
+    return _envelope(encoding, header, bytes([datatype]) + sequence.to_bytes(4, "big") + sealed)
+
+
 def private_key(suite, scalar):
     return ec.derive_private_key(int.from_bytes(scalar, "big"), SUITES[suite][1])
 
@@ -165,14 +203,15 @@ def _bytes(encoding, envelope):
 
 
 def open(suite, key, app, context, encoding, envelope):
-    """`key` is a private key, for `xaes` the secret, else a HybridKey. Gives (datatype, plaintext) or raises Refused."""
+    """`key` is a private key, for `xaes` the secret, else a HybridKey or PskKey. Gives (datatype, plaintext) or raises Refused."""
     try:
         data = _bytes(encoding, envelope)
         header = {"xaes": 27, "p256-mlkem768": 27 + ENC + 2}.get(suite, 39)
         if len(data) < header + 21 or data[header] > 2:
             raise Refused
         datatype, sequence = data[header], data[header + 1 : header + 5]
-        opener = {"xaes": _open_xaes, "p256-mlkem768": _open_hybrid}.get(suite, _open_hpke)
+        of_psk = dict.fromkeys(PSK_SUITES, _open_psk)
+        opener = {"xaes": _open_xaes, "p256-mlkem768": _open_hybrid, **of_psk}.get(suite, _open_hpke)
         aead, nonce = opener(suite, key, app, data, sequence)
         plaintext = aead.decrypt(nonce, data[header + 5 :], bytes([datatype]) + context)
         if datatype == 0:
@@ -195,6 +234,15 @@ def _open_hybrid(_, key, app, data, sequence):
     if data[: 27 + ENC + 2] != expected:
         raise Refused
     aes, base = _key_schedule(HYBRID_KEM, key.decapsulate(enc), b"sealwire/1" + app.encode())
+    return AESGCM(aes), _nonce(base, int.from_bytes(sequence, "big"))
+
+
+def _open_psk(_, key, app, data, sequence):
+    if data[:6] != key.byte + key.id:
+        raise Refused
+    ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(SUITES[key.base][1], data[6:39])
+    enc = _point(ephemeral, PublicFormat.UncompressedPoint)
+    aes, base = key.schedule(key.ec.exchange(ec.ECDH(), ephemeral), enc, app)
     return AESGCM(aes), _nonce(base, int.from_bytes(sequence, "big"))
 
 

@@ -54,7 +54,7 @@ __all__ = [
 
 _Endpoint: TypeAlias = str | tuple[str, str]
 _Pem: TypeAlias = str | PathLike[str] | bytes
-_Suite: TypeAlias = Literal["p256", "secp256k1", "xaes", "p256-mlkem768"]
+_Suite: TypeAlias = Literal["p256-psk", "p256", "secp256k1", "xaes", "p256-mlkem768", "secp256k1-psk"]
 _KeyScope: TypeAlias = Literal["request", "field", "epoch"]
 _Format: TypeAlias = Literal["native", "evervault", "evervault-bare"]
 _Encoding: TypeAlias = Literal["text", "binary"]

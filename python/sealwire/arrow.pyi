@@ -18,7 +18,7 @@ def encrypt(
     batch_fields: int = 1000,
     in_flight: int = 8,
     retry_timeout_ms: int = 0,
-    suite: Literal["p256", "secp256k1", "xaes", "p256-mlkem768"] | None = None,
+    suite: Literal["p256-psk", "p256", "secp256k1", "xaes", "p256-mlkem768", "secp256k1-psk"] | None = None,
     key_scope: Literal["request", "field", "epoch"] | None = None,
     format: Literal["native", "evervault", "evervault-bare"] | None = None,
     role: str | None = None,

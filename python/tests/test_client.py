@@ -165,7 +165,7 @@ class Unfit(unittest.TestCase):
                 (lambda: client.mask("demo", 1, rules=[], select=["$"]), TypeError, "unexpected keyword argument 'select'"),
                 (lambda: client.encrypt("demo", 1, select="$.a"), TypeError, "'select' must be a list of strings"),
                 (lambda: client.encrypt("demo", 1, deadline_ms="soon"), TypeError, "'deadline_ms' must be an integer"),
-                (lambda: client.encrypt("demo", 1, suite="p521"), ValueError, "'suite' must be one of 'p256', "),
+                (lambda: client.encrypt("demo", 1, suite="p521"), ValueError, "'suite' must be one of 'p256-psk', "),
                 (lambda: client.tokenize("demo", 1), TypeError, "missing required keyword argument 'collection'"),
                 (lambda: client.encrypt(7, 1), TypeError, "'app' must be a string"),
                 (lambda: client.mask("demo", 1, rules=[{"mask": "keep"}]), TypeError, "'rules' at 0 must have"),

@@ -22,6 +22,10 @@ pub(crate) enum BenchOperation {
     EncryptXaes,
     /// With suite `p256-mlkem768`, its encapsulation apart.
     EncryptHybrid,
+    /// With suite `p256-psk`.
+    EncryptPsk,
+    /// With suite `secp256k1-psk`.
+    EncryptPskK1,
     DecryptText,
     /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
@@ -31,6 +35,10 @@ pub(crate) enum BenchOperation {
     DecryptXaesKeyed,
     /// Suite `p256-mlkem768`, its encapsulation apart.
     DecryptHybrid,
+    /// Suite `p256-psk`.
+    DecryptPsk,
+    /// Suite `p256-psk`, and every field as if from another request.
+    DecryptPskKeyed,
 }
 
 impl BenchOperation {
@@ -47,6 +55,10 @@ impl BenchOperation {
             Self::DecryptXaes => "decrypt_xaes",
             Self::DecryptXaesKeyed => "decrypt_xaes_keyed",
             Self::DecryptHybrid => "decrypt_hybrid",
+            Self::EncryptPsk => "encrypt_psk",
+            Self::EncryptPskK1 => "encrypt_psk_k1",
+            Self::DecryptPsk => "decrypt_psk",
+            Self::DecryptPskKeyed => "decrypt_psk_keyed",
         }
     }
 
@@ -56,19 +68,24 @@ impl BenchOperation {
             | Self::DecryptKeyed
             | Self::DecryptXaes
             | Self::DecryptXaesKeyed
-            | Self::DecryptHybrid => true,
+            | Self::DecryptHybrid
+            | Self::DecryptPsk
+            | Self::DecryptPskKeyed => true,
             Self::EncryptText
             | Self::EncryptK1
             | Self::EncryptEpoch
             | Self::EncryptBinary
             | Self::EncryptXaes
-            | Self::EncryptHybrid => false,
+            | Self::EncryptHybrid
+            | Self::EncryptPsk
+            | Self::EncryptPskK1 => false,
         }
     }
 
     /// Returns how the documents of the requests are encrypted.
     fn writing(self) -> Writing<'static> {
-        let default = Writing::default();
+        // The suite is named, so that no figure changes its meaning with the suite of new apps.
+        let default = Writing { suite: Some(Suite::P256), ..Writing::default() };
         match self {
             Self::EncryptText | Self::DecryptText => default,
             Self::EncryptK1 => Writing { suite: Some(Suite::Secp256k1), ..default },
@@ -78,6 +95,9 @@ impl BenchOperation {
             Self::EncryptHybrid | Self::DecryptHybrid => {
                 Writing { suite: Some(Suite::P256MlKem768), encapsulation: Encapsulation::Apart, ..default }
             }
+            Self::EncryptPsk | Self::DecryptPsk => Writing { suite: Some(Suite::P256Psk), ..default },
+            Self::EncryptPskK1 => Writing { suite: Some(Suite::Secp256k1Psk), ..default },
+            Self::DecryptPskKeyed => Writing { suite: Some(Suite::P256Psk), key_scope: KeyScope::Field, ..default },
             Self::DecryptKeyed => Writing { key_scope: KeyScope::Field, ..default },
             Self::DecryptXaesKeyed => Writing { suite: Some(Suite::Xaes), key_scope: KeyScope::Field, ..default },
         }

@@ -164,10 +164,10 @@ impl Request {
 }
 
 fn sealer(keys: &AppKeys, call: &Encrypt<'_>) -> Result<Sealer, RpcError> {
-    let suite = match call.writing.suite.unwrap_or_default() {
+    let suite = match call.writing.suite.unwrap_or(Suite::P256) {
         Suite::P256 => crypto::Suite::P256,
         Suite::Secp256k1 => crypto::Suite::Secp256k1,
-        Suite::Xaes | Suite::P256MlKem768 => {
+        Suite::Xaes | Suite::P256MlKem768 | Suite::P256Psk | Suite::Secp256k1Psk => {
             return Err(RpcError::new(ErrorCode::BadRequest, "this server has only key pairs"));
         }
     };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, HybridKey, HybridSeed, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Origin, SigningKey,
-    Suite, VerifyingKey, XaesKey, XaesSecret,
+    AppId, AppKeys, Curve, HybridKey, HybridSeed, Kek, KeyId, KeyMaterial, KeyPair, KeyVersion, Origin, PskKey,
+    PskSeed, SigningKey, Suite, VerifyingKey, XaesKey, XaesSecret,
 };
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 
@@ -57,9 +57,15 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
         let scalar = kek.unwrap(&wrapped, &context).map_err(wrong_kek)?;
         Ok::<_, StoreError>(KeyPair::from_scalar(curve, scalar.expose())?.into())
     };
+    let psk = |curve| {
+        let seed = kek.unwrap_psk(&wrapped, &context).map_err(wrong_kek)?;
+        Ok::<_, StoreError>(PskKey::stored(curve, seed, summary.id).into())
+    };
     let material: KeyMaterial = match summary.suite {
         Suite::P256 => pair(Curve::P256)?,
         Suite::Secp256k1 => pair(Curve::Secp256k1)?,
+        Suite::P256Psk => psk(Curve::P256)?,
+        Suite::Secp256k1Psk => psk(Curve::Secp256k1)?,
         Suite::P256MlKem768 => {
             HybridKey::stored(kek.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?, summary.id).into()
         }
@@ -134,6 +140,9 @@ fn wrap_key_anew(old: &Kek, new: &Kek, app: &AppId, record: &KeyRecord) -> Resul
         Suite::P256 | Suite::Secp256k1 => new.wrap(&old.unwrap(&wrapped, &context).map_err(wrong_kek)?, &context)?,
         Suite::Xaes => new.wrap_xaes(&old.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?, &context)?,
         Suite::P256MlKem768 => new.wrap_hybrid(&old.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?, &context)?,
+        Suite::P256Psk | Suite::Secp256k1Psk => {
+            new.wrap_psk(&old.unwrap_psk(&wrapped, &context).map_err(wrong_kek)?, &context)?
+        }
     })
 }
 
@@ -174,10 +183,11 @@ impl AppRecord {
         origin: Origin,
     ) -> Result<KeyId, StoreError> {
         loop {
-            let mut pair = |curve| self.add_key_pair(kek, app, &KeyPair::generate(curve)?, true, origin);
             let added = match suite {
-                Suite::P256 => pair(Curve::P256),
-                Suite::Secp256k1 => pair(Curve::Secp256k1),
+                Suite::P256 => self.add_key_pair(kek, app, &KeyPair::generate(Curve::P256)?, true, origin),
+                Suite::Secp256k1 => self.add_key_pair(kek, app, &KeyPair::generate(Curve::Secp256k1)?, true, origin),
+                Suite::P256Psk => self.add_psk_key(kek, app, suite, Curve::P256),
+                Suite::Secp256k1Psk => self.add_psk_key(kek, app, suite, Curve::Secp256k1),
                 Suite::Xaes => self.add_symmetric_key(kek, app, &XaesSecret::generate()?),
                 Suite::P256MlKem768 => {
                     self.add_hybrid_key(kek, app, &HybridKey::from_seed(HybridSeed::generate()?)?, origin)
@@ -191,7 +201,8 @@ impl AppRecord {
         }
     }
 
-    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open.
+    /// Adds a key pair as the next version of its suite. If `seals` is false, the version can only open. The record has the
+    /// public key only if it is published: whoever reads the store could seal to another one, as an engine does.
     pub(super) fn add_key_pair(
         &mut self,
         kek: &Kek,
@@ -203,7 +214,11 @@ impl AppRecord {
         let (suite, id) = (pair.public().curve().into(), KeyId::of(pair.public()));
         let number = self.next_number(app, suite, id)?;
         let wrapped = kek.wrap(&pair.scalar()?, &key_context(app, suite, number, id, origin))?;
-        let key = self.push_key(suite, number, id, pair.public().compressed(), &wrapped);
+        let public: &[u8] = match origin {
+            Origin::Inside => b"",
+            Origin::Outside => pair.public().compressed(),
+        };
+        let key = self.push_key(suite, number, id, public, &wrapped);
         (key.opens_only, key.outside) = (!seals, origin == Origin::Outside);
         Ok(id)
     }
@@ -223,6 +238,15 @@ impl AppRecord {
         let context = key_context(app, Suite::P256MlKem768, number, key.id(), origin);
         let wrapped = kek.wrap_hybrid(key.seed(), &context)?;
         self.push_key(Suite::P256MlKem768, number, key.id(), b"", &wrapped).outside = origin == Origin::Outside;
+        Ok(key.id())
+    }
+
+    /// Adds a key with a pre-shared key. The record has no public key: nothing needs it, and the store need not show it.
+    fn add_psk_key(&mut self, kek: &Kek, app: &AppId, suite: Suite, curve: Curve) -> Result<KeyId, StoreError> {
+        let key = PskKey::from_seed(curve, PskSeed::generate()?)?;
+        let number = self.next_number(app, suite, key.id())?;
+        let wrapped = kek.wrap_psk(key.seed(), &key_context(app, suite, number, key.id(), Origin::Inside))?;
+        self.push_key(suite, number, key.id(), b"", &wrapped);
         Ok(key.id())
     }
 

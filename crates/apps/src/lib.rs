@@ -160,7 +160,8 @@ impl Control {
         self.read(move |contents| contents.app(&app)?.summary(&app)).await
     }
 
-    /// Creates an app with one key version per suite and a token key.
+    /// Creates an app with one key version per suite and a token key. The app writes [`Suite::OF_NEW_APPS`] if it gets a key
+    /// of it, otherwise [`Suite::UNNAMED`].
     ///
     /// # Errors
     /// [`StoreError::Exists`] if the name is taken; the existing app is not changed. [`StoreError::Conflict`] while an
@@ -175,7 +176,8 @@ impl Control {
             keys::check_kek_for_all(kek, contents)?;
             let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
             let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
-            let mut record = AppRecord::new(&app, number);
+            let write_suite = suites.iter().find(|suite| **suite == Suite::OF_NEW_APPS).unwrap_or(&Suite::UNNAMED);
+            let mut record = AppRecord::new(&app, number, *write_suite);
             for suite in &suites {
                 record.add_generated_key(kek, &app, *suite, Origin::Inside)?;
             }
@@ -522,7 +524,7 @@ fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<
     let seals = |key: &KeySummary| {
         key.suite == suite && key.seals && key.origin == Origin::Inside && key.state == KeyState::Active
     };
-    if suite != Suite::default() && !keys.iter().any(seals) {
+    if suite != Suite::UNNAMED && !keys.iter().any(seals) {
         let name = suite.name();
         return Err(StoreError::Invalid(format!("app {app} has no active {name} key; rotate {name} first")));
     }

@@ -52,8 +52,9 @@ pub enum AppState {
     Disabled,
 }
 
-/// Settings that an operator chose for an app.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Settings that an operator chose for an app. The default is that of a record without settings; a new app's `write_suite`
+/// is another (`Control::create`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Lifetime of an ephemeral key that requests with key scope `epoch` share. `None`: such requests are denied.
     pub epoch: Option<EpochLifetime>,
@@ -63,6 +64,17 @@ pub struct Settings {
     pub write_suite: Suite,
     /// Suites whose envelopes open, and which requests may name.
     pub read_suites: SuiteSet,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            epoch: None,
+            format: DefaultFormat::default(),
+            write_suite: Suite::UNNAMED,
+            read_suites: SuiteSet::default(),
+        }
+    }
 }
 
 /// The format that an app writes for requests that name no format.

@@ -113,7 +113,7 @@ pub(super) struct SettingsRecord {
     epoch_ms: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     format: FormatName,
-    /// A [`suite_name`]. Empty means P-256.
+    /// A [`suite_name`]. Empty means [`Suite::UNNAMED`], in records that are older than other suites or choose it.
     #[serde(default, skip_serializing_if = "is_default")]
     write_suite: String,
     /// Names by [`suite_name`]. Empty means all suites.
@@ -147,10 +147,10 @@ pub(super) struct KeyRecord {
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// The public key, SEC 1 compressed, or the check of a symmetric key, base64; empty of a hybrid key. Identifies the key
-    /// without the KEK.
+    /// The published public key of a key pair, SEC 1 compressed, or the check of a symmetric key, base64; empty of other keys.
+    /// Older records have the public key of each key pair. Only the check is read.
     pub(super) public_key: String,
-    /// The private scalar or the secret of a symmetric key, wrapped under the KEK, base64.
+    /// The private scalar, the secret of a symmetric key, or a seed, wrapped under the KEK, base64.
     pub(super) wrapped: String,
 }
 
@@ -348,14 +348,14 @@ fn app_id(key: &str, app: &str) -> Result<AppId, StoreError> {
 }
 
 impl AppRecord {
-    /// Creates an app without keys.
-    pub(super) fn new(app: &AppId, number: u32) -> Self {
+    /// Creates an app without keys, whose requests write this suite if they name none.
+    pub(super) fn new(app: &AppId, number: u32, write_suite: Suite) -> Self {
         Self {
             app: app.as_str().into(),
             number,
             state: StateName::Active,
             delete_unix_s: None,
-            settings: SettingsRecord::default(),
+            settings: Settings { write_suite, ..Settings::default() }.into(),
             highest: BTreeMap::new(),
             keys: Vec::new(),
             token_keys: Vec::new(),
@@ -390,7 +390,7 @@ impl SettingsRecord {
             FormatName::Evervault => DefaultFormat::Evervault,
         };
         let write_suite = match self.write_suite.as_str() {
-            "" => Suite::default(),
+            "" => Suite::UNNAMED,
             name => named_suite(key, name)?,
         };
         let read_suites = match self.read_suites.as_slice() {
@@ -407,8 +407,8 @@ impl From<Settings> for SettingsRecord {
             DefaultFormat::Native => FormatName::Native,
             DefaultFormat::Evervault => FormatName::Evervault,
         };
-        let is_default = settings.write_suite == Suite::default();
-        let write_suite = if is_default { "" } else { suite_name(settings.write_suite) };
+        let is_unnamed = settings.write_suite == Suite::UNNAMED;
+        let write_suite = if is_unnamed { "" } else { suite_name(settings.write_suite) };
         let restricted = Some(settings.read_suites).filter(|suites| *suites != SuiteSet::ALL);
         Self {
             epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms),
@@ -429,7 +429,7 @@ pub(super) fn suite_name(suite: Suite) -> &'static str {
         Suite::P256 => "r1",
         Suite::Secp256k1 => "k1",
         Suite::Xaes => "xaes",
-        Suite::P256MlKem768 => "p256-mlkem768",
+        Suite::P256MlKem768 | Suite::P256Psk | Suite::Secp256k1Psk => suite.name(),
     }
 }
 

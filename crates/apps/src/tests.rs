@@ -48,6 +48,11 @@ fn numbers(app: &AppSummary, suite: Suite) -> Vec<u32> {
 }
 
 const P256: KeyKind = KeyKind::Suite(Suite::P256);
+/// The settings of an app that was made with a key of each suite.
+fn of_new_app() -> Settings {
+    Settings { write_suite: Suite::P256Psk, ..Settings::default() }
+}
+
 const WEEK: Duration = DELETE_DELAY;
 const NOW: Duration = Duration::ZERO;
 
@@ -68,7 +73,7 @@ async fn a_created_app_is_there_again_with_the_same_keys() {
     let ids: Vec<KeyId> = served.keys.versions().iter().map(|version| version.id).collect();
     assert_eq!(ids, shop.app.keys.iter().map(|key| key.id).collect::<Vec<_>>());
     assert_eq!((served.number, served.token_keys.app(), served.token_keys.newest()), (1, 1, Some(1)));
-    assert_eq!((served.state, served.settings), (AppState::Active, Settings::default()));
+    assert_eq!((served.state, served.settings), (AppState::Active, of_new_app()));
     assert!(served.collections.is_empty());
     assert_eq!(again.apps().await.unwrap(), (2, vec![other.app, shop.app.clone()]));
     assert_eq!(again.app(&app("shop")).await.unwrap(), shop.app);
@@ -91,7 +96,8 @@ async fn a_taken_name_is_refused_and_untouched() {
 async fn a_rotation_adds_the_next_number_which_seals_from_then_on() {
     let (control, _) = fresh();
     let shop = app("shop");
-    let first = control.create(&shop, &Suite::ALL).await.unwrap().app.keys[0].id;
+    let made = control.create(&shop, &Suite::ALL).await.unwrap().app;
+    let first = made.keys.iter().find(|key| key.suite == Suite::P256).unwrap().id;
     let second = control.rotate(&shop, P256).await.unwrap();
     let key = *second.key().unwrap();
     assert_eq!((key.suite, key.number, key.state), (Suite::P256, 2, KeyState::Active));
@@ -218,7 +224,7 @@ async fn check_published_keys(suite: Suite) {
     let made = control.create(&shop, &Suite::ALL).await.unwrap().app;
     let inside = made.keys.iter().find(|key| key.suite == suite).unwrap().id;
     assert!(control.load().await.unwrap().signing_key.is_none());
-    for unpublished in [Suite::Secp256k1, Suite::Xaes] {
+    for unpublished in [Suite::Secp256k1, Suite::Xaes, Suite::P256Psk, Suite::Secp256k1Psk] {
         let refused = control.rotate(&shop, KeyKind::Outside(unpublished)).await;
         assert!(matches!(refused, Err(StoreError::Invalid(why)) if why.contains(unpublished.name())));
     }
@@ -414,10 +420,10 @@ async fn changes_at_once_all_come_to_be() {
     }
     let mut generations = tasks.join_all().await;
     generations.sort_unstable();
-    assert!(generations.into_iter().eq(2..=25));
+    assert!(generations.into_iter().eq(2..=37));
     let found = control.app(&app("shop")).await.unwrap();
-    assert_eq!(Suite::ALL.map(|suite| numbers(&found, suite)), [[1, 2, 3, 4, 5, 6, 7]; 4]);
-    assert_eq!(keys(&control, "shop").await.versions().len(), 28);
+    assert_eq!(Suite::ALL.map(|suite| numbers(&found, suite)), [[1, 2, 3, 4, 5, 6, 7]; 6]);
+    assert_eq!(keys(&control, "shop").await.versions().len(), 42);
 
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {

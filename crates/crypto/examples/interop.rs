@@ -2,7 +2,8 @@
 //!
 //! One JSON object per line in, one out. Byte strings are hex, a text envelope is itself:
 //! `{"op":"seal","suite":"p256","key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
-//! gives `{"envelope":..}`; `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
+//! gives `{"envelope":..}`, and with `"fields":[{"datatype":0,"plaintext":..},..]` instead `{"envelopes":[..]}`, all of one request;
+//! `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
 //! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
 //! "idempotency_key":..,"principal":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
 //! value; `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or `{"refused":true}`.
@@ -39,13 +40,18 @@ fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
     let context = unhex(text("context")?)?;
     let encoding = if text("encoding")? == "text" { Encoding::Text } else { Encoding::Binary };
     if text("op")? == "seal" {
-        let datatype = datatype(request);
         let newest = keys.newest(suite).ok_or("no key")?.clone();
         let mut sealer = Sealer::new(keys.app(), newest, KeyScope::Request, encoding, &context)?;
-        let mut out = Vec::new();
-        sealer.seal(datatype.ok_or("datatype")?, &unhex(text("plaintext")?)?, &mut out)?;
-        let envelope = if encoding == Encoding::Text { String::from_utf8(out)? } else { hex(&out) };
-        return Ok(json!({ "envelope": envelope }));
+        let mut seal = |field: &Value| -> Result<String, Box<dyn Error>> {
+            let plaintext = unhex(field["plaintext"].as_str().ok_or("plaintext")?)?;
+            let mut out = Vec::new();
+            sealer.seal(datatype(field).ok_or("datatype")?, &plaintext, &mut out)?;
+            Ok(if encoding == Encoding::Text { String::from_utf8(out)? } else { hex(&out) })
+        };
+        if let Some(fields) = request["fields"].as_array() {
+            return Ok(json!({ "envelopes": fields.iter().map(seal).collect::<Result<Vec<_>, _>>()? }));
+        }
+        return Ok(json!({ "envelope": seal(request)? }));
     }
     let mut opener = Opener::new(keys, &context);
     let opened = match encoding {

@@ -9,7 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::precomputed::Precomputed;
 use crate::{
-    Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PublicKey, Suite, SuiteSet, XaesKey, XaesSecret,
+    Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PskKey, PskSeed, PublicKey, Suite, SuiteSet,
+    XaesKey, XaesSecret,
 };
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
@@ -50,12 +51,17 @@ impl fmt::Display for AppId {
 pub struct KeyId([u8; 5]);
 
 impl KeyId {
-    /// Computes the id of a public key.
+    /// Computes the id of a public key of base mode.
     #[must_use]
     pub fn of(key: &PublicKey) -> Self {
+        Self::of_suite(key.curve().into(), key)
+    }
+
+    /// Computes the id of a public key of a suite.
+    pub(crate) fn of_suite(suite: Suite, key: &PublicKey) -> Self {
         let digest = Sha256::new()
             .chain_update(b"sealwire/key-id/1")
-            .chain_update([Suite::from(key.curve()).byte()])
+            .chain_update([suite.byte()])
             .chain_update(key.uncompressed())
             .finalize();
         let mut id = [0; 5];
@@ -126,12 +132,14 @@ pub enum Origin {
 /// The key of a key version.
 #[derive(Debug)]
 pub enum KeyMaterial {
-    /// A key pair, for the HPKE suites and the Evervault formats.
+    /// A key pair, for [`Suite::P256`], [`Suite::Secp256k1`] and the Evervault formats.
     Pair(KeyPair),
     /// A symmetric key, for [`Suite::Xaes`].
     Symmetric(XaesKey),
     /// A key of two KEMs, for [`Suite::P256MlKem768`].
     Hybrid(HybridKey),
+    /// A key pair and a pre-shared key, for [`Suite::P256Psk`] and [`Suite::Secp256k1Psk`].
+    Psk(PskKey),
     /// The public key of a key pair, for those who only seal.
     Public(PublicKey),
     /// The public key of a key of two KEMs, for those who only seal.
@@ -149,11 +157,13 @@ impl KeyMaterial {
             Suite::Secp256k1 => KeyPair::generate(Curve::Secp256k1)?.into(),
             Suite::Xaes => XaesKey::derive(app, &XaesSecret::generate()?)?.into(),
             Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::generate()?)?.into(),
+            Suite::P256Psk => PskKey::from_seed(Curve::P256, PskSeed::generate()?)?.into(),
+            Suite::Secp256k1Psk => PskKey::from_seed(Curve::Secp256k1, PskSeed::generate()?)?.into(),
         })
     }
 
     /// Makes the key of a suite from its 32 bytes: the scalar of a key pair, the secret of a symmetric key, or the seed of a
-    /// hybrid key.
+    /// hybrid key or of a key with a pre-shared key.
     ///
     /// # Errors
     /// [`Error::InvalidPrivateKey`] if the bytes are no scalar; [`Error::Library`].
@@ -163,6 +173,8 @@ impl KeyMaterial {
             Suite::Secp256k1 => KeyPair::from_scalar(Curve::Secp256k1, &secret)?.into(),
             Suite::Xaes => XaesKey::derive(app, &XaesSecret::new(secret))?.into(),
             Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::new(secret))?.into(),
+            Suite::P256Psk => PskKey::from_seed(Curve::P256, PskSeed::new(secret))?.into(),
+            Suite::Secp256k1Psk => PskKey::from_seed(Curve::Secp256k1, PskSeed::new(secret))?.into(),
         })
     }
 }
@@ -170,6 +182,12 @@ impl KeyMaterial {
 impl From<HybridKey> for KeyMaterial {
     fn from(key: HybridKey) -> Self {
         Self::Hybrid(key)
+    }
+}
+
+impl From<PskKey> for KeyMaterial {
+    fn from(key: PskKey) -> Self {
+        Self::Psk(key)
     }
 }
 
@@ -223,6 +241,7 @@ impl KeyVersion {
             KeyMaterial::Pair(pair) => KeyId::of(pair.public()),
             KeyMaterial::Symmetric(key) => key.id(),
             KeyMaterial::Hybrid(key) => key.id(),
+            KeyMaterial::Psk(key) => key.id(),
             KeyMaterial::Public(key) => KeyId::of(key),
             KeyMaterial::PublicHybrid(key) => key.id(),
         };
@@ -237,14 +256,15 @@ impl KeyVersion {
             KeyMaterial::Pair(pair) => pair.public().curve().into(),
             KeyMaterial::Symmetric(_) => Suite::Xaes,
             KeyMaterial::Hybrid(_) | KeyMaterial::PublicHybrid(_) => Suite::P256MlKem768,
+            KeyMaterial::Psk(key) => key.suite(),
             KeyMaterial::Public(key) => key.curve().into(),
         }
     }
 
-    /// Returns the key pair.
+    /// Returns the key pair, which is used in base mode and for Evervault values.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is no key pair on a curve, or has no private key.
+    /// [`Error::NoKeyPair`] if the version is no key pair on a curve alone, or has no private key.
     pub fn pair(&self) -> Result<&KeyPair, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair),
@@ -255,12 +275,14 @@ impl KeyVersion {
     /// Returns the public key; of [`Suite::P256MlKem768`], its part on P-256.
     ///
     /// # Errors
-    /// [`Error::NoKeyPair`] if the version is a symmetric key; the errors of [`HybridKey::public`].
+    /// [`Error::NoKeyPair`] if the version is a symmetric key; the errors of [`HybridKey::public`], also of a key with a
+    /// pre-shared key.
     pub fn public(&self) -> Result<&PublicKey, Error> {
         match &self.material {
             KeyMaterial::Pair(pair) => Ok(pair.public()),
             KeyMaterial::Public(key) => Ok(key),
             KeyMaterial::Hybrid(key) => Ok(key.public()?.point()),
+            KeyMaterial::Psk(key) => Ok(key.pair()?.public()),
             KeyMaterial::PublicHybrid(key) => Ok(key.point()),
             KeyMaterial::Symmetric(_) => Err(Error::NoKeyPair),
         }

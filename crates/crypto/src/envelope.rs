@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text:   "sw1:" base64url( header | body )        binary: 53 57 01 | header | body
-//! header: suite 1 | key id 5 | ephemeral public key, compressed 33        suites 01 and 02
+//! header: suite 1 | key id 5 | ephemeral public key, compressed 33        suites 01, 02, 05 and 06
 //!         suite 1 | key id 5 | random 20 | 00                             suite 03
 //!         suite 1 | key id 5 | header id 20 | 01 | enc 1153 | 00 00       suite 04
 //!         suite 1 | key id 5 | header id 20 | 00                          suite 04, its encapsulation apart
@@ -22,7 +22,7 @@ use sha2::{Digest as _, Sha256};
 use crate::aead::TAG_BYTES;
 use crate::hybrid::ENC_BYTES;
 use crate::xaes::RANDOM_BYTES;
-use crate::{Curve, KeyId, Suite};
+use crate::{KeyId, Suite};
 
 /// base64url without padding. Decoding rejects padding and non-zero trailing bits, so that each envelope has exactly
 /// one text. Vectorised from 64 characters on where the processor supports it.
@@ -118,7 +118,7 @@ impl Suite {
     #[inline]
     fn header_bytes(self) -> usize {
         match self {
-            Self::P256 | Self::Secp256k1 => HEADER_BYTES_MAX,
+            Self::P256 | Self::Secp256k1 | Self::P256Psk | Self::Secp256k1Psk => HEADER_BYTES_MAX,
             Self::Xaes => 1 + 5 + RANDOM_BYTES + 1,
             Self::P256MlKem768 => 1 + 5 + HEADER_ID_BYTES + 1,
         }
@@ -128,8 +128,8 @@ impl Suite {
     #[inline]
     fn encapsulation_bytes(self) -> usize {
         match self {
-            Self::P256 | Self::Secp256k1 | Self::Xaes => 0,
             Self::P256MlKem768 => ENCAPSULATION_BYTES,
+            _ => 0,
         }
     }
 }
@@ -263,8 +263,8 @@ impl HeaderText {
 
 impl Header {
     /// Builds the header of an ephemeral key. `ephemeral` is SEC 1 uncompressed; the header stores it compressed.
-    pub(crate) fn of_ephemeral(curve: Curve, key: KeyId, ephemeral: &[u8; 65]) -> Self {
-        let mut header = Self::new(curve.into(), key);
+    pub(crate) fn of_ephemeral(suite: Suite, key: KeyId, ephemeral: &[u8; 65]) -> Self {
+        let mut header = Self::new(suite, key);
         header.bytes[6] = 2 | (ephemeral[64] & 1);
         header.bytes[7..].copy_from_slice(&ephemeral[1..33]);
         header
@@ -313,7 +313,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES_MAX];
         bytes[..header.len()].copy_from_slice(header);
         let encapsulation = match (suite, *header.last()?) {
-            (Suite::P256 | Suite::Secp256k1, _) | (Suite::Xaes, 0) => 0,
+            (Suite::P256 | Suite::Secp256k1 | Suite::P256Psk | Suite::Secp256k1Psk, _) | (Suite::Xaes, 0) => 0,
             (Suite::P256MlKem768, INLINE) => ENCAPSULATION_BYTES,
             (Suite::P256MlKem768, APART) => {
                 bytes[header.len() - 1] = INLINE;
@@ -367,7 +367,7 @@ impl Header {
         KeyId::from_bytes([a, b, c, d, e])
     }
 
-    /// Returns the ephemeral public key of an HPKE suite.
+    /// Returns the ephemeral public key of a suite with DHKEM.
     pub(crate) fn ephemeral(&self) -> &[u8] {
         &self.bytes[6..]
     }

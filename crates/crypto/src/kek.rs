@@ -7,7 +7,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, HybridSeed, Scalar, SigningKey, StateKey, VerifyingKey, XaesSecret};
+use crate::{Error, HybridSeed, PskSeed, Scalar, SigningKey, StateKey, VerifyingKey, XaesSecret};
 
 /// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
@@ -190,6 +190,23 @@ impl Kek {
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
     pub fn unwrap_hybrid(&self, wrapped: &[u8], bound: &[u8]) -> Result<HybridSeed, Error> {
         self.unwrap_bytes(wrapped, bound).map(HybridSeed::new)
+    }
+
+    /// Wraps the seed of a key with a pre-shared key. Unwrapping requires the same `bound`, which must name the suite, so that
+    /// the result never unwraps as another key.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_psk(&self, seed: &PskSeed, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(seed.expose(), bound)
+    }
+
+    /// Unwraps a seed that [`Kek::wrap_psk`] wrapped.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
+    pub fn unwrap_psk(&self, wrapped: &[u8], bound: &[u8]) -> Result<PskSeed, Error> {
+        self.unwrap_bytes(wrapped, bound).map(PskSeed::new)
     }
 
     fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {

@@ -70,7 +70,7 @@ impl Schedule {
         let context = recipient.with_context(app, public.curve().kem_id(), |context| {
             Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
         })?;
-        Ok(Self::new(context, Header::of_ephemeral(public.curve(), recipient.id, enc)))
+        Ok(Self::new(context, Header::of_ephemeral(recipient.suite(), recipient.id, enc)))
     }
 
     fn encapsulate(

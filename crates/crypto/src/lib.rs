@@ -1,7 +1,7 @@
 //! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field.
 //!
 //! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The constructions are
-//! HPKE base mode (RFC 9180) and XAES-256-GCM (C2SP), with the sequence number written into every envelope. `proto/envelope.md` specifies the
+//! HPKE in base and PSK mode (RFC 9180) and XAES-256-GCM (C2SP), with the sequence number written into every envelope. `proto/envelope.md` specifies the
 //! exact bytes of envelopes. This crate defines no primitives of its own.
 //! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto. Short fields
 //! of one request are sealed together by `sealwire-gcm-batch`.
@@ -28,6 +28,7 @@ mod mutex;
 mod open;
 mod open_key_cache;
 mod precomputed;
+mod psk;
 mod recipient;
 mod recovery;
 mod root;
@@ -50,6 +51,7 @@ pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use open_key_cache::OpenedSchedules;
+pub use psk::{PskKey, PskSeed};
 pub use recovery::RECOVERY_COPY_BYTES;
 pub use root::{RootKey, StateKey, WRAPPED_BYTES_MAX};
 pub use seal::{KeyScope, Sealer};

@@ -20,7 +20,7 @@ use crate::hpke::ScheduleContext;
 use crate::key::{Ephemeral, SharedX};
 use crate::key_schedule::Schedule;
 use crate::mutex::lock;
-use crate::{AppId, Error, KeyVersion, Suite};
+use crate::{AppId, Error, KeyMaterial, KeyVersion, Suite};
 
 /// Precomputed material of one key version, and the key of its epoch.
 #[derive(Default)]
@@ -71,10 +71,13 @@ impl KeyVersion {
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
-    /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE KEM `kem_id`. The first
-    /// call computes that part.
+    /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE KEM `kem_id`: in PSK mode
+    /// if the key has a pre-shared key. The first call computes that part.
     pub(crate) fn with_context<T>(&self, app: &AppId, kem_id: u16, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
-        let make = || ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()]);
+        let make = || {
+            let psk = if let KeyMaterial::Psk(key) = &self.material { Some(key.psk()) } else { None };
+            ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()], psk)
+        };
         let (of, context) = self.precomputed.context.get_or_init(|| (app.clone(), make()));
         // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
         if of == app { derive(context) } else { derive(&make()) }
@@ -94,7 +97,9 @@ impl KeyVersion {
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.
     pub fn make_table(&self) -> Result<bool, Error> {
-        if !matches!(self.suite(), Suite::P256 | Suite::P256MlKem768) || self.precomputed.table().is_some() {
+        if !matches!(self.suite(), Suite::P256 | Suite::P256Psk | Suite::P256MlKem768)
+            || self.precomputed.table().is_some()
+        {
             return Ok(false);
         }
         let table = FixedBase::new(self.public()?.uncompressed()).map_err(|_| Error::Library)?;

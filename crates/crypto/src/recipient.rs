@@ -104,8 +104,12 @@ impl Recipient {
                 let schedule = |context: &ScheduleContext| Context::key_schedule(hybrid::KEM_ID, &secret, context);
                 version.with_context(self.app(), hybrid::KEM_ID, schedule)
             }
-            (KeyMaterial::Pair(pair), None) => {
-                let curve = header.suite().curve().ok_or(CannotOpen)?;
+            (KeyMaterial::Pair(_) | KeyMaterial::Psk(_), None) => {
+                let pair = match &version.material {
+                    KeyMaterial::Psk(key) => key.pair().map_err(|_| CannotOpen)?,
+                    _ => version.pair().map_err(|_| CannotOpen)?,
+                };
+                let curve = header.suite().dhkem_curve().ok_or(CannotOpen)?;
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
                 let schedule = |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
                 version.with_context(self.app(), curve.kem_id(), schedule)

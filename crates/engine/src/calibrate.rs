@@ -36,7 +36,7 @@ const LONG: usize = 1_024;
 /// The least of so many runs counts: whatever disturbs makes it longer.
 const RUNS: usize = 5;
 
-/// Does some of each kind of work: about 20 ms of CPU. A process with several engines does it once.
+/// Does some of each kind of work: about 30 ms of CPU. A process with several engines does it once.
 ///
 /// # Errors
 ///

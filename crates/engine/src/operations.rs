@@ -148,9 +148,12 @@ impl Source<'_> {
     }
 }
 
+/// Suite of estimates where neither the request nor its app is known to name one: that of new apps.
+const USUAL_SUITE: Suite = Suite::P256Psk;
+
 /// Predicts the kind and work size of a request of which only the beginning has arrived. `bytes_min`: its least length.
 pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
-    let (suite, scope) = (outlook.suite.unwrap_or_default(), outlook.key_scope.unwrap_or_default());
+    let (suite, scope) = (outlook.suite.unwrap_or(USUAL_SUITE), outlook.key_scope.unwrap_or_default());
     let kind = OperationKind::of(outlook.method, suite, scope);
     let work_size = match outlook.whole {
         Some(whole) => kind.work_size(whole.leaves, whole.bytes),
@@ -161,6 +164,6 @@ pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
 
 /// Predicts the kind and work size of a long message that is no request on data: it costs as much as reading it.
 pub fn preview_of_other(bytes: u64) -> (OperationKind, WorkSize) {
-    let kind = OperationKind::of(Method::Inspect, Suite::default(), KeyScope::default());
+    let kind = OperationKind::of(Method::Inspect, Suite::P256, KeyScope::default());
     (kind, kind.done(true, 0, 0, bytes))
 }

@@ -10,6 +10,8 @@ pub(crate) fn from_wire(suite: wire::Suite) -> Suite {
         wire::Suite::Secp256k1 => Suite::Secp256k1,
         wire::Suite::Xaes => Suite::Xaes,
         wire::Suite::P256MlKem768 => Suite::P256MlKem768,
+        wire::Suite::P256Psk => Suite::P256Psk,
+        wire::Suite::Secp256k1Psk => Suite::Secp256k1Psk,
     }
 }
 
@@ -20,5 +22,7 @@ pub(crate) fn to_wire(suite: Suite) -> wire::Suite {
         Suite::Secp256k1 => wire::Suite::Secp256k1,
         Suite::Xaes => wire::Suite::Xaes,
         Suite::P256MlKem768 => wire::Suite::P256MlKem768,
+        Suite::P256Psk => wire::Suite::P256Psk,
+        Suite::Secp256k1Psk => wire::Suite::Secp256k1Psk,
     }
 }

@@ -124,6 +124,8 @@ pub(crate) fn words() -> Vec<Vec<u8>> {
         b"sw1:AY",
         b"sw1:Aq",
         b"sw1:A7",
+        b"sw1:BQ",
+        b"sw1:Bg",
         &[0, 0, 0, 0],
         b"AAAAAA",
         b"=",

@@ -90,6 +90,7 @@ pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Met
                 Suite::P256 => wire::Suite::P256,
                 Suite::Secp256k1 => wire::Suite::Secp256k1,
                 Suite::Xaes => wire::Suite::Xaes,
+                Suite::P256Psk => wire::Suite::P256Psk,
             };
             let key_scope = match call.scope {
                 Scope::Request => wire::KeyScope::Request,

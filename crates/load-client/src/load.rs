@@ -104,12 +104,15 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Suite {
-    /// HPKE to a P-256 key pair
+    /// HPKE in base mode to a P-256 key pair
     P256,
-    /// HPKE to a secp256k1 key pair
+    /// HPKE in base mode to a secp256k1 key pair
     Secp256k1,
     /// XAES-256-GCM under a symmetric key
     Xaes,
+    /// HPKE in PSK mode to a P-256 key pair
+    #[serde(rename = "p256-psk")]
+    P256Psk,
 }
 
 /// The scope of one ephemeral key.
@@ -270,6 +273,7 @@ impl Load {
             Suite::P256 => "p256",
             Suite::Secp256k1 => "secp256k1",
             Suite::Xaes => "xaes",
+            Suite::P256Psk => "p256-psk",
         }))
     }
 

@@ -51,18 +51,21 @@ macro_rules! names {
 pub(crate) use names;
 
 names! {
-    /// The cipher suite of envelopes, and of the key that seals and opens them.
-    #[derive(Default)]
+    /// The cipher suite of envelopes, and of the key that seals and opens them. No default: a request that names none gets
+    /// the app's.
     Suite {
-        /// HPKE to a P-256 key pair. The default.
-        #[default]
+        /// HPKE in PSK mode to a P-256 key pair. What new apps write.
+        P256Psk = "p256-psk",
+        /// HPKE in base mode to a P-256 key pair.
         P256 = "p256",
-        /// HPKE to a secp256k1 key pair.
+        /// HPKE in base mode to a secp256k1 key pair.
         Secp256k1 = "secp256k1",
         /// XAES-256-GCM under a symmetric key.
         Xaes = "xaes",
         /// HPKE to a key of ML-KEM-768 and P-256 together. Experimental.
         P256MlKem768 = "p256-mlkem768",
+        /// HPKE in PSK mode to a secp256k1 key pair.
+        Secp256k1Psk = "secp256k1-psk",
     }
 }
 

@@ -32,7 +32,7 @@ const SIZE = { fieldBytes: [whole(1, 65_536), 16] };
 const ENVELOPES = {
   numEncrypts: [whole(1, FIELDS_MAX), 30],
   ...SIZE,
-  suite: [oneOf('p256', 'secp256k1', 'xaes'), 'p256'],
+  suite: [oneOf('p256', 'secp256k1', 'xaes', 'p256-psk'), 'p256'],
   keyScope: [oneOf('request', 'field', 'epoch'), 'request'],
 };
 const TOKENS = { fields: [whole(1, 10_000), 1], ...SIZE, collection: [named, 'loadtest'] };

@@ -40,7 +40,7 @@ test('what is misspelt or out of range is refused by name', () => {
     [{ send: {}, count: 3 }, /has no key count/],
     [{ send: { numEncrypts: 0 } }, /numEncrypts must be a whole number from 1/],
     [{ send: { numEncrypts: '30' } }, /numEncrypts must be a whole number/],
-    [{ send: { suite: 'p521' } }, /suite must be one of p256, secp256k1, xaes/],
+    [{ send: { suite: 'p521' } }, /suite must be one of p256, secp256k1, xaes, p256-psk/],
     [{ send: { keyScope: 'all' } }, /keyScope must be one of/],
     [{ send: { expect: 'overloaded' } }, /expect must be a list/],
     [{ send: { name: 'a.b' } }, /name must be letters/],

@@ -71,11 +71,12 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
     let wrong = match expected.holds.as_str() {
         "values" => values(payload, expected)?,
         "envelopes" => {
-            // The suite is in the second character of the header, beside bits of the key id.
-            let (is_of_suite, header): (fn(u8) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256") {
-                "p256" => (|char| matches!(char, b'Q'..=b'f'), 52),
-                "secp256k1" => (|char| matches!(char, b'g'..=b'v'), 52),
-                "xaes" => (|char| matches!(char, b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_'), 36),
+            // The suite is in the first two characters of the header, the second beside bits of the key id.
+            let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256") {
+                "p256" => (|chars| matches!(chars, [b'A', b'Q'..=b'f']), 52),
+                "secp256k1" => (|chars| matches!(chars, [b'A', b'g'..=b'v']), 52),
+                "xaes" => (|chars| matches!(chars, [b'A', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_']), 36),
+                "p256-psk" => (|chars| matches!(chars, [b'B', b'Q'..=b'f']), 52),
                 other => return Err(format!("suite: {other} is not in the contract")),
             };
             let own = match expected.key_scope.as_deref().unwrap_or("request") {
@@ -87,7 +88,7 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
             };
             let chars = 4 + header + ((21 + expected.field_bytes as usize) * 4).div_ceil(3);
             each(payload, expected.fields, |text, before| {
-                let shape = Shape { chars, header, is_of_suite: is_of_suite(text[5]), own };
+                let shape = Shape { chars, header, is_of_suite: is_of_suite([text[4], text[5]]), own };
                 envelope(text, before, &shape)
             })
         }
@@ -118,7 +119,7 @@ struct Shape {
 }
 
 fn envelope(text: &[u8], before: Option<&[u8]>, shape: &Shape) -> Result<(), &'static str> {
-    if !text.starts_with(b"sw1:A") {
+    if !text.starts_with(b"sw1:A") && !text.starts_with(b"sw1:B") {
         return Err("is no envelope");
     }
     if !shape.is_of_suite {

@@ -34,7 +34,7 @@ pub struct Call {
     pub context: Option<Buffer>,
     /// The request's deadline in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// For `encrypt`: "p256", "secp256k1" or "xaes"; the app's if absent.
+    /// For `encrypt`: "p256", "secp256k1", "xaes" or "p256-psk"; the app's if absent.
     pub suite: Option<String>,
     /// For `encrypt`: "request", "field" or "epoch".
     pub key_scope: Option<String>,

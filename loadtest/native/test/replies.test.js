@@ -73,8 +73,8 @@ test('what breaks the contract throws', () => {
 });
 
 test('a document is checked field by field', () => {
-  const header = (suite, fill) => `sw1:A${suite}${fill.repeat(50)}`;
-  const envelope = (suite, fill, end) => `${header(suite, fill)}${'x'.repeat(49)}${end}`;
+  const header = (suite, fill, first = 'A') => `sw1:${first}${suite}${fill.repeat(50)}`;
+  const envelope = (suite, fill, end, first) => `${header(suite, fill, first)}${'x'.repeat(49)}${end}`;
   const short = (end) => `sw1:A7${'h'.repeat(34)}${'x'.repeat(49)}${end}`;
   const document = (...texts) =>
     map(
@@ -92,6 +92,9 @@ test('a document is checked field by field', () => {
     [good, { ...two, suite: 'secp256k1' }, /another suite/],
     [good, { ...two, suite: 'xaes' }, /another suite/],
     [document(envelope('h', 'h', '1'), envelope('h', 'h', '2')), { ...two, suite: 'secp256k1' }, null],
+    [document(envelope('Q', 'h', '1', 'B'), envelope('Q', 'h', '2', 'B')), { ...two, suite: 'p256-psk' }, null],
+    [document(envelope('Q', 'h', '1', 'B'), envelope('Q', 'h', '2', 'B')), two, /another suite/],
+    [good, { ...two, suite: 'p256-psk' }, /another suite/],
     [document(short('1'), short('2')), { ...two, suite: 'xaes' }, null],
     [document(short('1'), short('2')), { ...two, suite: 'xaes', keyScope: 'field' }, /key scope/],
     [good, { ...two, keyScope: 'field' }, /key scope/],

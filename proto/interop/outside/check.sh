@@ -13,6 +13,7 @@ export GOCACHE=$PWD/target/interop-go/cache GOMODCACHE=$PWD/target/interop-go/mo
 mkdir -p "$work"
 .ci/again go build -C "$here" -buildvcs=false -o "$work/seal" .
 .ci/again go build -C "$here" -buildvcs=false -o "$work/hybrid" ./hybrid
+.ci/again go build -C "$here" -buildvcs=false -o "$work/psk" ./psk
 if ! cmp -s "$here/package.json" "$work/node/pins"; then
     rm -rf "$work/node"
     mkdir -p "$work/node"

@@ -26,9 +26,101 @@ async fn records_hold_no_secret_and_no_setting_that_is_the_default() {
         let hex: String = scalar.expose().iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!text.contains(&hex) && !text.contains(&STANDARD.encode(scalar.expose())));
     }
-    for absent in ["settings", "delete_unix_s", "opens_only", "deleted"] {
+    for absent in ["epoch_ms", "read_suites", "delete_unix_s", "opens_only", "deleted"] {
         assert!(!text.contains(absent), "{absent}");
     }
+}
+
+/// What an app writes is in its record from the first on: a record that names no suite is older, and means `p256`.
+#[tokio::test]
+async fn new_app_names_the_suite_that_it_writes_and_old_record_means_p256() {
+    let (control, store) = fresh();
+    let written = async |name: &str| served(&control, name).await.unwrap().settings.write_suite;
+    control.create(&app("new"), &Suite::ALL).await.unwrap();
+    let record = text(&store, "app/new").await;
+    assert_eq!(written("new").await, Suite::P256Psk);
+    assert!(record.contains("\"settings\":{\"write_suite\":\"p256-psk\"}"), "{record}");
+
+    // As engines wrote it before they knew PSK mode, and as they still write it for an app without such a key.
+    put(&store, "app/new", &record.replace("\"settings\":{\"write_suite\":\"p256-psk\"},", "")).await;
+    assert_eq!(written("new").await, Suite::P256);
+    control.create(&app("old"), &[Suite::P256]).await.unwrap();
+    assert!(!text(&store, "app/old").await.contains("settings"));
+    assert_eq!(written("old").await, Suite::P256);
+
+    // An operator moves it, and back.
+    let set = async |suite| control.configure(&app("old"), move |settings| settings.write_suite = suite).await;
+    assert!(matches!(set(Suite::P256Psk).await, Err(StoreError::Invalid(why)) if why.contains("p256-psk")));
+    control.rotate(&app("old"), KeyKind::Suite(Suite::P256Psk)).await.unwrap();
+    set(Suite::P256Psk).await.unwrap();
+    assert_eq!(written("old").await, Suite::P256Psk);
+    assert!(text(&store, "app/old").await.contains("\"write_suite\":\"p256-psk\""));
+    set(Suite::P256).await.unwrap();
+    assert!(!text(&store, "app/old").await.contains("settings"));
+}
+
+/// An engine that does not know a suite says so, and leaves the record alone.
+#[tokio::test]
+async fn unknown_suite_of_a_key_or_a_setting_is_named() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let record = text(&store, "app/shop").await;
+    for (from, to) in [
+        ("\"curve\":\"p256-psk\"", "\"curve\":\"p999-psk\""),
+        ("\"write_suite\":\"p256-psk\"", "\"write_suite\":\"p999-psk\""),
+    ] {
+        put(&store, "app/shop", &record.replace(from, to)).await;
+        let error = control.load().await.unwrap_err().to_string();
+        assert!(error.contains("app/shop: damaged: unknown suite \"p999-psk\""), "{error}");
+    }
+}
+
+/// A seed belongs to its suite, app, version and origin, as other keys do.
+#[tokio::test]
+async fn psk_seed_does_not_move_to_another_suite_app_or_version() {
+    let (control, store) = fresh();
+    for name in ["shop", "web"] {
+        control.create(&app(name), &[Suite::P256Psk]).await.unwrap();
+        control.rotate(&app(name), KeyKind::Suite(Suite::P256Psk)).await.unwrap();
+        control.rotate(&app(name), KeyKind::Suite(Suite::Secp256k1Psk)).await.unwrap();
+    }
+    let (shop, web) = (text(&store, "app/shop").await, text(&store, "app/web").await);
+    let wrapped =
+        |record: &str, at: usize| record.split("\"wrapped\":\"").nth(at).unwrap().split('"').next().unwrap().to_owned();
+    for (what, record) in [
+        ("another app", shop.replace(&wrapped(&shop, 1), &wrapped(&web, 1))),
+        ("another version", shop.replace(&wrapped(&shop, 1), &wrapped(&shop, 2))),
+        ("another suite's seed", shop.replace(&wrapped(&shop, 1), &wrapped(&shop, 3))),
+        ("base mode", shop.replacen("\"curve\":\"p256-psk\"", "\"curve\":\"r1\"", 1)),
+        ("the other curve", shop.replacen("\"curve\":\"p256-psk\"", "\"curve\":\"secp256k1-psk\"", 1)),
+        ("published", shop.replacen("\"created_unix_s\"", "\"outside\":true,\"created_unix_s\"", 1)),
+    ] {
+        assert_ne!(record, shop, "{what}");
+        put(&store, "app/shop", &record).await;
+        let error = control.load().await.unwrap_err().to_string();
+        assert!(error.contains("does not open"), "{what}: {error}");
+    }
+}
+
+/// Whoever reads the store could seal to a public key of base mode. Only published keys have theirs there.
+#[tokio::test]
+async fn records_hold_no_public_key_that_nobody_else_may_seal_to() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let pair = KeyPair::generate(Curve::P256).unwrap();
+    control.import(&app("shop"), pair, true).await.unwrap();
+    control.rotate(&app("shop"), KeyKind::Outside(Suite::P256)).await.unwrap();
+    let text = text(&store, "app/shop").await;
+    let mut published = 0;
+    for version in keys(&control, "shop").await.versions() {
+        let Ok(public) = version.public() else { continue };
+        for point in [&public.compressed()[..], public.uncompressed(), &public.compressed()[1..]] {
+            let found = text.contains(&STANDARD.encode(point));
+            assert!(!found || version.origin == Origin::Outside, "{version:?}");
+            published += usize::from(found);
+        }
+    }
+    assert_eq!(published, 1, "the published key");
 }
 
 #[tokio::test]

@@ -120,7 +120,7 @@ async fn whole_life(store: Arc<dyn ControlStore>) {
     let control = keyring.control(&store);
     furnish(&control).await;
     let before = plain_content(&control, &keyring).await;
-    assert_eq!(before.1.len(), 1 + 5 + 1 + 4 + 2 + 2 + 1, "audit, keys of both apps, token keys, signing key");
+    assert_eq!(before.1.len(), 1 + 7 + 1 + 6 + 2 + 2 + 1, "audit, keys of both apps, token keys, signing key");
     let opens = async |keyring: Keyring| keyring.control(&store).load().await.is_ok();
 
     let generation = control.create_root(SET, &first, vec![slot(1, "local"), slot(2, "hsm")]).await.unwrap();

@@ -39,8 +39,8 @@ enum AppsCommand {
     Rotate {
         /// The app
         name: String,
-        /// Rotate only the key of this suite: p256, secp256k1, xaes or, experimental, p256-mlkem768. Creates the first key of a suite that the app has
-        /// no key of [default: the key of each suite that the app has keys of]
+        /// Rotate only the key of this suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or, experimental, p256-mlkem768.
+        /// Creates the first key of a suite that the app has no key of [default: the key of each suite that the app has keys of]
         #[arg(long, value_parser = suite)]
         suite: Option<Suite>,
         /// Rotate the key that seals the values of tokens instead of the key of a suite
@@ -133,7 +133,7 @@ struct SettingArgs {
     /// Format for requests that name no format: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
-    /// Suite for requests that name no suite: p256, secp256k1, xaes or p256-mlkem768. The app must have a key of it. All engines must
+    /// Suite for requests that name no suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or p256-mlkem768. The app must have a key of it. All engines must
     /// be new enough to know it
     #[arg(long, value_name = "SUITE", value_parser = suite)]
     write_suite: Option<Suite>,
@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             print(target.engine.json, change.app.as_slice())
         }
         AppsCommand::Rotate { name, outside: true, suite, target, .. } => {
-            rotate(name, &[outside_kind(suite.unwrap_or_default())?], target)
+            rotate(name, &[outside_kind(suite.unwrap_or(Suite::P256))?], target)
         }
         AppsCommand::Rotate { name, token: true, target, .. } => rotate(name, &[RotateKind::Token], target),
         AppsCommand::Rotate { name, suite: Some(suite), target, .. } => rotate(name, &[rotate_kind(*suite)], target),
@@ -195,7 +195,8 @@ fn format(name: &str) -> Result<Format, String> {
 }
 
 fn suite(name: &str) -> Result<Suite, String> {
-    Suite::from_name(name).ok_or_else(|| "the suites are p256, secp256k1, xaes and p256-mlkem768".into())
+    Suite::from_name(name)
+        .ok_or_else(|| "the suites are p256-psk, p256, xaes, secp256k1-psk, secp256k1 and p256-mlkem768".into())
 }
 
 fn suite_of_key_pairs(name: &str) -> Result<Suite, String> {
@@ -239,6 +240,8 @@ fn rotate_kind(suite: Suite) -> RotateKind {
         Suite::Secp256k1 => RotateKind::Secp256k1,
         Suite::Xaes => RotateKind::Xaes,
         Suite::P256MlKem768 => RotateKind::P256MlKem768,
+        Suite::P256Psk => RotateKind::P256Psk,
+        Suite::Secp256k1Psk => RotateKind::Secp256k1Psk,
     }
 }
 
@@ -246,7 +249,7 @@ fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
     match suite {
         Suite::P256 => Ok(RotateKind::P256Outside),
         Suite::P256MlKem768 => Ok(RotateKind::P256MlKem768Outside),
-        Suite::Secp256k1 | Suite::Xaes => {
+        Suite::Secp256k1 | Suite::Xaes | Suite::P256Psk | Suite::Secp256k1Psk => {
             Err(format!("no public keys of suite {} are published; p256 and p256-mlkem768 are", suite.name()).into())
         }
     }
@@ -364,7 +367,7 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         return Ok(());
     }
     outln!(
-        "{:<24} {:<10} {:<10} {:<8} {:<10} {:<8} {:<11} STATE",
+        "{:<24} {:<10} {:<13} {:<8} {:<13} {:<8} {:<11} STATE",
         "APP",
         "FORMAT",
         "WRITES",
@@ -378,7 +381,7 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
             let App { app: name, format, write_suite, epoch_ms, .. } = app;
             outln!(
-                "{name:<24} {format:<10} {write_suite:<10} {epoch_ms:<8} {key_of:<10} {version:<8} {id:<11} \
+                "{name:<24} {format:<10} {write_suite:<13} {epoch_ms:<8} {key_of:<13} {version:<8} {id:<11} \
                  {state}{app_state}"
             );
         };

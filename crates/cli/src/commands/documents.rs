@@ -147,11 +147,14 @@ pub(super) struct SealArgs {
 /// A cipher suite, as arguments name it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum SuiteName {
+    P256Psk,
     P256,
     Secp256k1,
     Xaes,
     #[value(name = "p256-mlkem768")]
     P256MlKem768,
+    #[value(name = "secp256k1-psk")]
+    Secp256k1Psk,
 }
 
 impl From<SuiteName> for Suite {
@@ -161,6 +164,8 @@ impl From<SuiteName> for Suite {
             SuiteName::Secp256k1 => Self::Secp256k1,
             SuiteName::Xaes => Self::Xaes,
             SuiteName::P256MlKem768 => Self::P256MlKem768,
+            SuiteName::P256Psk => Self::P256Psk,
+            SuiteName::Secp256k1Psk => Self::Secp256k1Psk,
         }
     }
 }

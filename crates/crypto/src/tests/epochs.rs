@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, LazyLock};
 use std::time::{Duration, Instant};
 
-use super::app;
+use super::{DHKEM, app};
 use crate::mutex::lock;
-use crate::{AppId, AppKeys, Clock, Curve, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer};
+use crate::{AppId, AppKeys, Clock, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer, Suite};
 
 thread_local! {
     /// The time of the test's clock.
@@ -28,8 +28,8 @@ fn lifetime(ms: u32) -> EpochLifetime {
     EpochLifetime::from_ms(ms).unwrap()
 }
 
-fn sealer(keys: &AppKeys, curve: Curve, lifetime_ms: u32, clock: Clock, context: &[u8]) -> Sealer {
-    let newest = keys.newest(curve).unwrap().clone();
+fn sealer(keys: &AppKeys, suite: Suite, lifetime_ms: u32, clock: Clock, context: &[u8]) -> Sealer {
+    let newest = keys.newest(suite).unwrap().clone();
     Sealer::in_epoch(keys.app(), newest, lifetime(lifetime_ms), clock, Encoding::Binary, context).unwrap()
 }
 
@@ -54,8 +54,8 @@ fn seal(sealer: &mut Sealer) -> Vec<u8> {
 }
 
 /// Where the only field of a call ends up.
-fn one(keys: &AppKeys, curve: Curve, lifetime_ms: u32) -> Place {
-    place(&seal(&mut sealer(keys, curve, lifetime_ms, clock, b"")))
+fn one(keys: &AppKeys, suite: Suite, lifetime_ms: u32) -> Place {
+    place(&seal(&mut sealer(keys, suite, lifetime_ms, clock, b"")))
 }
 
 fn opens(keys: &Arc<AppKeys>, context: &[u8], envelope: &[u8]) -> bool {
@@ -65,8 +65,8 @@ fn opens(keys: &Arc<AppKeys>, context: &[u8], envelope: &[u8]) -> bool {
 #[test]
 fn calls_share_a_key_whatever_their_context_and_never_a_number() {
     let keys = app("shop");
-    for curve in Curve::ALL {
-        let mut calls = [b"row 1", b"row 2"].map(|context| (context, sealer(&keys, curve, 15_000, clock, context)));
+    for suite in DHKEM {
+        let mut calls = [b"row 1", b"row 2"].map(|context| (context, sealer(&keys, suite, 15_000, clock, context)));
         let mut places = Vec::new();
         for _ in 0..3 {
             for (context, sealer) in &mut calls {
@@ -75,18 +75,18 @@ fn calls_share_a_key_whatever_their_context_and_never_a_number() {
                 places.push(place(&envelope));
             }
         }
-        places.push(one(&keys, curve, 15_000));
+        places.push(one(&keys, suite, 15_000));
         assert!(places.iter().all(|(header, _)| *header == places[0].0), "one key");
         assert!(places.iter().map(|(_, number)| *number).eq(0..7), "each number once");
     }
-    assert_ne!(one(&keys, Curve::P256, 15_000).0, one(&keys, Curve::Secp256k1, 15_000).0);
-    assert_ne!(one(&keys, Curve::P256, 15_000).0, one(&app("shop"), Curve::P256, 15_000).0, "other keys");
+    assert_ne!(one(&keys, Suite::P256, 15_000).0, one(&keys, Suite::Secp256k1, 15_000).0);
+    assert_ne!(one(&keys, Suite::P256, 15_000).0, one(&app("shop"), Suite::P256, 15_000).0, "other keys");
 }
 
 #[test]
 fn an_epoch_is_one_apps_alone() {
     let (keys, other) = (app("shop"), AppId::new("other").unwrap());
-    let version = keys.newest(Curve::P256).unwrap();
+    let version = keys.newest(Suite::P256).unwrap();
     let mut headers = HashSet::new();
     for app in [keys.app(), &other, keys.app()] {
         let made = Sealer::in_epoch(app, version.clone(), lifetime(9), clock, Encoding::Binary, b"");
@@ -97,11 +97,11 @@ fn an_epoch_is_one_apps_alone() {
 #[test]
 fn other_scopes_never_touch_it_nor_it_a_ready_key() {
     let keys = app("shop");
-    for curve in Curve::ALL {
-        let version = keys.newest(curve).unwrap();
+    for suite in DHKEM {
+        let version = keys.newest(suite).unwrap();
         while version.make_ready(keys.app(), 2).unwrap() {}
         let uses = version.uses();
-        let (shared, _) = one(&keys, curve, 15_000);
+        let (shared, _) = one(&keys, suite, 15_000);
         assert_eq!(version.uses(), uses + 1);
         assert_eq!(version.make_ready(keys.app(), 2), Ok(false), "both ready keys are still there");
         let mut headers = HashSet::from([shared.clone()]);
@@ -109,7 +109,7 @@ fn other_scopes_never_touch_it_nor_it_a_ready_key() {
             let made = Sealer::new(keys.app(), version.clone(), scope, Encoding::Binary, b"");
             assert!(headers.insert(place(&seal(&mut made.unwrap())).0), "two ready, one fresh, each its own");
         }
-        assert_eq!(one(&keys, curve, 15_000), (shared, 1));
+        assert_eq!(one(&keys, suite, 15_000), (shared, 1));
         assert_eq!(version.uses(), uses + 4, "the second call of the epoch made no key");
     }
 }
@@ -118,8 +118,8 @@ fn other_scopes_never_touch_it_nor_it_a_ready_key() {
 fn a_sealer_that_must_be_ready_makes_no_key() {
     let keys = app("shop");
     let other = AppId::new("elsewhere").unwrap();
-    for curve in Curve::ALL {
-        let version = keys.newest(curve).unwrap();
+    for suite in DHKEM {
+        let version = keys.newest(suite).unwrap();
         let ready = || Sealer::if_ready(keys.app(), version, Encoding::Binary, b"");
         let in_epoch = |app| Sealer::if_in_epoch(app, version, lifetime(9_000), Instant::now, Encoding::Binary, b"");
         assert!(ready().is_none() && in_epoch(keys.app()).is_none());
@@ -143,7 +143,7 @@ fn threads_that_begin_at_once_share_one_key_and_lose_no_number() {
     const ROUNDS: usize = 20;
     const NUMBERS: usize = 100_000;
     let keys = app("shop");
-    let version = keys.newest(Curve::P256).unwrap();
+    let version = keys.newest(Suite::P256).unwrap();
     let (now, lifetime, round) = (Instant::now(), lifetime(15_000), Barrier::new(THREADS));
     let epoch = || version.epoch(keys.app(), lifetime, now).unwrap();
     let take = || {
@@ -177,7 +177,7 @@ fn many_threads_never_get_the_same_number() {
     let keys = app("shop");
     let call = |thread: usize, call: usize| {
         // The shortest epoch, so that it ends every 50 fields or calls; and calls of several lengths.
-        let mut sealer = sealer(&keys, Curve::P256, 1, reading_clock, b"");
+        let mut sealer = sealer(&keys, Suite::P256, 1, reading_clock, b"");
         (0..1 + (thread + call) % 7).map(|_| seal(&mut sealer)).collect::<Vec<_>>()
     };
     let sealed: Vec<Vec<u8>> = std::thread::scope(|scope| {
@@ -196,11 +196,11 @@ fn many_threads_never_get_the_same_number() {
 #[test]
 fn the_end_of_the_numbers_makes_a_new_key_also_within_a_call() {
     let keys = app("shop");
-    let version = keys.newest(Curve::P256).unwrap();
+    let version = keys.newest(Suite::P256).unwrap();
     for (next, left) in [(u64::from(u32::MAX) - 2, 3), (u64::from(u32::MAX) + 1, 0), (u64::MAX / 2, 0)] {
         version.cool();
-        let (old, _) = one(&keys, Curve::P256, 15_000);
-        let mut calls = [(); 2].map(|()| sealer(&keys, Curve::P256, 15_000, clock, b""));
+        let (old, _) = one(&keys, Suite::P256, 15_000);
+        let mut calls = [(); 2].map(|()| sealer(&keys, Suite::P256, 15_000, clock, b""));
         lock(&version.precomputed.epoch).as_ref().unwrap().next.store(next, Ordering::Relaxed);
         let places: Vec<Place> = (0..10).map(|n| place(&seal(&mut calls[n % 2]))).collect();
         let (before, after) = places.split_at(left);
@@ -209,47 +209,47 @@ fn the_end_of_the_numbers_makes_a_new_key_also_within_a_call() {
         assert!(before.iter().all(|(header, _)| *header == old));
         assert!(after.iter().all(|(header, _)| *header != old && *header == after[0].0), "one new key for both");
         assert!(numbers(after).into_iter().eq(0..10 - u32::try_from(left).unwrap()));
-        assert_eq!(one(&keys, Curve::P256, 15_000).0, after[0].0);
+        assert_eq!(one(&keys, Suite::P256, 15_000).0, after[0].0);
     }
 }
 
 #[test]
 fn the_end_of_the_time_makes_a_new_key_also_within_a_call() {
     let keys = app("shop");
-    for curve in Curve::ALL {
+    for suite in DHKEM {
         at(0);
-        let mut long = sealer(&keys, curve, 100, clock, b"");
+        let mut long = sealer(&keys, suite, 100, clock, b"");
         let first = place(&seal(&mut long));
         for (ms, number) in [(50, 1), (99, 2)] {
             at(ms);
             assert_eq!(place(&seal(&mut long)), (first.0.clone(), number), "use does not prolong it");
         }
-        assert_eq!(one(&keys, curve, 100), (first.0.clone(), 3));
+        assert_eq!(one(&keys, suite, 100), (first.0.clone(), 3));
         at(100);
         let second = place(&seal(&mut long));
         assert!(second.0 != first.0 && second.1 == 0, "the long call changes over");
-        assert_eq!(one(&keys, curve, 100), (second.0.clone(), 1), "and the others with it");
+        assert_eq!(one(&keys, suite, 100), (second.0.clone(), 1), "and the others with it");
 
         // Another lifetime holds for the present epoch, counted from its beginning.
         at(140);
-        assert_eq!(one(&keys, curve, 41), (second.0.clone(), 2));
-        assert_eq!(one(&keys, curve, 15_000), (second.0.clone(), 3));
-        let third = one(&keys, curve, 40);
+        assert_eq!(one(&keys, suite, 41), (second.0.clone(), 2));
+        assert_eq!(one(&keys, suite, 15_000), (second.0.clone(), 3));
+        let third = one(&keys, suite, 40);
         assert!(third.0 != second.0 && third.1 == 0);
         at(0);
-        assert_eq!(one(&keys, curve, 1), (third.0, 1), "who read the clock just before it was made may use it");
+        assert_eq!(one(&keys, suite, 1), (third.0, 1), "who read the clock just before it was made may use it");
     }
 }
 
 #[test]
 fn what_is_over_is_freed_without_another_call() {
     let keys = app("shop");
-    for curve in Curve::ALL {
-        let version = keys.newest(curve).unwrap();
+    for suite in DHKEM {
+        let version = keys.newest(suite).unwrap();
         let begin = || {
             at(0);
             version.cool();
-            one(&keys, curve, 100);
+            one(&keys, suite, 100);
             Arc::downgrade(lock(&version.precomputed.epoch).as_ref().unwrap())
         };
         let is_held_after = |lifetime_ms: Option<u32>, ms: u64| {
@@ -270,7 +270,7 @@ fn what_is_over_is_freed_without_another_call() {
         for end in [&by_cooling as &dyn Fn(), &by_setting] {
             for ends in [false, true] {
                 let epoch = begin();
-                let mut long = sealer(&keys, curve, 100, clock, b"");
+                let mut long = sealer(&keys, suite, 100, clock, b"");
                 end();
                 assert_eq!(epoch.strong_count(), 1);
                 if ends {

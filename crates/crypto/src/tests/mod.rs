@@ -7,6 +7,7 @@ mod contract;
 mod epochs;
 mod hybrid;
 mod outside;
+mod psk;
 mod recovery;
 mod rfc9180;
 mod root;
@@ -18,6 +19,9 @@ mod xaes;
 use std::sync::Arc;
 
 use crate::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
+
+/// The suites with DHKEM: base mode and PSK mode on each curve.
+const DHKEM: [Suite; 4] = [Suite::P256, Suite::Secp256k1, Suite::P256Psk, Suite::Secp256k1Psk];
 
 /// An app with one active key version of each suite.
 fn app(name: &str) -> Arc<AppKeys> {

@@ -129,10 +129,10 @@ fn an_envelope_names_its_suite_before_anything_of_it_is_checked() {
             assert_eq!(named(&out[..short - 1]), None);
         }
     }
-    for text in [&b""[..], b"sw1:", b"sw1:!!!!", b"sw1:AAAA", b"sw1:BQAA", b"sw1:____", b"sw2:AQAA"] {
+    for text in [&b""[..], b"sw1:", b"sw1:!!!!", b"sw1:AAAA", b"sw1:BwAA", b"sw1:____", b"sw2:AQAA"] {
         assert_eq!(Suite::of_text_envelope(text), None, "{text:?}");
     }
-    for bytes in [&b""[..], b"SW\x01", b"SW\x01\x00", b"SW\x01\x05", b"SW\x02\x01"] {
+    for bytes in [&b""[..], b"SW\x01", b"SW\x01\x00", b"SW\x01\x07", b"SW\x02\x01"] {
         assert_eq!(Suite::of_binary_envelope(bytes), None, "{bytes:?}");
     }
 }

@@ -62,7 +62,7 @@ fn assert_all_open(keys: &Arc<AppKeys>, encoding: Encoding, context: &[u8], seal
 #[test]
 fn fields_sealed_together_are_those_sealed_alone() {
     let keys = app("shop");
-    for suite in [Suite::P256, Suite::Xaes] {
+    for suite in [Suite::P256, Suite::P256Psk, Suite::Xaes] {
         let recipient = keys.newest(suite).unwrap();
         for encoding in [Encoding::Text, Encoding::Binary] {
             for context in [&b""[..], b"users", &[7; 100]] {

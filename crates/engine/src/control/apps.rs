@@ -84,6 +84,8 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
                 RotateKind::Secp256k1 => KeyKind::Suite(Suite::Secp256k1),
                 RotateKind::Xaes => KeyKind::Suite(Suite::Xaes),
                 RotateKind::P256MlKem768 => KeyKind::Suite(Suite::P256MlKem768),
+                RotateKind::P256Psk => KeyKind::Suite(Suite::P256Psk),
+                RotateKind::Secp256k1Psk => KeyKind::Suite(Suite::Secp256k1Psk),
                 RotateKind::P256Outside => KeyKind::Outside(Suite::P256),
                 RotateKind::P256MlKem768Outside => KeyKind::Outside(Suite::P256MlKem768),
                 RotateKind::Token => KeyKind::Token,

@@ -34,7 +34,7 @@ impl Decrypt {
 
 impl Operation for Decrypt {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
-        OperationKind::of(Method::Decrypt, Suite::default(), KeyScope::default())
+        OperationKind::of(Method::Decrypt, Suite::P256, KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -143,6 +143,8 @@ impl UnopenedFields {
             Some(crypto::Suite::Secp256k1) => SuiteLabel::Secp256k1,
             Some(crypto::Suite::Xaes) => SuiteLabel::Xaes,
             Some(crypto::Suite::P256MlKem768) => SuiteLabel::P256MlKem768,
+            Some(crypto::Suite::P256Psk) => SuiteLabel::P256Psk,
+            Some(crypto::Suite::Secp256k1Psk) => SuiteLabel::Secp256k1Psk,
             None if is_native => SuiteLabel::Unknown,
             None => SuiteLabel::Evervault,
         };

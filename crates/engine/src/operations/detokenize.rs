@@ -27,7 +27,7 @@ impl Detokenize {
 
 impl Operation for Detokenize {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
-        OperationKind::of(Method::Detokenize, Suite::default(), KeyScope::default())
+        OperationKind::of(Method::Detokenize, Suite::P256, KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {

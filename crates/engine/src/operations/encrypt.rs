@@ -8,6 +8,7 @@ use sealwire_msgpack::Token;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
 
+use super::USUAL_SUITE;
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
 use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
@@ -44,7 +45,7 @@ impl Operation for Encrypt {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or_default());
+        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
         self.response_bytes_in(format, suite, size, limits)
     }
 

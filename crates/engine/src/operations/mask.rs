@@ -34,7 +34,7 @@ impl MaskDocument {
 
 impl Operation for MaskDocument {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
-        OperationKind::of(Method::Mask, Suite::default(), KeyScope::default())
+        OperationKind::of(Method::Mask, Suite::P256, KeyScope::default())
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {

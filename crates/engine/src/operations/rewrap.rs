@@ -9,6 +9,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
 
+use super::USUAL_SUITE;
 use super::decrypt::{OpenFields, OpenSpec, named_suite};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
@@ -44,7 +45,7 @@ impl Operation for Rewrap {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or_default());
+        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
         self.response_bytes_in(format, suite, size, limits)
     }
 

@@ -8,6 +8,7 @@ use sealwire_apps::App;
 use sealwire_crypto::{self as crypto, AppKeys, EncapsulationPlace, EpochLifetime, KeyVersion, Sealer, evervault};
 use sealwire_wire::{Encapsulation, Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing};
 
+use super::USUAL_SUITE;
 use crate::apps::Apps;
 use crate::frame_text::FrameText;
 use crate::suite;
@@ -136,14 +137,14 @@ impl SealOptions {
     pub(super) fn suite_in(&self, app: &App, format: Format) -> Suite {
         self.suite.unwrap_or_else(|| match format {
             Format::Native => suite::to_wire(app.settings.write_suite),
-            Format::Evervault | Format::EvervaultBare => Suite::default(),
+            Format::Evervault | Format::EvervaultBare => Suite::P256,
         })
     }
 
     /// Returns the kind of work of a request for the app of this name.
     pub(super) fn kind(&self, method: Method, apps: &Apps, app: &str) -> OperationKind {
         let of_app = || apps.find(app).1.map(|app| self.suite_in(&app, self.format_in(&app)));
-        OperationKind::of(method, self.suite.or_else(of_app).unwrap_or_default(), self.key_scope)
+        OperationKind::of(method, self.suite.or_else(of_app).unwrap_or(USUAL_SUITE), self.key_scope)
     }
 
     /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the format cannot do.

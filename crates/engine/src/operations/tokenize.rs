@@ -75,7 +75,7 @@ impl Tokenize {
 
 impl Operation for Tokenize {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
-        OperationKind::of(Method::Tokenize, Suite::default(), KeyScope::default())
+        OperationKind::of(Method::Tokenize, Suite::P256, KeyScope::default())
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {

@@ -119,14 +119,18 @@ label! {
 label! {
     /// Suite that a field names which did not open.
     SuiteLabel {
-        /// HPKE on P-256.
+        /// HPKE on P-256 in base mode.
         P256 = "p256",
-        /// HPKE on secp256k1.
+        /// HPKE on secp256k1 in base mode.
         Secp256k1 = "secp256k1",
         /// XAES-256-GCM.
         Xaes = "xaes",
         /// HPKE with ML-KEM-768 and P-256.
         P256MlKem768 = "p256-mlkem768",
+        /// HPKE on P-256 in PSK mode.
+        P256Psk = "p256-psk",
+        /// HPKE on secp256k1 in PSK mode.
+        Secp256k1Psk = "secp256k1-psk",
         /// None: it claims to be a string or file in the Evervault format.
         Evervault = "evervault",
         /// None that this program knows.

@@ -22,7 +22,7 @@ struct ControlParams<'a> {
     page: Page<'a>,
     key: Option<&'a str>,
     rotate: Option<RotateKind>,
-    suite: Suite,
+    imported_suite: Option<Suite>,
     write_suite: Option<Suite>,
     read_suites: Option<Vec<Suite>>,
     private_key: &'a str,
@@ -75,7 +75,8 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         }
         Method::AppsImport => {
             let private_key = Secret(said.private_key);
-            app(AppOperation::Import { suite: said.suite, private_key, seals: said.seals })
+            let suite = said.imported_suite.ok_or(CallError::Missing { key: "suite" })?;
+            app(AppOperation::Import { suite, private_key, seals: said.seals })
         }
         Method::AppsDisable => app(AppOperation::Disable { key }),
         Method::AppsEnable => app(AppOperation::Enable { key }),
@@ -221,7 +222,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<ControlParams<'a>
             }
             ("allow_null", _) => said.alter.allow_null = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?,
             ("drop_index", _) => said.alter.drop_index = params.texts(param, PROPERTIES_MAX, NAME_BYTES_MAX)?,
-            ("suite", _) => said.suite = params.name(param, imported_suite)?,
+            ("suite", _) => said.imported_suite = Some(params.name(param, imported_suite)?),
             ("write_suite", _) => said.write_suite = Some(params.name(param, Suite::from_name)?),
             ("read_suites", _) => said.read_suites = Some(suites(param, params)?),
             ("private_key", _) => said.private_key = params.text(param, PRIVATE_KEY_BYTES_MAX)?,

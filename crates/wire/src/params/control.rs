@@ -52,15 +52,19 @@ names! {
 names! {
     /// Which of an app's keys is rotated.
     RotateKind {
-        /// The key pair on P-256.
+        /// The key of `p256-psk`.
+        P256Psk = "p256-psk",
+        /// The key pair of `p256`.
         P256 = "p256",
-        /// The key pair on secp256k1.
+        /// The key pair of `secp256k1`.
         Secp256k1 = "secp256k1",
         /// The symmetric key of `xaes`.
         Xaes = "xaes",
         /// The key of `p256-mlkem768`.
         P256MlKem768 = "p256-mlkem768",
-        /// The key pair on P-256 whose public key `apps.public_keys` gives to others.
+        /// The key of `secp256k1-psk`.
+        Secp256k1Psk = "secp256k1-psk",
+        /// The key pair of `p256` whose public key `apps.public_keys` gives to others.
         P256Outside = "p256-outside",
         /// The key of `p256-mlkem768` whose public key `apps.public_keys` gives to others.
         P256MlKem768Outside = "p256-mlkem768-outside",

@@ -35,7 +35,7 @@ const COLLECTION: Param = param("collection", "string", None, NAME);
 const SUBJECT: Param = param("subject", "string", None, "1 to 256 bytes, with by_id 32 hexadecimal digits");
 const BY_ID: Param = param("by_id", "boolean", Some("false"), "true or false");
 const SUITE: Param = param("suite", "string", Some("the app's"), SUITES);
-const SUITES: &str = "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\"";
+const SUITES: &str = "\"p256-psk\" or \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"secp256k1-psk\"";
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
 const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
@@ -268,7 +268,7 @@ const APPS_ROTATE: [Param; 2] = [
         "kind",
         "string",
         None,
-        "\"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
+        "\"p256-psk\" or \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"secp256k1-psk\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
     ),
 ];
 const APPS_PUBLIC_KEYS: [Param; 3] = [APP, MIN_GENERATION, REASON];
@@ -288,7 +288,7 @@ const APPS_SET: [Param; 5] = [
         "read_suites",
         "array of strings",
         Some("unchanged"),
-        "1 to 4 of \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\"",
+        "1 to 6 of \"p256-psk\" or \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"secp256k1-psk\"",
     ),
 ];
 const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];

@@ -198,7 +198,9 @@ fn types_and_rules() {
     check(
         "encrypt",
         &with(b"\xa5suite\xa4p521"),
-        Err("suite must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\""),
+        Err(
+            "suite must be \"p256-psk\" or \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"secp256k1-psk\"",
+        ),
     );
     check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Ok(()));
     let scopes = "key_scope must be \"request\" or \"field\" or \"epoch\"";
@@ -533,7 +535,7 @@ fn rules_of_the_control_methods() {
         "kind",
         b"\xa6random",
         Err(
-            "kind must be \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
+            "kind must be \"p256-psk\" or \"p256\" or \"secp256k1\" or \"xaes\" or \"p256-mlkem768\" or \"secp256k1-psk\" or \"p256-outside\" or \"p256-mlkem768-outside\" or \"token\"",
         ),
     );
     one(Method::Rewrap, "outside", b"\xa5adopt", Ok(()));

@@ -83,7 +83,7 @@ fn enumerated_params_list_every_name() {
     check(Methods::ALL.without(only(Method::AppsImport)), "suite", of(Suite::ALL, Suite::name));
     check(only(Method::AppsImport), "suite", of(&[Suite::P256, Suite::Secp256k1], Suite::name));
     check(Methods::ALL, "write_suite", of(Suite::ALL, Suite::name));
-    check(Methods::ALL, "read_suites", format!("1 to 4 of {}", of(Suite::ALL, Suite::name)));
+    check(Methods::ALL, "read_suites", format!("1 to 6 of {}", of(Suite::ALL, Suite::name)));
     check(Methods::ALL, "key_scope", of(KeyScope::ALL, KeyScope::name));
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));

@@ -459,7 +459,7 @@ proptest! {
         let apps = [
             AppOperation::Create,
             AppOperation::Rotate { kind: RotateKind::ALL[format] },
-            AppOperation::Import { suite: Suite::ALL[scope], private_key: Secret(&private_key), seals },
+            AppOperation::Import { suite: [Suite::P256, Suite::Secp256k1][scope], private_key: Secret(&private_key), seals },
             AppOperation::Disable { key },
             AppOperation::Enable { key },
             AppOperation::Delete { key, delay_s },

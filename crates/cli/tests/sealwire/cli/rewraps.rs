@@ -83,7 +83,7 @@ impl Shop {
     fn rotate(&self) -> (String, String) {
         let key = || key_of(&self.seal(&["x".to_owned()], &[])[0]);
         let old = key();
-        let made = keys(&self.dev.operate(&["apps", "rotate", "demo", "--suite", "p256", "--json"]));
+        let made = keys(&self.dev.operate(&["apps", "rotate", "demo", "--suite", "p256-psk", "--json"]));
         soon(|| key() == made[0].0);
         (old, made[0].0.clone())
     }

@@ -46,7 +46,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
                 assert!(opens(client).await.is_ok());
             }
             let made = made.app.unwrap();
-            let key = made.keys.iter().find(|key| key.suite == "p256").unwrap();
+            let key = made.keys.iter().find(|key| key.suite == "p256-psk").unwrap();
             operator.change_app(AppCall { app, ask: AppOperation::Disable { key: Some(&key.id) } }).await.unwrap();
             assert_eq!(code(opens(&clients[0]).await), Some(ErrorCode::CannotOpen), "at once where it was disabled");
             for client in &clients[1..] {

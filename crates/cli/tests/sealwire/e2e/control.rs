@@ -74,7 +74,9 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         let made = operator.change_app(app("new", AppOperation::Create)).await.unwrap();
         let shown = made.app.clone().unwrap();
         let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.suite, key.version, &*key.state, key.seals)).collect();
-        assert_eq!(keys, [("p256", 1, "active", true), ("secp256k1", 1, "active", true), ("xaes", 1, "active", true)]);
+        let suites = ["p256-psk", "p256", "secp256k1", "xaes", "secp256k1-psk"];
+        assert_eq!(keys, suites.map(|suite| (suite, 1, "active", true)));
+        assert_eq!(shown.write_suite, "p256-psk");
         assert_eq!((shown.token_keys.len(), shown.epoch_ms, &*shown.format), (1, 0, "native"));
         // The change is served here as soon as the response has arrived, under the response's generation.
         let sealed = relay.encrypt(Encrypt { min_generation: Some(made.generation), ..Encrypt::new("new", &payload) });
@@ -111,7 +113,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             assert_eq!(open().await.unwrap().payload, payload);
         }
 
-        let kinds = [RotateKind::P256, RotateKind::Secp256k1, RotateKind::Xaes, RotateKind::Token];
+        let kinds = [RotateKind::P256Psk, RotateKind::P256, RotateKind::Secp256k1Psk, RotateKind::Token];
         for (kind, key) in kinds.into_iter().zip([None, None, None, Some("token-2")]) {
             let rotated = operator.change_app(app("new", AppOperation::Rotate { kind })).await.unwrap();
             assert!(rotated.key.is_some() && (key.is_none() || rotated.key.as_deref() == key));
@@ -136,7 +138,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         };
         let set = operator.change_app(app("new", set)).await.unwrap().app.unwrap();
         assert_eq!((&*set.format, set.epoch_ms, &*set.write_suite), ("evervault", 500, "xaes"));
-        assert_eq!(set.read_suites, ["p256", "secp256k1", "xaes", "p256-mlkem768"]);
+        assert_eq!(set.read_suites, ["p256-psk", "p256", "secp256k1", "xaes", "p256-mlkem768", "secp256k1-psk"]);
         let half = AppOperation::Set {
             format: None,
             epoch_ms: Some(0),
@@ -209,6 +211,8 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let private_key = Secret("s3cr3t");
+        // A bare key of the curve is no key of PSK mode.
+        let scalar = Secret("1111111111111111111111111111111111111111111111111111111111111111");
         let key = Some("0000000000");
         for (name, ask, says) in [
             (APP, AppOperation::Create, ErrorCode::Conflict),
@@ -220,6 +224,11 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
             (APP, AppOperation::Enable { key: Some("first") }, ErrorCode::BadRequest),
             (APP, AppOperation::Delete { key: Some("token-1"), delay_s: None }, ErrorCode::BadRequest),
             (APP, AppOperation::Import { suite: Suite::P256, private_key, seals: false }, ErrorCode::BadRequest),
+            (
+                APP,
+                AppOperation::Import { suite: Suite::P256Psk, private_key: scalar, seals: false },
+                ErrorCode::BadRequest,
+            ),
         ] {
             let error = rpc_error(operator.change_app(app(name, ask.clone())).await);
             assert_eq!(error.code, says, "{name} {ask:?}: {error}");

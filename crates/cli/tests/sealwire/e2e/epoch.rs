@@ -81,7 +81,7 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
                 break (all, request, rewrapped);
             }
             harness
-                .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256)).await.unwrap())
+                .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256Psk)).await.unwrap())
                 .await;
         };
         assert!(all.iter().map(|(_, number)| *number).eq(0..9));
@@ -95,7 +95,7 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
         assert_eq!(keys.len(), 4);
 
         harness
-            .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256)).await.unwrap())
+            .change(async |control, app| control.rotate(app, KeyKind::Suite(crypto::Suite::P256Psk)).await.unwrap())
             .await;
         assert!(keys.insert(sealed(&one, call(KeyScope::Epoch, &document, b"")).await.remove(0).0), "rotated");
         harness.set_epoch(100).await;

@@ -184,7 +184,7 @@ fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
         assert!(!key_of(&client, &inside).await.1, "engines do not seal to a published key");
 
         // Narrowed suites hold for what was sealed outside as for all else.
-        let read = [Suite::P256, Suite::Xaes].into_iter().collect();
+        let read = [Suite::P256Psk, Suite::P256, Suite::Xaes].into_iter().collect();
         let narrow = move |settings: &mut Settings| settings.read_suites = read;
         harness.change(async |control, app| control.configure(app, narrow).await.unwrap()).await;
         assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen);

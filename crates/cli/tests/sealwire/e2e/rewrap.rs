@@ -53,9 +53,9 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
-        let old_key = first_key(&harness, crypto::Suite::P256).await;
+        let old_key = first_key(&harness, crypto::Suite::P256Psk).await;
         let old = client.encrypt(Encrypt::new(APP, &document)).await.unwrap();
-        let made = rotate(&harness, crypto::Suite::P256).await;
+        let made = rotate(&harness, crypto::Suite::P256Psk).await;
         assert_eq!(made.number, 2);
 
         let new = client.encrypt(Encrypt::new(APP, &document)).await.unwrap();
@@ -177,7 +177,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
         let (_, document) = samples().swap_remove(1);
         let call = Encrypt { select: Some(vec!["$.card", "$.users[*].ssn"]), ..Encrypt::new(APP, &document) };
         let sealed = client.encrypt(call).await.unwrap().payload;
-        let made = rotate(&harness, crypto::Suite::P256).await.id.to_string();
+        let made = rotate(&harness, crypto::Suite::P256Psk).await.id.to_string();
         for (select, moved) in [
             (None, [true, true, true]),
             (Some(vec!["$"]), [true, true, true]),

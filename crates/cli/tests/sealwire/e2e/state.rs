@@ -134,7 +134,7 @@ fn a_demanded_generation_is_looked_for_at_once() {
         let control = harness.control().await;
         // The change is made as by another process, right after the engine's poll and long before the next, a second
         // later.
-        let rotated = control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
+        let rotated = control.rotate(&shop(), KeyKind::Suite(Suite::P256Psk)).await.unwrap();
         let fence = || Encrypt { min_generation: Some(rotated.generation), ..Encrypt::new(APP, DOCUMENT) };
         let begun = Instant::now();
         let sealed = loop {
@@ -195,7 +195,7 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
     run(async {
         let mut harness = Harness::start().await;
         let sealed = seal(&harness.client().await).await.payload;
-        harness.change(async |control, app| control.rotate(app, KeyKind::Suite(Suite::P256)).await.unwrap()).await;
+        harness.change(async |control, app| control.rotate(app, KeyKind::Suite(Suite::P256Psk)).await.unwrap()).await;
         let first = harness.take_server();
         // Only one process can use the folder. A second one gets an error that names the first, which continues.
         let second = Server::start(&harness.config).await;

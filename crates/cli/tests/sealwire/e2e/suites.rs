@@ -1,5 +1,7 @@
 //! Tests of the cipher suites that an app writes and reads, by its operator's settings and by requests.
 
+use std::sync::Arc;
+
 use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_client::{Client, Encapsulation, Encoding, Envelope, Inspect, Rewrap};
 use sealwire_crypto as crypto;
@@ -40,7 +42,7 @@ fn the_operator_decides_what_is_written_and_a_request_can_choose() {
         let client = harness.client().await;
         let document = value(|out| write::str(out, "sixteen bytes ok"));
         let of_default = encrypted(&client, Writing::default(), &document).await;
-        assert_eq!((suite_of(&client, &of_default).await, text(&of_default).len()), (Suite::P256, 106));
+        assert_eq!((suite_of(&client, &of_default).await, text(&of_default).len()), (Suite::P256Psk, 106));
         set(&harness, crypto::Suite::Xaes, &crypto::Suite::ALL).await;
         let of_app = encrypted(&client, Writing::default(), &document).await;
         assert_eq!((suite_of(&client, &of_app).await, text(&of_app).len()), (Suite::Xaes, 90));
@@ -101,7 +103,7 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
         let series = |suite: &str| format!("sealwire_fields_cannot_open_total{{suite=\"{suite}\"}}");
         let counts = async || {
             let mut counts = Vec::new();
-            for suite in ["p256", "secp256k1", "xaes", "p256-mlkem768", "evervault", "unknown"] {
+            for suite in Suite::ALL.iter().map(|suite| suite.name()).chain(["evervault", "unknown"]) {
                 counts.push(harness.metric(&series(suite)).await);
             }
             counts
@@ -115,34 +117,39 @@ fn fields_that_do_not_open_are_counted_by_the_suite_that_they_name() {
         for each in sealed.iter().chain([&evervault]) {
             assert_eq!(client.decrypt(Decrypt::new(APP, each)).await.unwrap().payload, document);
         }
-        assert_eq!(counts().await, [0.0; 6], "what opens is not counted");
+        assert_eq!(counts().await, [0.0; 8], "what opens is not counted");
 
         set(&harness, crypto::Suite::Xaes, &[crypto::Suite::Xaes]).await;
         let report = OnError::Report;
         for each in &sealed {
             client.decrypt(Decrypt { on_error: report, ..Decrypt::new(APP, each) }).await.unwrap();
         }
-        assert_eq!(counts().await, [3.0, 3.0, 0.0, 3.0, 0.0, 0.0], "those that the app does not read");
+        // p256-psk, p256, secp256k1, xaes, p256-mlkem768, secp256k1-psk
+        assert_eq!(counts().await, [3.0, 3.0, 3.0, 0.0, 3.0, 3.0, 0.0, 0.0], "those that the app does not read");
         assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed[0])).await), ErrorCode::CannotOpen);
         assert_eq!(code(client.rewrap(Rewrap::new(APP, &sealed[1])).await), ErrorCode::CannotOpen);
-        client.rewrap(Rewrap { on_error: report, ..Rewrap::new(APP, &sealed[3]) }).await.unwrap();
-        assert_eq!(counts().await, [4.0, 4.0, 0.0, 6.0, 0.0, 0.0], "a request that fails stops at its first one");
+        client.rewrap(Rewrap { on_error: report, ..Rewrap::new(APP, &sealed[4]) }).await.unwrap();
+        assert_eq!(
+            counts().await,
+            [4.0, 4.0, 3.0, 0.0, 6.0, 3.0, 0.0, 0.0],
+            "a request that fails stops at its first one"
+        );
         // Another reason counts alike; an Evervault value does not open under a context.
-        for each in [&sealed[2], &evervault] {
+        for each in [&sealed[3], &evervault] {
             let call = Decrypt { on_error: report, context: b"other", ..Decrypt::new(APP, each) };
             assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
         }
-        assert_eq!(counts().await, [4.0, 4.0, 3.0, 6.0, 3.0, 0.0]);
+        assert_eq!(counts().await, [4.0, 4.0, 3.0, 3.0, 6.0, 3.0, 3.0, 0.0]);
         let unknown = value(|out| {
             write::array_len(out, 4);
             write::str(out, "sw1:");
-            write::str(out, "sw1:BQAA and more");
-            write::bin(out, b"SW\x01\x05");
+            write::str(out, "sw1:BwAA and more");
+            write::bin(out, b"SW\x01\x07");
             write::str(out, "no envelope");
         });
         let call = Decrypt { on_error: report, ..Decrypt::new(APP, &unknown) };
         assert_eq!(client.decrypt(call).await.unwrap().errors.len(), 3);
-        assert_eq!(counts().await, [4.0, 4.0, 3.0, 6.0, 3.0, 3.0]);
+        assert_eq!(counts().await, [4.0, 4.0, 3.0, 3.0, 6.0, 3.0, 3.0, 3.0]);
         harness.settles().await;
     });
 }
@@ -157,10 +164,73 @@ fn xaes_has_no_epoch_and_no_evervault_format() {
             (Writing { key_scope: KeyScope::Epoch, ..with(Suite::Xaes) }, "key_scope"),
             (Writing { format: Some(Format::Evervault), ..with(Suite::Xaes) }, "suite"),
             (Writing { format: Some(Format::EvervaultBare), ..with(Suite::Xaes) }, "suite"),
+            (Writing { format: Some(Format::Evervault), ..with(Suite::P256Psk) }, "suite"),
+            (Writing { format: Some(Format::EvervaultBare), ..with(Suite::Secp256k1Psk) }, "suite"),
         ] {
             let error = rpc_error(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &[0xc3]) }).await);
             assert_eq!(error.code, ErrorCode::BadRequest);
             assert!(error.message.contains(param), "{error}");
+        }
+        harness.settles().await;
+    });
+}
+
+/// Whoever has the public key of an engine's key pair seals to it in base mode. The same in PSK mode needs a secret. An app
+/// that is older than PSK mode moves by `apps rotate`, `apps set` and `rewrap`, and then reads nothing of base mode.
+#[test]
+fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
+    run(async {
+        let harness = Harness::start().await;
+        harness.set_epoch(15_000).await;
+        let client = harness.client().await;
+        let document = value(|out| write::str(out, "sixteen bytes ok"));
+        for key_scope in [KeyScope::Request, KeyScope::Field, KeyScope::Epoch] {
+            let sealed = encrypted(&client, Writing { key_scope, ..Writing::default() }, &document).await;
+            assert_eq!(suite_of(&client, &sealed).await, Suite::P256Psk);
+            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
+        }
+
+        // The suite of an app that was made before.
+        set(&harness, crypto::Suite::P256, &crypto::Suite::ALL).await;
+        let old = encrypted(&client, Writing::default(), &document).await;
+        assert_eq!((suite_of(&client, &old).await, text(&old).len()), (Suite::P256, 106));
+        let keys = harness.control().await.load().await.unwrap().apps.remove(0).keys;
+        let public = keys.newest(crypto::Suite::P256).unwrap().public().unwrap().clone();
+        let app = crypto::AppId::new(APP).unwrap();
+        let forger = Arc::new(crypto::KeyVersion::new(1, crypto::KeyState::Active, public));
+        let forge = || {
+            let mut sealer = crypto::Sealer::new(
+                &app,
+                Arc::clone(&forger),
+                crypto::KeyScope::Request,
+                crypto::Encoding::Binary,
+                b"",
+            )
+            .unwrap();
+            let mut out = Vec::new();
+            sealer.seal(crypto::Datatype::String, b"forged", &mut out).unwrap();
+            out
+        };
+        let bin = |envelope: &[u8]| value(|out| write::bin(out, envelope));
+        let forged = client.decrypt(Decrypt::new(APP, &bin(&forge()))).await.unwrap().payload;
+        assert_eq!(text(&forged), "forged", "base mode does not say who wrote");
+        // Under the byte of the other suite, and with the id of its key.
+        let psk_id = keys.newest(crypto::Suite::P256Psk).unwrap().id;
+        let mut relabelled = forge();
+        relabelled[3] = crypto::Suite::P256Psk.byte();
+        let mut renamed = relabelled.clone();
+        renamed[4..9].copy_from_slice(psk_id.as_bytes());
+        for each in [relabelled, renamed] {
+            assert_eq!(code(client.decrypt(Decrypt::new(APP, &bin(&each))).await), ErrorCode::CannotOpen);
+        }
+
+        set(&harness, crypto::Suite::P256Psk, &crypto::Suite::ALL).await;
+        let moved = client.rewrap(Rewrap::new(APP, &old)).await.unwrap().payload;
+        assert_eq!(suite_of(&client, &moved).await, Suite::P256Psk);
+        set(&harness, crypto::Suite::P256Psk, &[crypto::Suite::P256Psk]).await;
+        assert_eq!(client.decrypt(Decrypt::new(APP, &moved)).await.unwrap().payload, document);
+        for closed in [&old, &bin(&forge())] {
+            assert_eq!(code(client.decrypt(Decrypt::new(APP, closed)).await), ErrorCode::CannotOpen);
         }
         harness.settles().await;
     });
