@@ -3,8 +3,8 @@
 //! An epoch belongs to one app and one key version, which is a key pair. The context of each request goes into the
 //! additional data of each field. An atomic 64-bit addition assigns sequence numbers, so no number is assigned twice by
 //! any thread. Numbers of an aborted request are skipped. The lifetime starts just before the key is made and is
-//! checked for every field. Use therefore does not prolong an epoch, and a long request can change epochs in the
-//! middle.
+//! checked for every field. Use therefore does not prolong an epoch, and a long request can change epochs once in the
+//! middle, then continues under a key of its own.
 //!
 //! This module has no clock: each sealer brings a [`Clock`]. It has no timer either: the owner calls
 //! [`AppKeys::end_epochs`] regularly, so that the key of an idle app is wiped as well.

@@ -54,7 +54,7 @@ pub use open_key_cache::OpenedSchedules;
 pub use psk::{PskKey, PskSeed};
 pub use recovery::RECOVERY_COPY_BYTES;
 pub use root::{RootKey, StateKey, WRAPPED_BYTES_MAX};
-pub use seal::{KeyScope, Sealer};
+pub use seal::{KeyScope, SEALER_ENCAPSULATIONS_MAX, Sealer};
 pub use signature::{SIGNATURE_BYTES, SigningKey, VerifyingKey};
 pub use suite::{Suite, SuiteSet};
 pub use xaes::{XaesKey, XaesSecret};

@@ -86,8 +86,18 @@ enum Keys {
         epoch: Arc<Epoch>,
         lifetime: EpochLifetime,
         clock: Clock,
+        /// Number of epochs that ended within the request.
+        ended: usize,
     },
 }
+
+/// Number of epochs that one request can use. A request that outlives them continues under a key of its own, which
+/// exposes no other request. So its number of keys is bounded, and with it the number of encapsulations of its response.
+const EPOCHS_MAX: usize = 2;
+
+/// Maximum number of encapsulations that [`Sealer::take_encapsulations`] returns for a sealer whose scope is not
+/// [`KeyScope::Field`], of a request of less than 2^32 fields.
+pub const SEALER_ENCAPSULATIONS_MAX: usize = EPOCHS_MAX + 1;
 
 impl Keys {
     /// Returns an unused sequence number of the present schedule, if the next field can be sealed under it.
@@ -100,7 +110,7 @@ impl Keys {
                 Some(sequence)
             }
             Self::Own { scope: KeyScope::Field, .. } => None,
-            Self::Shared { epoch, lifetime, clock } if !epoch.is_revoked() => epoch.take_number(*lifetime, clock()),
+            Self::Shared { epoch, lifetime, clock, .. } if !epoch.is_revoked() => epoch.take_number(*lifetime, clock()),
             Self::Shared { .. } => None,
         }
     }
@@ -113,12 +123,22 @@ impl Keys {
     }
 
     /// Returns a schedule and an unused sequence number. Makes a new key if the scope requires it, the numbers are used
-    /// up, or the epoch is over. Switches to the request's own key once epochs are forbidden.
+    /// up, or the epoch is over. Switches to the request's own key once epochs are forbidden, or [`EPOCHS_MAX`] of them
+    /// are over.
     #[inline]
     fn next(&mut self, app: &AppId, recipient: &KeyVersion) -> Result<(&Schedule, u32), Error> {
-        if let Self::Shared { epoch, .. } = self
-            && epoch.is_revoked()
-        {
+        if let Self::Shared { epoch, lifetime, clock, ended } = self {
+            while !epoch.is_revoked() && *ended < EPOCHS_MAX {
+                let now = clock();
+                if let Some(sequence) = epoch.take_number(*lifetime, now) {
+                    // Borrowed anew, because the loop must not keep a borrow that is returned.
+                    return Ok((self.present(), sequence));
+                }
+                *ended += 1;
+                if *ended < EPOCHS_MAX {
+                    *epoch = recipient.epoch(app, *lifetime, now)?;
+                }
+            }
             *self = Self::Own { scope: KeyScope::Request, schedule: Schedule::take(app, recipient)?, next: Some(0) };
         }
         match self {
@@ -132,13 +152,7 @@ impl Keys {
                 *next = sequence.checked_add(1);
                 Ok((schedule, sequence))
             }
-            Self::Shared { epoch, lifetime, clock } => loop {
-                let now = clock();
-                if let Some(sequence) = epoch.take_number(*lifetime, now) {
-                    return Ok((&epoch.schedule, sequence));
-                }
-                *epoch = recipient.epoch(app, *lifetime, now)?;
-            },
+            Self::Shared { .. } => Err(Error::Library),
         }
     }
 }
@@ -184,7 +198,7 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Result<Self, Error> {
-        let keys = Keys::Shared { epoch: recipient.epoch(app, lifetime, clock())?, lifetime, clock };
+        let keys = Keys::Shared { epoch: recipient.epoch(app, lifetime, clock())?, lifetime, clock, ended: 0 };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
@@ -198,7 +212,7 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Option<Self> {
-        let keys = Keys::Shared { epoch: recipient.present_epoch(app, lifetime, clock())?, lifetime, clock };
+        let keys = Keys::Shared { epoch: recipient.present_epoch(app, lifetime, clock())?, lifetime, clock, ended: 0 };
         Some(Self::with_keys(app, Arc::clone(recipient), keys, encoding, context))
     }
 

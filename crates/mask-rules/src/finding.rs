@@ -32,7 +32,7 @@ pub struct Finding<'r, F> {
 impl<'r, E, F: FnMut(Found<'_>) -> Result<(), E>> Finding<'r, F> {
     /// Creates the state for one walk. An error of `found` ends the walk.
     pub fn new(rules: &'r Rules, found: F) -> Self {
-        Self { rules, subjects: Subjects::new(rules.iter().len()), ordinal: 0, found }
+        Self { rules, subjects: Subjects::new(rules), ordinal: 0, found }
     }
 }
 
@@ -43,11 +43,7 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
         let Some(value) = Value::of(field.token) else { return Ok(Outcome::Keep) };
         let ruling = self.rules.ruling(&field);
         let subject = match ruling {
-            FieldDecision::Rule(rule) => self
-                .rules
-                .get(rule)
-                .and_then(|found| found.function.subject())
-                .and_then(|key| self.subjects.find(&field.path, rule, key)),
+            FieldDecision::Rule(rule) => self.subjects.find(&field.path, rule),
             FieldDecision::Keep | FieldDecision::Refuse => None,
         };
         let ordinal = self.ordinal;

@@ -63,26 +63,13 @@ pub struct Masks {
     rules: Rules,
     /// One mask per rule.
     masks: Vec<Mask>,
-    /// Per rule, its index among the rules that have a subject.
-    subject_indexes: Vec<Option<usize>>,
 }
 
 impl Masks {
     /// Derives the keys of all rules.
     #[must_use]
     pub fn new(rules: &Rules, secret: &MaskSecret) -> Self {
-        let mask = |function| Mask::with(function, rules.own_lists(), secret).expect("rules name lists that are there");
-        let mut count = 0;
-        let subject_index = |function: &Function| {
-            function.subject()?;
-            count += 1;
-            Some(count - 1)
-        };
-        Self {
-            rules: rules.clone(),
-            masks: rules.iter().map(|rule| mask(&rule.function)).collect(),
-            subject_indexes: rules.iter().map(|rule| &rule.function).map(subject_index).collect(),
-        }
+        MasksBuilder::new(rules.clone()).finish(secret)
     }
 
     /// Returns the rules.
@@ -110,16 +97,36 @@ impl Masks {
     ) -> Result<(), Unfit> {
         self.masks.get(rule).ok_or(Unfit::NoRule)?.apply(value, subject, out)
     }
+}
 
-    /// Returns the number of rules that have a subject.
-    pub(crate) fn subject_rule_count(&self) -> usize {
-        self.subject_indexes.iter().flatten().count()
+/// Derives the keys of rules one by one, so that a scheduler can slice it.
+#[derive(Debug)]
+pub struct MasksBuilder(Masks);
+
+impl MasksBuilder {
+    /// Creates masks of which none has a key.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        let masks = Vec::with_capacity(rules.iter().len());
+        Self(Masks { rules, masks })
     }
 
-    /// Returns a rule's subject: the rule's index among rules with a subject, and the key of the subject.
-    pub(crate) fn subject(&self, rule: usize) -> Option<(usize, &str)> {
-        let index = (*self.subject_indexes.get(rule)?)?;
-        Some((index, self.masks.get(rule)?.function.subject()?))
+    /// Derives the key of one rule. Returns false if none is left.
+    ///
+    /// # Panics
+    /// Never: rules name lists that are there.
+    pub fn step(&mut self, secret: &MaskSecret) -> bool {
+        let Masks { rules, masks } = &mut self.0;
+        let Some(rule) = rules.get(masks.len()) else { return false };
+        masks.push(Mask::with(&rule.function, rules.own_lists(), secret).expect("rules name lists that are there"));
+        true
+    }
+
+    /// Derives the keys that are left.
+    #[must_use]
+    pub fn finish(mut self, secret: &MaskSecret) -> Masks {
+        while self.step(secret) {}
+        self.0
     }
 }
 

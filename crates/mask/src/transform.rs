@@ -1,6 +1,9 @@
 //! The walk that masks a document by rules.
 
-use sealwire_payload::{Field, Outcome, Path, Transform};
+use std::borrow::BorrowMut;
+
+use sealwire_msgpack::Token;
+use sealwire_payload::{ExtraWork, Field, Outcome, Path, Transform};
 
 use crate::apply::Unfit;
 use sealwire_mask_rules::Subjects;
@@ -28,17 +31,27 @@ pub enum MaskingError {
 ///
 /// To continue instead, wrap [`Masking::mask`] and write [`redact`](crate::redact) for such a field. A walk that merely
 /// continues after an error keeps the unmasked field.
+///
+/// `S` holds the search for subjects: [`Subjects`] for one walk in one go, a reference to them for a walk in slices.
 #[derive(Debug)]
-pub struct Masking<'m> {
+pub struct Masking<'m, S = Subjects> {
     masks: &'m Masks,
-    subjects: Subjects,
+    subjects: S,
 }
 
 impl<'m> Masking<'m> {
     /// Creates the state for one walk.
     #[must_use]
     pub fn new(masks: &'m Masks) -> Self {
-        Self { masks, subjects: Subjects::new(masks.subject_rule_count()) }
+        Self::with_subjects(masks, Subjects::new(masks.rules()))
+    }
+}
+
+impl<'m, S: BorrowMut<Subjects>> Masking<'m, S> {
+    /// Creates the state for one slice of a walk. `subjects` is that of the slices before.
+    #[must_use]
+    pub fn with_subjects(masks: &'m Masks, subjects: S) -> Self {
+        Self { masks, subjects }
     }
 
     /// Masks one field of the walk.
@@ -46,7 +59,11 @@ impl<'m> Masking<'m> {
     /// # Errors
     /// [`MaskingError`]. The caller must then truncate `out` to its former length.
     pub fn mask(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, MaskingError> {
-        let rule = match self.masks.rules().ruling(field) {
+        let rules = self.masks.rules();
+        if let (Token::Str(text), None) = (field.token, field.rank()) {
+            self.subjects.borrow_mut().count(rules.detection_work(text.len()));
+        }
+        let rule = match rules.ruling(field) {
             FieldDecision::Rule(rule) => rule,
             FieldDecision::Keep => return Ok(Outcome::Keep),
             FieldDecision::Refuse => return Err(MaskingError::Unknown),
@@ -56,19 +73,32 @@ impl<'m> Masking<'m> {
         if mask.function().is_keep() {
             return Ok(Outcome::Keep);
         }
-        let subject = self.masks.subject(rule).and_then(|(index, key)| self.subjects.find(&field.path, index, key));
+        let subjects = self.subjects.borrow_mut();
+        subjects.count(mask.function().work(field.raw.len()));
+        let subject = subjects.find(&field.path, rule);
         let value = Value::of(field.token).ok_or(unfit(Unfit::Type))?;
         mask.apply(value, subject, out).map_err(unfit)?;
         Ok(Outcome::Replaced)
     }
+
+    /// Returns the work of the whole walk besides fields and their bytes: checks for kinds, the search for subjects, and
+    /// functions that cost more than others.
+    #[must_use]
+    pub fn work(&self) -> ExtraWork {
+        self.subjects.borrow().work()
+    }
 }
 
-impl Transform for Masking<'_> {
+impl<S: BorrowMut<Subjects>> Transform for Masking<'_, S> {
     type Error = MaskingError;
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, MaskingError> {
         self.mask(&field, out)
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        self.work()
     }
 
     fn failed(&mut self, _: &Path<'_>, error: MaskingError) -> Result<(), MaskingError> {

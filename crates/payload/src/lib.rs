@@ -21,6 +21,6 @@ mod walk;
 pub use limits::{Budget, WalkLimits};
 pub use path::{Path, push_name};
 pub use select::{Position, PrioritizedEntry, SelectError, Selection};
-pub use siblings::EnclosingMap;
-pub use transform::{Containers, Field, Outcome, Transform};
+pub use siblings::{EnclosingMap, FoundSibling, ScanStep, SiblingScan};
+pub use transform::{Containers, ExtraWork, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

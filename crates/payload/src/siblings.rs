@@ -10,14 +10,26 @@ use crate::Path;
 pub struct EnclosingMap<'a> {
     input: &'a [u8],
     start: usize,
-    depth: usize,
+    key_start: usize,
 }
 
 impl<'a> Path<'a> {
     /// Returns the innermost map that contains the value; `None` if only arrays contain it.
     pub fn enclosing_map(&self) -> Option<EnclosingMap<'a>> {
-        let depth = self.frames.iter().rposition(|frame| frame.is_map)?;
-        Some(EnclosingMap { input: self.input, start: self.frames[depth].start, depth })
+        let frame = self.frames.iter().rfind(|frame| frame.is_map)?;
+        Some(EnclosingMap { input: self.input, start: frame.start, key_start: frame.key_start })
+    }
+}
+
+impl Path<'_> {
+    /// Returns the offset of the outermost map that contains the value; `None` if only arrays contain it.
+    pub fn outermost_map(&self) -> Option<usize> {
+        self.frames.iter().find(|frame| frame.is_map).map(|frame| frame.start)
+    }
+
+    /// Returns true if the container that starts at an offset contains the value.
+    pub fn is_within(&self, start: usize) -> bool {
+        self.frames.binary_search_by_key(&start, |frame| frame.start).is_ok()
     }
 }
 
@@ -27,32 +39,128 @@ impl<'a> EnclosingMap<'a> {
         self.start
     }
 
-    /// Returns the number of containers around the map.
-    pub const fn depth(&self) -> usize {
-        self.depth
+    /// Returns the offset of the key under which the value is.
+    pub const fn key_start(&self) -> usize {
+        self.key_start
     }
 
-    /// Returns the offset in the document of the first value under `key`. Considers only values that end within
-    /// `bytes_max` of the map's first byte.
-    pub fn find(&self, key: &str, bytes_max: usize) -> Option<usize> {
-        let end = self.start.saturating_add(bytes_max).min(self.input.len());
-        let mut reader = TokenReader::at(self.input.get(..end)?, self.start);
-        let pairs = reader.map_len().ok()?;
-        for _ in 0..pairs {
-            let is_key = reader.peek().ok()? == Token::Str(key.as_bytes());
-            reader.skip_value().ok()?;
-            let value_at = reader.position();
-            reader.skip_value().ok()?;
-            if is_key {
-                return Some(value_at);
-            }
+    /// Returns the whole document.
+    pub const fn document(&self) -> &'a [u8] {
+        self.input
+    }
+}
+
+/// A scan of a document for values under certain keys, with a stack of its own. It reads every byte once, however many
+/// maps are inside each other and however many keys are searched. Keeps offsets, never the document.
+#[derive(Clone, Debug, Default)]
+pub struct SiblingScan {
+    position: usize,
+    frames: Vec<ScanFrame>,
+    /// The searched key whose value is next.
+    key: Option<u32>,
+    is_over: bool,
+}
+
+/// A container that the scan is inside of.
+#[derive(Clone, Copy, Debug)]
+struct ScanFrame {
+    start: usize,
+    /// Number of values that have not started yet, including keys.
+    remaining: u64,
+    is_map: bool,
+}
+
+/// Result of one step of a [`SiblingScan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanStep {
+    /// A value under a searched key began.
+    Found(FoundSibling),
+    /// Any other token.
+    Other,
+    /// The innermost container ended.
+    Left,
+    /// The container at which the scan started has ended, or the bytes are not MessagePack.
+    Over,
+}
+
+/// A value under a searched key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundSibling {
+    /// Offset of the map.
+    pub map: usize,
+    /// Number of the key.
+    pub key: u32,
+    /// Offset of the value.
+    pub start: usize,
+    /// End of the value; `None` for a container.
+    pub end: Option<usize>,
+}
+
+impl SiblingScan {
+    /// Returns the offset of the next byte to read.
+    pub const fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Returns true if there is nothing more to read.
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns true if the scan is inside the container that starts at an offset.
+    pub fn is_within(&self, start: usize) -> bool {
+        self.frames.binary_search_by_key(&start, |frame| frame.start).is_ok()
+    }
+
+    /// Continues with the value at an offset.
+    pub fn restart(&mut self, start: usize) {
+        self.frames.clear();
+        (self.position, self.key, self.is_over) = (start, None, false);
+    }
+
+    /// Reads one token, or leaves one container. `number` returns the number of a searched key.
+    pub fn step(&mut self, input: &[u8], number: impl Fn(&[u8]) -> Option<u32>) -> ScanStep {
+        if self.is_over {
+            return ScanStep::Over;
         }
-        None
-    }
+        let (mut map, mut is_key) = (None, false);
+        if let Some(frame) = self.frames.last_mut() {
+            if frame.remaining == 0 {
+                self.frames.pop();
+                self.is_over = self.frames.is_empty();
+                return ScanStep::Left;
+            }
+            is_key = frame.is_map && frame.remaining % 2 == 0;
+            map = frame.is_map.then_some(frame.start);
+            frame.remaining -= 1;
+        }
 
-    /// Returns the document's bytes from an offset on.
-    pub fn bytes_from(&self, offset: usize) -> &'a [u8] {
-        self.input.get(offset..).unwrap_or_default()
+        let start = self.position;
+        let mut reader = TokenReader::at(input, start);
+        let Ok(token) = reader.token() else {
+            self.is_over = true;
+            return ScanStep::Over;
+        };
+        self.position = reader.position();
+        let is_map = matches!(token, Token::Map(_));
+        let is_container = is_map || matches!(token, Token::Array(_));
+        if is_container {
+            self.frames.push(ScanFrame { start, remaining: token.children(), is_map });
+        } else if self.frames.is_empty() {
+            self.is_over = true;
+        }
+
+        if is_key {
+            self.key = if let Token::Str(key) = token { number(key) } else { None };
+            return ScanStep::Other;
+        }
+        match (map, self.key.take()) {
+            (Some(map), Some(key)) => {
+                let end = (!is_container).then_some(self.position);
+                ScanStep::Found(FoundSibling { map, key, start, end })
+            }
+            _ => ScanStep::Other,
+        }
     }
 }
 
@@ -60,28 +168,80 @@ impl<'a> EnclosingMap<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use sealwire_msgpack::write;
-
+    use super::*;
     use crate::testing::doc;
-    use crate::{Budget, Containers, Field, Outcome, Path, Selection, Transform, Walk, WalkLimits};
+    use crate::{Budget, Containers, Field, Outcome, Selection, Transform, Walk, WalkLimits};
 
-    /// Returns, for every field, the value under a key of its enclosing map.
-    struct Siblings<'k> {
-        key: &'k str,
-        bytes_max: usize,
-        found: Vec<(String, Option<u64>)>,
+    /// Returns what a scan finds under the keys `id` (0) and `x` (1), and the number of tokens that it read.
+    fn scan(input: &[u8]) -> (Vec<FoundSibling>, usize) {
+        let mut scan = SiblingScan::default();
+        let (mut found, mut tokens) = (Vec::new(), 0);
+        loop {
+            let number = |key: &[u8]| [&b"id"[..], b"x"].iter().position(|other| *other == key).map(|at| at as u32);
+            match scan.step(input, number) {
+                ScanStep::Found(sibling) => found.push(sibling),
+                ScanStep::Other => (),
+                ScanStep::Left => continue,
+                ScanStep::Over => return (found, tokens),
+            }
+            tokens += 1;
+        }
     }
 
-    impl Transform for Siblings<'_> {
+    #[test]
+    fn a_scan_finds_the_keys_of_all_maps() {
+        let input = doc(r#"{"x": 1, "in": {"x": {"y": 2}, "id": 9, "list": [3, [4]]}, "id": 7}"#);
+        let at = |text: &[u8]| input.windows(text.len()).position(|part| part == text).expect("is there");
+        let inner = 11;
+        let (found, tokens) = scan(&input);
+        let found: Vec<_> = found.iter().map(|found| (found.map, found.key, input[found.start], found.end)).collect();
+        let deep = at(b"\xdf\0\0\0\x01\xa1y");
+        assert_eq!(
+            found,
+            [
+                (0, 1, 1, Some(8)),
+                (inner, 1, input[deep], None),
+                (inner, 0, 9, Some(at(b"\x09") + 1)),
+                (0, 0, 7, Some(input.len())),
+            ]
+        );
+        assert_eq!(tokens, 18, "each once");
+    }
+
+    #[test]
+    fn only_keys_that_are_strings_count() {
+        // {bin "id": 1, ["id", {"id": 4}]: 2, "a": 5, "id": 3}
+        let key = [&[0x92, 0xa2, b'i', b'd', 0x81, 0xa2, b'i', b'd', 4][..], &[2]].concat();
+        let input = [&[0x84, 0xc4, 2, b'i', b'd', 1][..], &key, &[0xa1, b'a', 5], &[0xa2, b'i', b'd', 3]].concat();
+        let (found, _) = scan(&input);
+        let found: Vec<_> = found.iter().map(|found| (found.map, input[found.start])).collect();
+        assert_eq!(found, [(10, 4), (0, 3)], "one of the map within the key, and one of the outer map");
+    }
+
+    #[test]
+    fn a_scan_ends_where_the_bytes_break_off() {
+        for broken in
+            [&[0x82, 0xa1, b'x', 1][..], &[0x82, 0xa1, b'x', 1, 0xc1], &[0xdf, 255, 255, 255, 255, 0xa1, b'x', 1]]
+        {
+            assert_eq!(scan(broken).0.len(), 1, "{broken:02x?}");
+        }
+        assert_eq!((scan(&[]), scan(&[7]), scan(&[0x80, 1])), ((vec![], 0), (vec![], 1), (vec![], 1)));
+    }
+
+    /// Notes, for every field, the maps and containers around it.
+    #[derive(Default)]
+    struct Around(Vec<(String, Option<usize>, Option<(usize, usize)>)>);
+
+    impl Transform for Around {
         type Error = ();
 
         fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
-            let beside = field.path.enclosing_map().and_then(|map| {
-                assert!(map.depth() < 4);
-                let at = map.find(self.key, self.bytes_max)?;
-                Some(map.bytes_from(at)[0].into())
-            });
-            self.found.push((field.path.to_string(), beside));
+            let map = field.path.enclosing_map();
+            if let Some(map) = &map {
+                assert!(field.path.is_within(map.start()) && !field.path.is_within(map.key_start()));
+            }
+            let map = map.map(|map| (map.start(), map.key_start()));
+            self.0.push((field.path.to_string(), field.path.outermost_map(), map));
             Ok(Outcome::Keep)
         }
 
@@ -90,52 +250,14 @@ mod tests {
         }
     }
 
-    fn beside(key: &str, bytes_max: usize, input: &[u8]) -> Vec<(String, Option<u64>)> {
-        let mut beside = Siblings { key, bytes_max, found: Vec::new() };
-        // One token per step: the lookup does not depend on the position of the walk.
+    #[test]
+    fn the_nearest_and_the_outermost_map_are_known() {
+        let input = doc(r#"[1, {"a": [{"b": 2}, 3]}]"#);
+        let mut around = Around::default();
         let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, WalkLimits::default());
-        let step = Budget { fields_max: 1, bytes_max: 1 };
-        while walk.advance(input, &mut Vec::new(), &mut beside, step) == Ok(crate::Progress::More) {}
-        beside.found
-    }
-
-    #[test]
-    fn the_nearest_map_is_searched() {
-        let input = doc(r#"{"x": 1, "in": {"x": {"y": 2}, "id": 9, "list": [3, [4]]}, "id": 7}"#);
-        let found = beside("id", usize::MAX, &input);
-        let expected = [
-            ("$.x", Some(7)),
-            ("$.in.x.y", None),
-            ("$.in.id", Some(9)),
-            ("$.in.list[0]", Some(9)),
-            ("$.in.list[1][0]", Some(9)),
-            ("$.id", Some(7)),
-        ];
-        let expected = expected.map(|(path, beside)| (path.to_owned(), beside));
-        assert_eq!(found, expected);
-        assert_eq!(beside("id", usize::MAX, &doc("[1, [2]]")).iter().filter(|(_, beside)| beside.is_some()).count(), 0);
-        assert_eq!(beside("x", 3, &input)[0].1, None);
-    }
-
-    #[test]
-    fn only_keys_that_are_strings_count_and_only_near_ones() {
-        // {bin "id": 1, ["id"]: 2, "a": "....", "id": 3}
-        let mut input = vec![0x84, 0xc4, 2, b'i', b'd', 1, 0x91, 0xa2, b'i', b'd', 2, 0xa1, b'a'];
-        write::str(&mut input, "....");
-        input.extend_from_slice(&[0xa2, b'i', b'd', 3]);
-        let len = input.len();
-        let mut last = beside("id", len, &input);
-        assert_eq!(last.pop().expect("a field").1, Some(3));
-        let mut short = beside("id", len - 1, &input);
-        assert_eq!(short.pop().expect("a field").1, None);
-    }
-
-    #[test]
-    fn what_breaks_off_behind_the_field_is_not_there() {
-        for broken in
-            [&[0x82, 0xa1, b'a', 1][..], &[0x82, 0xa1, b'a', 1, 0xc1], &[0xdf, 255, 255, 255, 255, 0xa1, b'a', 1]]
-        {
-            assert_eq!(beside("id", usize::MAX, broken), [("$.a".to_owned(), None)]);
-        }
+        walk.advance(&input, &mut Vec::new(), &mut around, Budget::UNLIMITED).expect("walks");
+        let expected =
+            [("$[0]", None, None), ("$[1].a[0].b", Some(6), Some((18, 23))), ("$[1].a[1]", Some(6), Some((6, 11)))];
+        assert_eq!(around.0, expected.map(|(path, outer, map)| (path.to_owned(), outer, map)));
     }
 }

@@ -24,6 +24,19 @@ pub trait Transform {
         false
     }
 
+    /// Returns true if the walk must pause although it is at no field. Called at least once per 4 KiB without a field, a
+    /// token counted as at least 16 bytes.
+    #[inline]
+    fn pauses_between(&mut self) -> bool {
+        false
+    }
+
+    /// Returns the work so far that neither the number of fields nor their bytes tell.
+    #[inline]
+    fn extra_work(&self) -> ExtraWork {
+        ExtraWork::default()
+    }
+
     /// Handles the failure of one field. `Ok` keeps the field's original bytes and continues.
     ///
     /// # Errors
@@ -34,6 +47,29 @@ pub trait Transform {
     /// walk that had no error. Near the limit of the output, it is called before and after each field, which is then
     /// written to an output of its own. `out` is the output since the start of the slice and before; its bytes are where `field` appended them.
     fn complete(&mut self, _out: &mut [u8]) {}
+}
+
+/// Work that the number and bytes of fields do not tell, in units of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtraWork {
+    /// As much work as so many fields.
+    pub fields: u64,
+    /// As much work as so many bytes.
+    pub bytes: u64,
+}
+
+impl ExtraWork {
+    /// Returns the work of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { fields: self.fields.saturating_add(other.fields), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// Returns the work since `before`.
+    #[must_use]
+    pub const fn since(self, before: Self) -> Self {
+        Self { fields: self.fields.saturating_sub(before.fields), bytes: self.bytes.saturating_sub(before.bytes) }
+    }
 }
 
 /// One selected value.

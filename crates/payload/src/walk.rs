@@ -21,6 +21,8 @@ use crate::transform::{Containers, Field, Outcome, Transform};
 /// Room for one field near [`WalkLimits::out_bytes_max`], beside twice the field's own size. Within it, fields are
 /// written apart first.
 const FIELD_ROOM_BYTES: usize = 64 << 10;
+/// Bytes without a field after which the transform is asked whether to pause, counted as in [`Budget::bytes_max`].
+const IDLE_BYTES: usize = 4 << 10;
 
 /// Progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,7 @@ pub struct Walk {
     /// Start of the current container that is one field. Its bytes must not be copied yet.
     whole_at: Option<usize>,
     fields: usize,
+    work: usize,
     /// States of all processed values, and of the containers that were selected as a whole.
     met: States,
     within: States,
@@ -112,6 +115,7 @@ impl Walk {
             discards: false,
             whole_at: None,
             fields: 0,
+            work: 0,
             met: NOTHING,
             within: NOTHING,
             out_bytes: 0,
@@ -140,6 +144,16 @@ impl Walk {
     /// Returns the number of input bytes processed so far.
     pub const fn position(&self) -> usize {
         self.position
+    }
+
+    /// Returns the amount of work so far, in bytes: those of the input, with at least 16 for each token that is no field.
+    pub const fn work(&self) -> usize {
+        self.work
+    }
+
+    /// Returns the location of the value that the walk is at.
+    pub fn path<'a>(&'a self, input: &'a [u8]) -> Path<'a> {
+        Path { frames: &self.frames, input }
     }
 
     /// Continues the walk for one `budget`. `input` must be identical on every call, and can continue after the
@@ -181,14 +195,26 @@ impl Walk {
     ) -> Result<Progress, WalkError<T::Error>> {
         let fields_end = self.fields.saturating_add(budget.fields_max);
         let mut bytes_left = budget.bytes_max;
+        let mut idle_left = IDLE_BYTES;
         loop {
             let before = self.position;
             let fields = self.fields;
             if !self.step(pass)? {
                 return Ok(Progress::Done { consumed: self.position });
             }
-            let cost = (self.position - before).max(TOKEN_BYTES_MIN);
-            let pauses = self.fields > fields && pass.transform.pauses();
+            let bytes = self.position - before;
+            let cost = bytes.max(TOKEN_BYTES_MIN);
+            let is_field = self.fields > fields;
+            self.work += if is_field { bytes } else { cost };
+            let pauses = if is_field {
+                pass.transform.pauses()
+            } else if idle_left <= cost {
+                idle_left = IDLE_BYTES;
+                pass.transform.pauses_between()
+            } else {
+                idle_left -= cost;
+                false
+            };
             if pauses || self.fields >= fields_end || bytes_left <= cost {
                 return Ok(Progress::More);
             }

@@ -475,6 +475,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         true
     }
 
+    /// Returns the tenant of a request that is not closed.
+    pub fn tenant_of(&self, id: Id) -> Option<&K> {
+        self.entries.get(id).map(|entry| &self.tenants[entry.tenant].key)
+    }
+
     /// Returns the gauges.
     pub fn gauges(&self) -> Gauges {
         Gauges {

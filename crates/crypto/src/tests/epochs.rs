@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::{DHKEM, app};
 use crate::mutex::lock;
-use crate::{AppId, AppKeys, Clock, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer, Suite};
+use crate::{
+    AppId, AppKeys, Clock, Curve, Datatype, EncapsulationPlace, Encoding, EpochLifetime, KeyScope, Opener,
+    SEALER_ENCAPSULATIONS_MAX, Sealer, Suite,
+};
 
 thread_local! {
     /// The time of the test's clock.
@@ -238,6 +241,37 @@ fn the_end_of_the_time_makes_a_new_key_also_within_a_call() {
         assert!(third.0 != second.0 && third.1 == 0);
         at(0);
         assert_eq!(one(&keys, suite, 1), (third.0, 1), "who read the clock just before it was made may use it");
+    }
+}
+
+#[test]
+fn a_request_that_outlives_its_epochs_has_few_encapsulations() {
+    let keys = app("shop");
+    let version = keys.newest(Suite::P256MlKem768).unwrap();
+    for (place, began) in [(EncapsulationPlace::Apart, 0), (EncapsulationPlace::Inline, 1_000)] {
+        at(began);
+        let mut long = Sealer::in_epoch(keys.app(), version.clone(), lifetime(1), clock, Encoding::Binary, b"")
+            .unwrap()
+            .placing(place);
+        // Each field is sealed in a millisecond of its own, so that every epoch is over after one field.
+        let envelopes: Vec<Vec<u8>> = (0..146)
+            .map(|ms| {
+                at(began + ms);
+                seal(&mut long)
+            })
+            .collect();
+        let given = long.take_encapsulations();
+        assert_eq!(given.len(), if place == EncapsulationPlace::Apart { SEALER_ENCAPSULATIONS_MAX } else { 0 });
+        let mut opener = Opener::new(keys.clone(), b"");
+        given.iter().for_each(|text| opener.give(text.as_bytes()).unwrap());
+        assert!(envelopes.iter().all(|envelope| opener.open_binary(envelope).is_ok()), "{place:?}");
+        let headers: HashSet<_> = envelopes.iter().map(|envelope| &envelope[3..30]).collect();
+        assert_eq!(headers.len(), SEALER_ENCAPSULATIONS_MAX, "two epochs and the request's own key");
+        // The request's own key serves no other request.
+        let other = seal(
+            &mut Sealer::in_epoch(keys.app(), version.clone(), lifetime(1), clock, Encoding::Binary, b"").unwrap(),
+        );
+        assert!(!headers.contains(&other[3..30]));
     }
 }
 

@@ -20,6 +20,13 @@ use sealwire_jobs::field_sealer::FieldSealer;
 /// numbers as text. Held by a test.
 const EVERVAULT_EXTRA: usize = 128;
 
+/// Maximum number of encapsulations that a response has apart: those of the request's sealer, and in a rewrap one of the
+/// sealer of values that were sealed outside.
+const RESPONSE_ENCAPSULATIONS_MAX: usize = crypto::SEALER_ENCAPSULATIONS_MAX + 1;
+
+// `decrypt` must accept what one response returned.
+const _: () = assert!(RESPONSE_ENCAPSULATIONS_MAX <= sealwire_wire::ENCAPSULATIONS_MAX);
+
 /// The sealer of a request, before it is made.
 pub struct SealerSpec {
     source: KeySource,
@@ -116,12 +123,11 @@ impl SealOptions {
         }
     }
 
-    /// Returns the bytes of encapsulations that a response has apart. An epoch can end within the request, and a rewrap
-    /// has one more for values that were sealed outside.
+    /// Returns the bytes of encapsulations that a response has apart.
     pub(super) fn encapsulations_bytes(&self) -> usize {
         match self.encapsulation {
             Encapsulation::Inline => 0,
-            Encapsulation::Apart => 3 * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
+            Encapsulation::Apart => RESPONSE_ENCAPSULATIONS_MAX * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
         }
     }
 

@@ -11,9 +11,27 @@ mod print;
 mod read;
 mod scan;
 
+use sealwire_payload::ExtraWork;
+
 pub use error::FunctionError;
 pub use read::NAMES as FUNCTION_NAMES;
 pub use scan::Literal;
+
+/// Work of format-preserving encryption of one value besides that of a function of medium cost, in fields.
+const FPE_WORK: u64 = 15;
+/// Work per byte of a function that looks at characters, in bytes.
+const CHARACTER_WORK: u64 = 6;
+
+/// Returns at least the [work](Function::work) of the function with this text, which can be invalid, on so many fields
+/// and bytes.
+#[must_use]
+pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
+    let name = text.trim_start();
+    let is = |names: &[&str]| names.iter().any(|other| name.starts_with(other));
+    let fields = if is(&["fpe", "card", "phone"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
+    let bytes = if is(&["partial", "generalize"]) { bytes.saturating_mul(CHARACTER_WORK) } else { 0 };
+    ExtraWork { fields, bytes }
+}
 
 /// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +207,20 @@ impl Alphabet {
 }
 
 impl Function {
+    /// Returns the work on one value of so many bytes besides that of a function of medium cost.
+    #[must_use]
+    pub const fn work(&self, bytes: usize) -> ExtraWork {
+        match self.kind {
+            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } => {
+                ExtraWork { fields: FPE_WORK, bytes: 0 }
+            }
+            FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => {
+                ExtraWork { fields: 0, bytes: (bytes as u64).saturating_mul(CHARACTER_WORK) }
+            }
+            _ => ExtraWork { fields: 0, bytes: 0 },
+        }
+    }
+
     /// Returns the function's name, such as `partial`.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -57,11 +57,19 @@ impl Kind {
         }
     }
 
+    /// Returns the length of the longest string that is checked for this kind.
+    #[must_use]
+    pub const fn bytes_max(self) -> usize {
+        match self {
+            Self::Secret => SECRET_BYTES_MAX,
+            Self::Card | Self::Email | Self::Iban | Self::Phone | Self::NationalId | Self::IpAddress => KIND_BYTES_MAX,
+        }
+    }
+
     /// Returns true if the whole string has the form of this kind.
     #[must_use]
     pub fn knows(self, text: &str) -> bool {
-        let bytes_max = if self == Self::Secret { SECRET_BYTES_MAX } else { KIND_BYTES_MAX };
-        if text.len() > bytes_max {
+        if text.len() > self.bytes_max() {
             return false;
         }
         match self {

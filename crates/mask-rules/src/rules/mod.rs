@@ -10,15 +10,29 @@ mod lists;
 
 use std::sync::Arc;
 
-use sealwire_payload::{Field, PrioritizedEntry, Selection};
+use sealwire_payload::{ExtraWork, Field, PrioritizedEntry, Selection};
 
 pub use error::RulesError;
 pub use lists::{Entries, Lists};
 
 use crate::kinds::Kind;
 use crate::limits::RULES_MAX;
+use crate::subject::SubjectKeys;
 use crate::{Function, Value};
 use error::RuleFault;
+
+/// Checks for kinds that take as long as one field, and bytes of other work that take as long as checking one byte.
+const DETECTIONS_PER_FIELD: u64 = 8;
+const DETECTION_BYTE_WORK: u64 = 1;
+
+/// Returns the work of checking strings for kinds: so many strings, with so many bytes in all. Each kind reads each once.
+#[must_use]
+pub const fn detection_work(kinds: u64, strings: u64, bytes: u64) -> ExtraWork {
+    ExtraWork {
+        fields: kinds.saturating_mul(strings) / DETECTIONS_PER_FIELD,
+        bytes: kinds.saturating_mul(bytes).saturating_mul(DETECTION_BYTE_WORK),
+    }
+}
 
 /// The treatment of a field that no rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +84,50 @@ pub enum FieldDecision {
     Refuse,
 }
 
+/// Reads the rules of a request one by one, so that a scheduler can slice it.
+#[derive(Debug)]
+pub struct RulesBuilder {
+    unknown: Unknown,
+    texts: std::vec::IntoIter<RuleText>,
+    rules: Vec<Rule>,
+    entries: std::vec::IntoIter<(String, Vec<String>)>,
+    lists: Lists,
+}
+
+impl RulesBuilder {
+    /// Creates rules of which none is read. `lists` are list names with their entries.
+    #[must_use]
+    pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Self {
+        let parsed = Vec::with_capacity(rules.len());
+        let (texts, entries) = (rules.into_iter(), lists.into_iter());
+        Self { unknown, texts, rules: parsed, entries, lists: Lists::default() }
+    }
+
+    /// Reads one list or one rule. Returns false if none is left.
+    ///
+    /// # Errors
+    /// As [`Rules::new`].
+    pub fn step(&mut self) -> Result<bool, RulesError> {
+        if let Some((name, entries)) = self.entries.next() {
+            self.lists.add(&name, entries).map_err(|message| RuleFault::list(&name, message).into_error())?;
+            return Ok(true);
+        }
+        let Some(RuleText { target, mask }) = self.texts.next() else { return Ok(false) };
+        let function = mask.parse().map_err(|error| RuleFault::function(self.rules.len(), error).into_error())?;
+        self.rules.push(Rule { target, function });
+        Ok(true)
+    }
+
+    /// Reads what is left.
+    ///
+    /// # Errors
+    /// As [`Rules::new`].
+    pub fn finish(mut self) -> Result<Rules, RulesError> {
+        while self.step()? {}
+        Rules::of(self.unknown, self.rules, self.lists).map_err(RuleFault::into_error)
+    }
+}
+
 /// Parsed and validated rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -77,9 +135,10 @@ pub struct Rules {
     rules: Vec<Rule>,
     /// Indexes of path and column rules, in the order of the selection's paths.
     ranked: Vec<usize>,
-    /// Indexes of kind rules, in order.
+    /// Index of the first rule of each kind, in order.
     kinds: Vec<(usize, Kind)>,
     selection: Arc<Selection>,
+    subject_keys: Arc<SubjectKeys>,
     lists: Lists,
 }
 
@@ -106,16 +165,7 @@ impl Rules {
     /// # Errors
     /// [`RulesError`] without line and column. The message names the rule by its number, counted from 1.
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Result<Self, RulesError> {
-        let mut own = Lists::default();
-        for (name, entries) in lists {
-            own.add(&name, entries).map_err(|message| RuleFault::list(&name, message).into_error())?;
-        }
-        let read = |(at, rule): (usize, RuleText)| {
-            let function = rule.mask.parse().map_err(|error| RuleFault::function(at, error).into_error())?;
-            Ok(Rule { target: rule.target, function })
-        };
-        let rules = rules.into_iter().enumerate().map(read).collect::<Result<_, RulesError>>()?;
-        Self::of(unknown, rules, own).map_err(RuleFault::into_error)
+        RulesBuilder::new(unknown, rules, lists).finish()
     }
 
     fn of(unknown: Unknown, rules: Vec<Rule>, lists: Lists) -> Result<Self, RuleFault> {
@@ -142,12 +192,15 @@ impl Rules {
                     named.push(PrioritizedEntry::Key(name));
                     ranked.push(at);
                 }
+                // Of equal kinds the first rule applies, so the others are never asked.
+                Target::Kind(kind) if kinds.iter().any(|(_, other)| other == kind) => (),
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
         }
         let selection =
             Selection::ranked(named.iter().copied()).map_err(|error| RuleFault::too_many(&error, &rules))?;
-        Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), lists })
+        let subject_keys = Arc::new(SubjectKeys::new(&rules));
+        Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), subject_keys, lists })
     }
 
     /// Returns all rules in order.
@@ -177,6 +230,18 @@ impl Rules {
     #[must_use]
     pub fn selection(&self) -> &Arc<Selection> {
         &self.selection
+    }
+
+    /// Returns the keys of subjects.
+    pub(crate) fn subject_keys(&self) -> &Arc<SubjectKeys> {
+        &self.subject_keys
+    }
+
+    /// Returns the work of checking a string of so many bytes for kinds: each kind reads it once.
+    #[must_use]
+    pub fn detection_work(&self, bytes: usize) -> ExtraWork {
+        let kinds = self.kinds.iter().filter(|(_, kind)| bytes <= kind.bytes_max()).count() as u64;
+        detection_work(kinds, 1, bytes as u64)
     }
 
     /// Returns the rule at a position in [`Self::selection`].

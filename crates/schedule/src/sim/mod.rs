@@ -9,6 +9,7 @@
 //!
 //! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
 
+mod dear;
 mod fairness;
 mod inline;
 mod latency;
@@ -26,6 +27,7 @@ pub(crate) use stats::{ClassRow, SimulationReport};
 use crate::arena::Id;
 use crate::call::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::core::Core;
+use crate::correction::Corrections;
 use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
@@ -131,6 +133,8 @@ pub(crate) struct Source {
     pub(crate) connections: usize,
     pub(crate) weight: u32,
     pub(crate) bytes: u64,
+    /// The cost model counts one part of so many of the work.
+    pub(crate) undercounted: u64,
     /// Half of the work done, a call waits so long for something else, in ms.
     pub(crate) away_ms: Option<u64>,
     /// From when to when, in ms.
@@ -141,7 +145,21 @@ impl Source {
     pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: SizeMix, arrivals: Arrivals) -> Self {
         let active = (0, u64::MAX / MS);
         let (timeout_ms, away_ms) = (None, None);
-        Self { tenant, group, scope, mix, arrivals, timeout_ms, connections: 1, weight: 1, bytes: 0, away_ms, active }
+        let (connections, weight, bytes, undercounted) = (1, 1, 0, 1);
+        Self {
+            tenant,
+            group,
+            scope,
+            mix,
+            arrivals,
+            timeout_ms,
+            connections,
+            weight,
+            bytes,
+            undercounted,
+            away_ms,
+            active,
+        }
     }
 }
 
@@ -176,6 +194,10 @@ pub(crate) struct Scenario {
     pub(crate) misjudged: f64,
     /// Everything takes this many times as long as the core is told.
     pub(crate) slowness: u64,
+    /// A slice ends by time. If not, it ends by the work that the model counts.
+    pub(crate) slices_by_time: bool,
+    /// Time beyond the model is charged to its tenant and corrects its estimates.
+    pub(crate) corrects: bool,
     /// Worker 0 stands still from a time for a while, in ms.
     pub(crate) stall: Option<(u64, u64)>,
     /// Time that workers lose to other processes.
@@ -236,6 +258,8 @@ impl Scenario {
             read: 0,
             misjudged: 1.0,
             slowness: 1,
+            slices_by_time: true,
+            corrects: true,
             stall: None,
             contention: None,
             expiry: true,
@@ -328,6 +352,7 @@ struct NetworkThread {
 struct Simulation {
     scenario: Scenario,
     core: Core<u32, usize, usize>,
+    corrections: Corrections<u32, 1>,
     now: u64,
     end: u64,
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
@@ -351,6 +376,7 @@ impl Simulation {
         let report = SimulationReport::new(groups, sizes, scenario.millis - scenario.warm_up_millis, workers);
         Self {
             core: Core::tuned(scenario.knobs, &scenario.tuning),
+            corrections: Corrections::new(16),
             now: 0,
             end: scenario.millis * MS,
             events: BinaryHeap::new(),
@@ -478,7 +504,8 @@ impl Simulation {
             _ => Time::NEVER,
         };
         let has_waited = self.scenario.pause && std::mem::take(&mut self.paused_until[index][connection]) > 0;
-        let told = Cost::from_nanos((work as f64 * spread.exp()) as u64);
+        let factor = if self.scenario.corrects { self.corrections.factor(&source.tenant, 0) } else { 1.0 };
+        let told = Cost::from_nanos(((work / source.undercounted) as f64 * factor * spread.exp()) as u64);
         self.calls[call].told = told;
         let offered = OfferedRequest {
             tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
@@ -652,9 +679,15 @@ impl Simulation {
         let issued = &mut self.calls[call];
         issued.left -= work;
         let done = issued.left == 0;
+        let Source { tenant, undercounted, .. } = self.scenario.sources[issued.source];
+        let mut spent = Cost::from_nanos(work / undercounted);
+        if self.scenario.corrects {
+            let excess = self.corrections.measured(&tenant, 0, spent, Duration::from_nanos(work));
+            spent = Cost::from_nanos(spent.as_nanos() + excess.as_nanos());
+        }
         let away = self.scenario.sources[issued.source].away_ms.filter(|_| done && issued.behind > 0);
         let now = Time::from_nanos(self.now);
-        let unwanted = self.core.done(now, id, Cost::from_nanos(work), (!done).then_some(call));
+        let unwanted = self.core.done(now, id, spent, (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
         if let Some(millis) = away {
             self.after(millis * MS, SimulationEvent::Back { call });
@@ -705,7 +738,9 @@ impl Simulation {
             };
             self.begins(slice.work);
             let issued = &self.calls[slice.work];
-            let work = self.scenario.sources[issued.source].scope.slice(slice.budget.as_nanos(), issued.left);
+            let source = &self.scenario.sources[issued.source];
+            let by_time = if self.scenario.slices_by_time { 1 } else { source.undercounted };
+            let work = source.scope.slice(slice.budget.as_nanos() * by_time, issued.left);
             self.workers[worker] = Some((slice.work, slice.id, work));
             let mut span = PICK + work * self.scenario.slowness + std::mem::take(&mut self.stolen);
             if let Some((at, stall)) = self.scenario.stall
