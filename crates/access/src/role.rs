@@ -373,7 +373,7 @@ mod tests {
             ("encrypt reason apps=* collections=*", "encrypt apps=* reason"),
             (
                 "collections.*,encrypt apps=*",
-                "encrypt,collections.list,collections.create,collections.set,collections.alter,collections.delete apps=*",
+                "encrypt,collections.list,collections.create,collections.set,collections.alter,collections.migrate,collections.delete apps=*",
             ),
             ("decrypt apps=shop mask=partial(last=4)", "decrypt apps=shop mask=partial(last=4)"),
             (
