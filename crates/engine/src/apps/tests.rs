@@ -28,7 +28,7 @@ async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
     let apps = serving(&store).await;
     let find = || apps.find("shop").1.unwrap();
     let before = find();
-    assert_eq!(before.settings, Settings::default());
+    assert_eq!(before.settings, Settings { write_suite: Suite::P256Psk, ..Settings::default() });
 
     let epoch = EpochLifetime::from_ms(5).ok();
     control.configure(&shop(), move |settings| settings.epoch = epoch).await.unwrap();
