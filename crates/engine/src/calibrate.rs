@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Opener, Sealer};
 use sealwire_msgpack::write;
-use sealwire_payload::{Containers, Selection};
+use sealwire_payload::{Containers, ExtraWork, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{FoundRow, MapId, Written};
 use sealwire_token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
@@ -173,18 +173,29 @@ fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Res
     Ok(least)
 }
 
-fn job((containers, start): Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (Box<Job>, Receiver<Finished>) {
+fn job(task: Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (Box<Job>, Receiver<Finished>) {
+    job_of(task, payload, Selection::everything(), metrics)
+}
+
+fn job_of(
+    (containers, start): Task,
+    payload: &Bytes,
+    selection: Selection,
+    metrics: &Arc<Metrics>,
+) -> (Box<Job>, Receiver<Finished>) {
     let order = JobSpec {
         msgid: 0,
         method: Method::Encrypt.into(),
         kind: OperationKind::of(Method::Encrypt, Suite::P256, KeyScope::Request),
         payload: payload.clone(),
-        selection: Arc::new(Selection::everything()),
+        selection: Arc::new(selection),
         containers,
         unmatched: Unmatched::default(),
         cancel: Arc::default(),
         generation: 0,
         leaves: u64::from(FIELDS),
+        extra: ExtraWork::default(),
+        context_bytes: 0,
         reply_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),
     };
@@ -228,9 +239,9 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
         let wanted = MaskSpec::of(&Masking { rules: vec![rule], ..Masking::default() });
         let keys = Arc::clone(keys);
         start(Containers::Descend, move |context| {
-            let masks = Arc::new(wanted?.into_masks(&masks::secret(&keys))?);
+            let masks = Arc::new(wanted?.into_masks(masks::secret(&keys))?);
             let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
-            Ok(Fields::Document(Box::new(MaskFields { masks, cancel, faults, masked: 0 })))
+            Ok(Fields::Document(Box::new(MaskFields::new(masks, cancel, faults))))
         })
     };
     let took = |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
@@ -317,3 +328,6 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
     };
     Ok([mint, settle, look, reveal])
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_access::{AuthorizationRequest, Permit, Principal};
 use sealwire_mask::Mask;
-use sealwire_payload::{Containers, Selection};
+use sealwire_payload::{Containers, ExtraWork, Selection};
 use sealwire_wire::{DocumentCall, FrameLayout, Method, OnError, Unmatched};
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::objects::LocatedObjects;
 pub use crate::subjects::SubjectKeyLoad;
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
-use sealwire_jobs::cost::{OperationKind, fields_max};
+use sealwire_jobs::cost::{OperationKind, authenticated, fields_max};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldErrors;
 use sealwire_jobs::job::StartFields;
@@ -33,6 +33,11 @@ use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
 pub trait Operation: Send + Sync {
     /// Returns the kind of its work for the app of this name, for the prediction of its cost.
     fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
+
+    /// Returns an upper bound of the work that neither the number of fields nor their bytes tell.
+    fn extra_work(&self, _: MessageSize) -> ExtraWork {
+        ExtraWork::default()
+    }
 
     /// Returns the largest number of fields that it can return, which hourly budgets count.
     fn fields_max(&self, size: MessageSize) -> u64 {
@@ -154,6 +159,8 @@ pub struct DocumentPlan {
     pub fields: Box<dyn StartFields>,
     /// The mask through which the principal's role sees values.
     pub mask: Option<Arc<Mask>>,
+    /// Bytes that are authenticated with each field.
+    pub context_bytes: usize,
     /// Upper bound of the response's bytes.
     pub response_bytes: usize,
     /// Bytes to reserve besides the request and its response.
@@ -245,6 +252,11 @@ impl RequestDocument {
         Ok(Arc::new(Selection::parse(paths.iter().map(FrameText::as_str))?))
     }
 
+    /// Returns the work of authenticating the context with each field.
+    pub(crate) fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        authenticated(size.fields_max(), self.context.len())
+    }
+
     /// Returns the plan of a walk over this document.
     pub(crate) fn plan(
         &self,
@@ -259,6 +271,7 @@ impl RequestDocument {
             unmatched: self.unmatched,
             fields,
             mask: None,
+            context_bytes: self.context.len(),
             response_bytes: 0,
             extra_bytes: 0,
             subject: None,

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
 use sealwire_jobs::cancel_token::CancelToken;
-use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::cost::{ExtraWork, OperationKind};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
@@ -74,10 +74,15 @@ impl ReadableRow {
         Some(Self { row, subject: Some(Arc::clone(subject)) })
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.row.bytes()
+    /// Returns the work of opening the row, and of the index terms that it would have if it is sealed again.
+    pub(crate) fn work(&self) -> ExtraWork {
+        let terms = (self.row.terms.len() + self.row.unique.len()) as u64;
+        ExtraWork { fields: 1 + terms / TERMS_PER_FIELD, bytes: self.row.bytes() as u64 }
     }
 }
+
+/// Index terms that take as long as opening one short row.
+const TERMS_PER_FIELD: u64 = 2;
 
 /// Stored subjects by id.
 pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;

@@ -5,13 +5,31 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+pub use sealwire_payload::ExtraWork;
 use sealwire_schedule::{Cost, CostModel, WorkSize};
 use sealwire_wire::{KeyScope, Method, Methods, Suite};
 
+use crate::slice_timer::SliceTimer;
+
 /// Scalars of a request that are no fields of its document: message type, msgid, method and app.
 const HEAD_LEAVES: u64 = 4;
+/// Authenticated bytes that take as long as one byte that is sealed or opened.
+const AUTHENTICATED_PER_BYTE: u64 = 3;
 /// Most bytes walked in one slice: a run of kept values is as cheap per byte as anything gets.
 const SLICE_BYTES_MAX: u64 = 256 << 10;
+
+/// Adds work that the number of fields and their bytes do not tell.
+#[must_use]
+pub fn with_extra(work_size: WorkSize, extra: ExtraWork) -> WorkSize {
+    let fields = work_size.fields.saturating_add(extra.fields);
+    WorkSize { fields, bytes: work_size.bytes.saturating_add(extra.bytes), ..work_size }
+}
+
+/// Returns the work of authenticating a context of so many bytes with each field.
+#[must_use]
+pub fn authenticated(fields: u64, context_bytes: usize) -> ExtraWork {
+    ExtraWork { fields: 0, bytes: fields.saturating_mul(context_bytes as u64) / AUTHENTICATED_PER_BYTE }
+}
 
 /// Most fields that the document in a message of so many scalars can have.
 pub fn fields_max(leaves: u64) -> u64 {
@@ -106,6 +124,14 @@ impl OperationKind {
         }
     }
 
+    /// Number of groups of kinds.
+    pub const GROUPS: usize = WorkKind::OpenObjects as usize + 1;
+
+    /// Returns the group of the kind, in which a principal's requests cost alike.
+    pub const fn group(self) -> usize {
+        self.operation as usize
+    }
+
     fn index(self) -> usize {
         if let Some(at) = (self.operation as usize).checked_sub(WorkKind::MakeTokens as usize) {
             return Self::OF_ENVELOPES + at;
@@ -156,7 +182,7 @@ impl OperationKind {
 }
 
 /// How much of a call to do in one slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SliceBudget {
     /// Fields.
     pub fields: usize,
@@ -164,11 +190,14 @@ pub struct SliceBudget {
     pub bytes: usize,
     /// Key agreements of opening, after which the slice ends at the next field.
     pub agreements: usize,
+    /// Ends the slice by time.
+    pub timer: SliceTimer,
 }
 
 impl SliceBudget {
     /// All of it.
-    pub const UNLIMITED: Self = Self { fields: usize::MAX, bytes: usize::MAX, agreements: usize::MAX };
+    pub const UNLIMITED: Self =
+        Self { fields: usize::MAX, bytes: usize::MAX, agreements: usize::MAX, timer: SliceTimer::UNLIMITED };
 }
 
 /// The prices.
@@ -206,7 +235,8 @@ impl Costs {
         // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
         let bytes = fields.saturating_mul(field_bytes.max(32)).saturating_mul(2).min(SLICE_BYTES_MAX);
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        SliceBudget { fields: size(fields), bytes: size(bytes), agreements: size((budget.as_nanos() / key).max(1)) }
+        let agreements = size((budget.as_nanos() / key).max(1));
+        SliceBudget { fields: size(fields), bytes: size(bytes), agreements, timer: SliceTimer::UNLIMITED }
     }
 
     /// Learns that `done` took so much CPU.

@@ -5,6 +5,7 @@
 //! threads. A thread of a runtime that does not call [`renew`] does none either.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use sealwire_schedule::Cost;
 
@@ -18,13 +19,18 @@ pub fn renew(budget: Cost) {
     LEFT.set(budget.as_nanos());
 }
 
-/// Takes `cost` from the calling thread's budget. Returns false, and takes nothing, if less is left.
-pub(crate) fn take(cost: Cost) -> bool {
-    let left = LEFT.get().checked_sub(cost.as_nanos());
-    if let Some(left) = left {
-        LEFT.set(left);
-    }
-    left.is_some()
+/// Takes `cost` from the calling thread's budget. Returns the whole budget that there was, which bounds the time of the
+/// work; `None`, and takes nothing, if less is left.
+pub(crate) fn take(cost: Cost) -> Option<Cost> {
+    let left = LEFT.get();
+    LEFT.set(left.checked_sub(cost.as_nanos())?);
+    Some(Cost::from_nanos(left))
+}
+
+/// Takes the time by which work exceeded what was taken for it.
+pub(crate) fn take_excess(excess: Duration) {
+    let excess = u64::try_from(excess.as_nanos()).unwrap_or(u64::MAX);
+    LEFT.set(LEFT.get().saturating_sub(excess));
 }
 
 #[cfg(test)]
@@ -34,12 +40,18 @@ mod tests {
     #[test]
     fn a_thread_does_as_much_as_its_budget_between_two_sleeps() {
         let us = |us: u64| Cost::from_nanos(us * 1_000);
-        assert!(!take(us(1)), "a thread that never woke up has none");
+        assert!(take(us(1)).is_none(), "a thread that never woke up has none");
         renew(us(30));
-        assert_eq!([20, 11, 10, 1].map(|cost| take(us(cost))), [true, false, true, false]);
+        assert_eq!([20, 11, 10, 1].map(|cost| take(us(cost))), [Some(us(30)), None, Some(us(10)), None]);
         renew(us(30));
         renew(us(30));
-        assert_eq!([30, 1].map(|cost| take(us(cost))), [true, false], "budgets do not add up");
-        assert!(!std::thread::spawn(move || take(us(1))).join().unwrap(), "each thread has its own");
+        assert_eq!([30, 1].map(|cost| take(us(cost)).is_some()), [true, false], "budgets do not add up");
+        renew(us(30));
+        assert_eq!(take(us(10)), Some(us(30)));
+        take_excess(Duration::from_micros(15));
+        assert_eq!([6, 5].map(|cost| take(us(cost))), [None, Some(us(5))], "work that took longer took it from others");
+        take_excess(Duration::from_secs(1));
+        assert_eq!(take(us(1)), None);
+        assert!(std::thread::spawn(move || take(us(1))).join().unwrap().is_none(), "each thread has its own");
     }
 }

@@ -7,18 +7,19 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
+use sealwire_payload::{Budget, Containers, ExtraWork, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_schedule::{Cost, WorkSize};
 use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
 use crate::cancel_token::{CancelToken, StopReason};
-use crate::cost::{OperationKind, SliceBudget, WorkKind, fields_max};
+use crate::cost::{OperationKind, SliceBudget, WorkKind, authenticated, fields_max, with_extra};
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
 use crate::read_ahead::ReadAhead;
 use crate::scheduler::RequestHelp;
+use crate::slice_timer::{SliceTimer, Timed};
 use crate::tokens::detokenize::DetokenizeFields;
 use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
@@ -40,6 +41,15 @@ pub trait StartFields: Send {
     /// takes a Diffie-Hellman, which a network thread never does.
     fn take_ready_keys(&mut self, _document: &[u8]) -> bool {
         false
+    }
+
+    /// Prepares the operation until the time of the slice is over. Returns true if it can start.
+    ///
+    /// # Errors
+    ///
+    /// An invalid parameter.
+    fn prepare(&mut self, _timer: &SliceTimer) -> Result<bool, CallFailure> {
+        Ok(true)
     }
 
     /// Makes the operation.
@@ -71,6 +81,15 @@ impl FieldContext {
     }
 }
 
+/// How far a walk goes in one slice.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkSlice {
+    /// Fields and bytes.
+    pub budget: Budget,
+    /// Time.
+    pub timer: SliceTimer,
+}
+
 /// An operation on the fields of one document.
 pub trait FieldWork: Send {
     /// Walks on within the budget. Returns true at the end of the document. [`walk_on`] does it for a [`Transform`].
@@ -83,8 +102,13 @@ pub trait FieldWork: Send {
         walk: &mut Walk,
         payload: &[u8],
         out: &mut Vec<u8>,
-        budget: Budget,
+        slice: WalkSlice,
     ) -> Result<bool, CallFailure>;
+
+    /// Returns the work so far that neither the number of fields nor their bytes tell.
+    fn extra_work(&self) -> ExtraWork {
+        ExtraWork::default()
+    }
 
     /// Returns the field errors so far.
     fn errors(&self) -> &FieldErrors;
@@ -164,11 +188,18 @@ impl FieldWork for TokenFields {
         walk: &mut Walk,
         payload: &[u8],
         out: &mut Vec<u8>,
-        budget: Budget,
+        slice: WalkSlice,
     ) -> Result<bool, CallFailure> {
         match self {
-            Self::Tokenize(fields) => walk_on(walk, payload, out, &mut **fields, budget),
-            Self::Detokenize(fields) => walk_on(walk, payload, out, &mut **fields, budget),
+            Self::Tokenize(fields) => walk_on(walk, payload, out, &mut **fields, slice),
+            Self::Detokenize(fields) => walk_on(walk, payload, out, &mut **fields, slice),
+        }
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        match self {
+            Self::Tokenize(_) => ExtraWork::default(),
+            Self::Detokenize(fields) => fields.mask_work(),
         }
     }
 
@@ -210,6 +241,10 @@ pub struct JobSpec {
     pub generation: u64,
     /// Upper bound of the document's fields.
     pub leaves: u64,
+    /// Predicted work that neither the number of fields nor their bytes tell.
+    pub extra: ExtraWork,
+    /// Bytes that are authenticated with each field.
+    pub context_bytes: usize,
     /// Bytes set aside for the reply.
     pub reply_bytes: usize,
     /// Predicted cost.
@@ -336,6 +371,8 @@ pub struct Job {
     read_ahead: Option<Arc<ReadAhead>>,
     /// Key agreements of the last slice that helpers had made.
     agreements_ahead: u64,
+    /// Extra work that was reported.
+    extra: ExtraWork,
     started: Option<Instant>,
     worked: Duration,
     limits: Limits,
@@ -384,6 +421,7 @@ impl Job {
             document: None,
             read_ahead: None,
             agreements_ahead: 0,
+            extra: ExtraWork::default(),
             started: None,
             worked: Duration::ZERO,
             limits: limits.clone(),
@@ -413,6 +451,13 @@ impl Job {
         }
     }
 
+    /// Returns the extra work since the last call.
+    fn take_extra_work(&mut self) -> ExtraWork {
+        let Some(fields) = self.stage.fields() else { return ExtraWork::default() };
+        let extra = fields.work().extra_work();
+        extra.since(std::mem::replace(&mut self.extra, extra))
+    }
+
     /// Makes the operation at the first slice.
     fn begin(&mut self) -> Result<(), CallFailure> {
         let start = match std::mem::replace(&mut self.stage, JobStage::Over) {
@@ -438,6 +483,11 @@ impl Job {
         if let Some(reason) = self.order.cancel.stop_reason() {
             return Err(CallFailure::Stopped(reason));
         }
+        if let JobStage::New(start) = &mut self.stage
+            && !start.prepare(&allowance.timer)?
+        {
+            return Ok(false);
+        }
         self.begin()?;
         let JobStage::Running(fields) = &mut self.stage else {
             return Err(CallFailure::Internal("work was resumed after its end"));
@@ -447,7 +497,8 @@ impl Job {
             opener.pause_after(allowance.agreements);
         }
         let budget = Budget { fields_max: allowance.fields, bytes_max: allowance.bytes };
-        work.advance(&mut self.walk, &self.order.payload, &mut self.out, budget)
+        let slice = WalkSlice { budget, timer: allowance.timer };
+        work.advance(&mut self.walk, &self.order.payload, &mut self.out, slice)
     }
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
@@ -538,7 +589,8 @@ impl Slices for Job {
     }
 
     fn work_size(&self) -> WorkSize {
-        self.order.kind.work_size(self.order.leaves, self.order.payload.len() as u64)
+        let work_size = self.order.kind.work_size(self.order.leaves, self.order.payload.len() as u64);
+        with_extra(work_size, self.order.extra)
     }
 
     fn field_bytes(&self) -> u64 {
@@ -570,7 +622,7 @@ impl Slices for Job {
         let start = Instant::now();
         let first = self.started.is_none();
         self.started.get_or_insert(start);
-        let (fields, bytes) = (self.walk.fields(), self.walk.position());
+        let (fields, bytes) = (self.walk.fields(), self.walk.work());
         let [agreements, ahead] = self.agreements();
         let advanced = self.advance(allowance);
         self.worked += start.elapsed();
@@ -578,7 +630,9 @@ impl Slices for Job {
         let [agreements_now, ahead_now] = self.agreements();
         self.agreements_ahead = (ahead_now - ahead) as u64;
         let opened = (agreements_now - agreements) as u64;
-        let work_size = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
+        let bytes = self.walk.work().saturating_sub(bytes) as u64;
+        let extra = self.take_extra_work().plus(authenticated(fields, self.order.context_bytes));
+        let work_size = with_extra(self.order.kind.done(first, fields, opened, bytes), extra);
         let more = matches!(advanced, Ok(false));
         match advanced {
             Ok(false) => (),
@@ -658,9 +712,9 @@ pub fn walk_on<T: Transform<Error = FieldFault>>(
     payload: &[u8],
     out: &mut Vec<u8>,
     transform: &mut T,
-    budget: Budget,
+    slice: WalkSlice,
 ) -> Result<bool, CallFailure> {
-    match walk.advance(payload, out, transform, budget) {
+    match walk.advance(payload, out, &mut Timed::new(transform, slice.timer), slice.budget) {
         Ok(Progress::Done { consumed }) if consumed == payload.len() => Ok(true),
         Ok(Progress::Done { .. }) => Err(CallFailure::Payload("more than one value".into())),
         Ok(Progress::More) => Ok(false),

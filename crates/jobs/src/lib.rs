@@ -17,4 +17,5 @@ pub mod masks;
 pub mod objects;
 pub mod read_ahead;
 pub mod scheduler;
+pub mod slice_timer;
 pub mod tokens;

@@ -8,10 +8,15 @@
 
 pub mod disclosure;
 
-use sealwire_mask::{Function, Kind, MaskSecret, Masks, RuleText, Rules, Target, Unknown};
+use sealwire_mask::{
+    Function, Kind, MaskSecret, Masks, MasksBuilder, RuleText, Rules, RulesBuilder, RulesError, Target, Unknown,
+    detection_work, work_of_text,
+};
+use sealwire_payload::ExtraWork;
 use sealwire_wire::{MaskRule, Masking, RuleFields, UnknownFields};
 
 use crate::error::CallFailure;
+use crate::slice_timer::SliceTimer;
 
 /// A call's rules and lists as they came, on their way to a crypto thread.
 #[derive(Debug)]
@@ -52,15 +57,47 @@ impl MaskSpec {
         })
     }
 
-    /// Reads the rules and derives their keys: for a crypto thread.
+    /// Begins to read the rules and to derive their keys, on a crypto thread.
+    pub fn prepare(self, secret: MaskSecret) -> MaskPreparation {
+        let stage = PreparationStage::Reading(RulesBuilder::new(self.unknown, self.rules, self.lists));
+        MaskPreparation { secret, stage }
+    }
+
+    /// Reads the rules and derives their keys.
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Rules`], which says which rule, where and what may stand there.
-    pub fn into_masks(self, secret: &MaskSecret) -> Result<Masks, CallFailure> {
-        let rules = Rules::new(self.unknown, self.rules, self.lists);
-        let rules = rules.map_err(|error| CallFailure::Rules(error.to_string()))?;
-        Ok(Masks::new(&rules, secret))
+    /// As [`MaskPreparation::advance`].
+    pub fn into_masks(self, secret: MaskSecret) -> Result<Masks, CallFailure> {
+        let mut preparation = self.prepare(secret);
+        preparation.advance(&SliceTimer::UNLIMITED)?;
+        preparation.finish()
+    }
+
+    /// Returns an upper bound of the work on a document of so many fields and bytes that these do not tell.
+    pub fn extra_work(&self, fields: u64, bytes: u64) -> ExtraWork {
+        let kinds =
+            Kind::ALL.into_iter().filter(|kind| self.rules.iter().any(|rule| rule.target == Target::Kind(*kind)));
+        let mut extra = detection_work(kinds.count() as u64, fields, bytes).plus(self.preparation_work());
+        if self.rules.iter().any(|rule| rule.mask.contains("subject")) {
+            // Map keys are no fields, so there can be twice as many tokens.
+            let tokens = fields.saturating_mul(2 * TOKEN_BYTES_MIN);
+            extra = extra.plus(ExtraWork { fields: 0, bytes: bytes.saturating_add(tokens) });
+        }
+        // Each field has one function, so the dearest of all bounds them.
+        let works = self.rules.iter().map(|rule| work_of_text(&rule.mask, fields, bytes));
+        let dearest = works.fold(ExtraWork::default(), |dearest, work| ExtraWork {
+            fields: dearest.fields.max(work.fields),
+            bytes: dearest.bytes.max(work.bytes),
+        });
+        extra.plus(dearest)
+    }
+
+    /// Returns the work of reading the rules and deriving their keys.
+    pub fn preparation_work(&self) -> ExtraWork {
+        let rules = (self.rules.len() as u64).saturating_sub(1).saturating_mul(RULE_WORK);
+        let entries: usize = self.lists.iter().map(|(_, entries)| entries.len()).sum();
+        ExtraWork { fields: rules.saturating_add(entries as u64 / ENTRIES_PER_FIELD), bytes: 0 }
     }
 
     /// The most by which masking makes a document of so many fields and bytes longer.
@@ -69,6 +106,70 @@ impl MaskSpec {
         growth(self.rules.iter().map(|rule| &*rule.mask), entries.max().unwrap_or(0), fields, bytes)
     }
 }
+
+/// Rules that are read and whose keys are derived, in slices.
+pub struct MaskPreparation {
+    secret: MaskSecret,
+    stage: PreparationStage,
+}
+
+enum PreparationStage {
+    Reading(RulesBuilder),
+    Deriving(MasksBuilder),
+    Over,
+}
+
+impl MaskPreparation {
+    /// Goes on until the time of the slice is over. Returns true if nothing is left.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Rules`], which says which rule, where and what may stand there.
+    pub fn advance(&mut self, timer: &SliceTimer) -> Result<bool, CallFailure> {
+        let failed = |error: RulesError| CallFailure::Rules(error.to_string());
+        loop {
+            let is_over = match &mut self.stage {
+                PreparationStage::Reading(rules) => !rules.step().map_err(failed)?,
+                PreparationStage::Deriving(masks) => {
+                    if !masks.step(&self.secret) {
+                        return Ok(true);
+                    }
+                    false
+                }
+                PreparationStage::Over => return Ok(true),
+            };
+            if is_over
+                && let PreparationStage::Reading(rules) = std::mem::replace(&mut self.stage, PreparationStage::Over)
+            {
+                self.stage = PreparationStage::Deriving(MasksBuilder::new(rules.finish().map_err(failed)?));
+            }
+            if timer.is_over() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Returns the masks.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Internal`] if they are not prepared.
+    pub fn finish(self) -> Result<Masks, CallFailure> {
+        match self.stage {
+            PreparationStage::Deriving(masks) => Ok(masks.finish(&self.secret)),
+            PreparationStage::Reading(_) | PreparationStage::Over => {
+                Err(CallFailure::Internal("masks are used before they are prepared"))
+            }
+        }
+    }
+}
+
+/// Work of reading one rule and deriving its key, in fields.
+const RULE_WORK: u64 = 3;
+/// List entries whose copies take as long as one field.
+const ENTRIES_PER_FIELD: u64 = 32;
+/// Least work per token of a search, in bytes.
+const TOKEN_BYTES_MIN: u64 = 16;
 
 /// Longest result of a mask whose text does not tell its length: a hash, an address, an entry of a built-in list,
 /// with its MessagePack header.
@@ -143,6 +244,30 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_prepared_in_slices() {
+        use crate::slice_timer::testing::{STEP, stepping};
+
+        let secret = || MaskSecret::new(zeroize::Zeroizing::new([7; 32]));
+        let rule = |at| RuleText { target: Target::Column(format!("c{at}")), mask: format!("fpe(domain=\"{at}\")") };
+        let lists = vec![("own".to_owned(), vec!["a".to_owned(), "b".to_owned()])];
+        let spec = MaskSpec { unknown: Unknown::Keep, rules: (0..256).map(rule).collect(), lists };
+        let mut preparation = spec.prepare(secret());
+        let mut slices = 1;
+        while !preparation.advance(&SliceTimer::start(10 * STEP, stepping)).unwrap() {
+            slices += 1;
+        }
+        // One step for each list, for the end of the list of rules, and two for each rule; ten in a slice.
+        assert_eq!(slices, (1 + 256 + 1 + 256_usize).div_ceil(10));
+        assert_eq!(preparation.finish().unwrap().rules().iter().len(), 256);
+        let invalid = RuleText { target: Target::Column("c".to_owned()), mask: "fly".to_owned() };
+        let spec = MaskSpec { unknown: Unknown::Keep, rules: vec![invalid], lists: Vec::new() };
+        assert!(
+            spec.into_masks(secret())
+                .is_err_and(|error| matches!(error, CallFailure::Rules(text) if text.contains("fly")))
+        );
+    }
+
+    #[test]
     fn no_mask_is_longer_than_what_is_set_aside_for_it() {
         let secret = TokenSecret::generate().unwrap();
         let keys = TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).unwrap();
@@ -177,7 +302,7 @@ mod tests {
             let wanted = MaskSpec { unknown: Unknown::Keep, rules: vec![rule], lists: lists.clone() };
             let room = |bytes| wanted.growth(1, bytes) + bytes;
             let rooms: Vec<_> = values.iter().map(|value| room(value.len() + 1)).collect();
-            let masks = wanted.into_masks(&super::secret(&keys)).unwrap_or_else(|error| panic!("{mask}: {error}"));
+            let masks = wanted.into_masks(super::secret(&keys)).unwrap_or_else(|error| panic!("{mask}: {error}"));
             for (value, room) in values.iter().zip(rooms) {
                 let mut out = Vec::new();
                 if masks.apply(0, sealwire_mask::Value::Str(value), None, &mut out).is_ok() {

@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
-    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions, Time,
-    WorkSize,
+    AdmissionDecision, Class, Core, Corrections, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions,
+    Time, WorkSize, is_long,
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -28,11 +28,14 @@ use crate::connection_memory::{ConnectionMemory, Reservation};
 use crate::cost::{Costs, OperationKind, SliceBudget, thread_cpu};
 use crate::inline_budget;
 use crate::job::{Slice, Slices};
+use crate::slice_timer::{Clock, SliceTimer};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_config::CALL_BYTES;
 
 /// One slice in so many is timed, to correct the cost model.
 const SLICES_PER_SAMPLE: u32 = 8;
+/// Principals whose work exceeded its estimates that are remembered.
+const CORRECTED_MAX: usize = 1_024;
 /// Time of uninterrupted work after which a crypto thread yields its core to network threads.
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 
@@ -72,6 +75,8 @@ struct SharedScheduler {
     weights: HashMap<(PrincipalKind, String), u32>,
     state: Mutex<SchedulerState>,
     wake: Condvar,
+    /// Ends slices by time.
+    clock: Clock,
     /// Set when a slice is queued. Helpers, which hold no lock, then stop.
     is_slice_queued: AtomicBool,
     spare: IdleTask,
@@ -82,6 +87,8 @@ struct SharedScheduler {
 struct SchedulerState {
     core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
+    /// What principals sent that costs more than the model says.
+    corrections: Corrections<Principal, { OperationKind::GROUPS }>,
     /// Running requests that idle threads can help, in round-robin order. At most one per crypto thread.
     help_offers: VecDeque<Weak<dyn RequestHelp>>,
     idle: usize,
@@ -114,6 +121,7 @@ pub struct AdmissionRequest<'a> {
 pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
+    principal: Principal,
     held: Reservation,
     /// Resolves on admission; `None` afterwards.
     admitted: Option<oneshot::Receiver<()>>,
@@ -139,6 +147,10 @@ struct TakenSlice {
     id: Id,
     work: Box<dyn Slices>,
     allowance: SliceBudget,
+    /// Longest time of the slice.
+    time: Duration,
+    /// Its time is measured, because others of its principal took longer than estimated.
+    is_watched: bool,
     /// True if a thread is idle.
     can_be_helped: bool,
 }
@@ -148,8 +160,12 @@ struct SliceResult {
     id: Id,
     kind: OperationKind,
     done: WorkSize,
+    /// Time that passed.
+    passed: Duration,
     /// CPU it took, if it was timed.
     took: Option<Duration>,
+    /// It was timed as one of the samples by which the cost model is corrected.
+    is_sample: bool,
     unfinished: Option<Box<dyn Slices>>,
     ended: Option<Box<dyn Slices>>,
     /// Key agreements of the slice that helpers had made.
@@ -161,6 +177,17 @@ impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
     /// Idle workers run `spare` until it finds nothing to do, then sleep.
     pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: IdleTask) -> Self {
+        Self::start_with_clock(threads, config, costs, spare, Instant::now)
+    }
+
+    /// As [`Scheduler::start`], with the clock that ends slices.
+    pub(crate) fn start_with_clock(
+        threads: NonZeroU32,
+        config: &sealwire_config::Schedule,
+        costs: Costs,
+        spare: IdleTask,
+        clock: Clock,
+    ) -> Self {
         let knobs = SchedulerOptions {
             slice: Cost::from_nanos(config.slice_us * 1_000),
             wait_max: Duration::from_millis(config.wait_max_ms),
@@ -175,11 +202,13 @@ impl Scheduler {
             state: Mutex::new(SchedulerState {
                 core: Core::new(knobs),
                 costs,
+                corrections: Corrections::new(CORRECTED_MAX),
                 help_offers: VecDeque::new(),
                 idle: 0,
                 closed: false,
             }),
             wake: Condvar::new(),
+            clock,
             is_slice_queued: AtomicBool::new(false),
             spare,
             inline_runs: AtomicU32::new(0),
@@ -207,7 +236,7 @@ impl Scheduler {
         let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
         let mut state = shared.lock();
-        let estimate = state.estimate(offer.kind, offer.work_size);
+        let estimate = state.estimate(offer.principal, offer.kind, offer.work_size);
         let cost = estimate.whole;
         let call = OfferedRequest {
             tenant: offer.principal,
@@ -232,7 +261,17 @@ impl Scheduler {
             AdmissionDecision::Refused(refusal) => return Err(refusal),
         };
         let held = Reservation::new(connection, bytes);
-        Ok(AdmissionPermit { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
+        let principal = offer.principal.clone();
+        Ok(AdmissionPermit {
+            scheduler: self.clone(),
+            id,
+            principal,
+            held,
+            admitted,
+            estimate,
+            predicted,
+            begun: false,
+        })
     }
 
     /// Returns the predicted cost of a request that was not offered yet.
@@ -305,7 +344,7 @@ impl AdmissionPermit {
     /// Corrects the estimate while the message arrives.
     pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
-        self.estimate = state.estimate(kind, work_size);
+        self.estimate = state.estimate(&self.principal, kind, work_size);
         state.core.correct(self.id, self.estimate.whole);
     }
 
@@ -313,7 +352,7 @@ impl AdmissionPermit {
     pub fn update_estimate(&mut self, kind: OperationKind, work_size: WorkSize) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
-        self.estimate = state.estimate(kind, work_size);
+        self.estimate = state.estimate(&self.principal, kind, work_size);
         state.core.update_estimate(shared.now(), self.id, self.estimate.whole);
         let woken = woken(&mut state.core);
         drop(state);
@@ -345,7 +384,12 @@ impl AdmissionPermit {
     pub fn run_inline(&mut self, mut work: Box<dyn Slices>) -> Result<(), Box<dyn Slices>> {
         let shared = &self.scheduler.0.0;
         // A ready key that is taken here stays with the work.
-        if self.begun || !inline_budget::take(self.estimate.without_agreements) || !work.needs_no_agreement() {
+        if self.begun {
+            return Err(work);
+        }
+        let estimate = self.estimate.without_agreements;
+        let Some(budget) = inline_budget::take(estimate) else { return Err(work) };
+        if !work.needs_no_agreement() {
             return Err(work);
         }
         let mut state = shared.lock();
@@ -357,9 +401,13 @@ impl AdmissionPermit {
         let taken = if unwanted.is_none() { state.take_slice(shared.now()) } else { None };
         drop(state);
         drop(unwanted);
-        if let Some(taken) = taken {
-            let is_sampled = shared.inline_runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLICES_PER_SAMPLE);
-            shared.end_slice(taken.run(is_sampled));
+        if let Some(mut taken) = taken {
+            // Estimates can be wrong, so the slice ends with the budget. The rest continues on a crypto thread.
+            taken.time = taken.time.min(Duration::from_nanos(budget.as_nanos()));
+            let is_sample = shared.inline_runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLICES_PER_SAMPLE);
+            let result = taken.run(is_sample, shared.clock);
+            inline_budget::take_excess(result.passed.saturating_sub(Duration::from_nanos(estimate.as_nanos())));
+            shared.end_slice(result);
         }
         Ok(())
     }
@@ -369,7 +417,7 @@ impl AdmissionPermit {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         let unwanted = if std::mem::replace(&mut self.begun, true) {
-            let cost = state.costs.estimate(work.kind(), work.work_size());
+            let cost = state.corrected(&self.principal, work.kind(), work.work_size());
             state.core.resume(shared.now(), self.id, cost, work)
         } else {
             state.core.submit(self.id, self.estimate.first_walk, work)
@@ -418,13 +466,23 @@ impl WaitBound {
 }
 
 impl SchedulerState {
-    fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Estimate {
+    /// Returns the predicted cost of a principal's request.
+    fn estimate(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Estimate {
         let without_agreements = WorkSize { key_agreements: 0, ..work_size };
+        let first_walk = self.corrected(principal, kind, work_size);
+        let behind = kind.second_walk().map_or(0, |kind| self.corrected(principal, kind, work_size).as_nanos());
         Estimate {
-            whole: self.costs.whole(kind, work_size),
-            first_walk: self.costs.estimate(kind, work_size),
-            without_agreements: self.costs.estimate(kind, without_agreements),
+            whole: Cost::from_nanos(first_walk.as_nanos().saturating_add(behind)),
+            first_walk,
+            without_agreements: self.corrected(principal, kind, without_agreements),
         }
+    }
+
+    /// Returns the cost of a principal's work by the model and by what its last work of the kind took.
+    fn corrected(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Cost {
+        let cost = self.costs.estimate(kind, work_size);
+        let factor = self.corrections.factor(principal, kind.group());
+        if factor <= 1.0 { cost } else { Cost::from_nanos((cost.as_nanos() as f64 * factor) as u64) }
     }
 }
 
@@ -448,11 +506,13 @@ impl Drop for Handle {
 }
 
 impl TakenSlice {
-    /// Runs the slice. `is_timed`: reads the CPU clock before and after.
-    fn run(self, is_timed: bool) -> SliceResult {
-        let Self { id, mut work, allowance, can_be_helped } = self;
-        let began = is_timed.then(thread_cpu);
+    /// Runs the slice until `clock` shows that its time is over. `is_sample`: reads the CPU clock before and after.
+    fn run(self, is_sample: bool, clock: Clock) -> SliceResult {
+        let Self { id, mut work, mut allowance, time, is_watched, can_be_helped } = self;
+        let began = (is_sample || is_watched).then(thread_cpu);
         let kind = work.kind();
+        let start = clock();
+        allowance.timer = SliceTimer::until(start.checked_add(time), clock);
         let run = || {
             let slice = work.slice(&allowance);
             let took = began.map(|began| thread_cpu().saturating_sub(began));
@@ -461,17 +521,20 @@ impl TakenSlice {
         };
         // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
         let ran = catch_unwind(AssertUnwindSafe(run));
+        let passed = clock().saturating_duration_since(start);
         match ran {
             Ok((Slice { done, more }, agreements_ahead, took, help)) => {
                 let (unfinished, ended) = if more { (Some(work), None) } else { (None, Some(work)) };
-                SliceResult { id, kind, done, agreements_ahead, took, unfinished, ended, help }
+                SliceResult { id, kind, done, agreements_ahead, passed, took, is_sample, unfinished, ended, help }
             }
             Err(_) => SliceResult {
                 id,
                 kind,
                 done: WorkSize::default(),
                 agreements_ahead: 0,
+                passed,
                 took: None,
+                is_sample,
                 unfinished: None,
                 ended: None,
                 help: None,
@@ -486,23 +549,51 @@ impl SchedulerState {
         let slice = self.core.pick(now)?;
         let (id, work) = (slice.id, slice.work);
         let allowance = self.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
+        let time = Duration::from_nanos(slice.budget.as_nanos());
+        let is_watched = self.core.tenant_of(id).is_some_and(|principal| self.corrections.is_watched(principal));
         let can_be_helped = self.idle > 0;
-        Some(TakenSlice { id, work, allowance, can_be_helped })
+        Some(TakenSlice { id, work, allowance, time, is_watched, can_be_helped })
     }
 
     /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
-        let SliceResult { id, kind, done, agreements_ahead, took, unfinished, ended, help } = result;
+        let SliceResult { id, kind, done, agreements_ahead, passed, took, is_sample, unfinished, ended, help } = result;
         if let Some(help) = help {
             self.offer_help(help);
         }
-        if let Some(took) = took {
-            self.costs.observe(kind, done, took);
-        }
+        let excess = self.learn(id, kind, done, passed, took, is_sample);
         // The tenant pays for what helpers did, too.
         let key_agreements = done.key_agreements.saturating_add(agreements_ahead);
-        let spent = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
+        let modelled = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
+        let spent = Cost::from_nanos(modelled.as_nanos().saturating_add(excess.as_nanos()));
         [ended, self.core.done(now, id, spent, unfinished)]
+    }
+
+    /// Learns how long a slice took. Returns the measured time beyond the model.
+    fn learn(
+        &mut self,
+        id: Id,
+        kind: OperationKind,
+        done: WorkSize,
+        passed: Duration,
+        took: Option<Duration>,
+        is_sample: bool,
+    ) -> Cost {
+        let estimated = self.costs.estimate(kind, done);
+        let (Some(principal), true) = (self.core.tenant_of(id), estimated > Cost::default()) else {
+            return Cost::default();
+        };
+        let Some(took) = took else {
+            self.corrections.passed(principal, estimated, passed);
+            return Cost::default();
+        };
+        let excess = self.corrections.measured(principal, kind.group(), estimated, took);
+        // What one principal's work takes beyond the model must not change the model for the others.
+        if is_sample && !is_long(estimated, took) {
+            let factor = self.corrections.factor(principal, kind.group());
+            self.costs.observe(kind, done, took.div_f64(factor));
+        }
+        excess
     }
 
     /// Lets idle threads help a request. The caller wakes one.
@@ -532,7 +623,7 @@ impl SharedScheduler {
         let mut gave_way = Instant::now();
         while let Some(taken) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
-            let result = taken.run(slices.is_multiple_of(SLICES_PER_SAMPLE));
+            let result = taken.run(slices.is_multiple_of(SLICES_PER_SAMPLE), self.clock);
             // Only long work yields. Yielding after short requests would make network threads take requests one by one,
             // which costs more than it saves.
             if result.unfinished.is_some() && gave_way.elapsed() >= GIVES_WAY_AFTER {

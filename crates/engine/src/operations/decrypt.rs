@@ -5,19 +5,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_crypto as crypto;
 use sealwire_msgpack::Token;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics, SuiteLabel};
 use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, Suite};
 
 use crate::apps::Apps;
 use crate::engine::Engine;
-use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener, OpenedField};
-use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use sealwire_jobs::masks::disclosure::Disclosure;
 
 /// A decoded `decrypt`.
@@ -35,6 +35,10 @@ impl Decrypt {
 impl Operation for Decrypt {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
         OperationKind::of(Method::Decrypt, Suite::P256, KeyScope::default())
+    }
+
+    fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        self.document.extra_work(size)
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -214,6 +218,11 @@ impl Transform for ShowFields {
         self.open.reader.pauses()
     }
 
+    #[inline]
+    fn extra_work(&self) -> ExtraWork {
+        self.shown.work()
+    }
+
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         self.open.faults.decide(path, fault)
     }
@@ -225,9 +234,13 @@ impl FieldWork for ShowFields {
         walk: &mut Walk,
         payload: &[u8],
         out: &mut Vec<u8>,
-        budget: Budget,
+        slice: WalkSlice,
     ) -> Result<bool, CallFailure> {
-        walk_on(walk, payload, out, self, budget)
+        walk_on(walk, payload, out, self, slice)
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        self.shown.work()
     }
 
     fn errors(&self) -> &FieldErrors {

@@ -50,6 +50,7 @@ impl Operation for Detokenize {
                 Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
             }),
         )?;
-        Ok(Plan::Document(DocumentPlan { mask, response_bytes, extra_bytes, ..plan }))
+        // Rows authenticate a hash of the context.
+        Ok(Plan::Document(DocumentPlan { mask, context_bytes: 0, response_bytes, extra_bytes, ..plan }))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::Token;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
 use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
 
 use super::USUAL_SUITE;
@@ -18,7 +18,7 @@ use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 
 /// A decoded `encrypt`.
 pub(super) struct Encrypt {
@@ -47,6 +47,10 @@ impl Operation for Encrypt {
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
         self.response_bytes_in(format, suite, size, limits)
+    }
+
+    fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        self.document.extra_work(size)
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -130,9 +134,9 @@ impl FieldWork for SealFields {
         walk: &mut Walk,
         payload: &[u8],
         out: &mut Vec<u8>,
-        budget: Budget,
+        slice: WalkSlice,
     ) -> Result<bool, CallFailure> {
-        walk_on(walk, payload, out, self, budget)
+        walk_on(walk, payload, out, self, slice)
     }
 
     fn errors(&self) -> &FieldErrors {

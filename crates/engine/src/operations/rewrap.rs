@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, Origin};
 use sealwire_msgpack::Token;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_payload::{Containers, ExtraWork, Field, Outcome, Path, Transform, Walk};
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_wire::{DocumentCall, Format, Method, Outside, Suite, Unbound, Writing};
 
@@ -20,7 +20,7 @@ use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault, FieldProblem};
 use sealwire_jobs::field_opener::FieldOpener;
 use sealwire_jobs::field_sealer::FieldSealer;
-use sealwire_jobs::job::{FieldContext, FieldWork, Fields, walk_on};
+use sealwire_jobs::job::{FieldContext, FieldWork, Fields, WalkSlice, walk_on};
 
 /// A decoded `rewrap`.
 pub(super) struct Rewrap {
@@ -47,6 +47,10 @@ impl Operation for Rewrap {
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
         let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
         self.response_bytes_in(format, suite, size, limits)
+    }
+
+    fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        self.document.extra_work(size).plus(self.document.extra_work(size))
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -200,9 +204,9 @@ impl FieldWork for RewrapFields {
         walk: &mut Walk,
         payload: &[u8],
         out: &mut Vec<u8>,
-        budget: Budget,
+        slice: WalkSlice,
     ) -> Result<bool, CallFailure> {
-        walk_on(walk, payload, out, self, budget)
+        walk_on(walk, payload, out, self, slice)
     }
 
     fn errors(&self) -> &FieldErrors {

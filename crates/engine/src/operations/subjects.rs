@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sealwire_access::ValueVisibility;
 use sealwire_crypto::Datatype;
 use sealwire_jobs::cancel_token::CancelToken;
-use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::cost::{ExtraWork, OperationKind};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
@@ -302,7 +302,8 @@ impl SubjectsRun<'_> {
             })
         };
         let kind = OperationKind::OPEN_ROWS;
-        let opened = each_sized(self.admission, kind, self.cancel, rows, Row::bytes, step).await?;
+        let work = |row: &Row| ExtraWork { fields: 1, bytes: row.bytes() as u64 };
+        let opened = each_sized(self.admission, kind, self.cancel, rows, work, step).await?;
         let (mut tokens, mut unreadable) = (Vec::with_capacity(opened.len()), Vec::new());
         for token in opened {
             match token {
@@ -367,7 +368,7 @@ impl SubjectsRun<'_> {
             Ok(object(&row.row, disclosed(&collection, &opened, &mut properties)))
         };
         let kind = OperationKind::OPEN_OBJECTS;
-        each_sized(self.admission, kind, self.cancel, rows, ReadableRow::bytes, step).await
+        each_sized(self.admission, kind, self.cancel, rows, ReadableRow::work, step).await
     }
 
     async fn erase(&mut self, key: ErasedKey) -> Result<SubjectErased, CallFailure> {

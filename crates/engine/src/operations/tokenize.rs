@@ -110,6 +110,7 @@ impl Operation for Tokenize {
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
             }),
         )?;
-        Ok(Plan::Document(DocumentPlan { response_bytes, extra_bytes, subject, ..plan }))
+        // Rows authenticate a hash of the context.
+        Ok(Plan::Document(DocumentPlan { context_bytes: 0, response_bytes, extra_bytes, subject, ..plan }))
     }
 }

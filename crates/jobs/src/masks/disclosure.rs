@@ -10,6 +10,7 @@ use sealwire_access::{MaskText, Permit, ValueVisibility};
 use sealwire_crypto::Datatype;
 use sealwire_mask::{Mask, Value, redact};
 use sealwire_msgpack::{TokenReader, write};
+use sealwire_payload::ExtraWork;
 use sealwire_token::TokenKeys;
 
 use super::{growth, of_role, secret};
@@ -23,12 +24,13 @@ const READY_MAX: usize = 64;
 pub struct Disclosure {
     mask: Option<Arc<Mask>>,
     masked: u64,
+    work: ExtraWork,
 }
 
 impl Disclosure {
     /// To somebody who may see values: nobody but calibration and benches says so without a permit.
     pub const fn clear() -> Self {
-        Self { mask: None, masked: 0 }
+        Self { mask: None, masked: 0, work: ExtraWork { fields: 0, bytes: 0 } }
     }
 
     /// Appends a value that was opened, or what stands for it, as one MessagePack value. `plaintext` is UTF-8 for a
@@ -50,6 +52,10 @@ impl Disclosure {
 
     fn write_masked(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) {
         self.masked += 1;
+        if let Some(mask) = &self.mask {
+            let own = ExtraWork { fields: 1, bytes: 0 };
+            self.work = self.work.plus(own).plus(mask.function().work(plaintext.len()));
+        }
         let value = match datatype {
             Datatype::String => std::str::from_utf8(plaintext).ok().map(Value::Str),
             Datatype::Binary => Some(Value::Bin(plaintext)),
@@ -64,6 +70,11 @@ impl Disclosure {
     /// Values masked so far.
     pub fn masked(&self) -> u64 {
         self.masked
+    }
+
+    /// Returns the work of masking so far.
+    pub fn work(&self) -> ExtraWork {
+        self.work
     }
 
     /// The mask, as the role has it.
@@ -101,7 +112,9 @@ impl RoleMasks {
     pub fn disclosure(&self, shown: ValueVisibility<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
         match shown {
             ValueVisibility::Clear => Ok(Disclosure::clear()),
-            ValueVisibility::Masked(text) => Ok(Disclosure { mask: Some(self.mask(text, keys)?), masked: 0 }),
+            ValueVisibility::Masked(text) => {
+                Ok(Disclosure { mask: Some(self.mask(text, keys)?), ..Disclosure::clear() })
+            }
         }
     }
 

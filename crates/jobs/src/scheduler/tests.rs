@@ -8,6 +8,7 @@ use sealwire_config::Config;
 use sealwire_schedule::{Coefficients, CostModel};
 
 use super::*;
+use crate::slice_timer::testing::{standing, stepping};
 
 const KIND: OperationKind = OperationKind::HASH_TOKENS;
 /// The budget of a network thread in these tests. A request of one field costs 6 us, and each field 1 us.
@@ -72,7 +73,9 @@ fn scheduler_of(threads: u32) -> Scheduler {
     let threads = NonZeroU32::new(threads).unwrap();
     let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
     let costs = Costs::new(|_| CostModel::new(each));
-    Scheduler::start(threads, &Config::defaults(Path::new("nowhere")).schedule, costs, Arc::new(|| false))
+    let config = Config::defaults(Path::new("nowhere")).schedule;
+    // No slice takes longer than predicted.
+    Scheduler::start_with_clock(threads, &config, costs, Arc::new(|| false), standing)
 }
 
 fn permit(scheduler: &Scheduler, fields: u64) -> AdmissionPermit {
@@ -345,4 +348,141 @@ async fn help_ends_with_its_request() {
         thread::yield_now();
     }
     assert!(it.events.try_recv().is_err());
+}
+
+/// Work of steps of 10 us by the tests' clock. Only the time ends its slices.
+struct Stepping {
+    left: u32,
+    ran: mpsc::Sender<(ThreadId, u32)>,
+}
+
+impl Slices for Stepping {
+    fn kind(&self) -> OperationKind {
+        KIND
+    }
+
+    fn work_size(&self) -> WorkSize {
+        size(1)
+    }
+
+    fn field_bytes(&self) -> u64 {
+        0
+    }
+
+    fn has_begun(&self) -> bool {
+        false
+    }
+
+    fn needs_no_agreement(&mut self) -> bool {
+        true
+    }
+
+    fn slice(&mut self, budget: &SliceBudget) -> Slice {
+        let before = self.left;
+        while self.left > 0 {
+            self.left -= 1;
+            if budget.timer.is_over() {
+                break;
+            }
+        }
+        self.ran.send((thread::current().id(), before - self.left)).unwrap();
+        Slice { done: size(1), more: self.left > 0 }
+    }
+
+    fn deliver(self: Box<Self>) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_slice_ends_by_time_and_on_a_network_thread_with_its_budget() {
+    let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
+    let (costs, config) = (Costs::new(|_| CostModel::new(each)), Config::defaults(Path::new("nowhere")).schedule);
+    let threads = NonZeroU32::new(1).unwrap();
+    let spare: IdleTask = Arc::new(|| false);
+    let scheduler = Scheduler::start_with_clock(threads, &config, costs, spare, stepping);
+    let network = thread::current().id();
+    let (ran, ran_on) = mpsc::channel();
+    // Modelled as 6 us, it takes 1,000 us.
+    inline_budget::renew(BUDGET);
+    let mut permit = permit(&scheduler, 1);
+    assert!(permit.run_inline(Box::new(Stepping { left: 100, ran })).is_ok());
+    let mut slices = Vec::new();
+    while slices.iter().map(|(_, steps)| steps).sum::<u32>() < 100 {
+        slices.push(ran_on.recv().unwrap());
+    }
+    assert_eq!(slices[0], (network, 3), "30 us on the network thread");
+    for (thread, steps) in &slices[1..] {
+        // A slice of a request that was estimated too low is whole or a half.
+        assert!(*thread != network && *steps <= 10, "{slices:?}");
+    }
+}
+
+/// A scheduler's state without threads.
+fn state() -> SchedulerState {
+    let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
+    SchedulerState {
+        core: Core::new(SchedulerOptions::new(NonZeroU32::new(2).unwrap())),
+        costs: Costs::new(|_| CostModel::new(each)),
+        corrections: Corrections::new(CORRECTED_MAX),
+        help_offers: VecDeque::new(),
+        idle: 0,
+        closed: false,
+    }
+}
+
+/// Runs a request of a principal that takes so much time, beside the model's 6 us.
+fn take(state: &mut SchedulerState, principal: &Principal, now: &mut u64, micros: u64, is_measured: bool) {
+    let cost = state.estimate(principal, KIND, size(1)).whole;
+    let time = Time::from_nanos(*now);
+    let request = OfferedRequest {
+        tenant: principal,
+        weight: 1,
+        cost,
+        bytes: 0,
+        since: time,
+        deadline: Time::NEVER,
+        whole: true,
+        has_waited: false,
+    };
+    let decision = state.core.offer(time, &request, || oneshot::channel().0);
+    let AdmissionDecision::Admitted { id, .. } = decision else { panic!("{decision:?}") };
+    let (ran_on, _) = mpsc::channel();
+    let work = Probe { fields: 1, is_ready: true, slices: 1, panics: false, holds: None, ran_on };
+    assert!(state.core.submit(id, cost, Box::new(work)).is_ok());
+    let taken = state.take_slice(time).unwrap();
+    let (passed, took) = (Duration::from_micros(micros), Duration::from_micros(micros));
+    *now += micros * 1_000;
+    let result = SliceResult {
+        id,
+        kind: KIND,
+        done: size(1),
+        passed,
+        took: (is_measured || taken.is_watched).then_some(took),
+        is_sample: is_measured,
+        unfinished: None,
+        ended: None,
+        agreements_ahead: 0,
+        help: None,
+    };
+    state.account(Time::from_nanos(*now), result);
+    state.core.close(Time::from_nanos(*now), id);
+}
+
+#[test]
+fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
+    let [dear, other] = ["dear", "other"].map(|name| Principal::from_text(name).unwrap());
+    for is_measured in [true, false] {
+        let (mut state, mut now) = (state(), 0);
+        for _ in 0..200 {
+            take(&mut state, &dear, &mut now, 1_500, is_measured);
+            take(&mut state, &other, &mut now, 6, true);
+        }
+        let estimate = |principal| state.estimate(principal, KIND, size(1)).first_walk.as_nanos();
+        let (of_dear, of_other) = (estimate(&dear), estimate(&other));
+        assert!(of_dear > 100 * 6_000, "{of_dear}");
+        // The shared model learned nothing of it.
+        assert!((5_500..=6_500).contains(&of_other), "{of_other}");
+        let speed = state.core.gauges().speed;
+        assert!((0.8..=1.2).contains(&speed), "the workers are no slower: {speed}");
+        assert_eq!(state.estimate(&dear, OperationKind::OPEN_OBJECTS, size(1)).whole.as_nanos(), 6_000);
+    }
 }

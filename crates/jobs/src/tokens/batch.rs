@@ -6,7 +6,7 @@ use sealwire_schedule::WorkSize;
 use tokio::sync::oneshot;
 
 use crate::cancel_token::CancelToken;
-use crate::cost::{OperationKind, SliceBudget};
+use crate::cost::{ExtraWork, OperationKind, SliceBudget};
 use crate::error::CallFailure;
 use crate::job::{Slice, Slices};
 use crate::scheduler::AdmissionPermit;
@@ -14,13 +14,16 @@ use crate::scheduler::AdmissionPermit;
 /// Function to apply.
 type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
 
+/// Predicts the work of an item: as much as so many fields, and its bytes.
+type ItemWork<I> = fn(&I) -> ExtraWork;
+
 struct Each<I, O> {
     kind: OperationKind,
     left: std::vec::IntoIter<I>,
     done: Vec<O>,
     begun: bool,
     cancel: Arc<CancelToken>,
-    size: fn(&I) -> usize,
+    work: ItemWork<I>,
     step: Step<I, O>,
     finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
 }
@@ -38,10 +41,10 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
-    each_sized(admission, kind, cancel, items, |_| 0, step).await
+    each_sized(admission, kind, cancel, items, |_| ExtraWork { fields: 1, bytes: 0 }, step).await
 }
 
-/// Applies `step` to every item, as [`each`] does. `size`: bytes of an item, which bound a slice as well.
+/// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as well.
 ///
 /// # Errors
 ///
@@ -51,13 +54,13 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
     kind: OperationKind,
     cancel: &Arc<CancelToken>,
     items: Vec<I>,
-    size: fn(&I) -> usize,
+    work: ItemWork<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
     let (left, cancel, step) = (items.into_iter(), Arc::clone(cancel), Box::new(step));
-    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, size, step, finished }));
+    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, work, step, finished }));
     ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
 }
 
@@ -72,7 +75,7 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
 
     /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the slice.
     fn field_bytes(&self) -> u64 {
-        self.left.as_slice().first().map_or(0, |item| (self.size)(item) as u64)
+        self.left.as_slice().first().map_or(0, |item| (self.work)(item).bytes)
     }
 
     fn has_begun(&self) -> bool {
@@ -81,15 +84,18 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
 
     fn slice(&mut self, allowance: &SliceBudget) -> Slice {
         let first = !std::mem::replace(&mut self.begun, true);
-        let before = self.done.len();
         let stopped = self.cancel.stop_reason();
-        let mut bytes = 0;
-        while stopped.is_none() && self.done.len() - before < allowance.fields.max(1) && bytes <= allowance.bytes {
+        let mut work = ExtraWork::default();
+        let (fields_max, bytes_max) = (allowance.fields.max(1) as u64, allowance.bytes as u64);
+        while stopped.is_none() && work.fields < fields_max && work.bytes <= bytes_max {
             let Some(item) = self.left.next() else { break };
-            bytes += (self.size)(&item);
+            work = work.plus((self.work)(&item));
             self.done.push((self.step)(item));
+            if allowance.timer.is_over() {
+                break;
+            }
         }
-        let done = self.kind.done(first, (self.done.len() - before) as u64, 0, bytes as u64);
+        let done = self.kind.done(first, work.fields, 0, work.bytes);
         let more = stopped.is_none() && self.left.len() > 0;
         Slice { done, more }
     }
@@ -169,13 +175,42 @@ mod tests {
                 done: Vec::new(),
                 begun: false,
                 cancel: Arc::default(),
-                size: |bytes| *bytes,
+                work: |bytes| ExtraWork { fields: 1, bytes: *bytes as u64 },
                 step: Box::new(|bytes| bytes),
                 finished,
             };
-            let slice = each.slice(&SliceBudget { fields, bytes, agreements: 1 });
+            let slice = each.slice(&SliceBudget { fields, bytes, ..SliceBudget::UNLIMITED });
             assert_eq!((each.done.len(), slice.done.bytes), (expected, 400 * expected as u64), "{fields} {bytes}");
             assert!(slice.more);
+        }
+    }
+
+    #[test]
+    fn a_slice_ends_at_the_work_of_its_items_and_by_time() {
+        use crate::slice_timer::SliceTimer;
+        use crate::slice_timer::testing::{STEP, stepping};
+
+        let none = SliceTimer::UNLIMITED;
+        for (fields, timer, expected) in [
+            (usize::MAX, none, 20),
+            (100, none, 3),
+            (41, none, 2),
+            (1, none, 1),
+            (usize::MAX, SliceTimer::start(4 * STEP, stepping), 4),
+        ] {
+            let (finished, _ends) = oneshot::channel();
+            let mut each = Each {
+                kind: OperationKind::SEAL_OBJECTS,
+                left: vec![40_u64; 20].into_iter(),
+                done: Vec::new(),
+                begun: false,
+                cancel: Arc::default(),
+                work: |properties| ExtraWork { fields: *properties, bytes: 0 },
+                step: Box::new(|properties| properties),
+                finished,
+            };
+            let slice = each.slice(&SliceBudget { fields, timer, ..SliceBudget::UNLIMITED });
+            assert_eq!((each.done.len(), slice.done.fields), (expected, 40 * expected as u64), "{fields}");
         }
     }
 

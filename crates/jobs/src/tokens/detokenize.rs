@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_msgpack::Token;
-use sealwire_payload::{Field, Outcome, Path, Transform};
+use sealwire_payload::{ExtraWork, Field, Outcome, Path, Transform};
 use sealwire_store::{FoundRow, MapId, SUBJECTS_COLLECTION, SubjectId, TokenId};
 use sealwire_token::{RowBuffer, SubjectKey, TokenContext, TokenKeys};
 
@@ -172,6 +172,11 @@ impl DetokenizeFields {
         let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, |row| row.sealed.len());
         let bytes = self.slots.iter().map(sealed).fold(0, usize::saturating_add);
         bytes.saturating_add(self.looking.shown.growth(self.slots.len(), bytes))
+    }
+
+    /// Returns the work of masking so far.
+    pub fn mask_work(&self) -> ExtraWork {
+        self.looking.shown.work()
     }
 
     /// Values masked so far.

@@ -181,8 +181,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let (failure, options) = match (self.ending.reason(), decoded) {
             (None, Ok(Decoded::Data(options, operation))) => {
                 let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
-                let has_waited = false;
-                let request = Request { msgid, options, kind, size, arrived, since: arrived, has_waited, cancel };
+                let (extra, has_waited) = (operation.extra_work(size), false);
+                let request =
+                    Request { msgid, options, kind, size, extra, arrived, since: arrived, has_waited, cancel };
                 match in_flight.or_else(|| self.permit_at_once()) {
                     Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
                     None => self.defer(request, operation),

@@ -25,7 +25,7 @@ use sealwire_engine::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectKeyLoad,
 };
 use sealwire_jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
-use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::cost::{ExtraWork, OperationKind, with_extra};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::failures::log_failure;
 use sealwire_jobs::job::{Finished, Job, JobSpec, Outcome};
@@ -43,6 +43,8 @@ pub(super) struct Request {
     pub(super) options: RequestOptions,
     pub(super) kind: OperationKind,
     pub(super) size: MessageSize,
+    /// Predicted work that neither the number of fields nor their bytes tell.
+    pub(super) extra: ExtraWork,
     pub(super) arrived: Instant,
     /// When its wait for admission and for a crypto thread began, which has a bound.
     pub(super) since: Instant,
@@ -53,7 +55,7 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn work_size(&self) -> WorkSize {
-        self.kind.work_size(self.size.leaves, self.size.bytes as u64)
+        with_extra(self.kind.work_size(self.size.leaves, self.size.bytes as u64), self.extra)
     }
 
     /// Returns when its response is of no more use.
@@ -203,6 +205,8 @@ fn job(
         cancel: Arc::clone(cancel),
         generation: plan.generation,
         leaves: request.size.leaves,
+        extra: request.extra,
+        context_bytes: plan.context_bytes,
         reply_bytes,
         estimate: admission.estimate(),
     };

@@ -106,7 +106,8 @@ fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, B
     };
     let cancel = connection.cancel_tokens.issue(msgid).unwrap();
     let (kind, size) = (operation.kind(&connection.engine.apps, "shop"), boundary.into());
-    (Request { msgid, options, kind, size, arrived, since: arrived, has_waited: false, cancel }, operation)
+    let extra = operation.extra_work(size);
+    (Request { msgid, options, kind, size, extra, arrived, since: arrived, has_waited: false, cancel }, operation)
 }
 
 fn prepared(connection: &Connection, (request, operation): (Request, Box<dyn Operation>)) -> (Request, Prepared) {

@@ -150,8 +150,7 @@ impl ObjectsRun<'_> {
         let time = now();
         let step = move |row: ReadableRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
         let opened: Vec<Result<Option<Object>, String>> =
-            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::bytes, step)
-                .await?;
+            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::work, step).await?;
         // An audit record does not name the subjects of objects that a query compared and does not return.
         let returned = subjects.into_iter().filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
         self.cancel.note_subjects(returned.map(|(_, subject)| subject.0));

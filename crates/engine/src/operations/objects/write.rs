@@ -7,11 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_access::PropertyAccess;
-use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::cost::{ExtraWork, OperationKind};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::tokens::batch::{each, each_sized};
 use sealwire_jobs::tokens::now;
 use sealwire_jobs::tokens::tokenize::IdempotencyKey;
+use sealwire_msgpack::TokenReader;
 use sealwire_objects::Values;
 use sealwire_store::{
     ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim, SubjectId,
@@ -164,8 +165,8 @@ impl ObjectsRun<'_> {
         let (sealer, spec, keys) = (sealer.clone(), Arc::clone(spec), Arc::clone(&keys.keys));
         let mut bound = ErrorBound::default();
         let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, &keys, position, &object));
-        let (size, objects) = (|(_, object): &(usize, Bytes)| object.len(), objects.to_vec());
-        let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, size, step).await?;
+        let (work, objects) = (|(_, object): &(usize, Bytes)| object_work(object), objects.to_vec());
+        let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, work, step).await?;
         let rows = sealed(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
         Ok(rows)
@@ -215,8 +216,8 @@ impl ObjectsRun<'_> {
                 let row = row?;
                 Some((row.row.version, collection.open(&row).ok()?.creation))
             };
-            let size = |row: &Option<ReadableRow>| row.as_ref().map_or(0, ReadableRow::bytes);
-            let opened = each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, size, step).await?;
+            let work = |row: &Option<ReadableRow>| row.as_ref().map_or(ExtraWork::default(), ReadableRow::work);
+            let opened = each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, work, step).await?;
             found.extend(opened);
         }
         self.objects.resize(self.admission, before)?;
@@ -303,10 +304,11 @@ impl ObjectsRun<'_> {
             let step = move |(spec, row): (UpdateSpec, Option<ReadableRow>)| {
                 bound.run(|| spec.row(&sealer, &access, row, time))
             };
-            let size = |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
-                spec.set.len() + row.as_ref().map_or(0, ReadableRow::bytes)
+            let work = |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
+                let row = row.as_ref().map_or(ExtraWork::default(), ReadableRow::work);
+                object_work(&spec.set).plus(row)
             };
-            let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, size, step).await?;
+            let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, work, step).await?;
             // Small changes can make many large rows, so each part is reserved before the next one is read.
             self.reserve_rows(rows.iter().filter_map(|row| row.as_ref().ok()))?;
             updated.extend(rows);
@@ -503,4 +505,10 @@ fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, CallFailure> {
 
 fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
     ObjectVersion { id: id_text(id), version }
+}
+
+/// Returns the work of an object as it came: each of its properties is read, indexed and sealed.
+fn object_work(object: &[u8]) -> ExtraWork {
+    let properties = TokenReader::new(object).map_len().unwrap_or(0);
+    ExtraWork { fields: 1 + u64::from(properties), bytes: object.len() as u64 }
 }
