@@ -22,6 +22,8 @@ type Change = (&'static str, Option<Vec<u8>>);
 struct Faulty {
     store: Arc<dyn ControlStore>,
     down: AtomicBool,
+    /// Records do not verify under the root key.
+    not_authentic: AtomicBool,
     reads: AtomicU64,
     /// Changes that others make just after the next read, in this order.
     after_read: Mutex<Vec<Change>>,
@@ -29,11 +31,15 @@ struct Faulty {
 
 impl Faulty {
     fn over(store: Arc<dyn ControlStore>) -> Self {
-        let (down, reads) = (AtomicBool::default(), AtomicU64::default());
-        Self { store, down, reads, after_read: Mutex::default() }
+        let (down, not_authentic, reads) = (AtomicBool::default(), AtomicBool::default(), AtomicU64::default());
+        Self { store, down, not_authentic, reads, after_read: Mutex::default() }
     }
 
     fn up(&self) -> Result<(), StoreError> {
+        if self.not_authentic.load(Ordering::SeqCst) {
+            let (key, what) = ("principal/dns/relay.internal".to_owned(), "changed".to_owned());
+            return Err(StoreError::NotAuthentic { key, what });
+        }
         if self.down.load(Ordering::SeqCst) { Err(StoreError::Unavailable("down".into())) } else { Ok(()) }
     }
 }
@@ -259,6 +265,53 @@ async fn what_is_observed_passes_and_what_is_off_asks_nobody() {
     off.store.down.store(true, Ordering::SeqCst);
     assert!(off.decider.decide_now(&relay(), encrypt("shop"), Instant::now()).unwrap().is_ok());
     assert_eq!(off.store.reads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn roles_that_cannot_be_read_pass_no_value_in_any_mode() {
+    /// Makes the roles of the principal unreadable.
+    type Damage = fn(&Under) -> (&'static str, Option<Vec<u8>>);
+    let damages: [(&str, Damage); 5] = [
+        ("a binding that is no record", |_| ("principal/dns/relay.internal", Some(b"{}".to_vec()))),
+        ("a role that is no record", |_| ("role/relay", Some(b"{}".to_vec()))),
+        ("a role that is missing", |_| ("role/relay", None)),
+        ("records that are not authentic", |under| {
+            under.store.not_authentic.store(true, Ordering::SeqCst);
+            ("", None)
+        }),
+        ("a store that is down", |under| {
+            under.store.down.store(true, Ordering::SeqCst);
+            ("", None)
+        }),
+    ];
+    for mode in [AccessMode::Off, AccessMode::Observe, AccessMode::Enforce] {
+        for (case, damage) in &damages {
+            let under = under(|access| access.mode = mode).await;
+            under.role("decrypt apps=shop mask=hash").await;
+            under.bind().await;
+            under.apps.changed_here().await;
+            let (key, record) = damage(&under);
+            if !key.is_empty() {
+                let base = under.store.generation().await.unwrap();
+                under.store.commit(base, key, record.as_deref()).await.unwrap();
+                under.apps.changed_here().await;
+            }
+
+            for operation in Operation::ALL {
+                let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people"));
+                let decided = under.decider.decide(&relay(), ask).await;
+                let discloses = operation.value_access() != sealwire_access::ValueAccess::None;
+                let passes = match mode {
+                    AccessMode::Off => true,
+                    AccessMode::Observe => !discloses,
+                    AccessMode::Enforce => false,
+                };
+                assert_eq!(decided.is_ok(), passes, "{operation}, {}, {case}", mode.name());
+                let checked = under.decider.check(&relay(), ask, None).await;
+                assert_eq!((checked.permitted, &*checked.mode), (passes, mode.name()), "{operation}, {case}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
