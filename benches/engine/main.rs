@@ -9,6 +9,7 @@ mod backends;
 mod child;
 mod cpu;
 mod fair;
+mod floods;
 mod founding;
 mod growth;
 mod objects;
@@ -33,6 +34,7 @@ Benches of the engine that Criterion does not fit.
     cpu        CPU time of the engine per field over mutual TLS, against its budgets and OpenBao's, and what the audit
                trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
+    floods     What a client feels of another principal that floods the engine with cheap messages.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
                crypto threads of their own or shared with the network, cancellation.
     growth     How costs grow with fields per request, open connections, apps and tokens, as curves with slopes.
@@ -48,10 +50,11 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
-const BENCHES: [(&str, Run); 11] = [
+const BENCHES: [(&str, Run); 12] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
+    ("floods", floods::run),
     ("growth", growth::run),
     ("objects", objects::run),
     ("state", state::run),

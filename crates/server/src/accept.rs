@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Peer, PrincipalState};
-use crate::network_scheduler::{Flow, NetworkScheduler, SlicedStream};
+use crate::network_scheduler::{Flow, NetworkScheduler, Slice, SlicedStream};
 use crate::shutdown::Shutdown;
 use rustls::pki_types::CertificateDer;
 use sealwire_access::{Principal, PrincipalError};
@@ -25,6 +25,11 @@ use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// While others use the network threads, handshakes rest for so many times as long as they took: a quarter of a thread
+/// is theirs. A handshake is a unit of some 0.3 ms, which no other task can interrupt.
+const HANDSHAKE_REST: u32 = 3;
+/// Shortest such rest, in which a handshake that was accepted can begin.
+const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
 /// Connections the kernel queues before they are accepted.
 const BACKLOG: i32 = 1_024;
 
@@ -78,9 +83,20 @@ pub(crate) struct Acceptor<T> {
 
 impl<T: Serve> Acceptor<T> {
     /// Accepts until the engine drains.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(self) {
+        Arc::clone(&self.handshaking).run(self.accept_all()).await;
+    }
+
+    async fn accept_all(mut self) {
         let (refused, nameless) = (LogThrottle::default(), Arc::new(LogThrottle::default()));
+        let mut slice = Slice::default();
+        let mut used = self.handshaking.used();
         loop {
+            slice.unit(0).await;
+            let before = std::mem::replace(&mut used, self.handshaking.used());
+            if let Some(rest) = rest(before, used) {
+                tokio::time::sleep(rest).await;
+            }
             // Waiting for a handshake's admission before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
                 handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
@@ -112,44 +128,55 @@ impl<T: Serve> Acceptor<T> {
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
         let (principals, network) = (Arc::clone(&self.principals), self.network.clone());
         let (handshaking, nameless) = (Arc::clone(&self.handshaking), Arc::clone(nameless));
+        if stream.set_nodelay(true).is_err() {
+            return; // The peer is gone already.
+        }
         tokio::spawn(async move {
             let _admission = admission;
-            if stream.set_nodelay(true).is_err() {
-                return; // The peer is gone already.
-            }
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
-            let entrance = gate.entrance();
-            let tls = TlsAcceptor::from(Arc::clone(&entrance.config));
-            let shaken = tokio::select! {
-                shaken = handshaking.run(timeout(limit, tls.accept(SlicedStream(stream)))) => shaken,
-                _ = drains.wait_for(|draining| *draining) => return,
+            let shaken = async {
+                let entrance = gate.entrance();
+                let tls = TlsAcceptor::from(Arc::clone(&entrance.config));
+                let shaken = tokio::select! {
+                    shaken = timeout(limit, tls.accept(SlicedStream(stream))) => shaken,
+                    _ = drains.wait_for(|draining| *draining) => return None,
+                };
+                let stream = match shaken {
+                    Ok(Ok(stream)) => stream,
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "handshake failed");
+                        metrics.connection(ConnectionOutcome::TlsFailed);
+                        return None;
+                    }
+                    Err(_) => {
+                        metrics.connection(ConnectionOutcome::TlsTimeout);
+                        return None;
+                    }
+                };
+                drop(handshake);
+                let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                let identity = engine.decider.identity();
+                let named = certificates.first().map(|der| Principal::from_certificate(der, identity));
+                let principal = match named.unwrap_or(Err(PrincipalError::Nameless)) {
+                    Ok(principal) => principal,
+                    Err(error) => {
+                        log_nameless(&nameless, error, certificates);
+                        metrics.connection(ConnectionOutcome::Nameless);
+                        return None;
+                    }
+                };
+                let Ok(caller) = gate.enter(certificates, &entrance) else {
+                    metrics.connection(ConnectionOutcome::TlsFailed);
+                    return None;
+                };
+                let new = || PrincipalState::new(&engine.limits, &network);
+                let Some(entry) = principals.enter(&principal, per_principal_max, new) else {
+                    metrics.connection(ConnectionOutcome::PrincipalRefused);
+                    return None;
+                };
+                Some((stream, principal, caller, entry))
             };
-            let stream = match shaken {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "handshake failed");
-                    return metrics.connection(ConnectionOutcome::TlsFailed);
-                }
-                Err(_) => return metrics.connection(ConnectionOutcome::TlsTimeout),
-            };
-            drop(handshake);
-            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let identity = engine.decider.identity();
-            let named = certificates.first().map(|der| Principal::from_certificate(der, identity));
-            let principal = match named.unwrap_or(Err(PrincipalError::Nameless)) {
-                Ok(principal) => principal,
-                Err(error) => {
-                    log_nameless(&nameless, error, certificates);
-                    return metrics.connection(ConnectionOutcome::Nameless);
-                }
-            };
-            let Ok(caller) = gate.enter(certificates, &entrance) else {
-                return metrics.connection(ConnectionOutcome::TlsFailed);
-            };
-            let new = || PrincipalState::new(&engine.limits, &network);
-            let Some(entry) = principals.enter(&principal, per_principal_max, new) else {
-                return metrics.connection(ConnectionOutcome::PrincipalRefused);
-            };
+            let Some((stream, principal, caller, entry)) = handshaking.run(shaken).await else { return };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = OpenConnection::new(&metrics);
             let peer = Peer { principal, state: Arc::clone(&entry.state) };
@@ -166,6 +193,13 @@ fn log_nameless(throttle: &LogThrottle, error: PrincipalError, certificates: &[C
     let digest = certificates.first().map(Sha256::digest);
     let sha256: String = digest.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
     tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
+}
+
+/// Returns how long the next handshake must wait, by the time that handshakes and all others have used, before and now.
+fn rest(before: [Duration; 2], now: [Duration; 2]) -> Option<Duration> {
+    let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
+    let is_due = !handshakes.is_zero() && !others.is_zero();
+    is_due.then_some(HANDSHAKE_REST_MIN.max(HANDSHAKE_REST * handshakes))
 }
 
 /// Counts a connection as open for as long as it lives.
@@ -229,6 +263,28 @@ impl Drop for PrincipalEntry {
             if connections.count == 0 {
                 open.remove(&self.principal);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_rest_while_others_use_the_network_threads() {
+        let us = Duration::from_micros;
+        for (handshakes, others, waits) in [
+            (0, 0, None),
+            (400, 0, None),
+            (0, 400, None),
+            (10, 1, Some(HANDSHAKE_REST_MIN)),
+            (400, 1, Some(us(1_200))),
+            (2_000, 5_000, Some(us(6_000))),
+        ] {
+            let before = [us(70), us(30)];
+            let now = [before[0] + us(handshakes), before[1] + us(others)];
+            assert_eq!(rest(before, now), waits, "{handshakes} {others}");
         }
     }
 }

@@ -154,6 +154,11 @@ impl Flow {
         overload(Duration::from_nanos(self.delay.load(Ordering::Relaxed)), wait_max)
     }
 
+    /// Returns the network time that the principal has used, and that all others have.
+    pub fn used(&self) -> [Duration; 2] {
+        self.scheduler.lock().used(self.id)
+    }
+
     fn delayed_by(&self, delay: Duration) {
         self.delay.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

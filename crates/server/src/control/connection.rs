@@ -196,12 +196,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (desk, principal, boundary) = (Arc::clone(&self.desk), self.principal.clone(), *boundary);
         let message = Zeroizing::new(self.front(&boundary).to_vec());
         let arrived = Instant::now();
-        let answer = to_its_end(async move {
+        let answer = to_its_end(Arc::clone(&self.state.network).run(async move {
             let _call = call;
             let heard =
                 RequestInfo { principal: &principal, method: label, call: None, bytes: boundary.bytes, arrived };
             answer(&desk, heard, msgid, &message, &boundary).await
-        });
+        }));
         match answer.await {
             Ok(out) => {
                 self.state.pace.answered(arrived);

@@ -36,6 +36,8 @@ pub(super) struct FairQueue<T> {
     /// Flows with queued tasks, in the order in which rounds serve them.
     waiting: VecDeque<usize>,
     round: u64,
+    /// Nanoseconds that all flows have used.
+    used: u64,
     threads: usize,
 }
 
@@ -54,7 +56,14 @@ struct FlowState<T> {
 impl<T> FairQueue<T> {
     /// Creates a queue for so many network threads.
     pub(super) fn new(threads: usize) -> Self {
-        Self { flows: Vec::new(), free: Vec::new(), waiting: VecDeque::new(), round: 0, threads: threads.max(1) }
+        Self {
+            flows: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            round: 0,
+            used: 0,
+            threads: threads.max(1),
+        }
     }
 
     /// Adds a flow with the credit of one round.
@@ -110,6 +119,7 @@ impl<T> FairQueue<T> {
         let nanos = time.min(CHARGE_MAX).as_nanos() as u64;
         let flow = &mut self.flows[id.0];
         flow.used += nanos;
+        self.used += nanos;
         flow.credit = flow.credit.saturating_sub_unsigned(nanos);
         flow.refill(round, quantum);
         if flow.credit > 0 { self.pop(id.0) } else { None }
@@ -139,6 +149,12 @@ impl<T> FairQueue<T> {
     /// Begins a round for a thread that had nothing to do.
     pub(super) fn thread_woke(&mut self) {
         self.round += 1;
+    }
+
+    /// Returns the time that a flow has used, and the time that all others have.
+    pub(super) fn used(&self, id: FlowId) -> [Duration; 2] {
+        let own = self.flows[id.0].used;
+        [own, self.used - own].map(Duration::from_nanos)
     }
 
     fn pop(&mut self, index: usize) -> Option<Granted<T>> {
@@ -391,5 +407,8 @@ mod tests {
         queue.begin_round(|_| granted += 1);
         assert_eq!(granted, 4);
         assert!(queue.charge(flow, us(10)).is_some(), "and the next when it is done");
+        let other = queue.add();
+        queue.charge(other, us(3));
+        assert_eq!((queue.used(flow), queue.used(other)), ([us(210), us(3)], [us(3), us(210)]));
     }
 }
