@@ -8,6 +8,7 @@ mod audit;
 mod backends;
 mod child;
 mod cpu;
+mod dear;
 mod fair;
 mod floods;
 mod founding;
@@ -33,6 +34,7 @@ Benches of the engine that Criterion does not fit.
     backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
     cpu        CPU time of the engine per field over mutual TLS, against its budgets and OpenBao's, and what the audit
                trail costs.
+    dear       What a client feels of another principal whose mask requests are dear for their size.
     fair       What one tenant feels of another, against the promises of the scheduler.
     floods     What a client feels of another principal that floods the engine with cheap messages.
     founding   Latency of a small client beside a growing batch client, as one page of plots: curves, key scopes,
@@ -50,10 +52,11 @@ Benches of the engine that Criterion does not fit.
 type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches, in the order of a smoke run. `founding` and `fair` are the last, because they raise the priority of this process.
-const BENCHES: [(&str, Run); 12] = [
+const BENCHES: [(&str, Run); 13] = [
     ("audit", audit::run),
     ("backends", backends::run),
     ("cpu", cpu::run),
+    ("dear", dear::run),
     ("floods", floods::run),
     ("growth", growth::run),
     ("objects", objects::run),

@@ -157,7 +157,7 @@ fn make_app(config: &Config, clients: &[&str]) {
         control.create(&app, &Suite::ALL).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
         control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
-        let grant = Grant::from_text("encrypt,decrypt,rewrap apps=*").expect("a grant");
+        let grant = Grant::from_text("encrypt,decrypt,rewrap,mask apps=*").expect("a grant");
         let role = Role::new("bench", vec![grant]).expect("a role");
         let mut records = vec![(role_key(role.name()), role.to_record())];
         for client in clients {
