@@ -41,6 +41,12 @@ impl CryptoHold {
         Self { engine: Arc::clone(engine), blocked }
     }
 
+    /// Keeps a slice queued while the threads are held, so that network threads run no work themselves.
+    pub(crate) fn keep_queue(&mut self) {
+        let (thread, _) = block(&self.engine);
+        self.blocked.push(thread);
+    }
+
     /// Lets the only crypto thread run one slice of a waiting large request, then holds the thread again.
     ///
     /// The request must be from a client named `relay`. Small work precedes large work, and one pick in 16 goes to the
