@@ -120,7 +120,7 @@ fn dear() -> Vec<(&'static str, Vec<u8>)> {
         ("1 rule with a subject over 50 maps that share filler", mask(with_subject(1), &nested(50, 1, 60_000))),
         ("256 rules of one kind", mask(kinds(&["card"], 256), &texts(256, &"7 ".repeat(64)))),
         ("7 kinds, long strings", mask(kinds(&all, 7), &texts(256, &"7".repeat(320)))),
-        ("fpe", mask(vec![MaskRule { fields: RuleFields::Path("$[*]"), mask: "fpe" }], &texts(256, &"7".repeat(128)))),
+        ("fpe", mask(vec![MaskRule { fields: RuleFields::Path("$[*]"), mask: "fpe" }], &texts(256, &"7".repeat(48)))),
     ]
 }
 
