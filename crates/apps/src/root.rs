@@ -300,14 +300,14 @@ impl Control {
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::RootKey`] if no slot unwraps it;
     /// [`StoreError::NotAuthentic`] if the mark, or anything else, was not written by a holder of the root key; any error of
-    /// the store. The store stays sealed, and the keys are wiped again.
+    /// the store. The store stays sealed, and the keys are wiped again. [`StoreError::NotAnchored`]: the store is unsealed.
     pub async fn unseal(&self) -> Result<u64, StoreError> {
         let (generation, root) = self.root().await?;
         if root.ok_or_else(no_root)?.sealed_unix_s.is_none() {
             return Ok(generation);
         }
         let unsealed = self.remove_seal().await;
-        if unsealed.is_err() {
+        if unsealed.as_ref().is_err_and(|error| !matches!(error, StoreError::NotAnchored { .. })) {
             self.store.wipe();
         }
         unsealed

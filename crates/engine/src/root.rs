@@ -263,9 +263,24 @@ impl Unsealer {
     /// Reads the settings of all providers, and the KEK of the configuration.
     ///
     /// # Errors
-    /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is configured.
+    /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is configured, or other users can get at
+    /// its file. The anchor cannot be read.
     pub fn open(config: &Config) -> Result<Self, KekError> {
+        let anchor =
+            anchor_path(config).map(|path| Anchor::open(path, config.state.anchor_file.is_none())).transpose()?;
+        Ok(Self { anchor, ..Self::open_without_anchor(config)? })
+    }
+
+    /// Opens an unsealer as [`Self::open`] does, which neither reads nor writes the anchor of the configuration: for another
+    /// store than the configured one.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_without_anchor(config: &Config) -> Result<Self, KekError> {
         let providers = Arc::new(Providers::load(config)?);
+        if let KekSource::File(path) = &config.kek {
+            check_kek_file(path)?;
+        }
         let plain = read_kek(&config.kek).map(Arc::new);
         if let (None, Err(error)) = (&config.kek_providers, &plain) {
             return Err(error.clone());
@@ -280,9 +295,7 @@ impl Unsealer {
             backoff: Backoff::default(),
             copy: tokio::sync::Mutex::default(),
             serves_rolled_back: config.state.serves_rolled_back,
-            anchor: anchor_path(config)
-                .map(|path| Anchor::open(path, config.state.anchor_file.is_some()))
-                .transpose()?,
+            anchor: None,
         })
     }
 
@@ -290,11 +303,6 @@ impl Unsealer {
     /// raise the anchor.
     pub fn ignore_anchor(&mut self) -> Option<StateId> {
         self.anchor.as_mut().and_then(Anchor::ignore)
-    }
-
-    /// Neither reads nor writes the anchor of the configuration: the store is another one.
-    pub fn drop_anchor(&mut self) {
-        self.anchor = None;
     }
 
     /// Writes the anchor now and from now on, whenever a later generation was verified.
@@ -542,11 +550,32 @@ impl RecordCopy {
     }
 }
 
+/// Rejects a file of the KEK that other users can get at, also where another provider would start the engine. A missing file
+/// fails its slot only.
+fn check_kek_file(path: &Path) -> Result<(), KekError> {
+    use sealwire_file_trust::{FileErrorReason, TrustedFile};
+
+    match TrustedFile::open(path, FileKind::Secret) {
+        Err(error) if matches!(error.reason, FileErrorReason::Exposed(_)) => Err(KekError(error.to_string())),
+        _ => Ok(()),
+    }
+}
+
 /// The owner of a file.
 #[derive(Clone, Copy)]
 struct FileOwner {
     user: u32,
     group: u32,
+}
+
+impl FileOwner {
+    /// Gives a file to this owner, if root runs this process.
+    fn give(self, file: &std::fs::File) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        std::os::unix::fs::fchown(file, Some(self.user), Some(self.group))
+    }
 }
 
 /// Replaces a file as a whole, readable by its owner only, or removes it.
@@ -568,9 +597,7 @@ fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>
         Some(content) => {
             remove(&partial)?;
             let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
-            if let Some(FileOwner { user, group }) = owner.filter(|_| rustix::process::geteuid().is_root()) {
-                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
-            }
+            owner.map_or(Ok(()), |owner| owner.give(&file))?;
             file.write_all(content)?;
             file.sync_all()?;
             std::fs::rename(&partial, path)?;
@@ -618,7 +645,7 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
         };
         // The audit secret is under the active root key.
         let record = RootRecord { incoming: None, ..record };
-        return Unsealer::open(config)?.find(Some(&record)).await.map_err(|error| wrong(&error));
+        return Unsealer::open_without_anchor(config)?.find(Some(&record)).await.map_err(|error| wrong(&error));
     }
     read_kek(&config.kek).map(Arc::new)
 }

@@ -26,6 +26,8 @@ use zeroize::Zeroizing;
 const LINKS_MAX: u32 = 40;
 /// Attempts to open a file that is replaced meanwhile.
 const TRIES_MAX: u32 = 5;
+/// Comes before a remedy that does not undo what others may have written.
+const CHECK_FIRST: &str = "check its content first: that user could write it";
 /// The sticky bit.
 const STICKY: u32 = 0o1000;
 
@@ -100,14 +102,16 @@ impl TrustedFile {
         let process = Process::this();
         for _ in 0..TRIES_MAX {
             let (file, metadata) = open_regular(path).map_err(failed)?;
-            if let Some(problem) = process.judge_file(path, kind, &Attributes::of(&metadata)) {
+            let (end, found) = process.walk(path).map_err(failed)?;
+            // A file that was replaced in between, as Kubernetes does with a symbolic link, is opened again.
+            if (found.dev(), found.ino()) != (metadata.dev(), metadata.ino()) {
+                continue;
+            }
+            // Named by its own path, because the remedies do not follow symbolic links.
+            if let Some(problem) = process.judge_file(&end, kind, &Attributes::of(&metadata)) {
                 return Err(failed(FileErrorReason::Exposed(problem)));
             }
-            let found = process.walk(path).map_err(failed)?;
-            // A file that was replaced in between, as Kubernetes does with a symbolic link, is opened again.
-            if (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()) {
-                return Ok(Self { path: path.to_owned(), file, metadata });
-            }
+            return Ok(Self { path: path.to_owned(), file, metadata });
         }
         Err(failed(FileErrorReason::Io(io::Error::other("it is being replaced all the time"))))
     }
@@ -153,6 +157,18 @@ impl TrustedFile {
 /// [`FileError`].
 pub fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
     TrustedFile::open(path, kind)?.read(bytes_max)
+}
+
+/// Quotes a path for a shell, so that it is one argument and no option.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+:@%,=".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Opens a regular file. Does not wait for the other end of a named pipe.
@@ -213,14 +229,16 @@ impl Process {
         if self.is_trusted(found.user) {
             return None;
         }
-        let (path, user) = (path.display(), self.user);
+        let user = self.user;
         let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, as whom this process runs") };
         Some(Exposure {
             problem: format!(
-                "{path} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}",
+                "{} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}; {CHECK_FIRST}",
+                path.display(),
                 found.user
             ),
-            remedy: format!("chown {user} {path}"),
+            // Of a symbolic link itself: its owner chose what it points to.
+            remedy: format!("chown -h {user} {}", quoted(path)),
         })
     }
 
@@ -228,10 +246,10 @@ impl Process {
         if let Some(problem) = self.judge_owner(path, found) {
             return Some(problem);
         }
-        let (mode, shown) = (found.mode, path.display());
+        let (mode, shown) = (found.mode, quoted(path));
         match kind {
             FileKind::Public if mode & 0o022 != 0 => Some(Exposure {
-                problem: format!("{found}: other users can change it; only its owner may"),
+                problem: format!("{found}: other users can change it; only its owner may; {CHECK_FIRST}"),
                 remedy: format!("chmod go-w {shown}"),
             }),
             FileKind::Public => None,
@@ -255,9 +273,10 @@ impl Process {
                     let group = self.groups.first().unwrap_or(&0);
                     format!("chgrp {group} {shown} && chmod 640 {shown}")
                 };
+                let check_first = if mode & 0o022 != 0 { format!("; {CHECK_FIRST}") } else { String::new() };
                 Some(Exposure {
                     problem: format!(
-                        "{found}: {problem}. A secret file has mode 600, or 640 if the engine's group reads it (in Kubernetes: \
+                        "{found}: {problem}{check_first}. A secret file has mode 600, or 640 if the engine's group reads it (in Kubernetes: \
                          defaultMode 0440 and fsGroup)"
                     ),
                     remedy,
@@ -280,16 +299,15 @@ impl Process {
         } else {
             return None;
         };
-        let path = path.display();
         Some(Exposure {
-            problem: format!("{by} can replace files in the folder {path} ({found})"),
-            remedy: format!("chmod {bit}-w {path}"),
+            problem: format!("{by} can replace files in the folder {} ({found}); {CHECK_FIRST}", path.display()),
+            remedy: format!("chmod {bit}-w {}", quoted(path)),
         })
     }
 
-    /// Follows a path from the root folder, and judges every folder and symbolic link on the way. Returns the metadata of its
-    /// end.
-    fn walk(&self, path: &Path) -> Result<Metadata, FileErrorReason> {
+    /// Follows a path from the root folder, and judges every folder and symbolic link on the way. Returns its end, by a path
+    /// without symbolic links, and the metadata.
+    fn walk(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
         let judged =
             |problem: Option<Exposure>| problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)));
         let (mut at, mut links) = (PathBuf::from("/"), 0);
@@ -322,7 +340,7 @@ impl Process {
             rest.append(&mut steps);
             steps = rest;
         }
-        Ok(metadata)
+        Ok((at, metadata))
     }
 }
 

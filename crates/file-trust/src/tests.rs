@@ -62,11 +62,11 @@ fn file_rule_by_owner_group_and_mode() {
 #[test]
 fn file_rule_remedies_end_the_problem() {
     for (found, remedies) in [
-        (Attributes { user: 7, group: 70, mode: 0o644 }, ["chmod 600 /k", "chown 0 /k"]),
+        (Attributes { user: 7, group: 70, mode: 0o644 }, ["chmod 600 /k", "chown -h 0 /k"]),
         (Attributes { user: 0, group: 70, mode: 0o644 }, ["chmod 640 /k", "chmod 600 /k"]),
         (Attributes { user: 0, group: 0, mode: 0o644 }, ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"]),
         (Attributes { user: 0, group: 99, mode: 0o660 }, ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"]),
-        (Attributes { user: 8, group: 70, mode: 0o600 }, ["chown 7 /k", "chown 0 /k"]),
+        (Attributes { user: 8, group: 70, mode: 0o600 }, ["chown -h 7 /k", "chown -h 0 /k"]),
     ] {
         for (process, remedy) in processes().into_iter().zip(remedies) {
             let problem = process.judge_file(Path::new("/k"), FileKind::Secret, &found).unwrap();
@@ -178,7 +178,7 @@ fn files_and_folders_of_other_users_are_rejected() {
     give("theirs", 12_345);
     for kind in [FileKind::Secret, FileKind::Public] {
         let found = reason(&at("theirs/key"), kind);
-        let remedy = format!("run `chown 0 {}`", at("theirs").display());
+        let remedy = format!("{CHECK_FIRST}: run `chown -h 0 {}`", at("theirs").display());
         assert!(found.contains("owner 12345:") && found.ends_with(&remedy), "{found}");
         assert_eq!(reason(&at("key"), kind), "good");
     }
@@ -193,7 +193,50 @@ fn files_and_folders_of_other_users_are_rejected() {
     symlink("key", at("link")).unwrap();
     assert_eq!(reason(&at("link"), FileKind::Secret), "good");
     std::os::unix::fs::lchown(at("link"), Some(12_345), None).unwrap();
-    assert!(reason(&at("link"), FileKind::Secret).contains("link (mode 777, owner 12345:"));
+    let found = reason(&at("link"), FileKind::Secret);
+    assert!(found.contains("link (mode 777, owner 12345:") && found.contains(CHECK_FIRST), "{found}");
+    // The remedy is of the link. What it points to can be a file of anybody.
+    write(&at("victim"), 0o600);
+    give("victim", 23_456);
+    fs::remove_file(at("link")).unwrap();
+    symlink("victim", at("link")).unwrap();
+    std::os::unix::fs::lchown(at("link"), Some(12_345), None).unwrap();
+    run_remedy(&reason(&at("link"), FileKind::Secret));
+    assert_eq!((owner(&at("link")), owner(&at("victim"))), (0, 23_456));
+    // Through a good link, the remedy of a file is of the file.
+    run_remedy(&reason(&at("link"), FileKind::Secret));
+    assert_eq!(reason(&at("link"), FileKind::Secret), "good");
+}
+
+/// Runs the command that an error names.
+fn run_remedy(error: &str) {
+    let remedy = error.split_once(": run `").unwrap().1.strip_suffix('`').unwrap();
+    let status = std::process::Command::new("sh").args(["-c", remedy]).status().unwrap();
+    assert!(status.success(), "{error}");
+}
+
+fn owner(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().uid()
+}
+
+/// A file's name can be chosen by others. No name makes the shell do anything else.
+#[test]
+fn remedies_name_every_path_as_one_argument() {
+    let temporary = tempfile::tempdir().unwrap();
+    for name in
+        ["key", "a b", "it's", "$(touch made)", "`touch made`", "a;touch made", "*", "a\nb", "'", "\\", "-R", "é"]
+    {
+        let path = temporary.path().join(name);
+        write(&path, 0o644);
+        run_remedy(&reason(&path, FileKind::Secret));
+        assert_eq!(reason(&path, FileKind::Secret), "good", "{name:?}");
+    }
+    assert!(!Path::new("made").exists());
+    for (path, expected) in
+        [("/etc/a-b_1.key", "/etc/a-b_1.key"), ("-R", "./-R"), ("~/key", "'~/key'"), ("it's", "'it'\\''s'"), ("", "''")]
+    {
+        assert_eq!(quoted(Path::new(path)), expected);
+    }
 }
 
 /// Kubernetes replaces a volume by renaming a link to another folder.

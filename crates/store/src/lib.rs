@@ -113,14 +113,25 @@ pub enum StoreError {
     /// The root key cannot be had, or is not the one that is needed.
     #[error("root key: {0}")]
     RootKey(String),
-    /// A change was made, but the file with the highest generation that this machine has seen was not raised. An older state
-    /// that is put back would not be noticed here. Do not repeat the change.
+    /// A change was made as a whole, but the file with the highest generation that this machine has seen was not raised. An
+    /// older state that is put back would not be noticed here. Do not repeat the change. See [`CommitSteps`].
     #[error(
         "the change was made, as generation {generation}; do not repeat it. But {what}: until this is repaired, an older \
          state that is put back is not noticed on this machine"
     )]
     NotAnchored {
         /// The generation of the change.
+        generation: u64,
+        /// The file, and why it was not written.
+        what: String,
+    },
+    /// As [`StoreError::NotAnchored`], of an operation that continues when it is repeated. Repair the file first.
+    #[error(
+        "a part of the change was made, as generation {generation}, but {what}. Repair this, then repeat the command, which \
+         continues: until then, an older state that is put back is not noticed on this machine"
+    )]
+    NotAnchoredUnfinished {
+        /// The generation of the part that was made.
         generation: u64,
         /// The file, and why it was not written.
         what: String,
@@ -261,9 +272,82 @@ impl StoreError {
             other => Self::Unavailable(other.to_string()),
         }
     }
+
+    /// Says of [`StoreError::NotAnchored`] that the operation is to be repeated. Returns other errors as they are.
+    #[must_use]
+    pub fn unfinished(self) -> Self {
+        match self {
+            Self::NotAnchored { generation, what } => Self::NotAnchoredUnfinished { generation, what },
+            other => other,
+        }
+    }
+}
+
+/// The commits of an operation that makes several. It goes on after one that was made but not anchored
+/// ([`StoreError::NotAnchored`]), since only a later one can repair that: a commit that is anchored covers those before it.
+#[derive(Debug, Default)]
+pub struct CommitSteps {
+    unanchored: Option<StoreError>,
+}
+
+impl CommitSteps {
+    /// Takes the result of a commit, and returns the generation that was made.
+    ///
+    /// # Errors
+    /// Any error but [`StoreError::NotAnchored`].
+    pub fn made(&mut self, commit: Result<u64, StoreError>) -> Result<u64, StoreError> {
+        match commit {
+            Ok(generation) => {
+                self.unanchored = None;
+                Ok(generation)
+            }
+            Err(StoreError::NotAnchored { generation, what }) => {
+                self.unanchored = Some(StoreError::NotAnchored { generation, what });
+                Ok(generation)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the operation.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAnchored`] of the last commit.
+    pub fn end(self) -> Result<(), StoreError> {
+        self.unanchored.map_or(Ok(()), Err)
+    }
 }
 
 /// Returns a random duration between zero and `whole`.
 pub fn part_of(whole: Duration) -> Duration {
     rand::random_range(Duration::ZERO..=whole)
+}
+
+#[cfg(test)]
+mod commit_step_tests {
+    use super::*;
+
+    #[test]
+    fn commit_steps_go_on_and_end_with_what_the_last_commit_lacks() {
+        let unanchored =
+            |generation| -> Result<u64, _> { Err(StoreError::NotAnchored { generation, what: "disk full".into() }) };
+        for (commits, lacks) in [
+            (vec![Ok(1), Ok(2)], false),
+            (vec![unanchored(1), Ok(2)], false),
+            (vec![Ok(1), unanchored(2)], true),
+            (vec![unanchored(1), unanchored(2)], true),
+        ] {
+            let mut steps = CommitSteps::default();
+            let made: Vec<u64> = commits.into_iter().map(|commit| steps.made(commit).unwrap()).collect();
+            assert_eq!(made, [1, 2]);
+            match steps.end() {
+                Ok(()) => assert!(!lacks),
+                Err(error) => assert!(lacks && matches!(error, StoreError::NotAnchored { generation: 2, .. })),
+            }
+        }
+        assert!(matches!(CommitSteps::default().made(Err(StoreError::Sealed)), Err(StoreError::Sealed)));
+        let text = unanchored(7).unwrap_err().unfinished().to_string();
+        assert!(text.contains("generation 7") && text.contains("repeat the command"), "{text}");
+        assert!(!text.contains("do not repeat"), "{text}");
+    }
 }

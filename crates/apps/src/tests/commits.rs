@@ -94,9 +94,13 @@ async fn every_commit_is_noted_before_its_result() {
     assert!(matches!(control.load().await, Err(StoreError::Sealed)));
     assert!(!control.store().keeps_a_key(), "its keys are wiped");
     assert!(matches!(control.seal().await, Err(StoreError::NotAnchored { generation: 102, .. })));
-    noting.fails.store(false, Ordering::SeqCst);
     noting.take();
-    check(control.unseal().await.unwrap(), active).await;
+    let unsealed = control.unseal().await;
+    assert!(matches!(unsealed, Err(StoreError::NotAnchored { generation: 103, .. })), "{unsealed:?}");
+    check(103, active).await;
+    assert!(control.store().keeps_a_key(), "the store is unsealed");
+    control.load().await.unwrap();
+    noting.fails.store(false, Ordering::SeqCst);
     control.remove_root(Arc::new(Kek::from_hex(KEK).unwrap())).await.unwrap();
     assert!(noting.take().is_empty(), "nothing authenticates the state any more");
 }

@@ -16,7 +16,7 @@ use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
 use super::Failure;
-use super::operator::{ControlTarget, EngineArgs, TargetArgs, export};
+use super::operator::{ControlTarget, EngineArgs, TargetArgs, explained, export};
 use sealwire_file_trust::FileKind;
 
 /// Arguments of `apps`.
@@ -212,18 +212,44 @@ fn key_id(id: &str) -> Result<String, String> {
 
 /// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new keys.
 fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
-    let changes = target.run(async |control| {
-        let kinds = match kinds {
-            [] => suites(&control, name).await?.into_iter().map(rotate_kind).collect(),
-            kinds => kinds.to_vec(),
-        };
-        let mut changes = Vec::new();
-        for kind in kinds {
-            changes.push(control.change_app(name, AppOperation::Rotate { kind }).await?);
+    if !kinds.is_empty() {
+        let changes = target.run(async |control| {
+            let mut changes = Vec::new();
+            for &kind in kinds {
+                changes.push(control.change_app(name, AppOperation::Rotate { kind }).await?);
+            }
+            Ok(changes)
+        })?;
+        return print_keys(target.engine.json, &changes);
+    }
+    let (changes, failed) = target.run(async |control| {
+        let (suites, mut changes) = (suites(&control, name).await?, Vec::new());
+        for (done, &suite) in suites.iter().enumerate() {
+            match control.change_app(name, AppOperation::Rotate { kind: rotate_kind(suite) }).await {
+                Ok(change) => changes.push(change),
+                Err(failure) => return Ok((changes, Some((failure, suite, suites[done + 1..].to_vec())))),
+            }
         }
-        Ok(changes)
+        Ok((changes, None))
     })?;
-    print_keys(target.engine.json, &changes)
+    let Some((failure, suite, left)) = failed else { return print_keys(target.engine.json, &changes) };
+    // What was made is shown, because a repetition would rotate it again.
+    if !changes.is_empty() {
+        print_keys(target.engine.json, &changes)?;
+    }
+    Err(rotation_ended(&explained(failure).to_string(), suite, &left).into())
+}
+
+/// Describes a rotation of all suites of an app that ended at one of them.
+fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
+    let name = suite.name();
+    if left.is_empty() {
+        return format!("suite {name}: {error}");
+    }
+    let left = left.iter().map(|suite| suite.name()).collect::<Vec<_>>().join(", ");
+    format!(
+        "suite {name}: {error}. Not rotated: {left}. Do not repeat the whole command; rotate each of these with --suite"
+    )
 }
 
 /// Returns the suites that an app has keys of.
@@ -399,4 +425,17 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotation_that_ended_early_names_what_is_left() {
+        let said = rotation_ended("the change was made; do not repeat it", Suite::P256, &[Suite::Xaes, Suite::P256Psk]);
+        assert!(said.starts_with("suite p256: the change was made"), "{said}");
+        assert!(said.contains("Not rotated: xaes, p256-psk.") && said.contains("--suite"), "{said}");
+        assert_eq!(rotation_ended("denied", Suite::Xaes, &[]), "suite xaes: denied");
+    }
 }

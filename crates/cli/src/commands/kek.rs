@@ -462,6 +462,9 @@ impl StoreArgs {
         self.check_direct()?;
         let (generation, seen) = self.on_store_as(true, async |store| {
             let now = store.control.state_id().await?;
+            if let (Some(now), Some(anchored)) = (now, store.anchored) {
+                check_set(&now, &anchored)?;
+            }
             if let (Some(now), Some(anchored)) = (now, store.anchored)
                 && seen.is_none_or(|seen| seen < now.generation)
                 && !now.contradicts(&anchored)
@@ -501,6 +504,21 @@ impl StoreArgs {
         );
         Ok(())
     }
+}
+
+/// Rejects a store with another set of root keys than the anchor names: no later generation makes it the same store.
+fn check_set(now: &StateId, anchored: &StateId) -> Result<(), Failure> {
+    if now.set == anchored.set {
+        return Ok(());
+    }
+    Err(format!(
+        "the store has the set of root keys {:032x}, and the anchor of this configuration names {:032x}: it is another store, or one from \
+         before the root key was created anew, and no older state of yours. Nothing was changed. Only if you created its root \
+         key yourself, remove the anchor file",
+        u128::from_be_bytes(now.set),
+        u128::from_be_bytes(anchored.set)
+    )
+    .into())
 }
 
 fn of_root(root: &RootKeyState) -> Value {
@@ -551,5 +569,21 @@ fn explained(error: StoreError) -> Failure {
             .into()
         }
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rollbacks_are_accepted_within_one_set_of_root_keys() {
+        let id = |set, generation| StateId { set: [set; 16], generation, code: [generation as u8; 32] };
+        for generation in [1, 5, 9] {
+            check_set(&id(1, generation), &id(1, 5)).unwrap();
+            let said = check_set(&id(2, generation), &id(1, 5)).unwrap_err().to_string();
+            assert!(said.contains(&"02".repeat(16)) && said.contains(&"01".repeat(16)), "{said}");
+            assert!(said.contains("Nothing was changed"), "{said}");
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Changes apps, keys and collections, at an engine's control listener or in a file of apps.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_apps::Control;
 use sealwire_client::{Client, Error, ErrorCode};
 use sealwire_config::{AccessMode, Mode};
+use sealwire_output::errln;
+use sealwire_store::StoreError;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
@@ -60,22 +63,36 @@ impl TargetArgs {
             return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
         };
         let config = self.config.load()?;
-        let mut unsealer = Unsealer::open(&config)?;
-        // The anchor is of the configured store, and the file can be another one.
-        let is_configured = config.state.mode == Mode::Stateless
-            && matches!((config.state.file.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
-        if is_configured {
-            unsealer.ignore_anchor();
-        } else {
-            unsealer.drop_anchor();
-        }
+        // The anchor is of the configured store, where it counts as for an engine: `root accept-rollback` accepts an older state.
+        // The file can be another one.
+        let is_configured = config.state.mode == Mode::Stateless && is_same_file(&config.state.file, file)?;
+        let unsealer = if is_configured { Unsealer::open(&config)? } else { Unsealer::open_without_anchor(&config)? };
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
-            control.maintain(unix_s()?).await?;
+            match control.maintain(unix_s()?).await {
+                // The change that follows repairs the anchor, or tells the same.
+                Err(error @ StoreError::NotAnchored { .. }) => errln!("deleting expired entries: {error}"),
+                done => drop(done?),
+            }
             calls(ControlTarget::File(control, config.access.mode)).await
         })
     }
+}
+
+/// Returns true if both paths name the same file, which can be missing.
+fn is_same_file(one: &Path, other: &Path) -> Result<bool, Failure> {
+    let place = |path: &Path| match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let path = std::path::absolute(path)?;
+            let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+            Ok(folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name)))
+        }
+        found => found,
+    };
+    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    let one = place(one).map_err(|error| failed(one, error))?;
+    Ok(one == place(other).map_err(|error| failed(other, error))?)
 }
 
 impl EngineArgs {
@@ -225,7 +242,7 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 }
 
 /// Adds a hint to an error.
-fn explained(failure: Failure) -> Failure {
+pub(super) fn explained(failure: Failure) -> Failure {
     match failure.downcast_ref::<Error>() {
         Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
             let text = format!("{message}; --cert and --key name an operator's certificate");
@@ -244,5 +261,34 @@ fn explained(failure: Failure) -> Failure {
             format!("{error}; a change may have been made: look with `list` before you repeat it").into()
         }
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The configured file is found under each of its names, also where it is missing.
+    #[test]
+    fn configured_file_is_found_under_each_of_its_names() {
+        let temporary = tempfile::tempdir().unwrap();
+        let at = |name: &str| temporary.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        std::os::unix::fs::symlink("folder", at("link")).unwrap();
+        for exists in [false, true] {
+            if exists {
+                std::fs::write(at("folder/apps.json"), "{}").unwrap();
+            }
+            for (name, expected) in [
+                ("folder/apps.json", true),
+                ("link/apps.json", true),
+                ("folder/../folder/./apps.json", true),
+                ("folder/other.json", false),
+                ("apps.json", false),
+                ("none/apps.json", false),
+            ] {
+                assert_eq!(is_same_file(&at("folder/apps.json"), &at(name)).unwrap(), expected, "{name} {exists}");
+            }
+        }
     }
 }

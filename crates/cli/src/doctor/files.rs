@@ -72,7 +72,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             CHECK,
             format!("{key}: {} has mode {mode:03o}", path.display()),
             "other users can put an older or another state there, and nothing in it would show that",
-            format!("run `chmod o-w,g-w {}`", path.display()),
+            format!("run `chmod o-w,g-w {}`", sealwire_file_trust::quoted(path)),
         );
     }
     report.good(CHECK, format!("{looked} files with secrets were looked at"));

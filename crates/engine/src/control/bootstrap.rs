@@ -1,7 +1,7 @@
 //! The first start: somebody has to be able to give others their roles.
 
 use sealwire_access::{AccessMode, Principal, Role, principal_key};
-use sealwire_store::{ControlStore, StoreError};
+use sealwire_store::{CommitSteps, ControlStore, StoreError};
 
 use super::roles::{BindError, bind, put};
 
@@ -51,15 +51,16 @@ pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlSt
 }
 
 async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<(), StoreError> {
-    let role = Role::administrator();
+    let (role, mut steps) = (Role::administrator(), CommitSteps::default());
     for principal in administrators {
         let generation = match bind(store, principal, role.name()).await {
-            Ok(generation) => generation,
-            Err(BindError::Store(error)) => return Err(error),
+            Ok(generation) => steps.made(Ok(generation))?,
+            Err(BindError::Store(error)) => steps.made(Err(error))?,
             // It is built in, and they have no other.
             Err(BindError::NoRole | BindError::TooMany) => continue,
         };
         tracing::warn!(%principal, generation, "is an administrator from now on: nobody had a role");
     }
-    put(store, MADE, b"{\"format\":1}").await.map(drop)
+    steps.made(put(store, MADE, b"{\"format\":1}").await)?;
+    steps.end()
 }

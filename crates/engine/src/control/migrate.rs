@@ -12,7 +12,7 @@ use sealwire_apps::CollectionName;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_objects::{AcceptedRecords, RecordFormat, subject_version};
-use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal};
+use sealwire_store::{CommitSteps, MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, StoreError};
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{MigrateCall, MigratedObjects};
 use tokio::time::Instant;
@@ -109,7 +109,8 @@ async fn begin(
     (mut view, mut collection): LocatedCollection,
 ) -> Result<LocatedCollection, RpcError> {
     if collection.schema.records == AcceptedRecords::All {
-        accept(engine, call, AcceptedRecords::Migrating).await?;
+        // Repeated, it goes on from here.
+        accept(engine, call, AcceptedRecords::Migrating).await?.map_err(|error| of(error.unfinished()))?;
         (view, collection) = located(engine, call).await?;
     }
     check_engines(engine, view.generation).await?;
@@ -120,17 +121,25 @@ async fn begin(
 /// Marks the collection as one that reads authenticated records only, and shuts out engines that do not know that yet. Returns
 /// the generation.
 async fn finish(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u64, RpcError> {
-    let generation = accept(engine, call, AcceptedRecords::Authenticated).await?;
+    let mut steps = CommitSteps::default();
+    // The fence counts most where an older state could be put back unnoticed.
+    let generation = steps.made(accept(engine, call, AcceptedRecords::Authenticated).await?).map_err(of)?;
     let objects = engine.objects().map_err(|failure| failure.answer())?;
     objects.store().raise_fence(map, generation).await.map_err(of)?;
     engine.apps.changed_here().await;
+    steps.end().map_err(|error| of(error.unfinished()))?;
     Ok(generation)
 }
 
-async fn accept(engine: &Engine, call: &MigrateCall<'_>, records: AcceptedRecords) -> Result<u64, RpcError> {
-    let name = CollectionName::new(call.collection).map_err(of)?;
-    let changed = engine.apps.control().accept_records(&app_id(call.app)?, &name, records).await.map_err(of)?;
-    Ok(changed.generation)
+/// Marks the collection. Returns the generation, or the error of the commit.
+async fn accept(
+    engine: &Engine,
+    call: &MigrateCall<'_>,
+    records: AcceptedRecords,
+) -> Result<Result<u64, StoreError>, RpcError> {
+    let (app, name) = (app_id(call.app)?, CollectionName::new(call.collection).map_err(of)?);
+    let changed = engine.apps.control().accept_records(&app, &name, records).await;
+    Ok(changed.map(|changed| changed.generation))
 }
 
 /// Position of a walk, and whether it has left no old record behind.

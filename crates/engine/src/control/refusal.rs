@@ -34,6 +34,7 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::WrongKek { .. }
         | StoreError::NotAuthentic { .. }
         | StoreError::NotAnchored { .. }
+        | StoreError::NotAnchoredUnfinished { .. }
         | StoreError::Crypto(_) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sealwire_apps::{Control, FIRST_SLOT, RootEntry, RootRecord, RootSlot, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_kek::recovery::recovery_key_of;
-use sealwire_store::StoreError;
+use sealwire_store::{CommitSteps, StoreError};
 use sealwire_wire::control::{RootKeyState, RootOperation, RootProvider, RootSlotState, RootState};
 use tokio::time::Instant;
 
@@ -168,15 +168,16 @@ impl RootAdmin {
     async fn verify(&self) -> Result<RootState, StoreError> {
         // Also where no slot unwraps, to say why. A change of the record verifies it.
         let record = self.stored_record().await?;
-        let mut results = UnwrapResults::new();
+        let (mut results, mut steps) = (UnwrapResults::new(), CommitSteps::default());
         for root in record.roots() {
             let unwrapped = self.unwrapped(record.set, root).await;
             let verified = slots_that_unwrap(&unwrapped);
             if !verified.is_empty() {
-                self.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await?;
+                steps.made(self.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await)?;
             }
             results.extend(unwrapped);
         }
+        steps.end()?;
         self.state(Some(results)).await
     }
 
@@ -193,6 +194,7 @@ impl RootAdmin {
 
     async fn rotate(&self, wait: Duration, mut waits: impl FnMut(&[String]) + Send) -> Result<RootState, StoreError> {
         let record = self.record().await?;
+        let mut steps = CommitSteps::default();
         let incoming = match &record.incoming {
             Some(incoming) => self.unsealer.unseal(record.set, &incoming.entry).await?,
             None => {
@@ -200,7 +202,7 @@ impl RootAdmin {
                 let names = record.active.slots.iter().map(|slot| &*slot.provider);
                 let slots = self.new_slots(names, record.set, &root, record.next_slot).await?;
                 check_same_keys(&record.active.slots, &slots)?;
-                self.control.stage_root(&root, slots).await?;
+                steps.made(self.control.stage_root(&root, slots).await)?;
                 root
             }
         };
@@ -214,6 +216,11 @@ impl RootAdmin {
                         behind = instances;
                     }
                     tokio::time::sleep(WAIT_PAUSE).await;
+                }
+                Err(error @ StoreError::NotServed { .. }) => {
+                    // Both end when the command is repeated. The anchor has to be repaired before that.
+                    steps.end().map_err(StoreError::unfinished)?;
+                    return Err(error);
                 }
                 done => return self.changed(done?).await,
             }

@@ -7,14 +7,15 @@
 //! Engines write the file when they verify a later state. Every process writes it when it commits one, before anybody hears
 //! of the commit. The file is never lowered, also where an engine and a command write it at the same time.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
+use rustix::fs::OFlags;
 use sealwire_apps::StateId;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -34,8 +35,8 @@ const FORMAT_WITHOUT_ROOTS: u32 = 1;
 const WRITE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for a write after a commit, whose response needs it.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Attempts to lock the folder, and the pause between two.
-const LOCK_TRIES: u32 = 100;
+/// Attempts to lock the file, and the pause between two. Below the wait after a commit.
+const LOCK_TRIES: u32 = 500;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Serialize, Deserialize)]
@@ -79,8 +80,8 @@ pub(super) struct Anchor {
 #[derive(Debug)]
 struct AnchorFile {
     path: PathBuf,
-    /// True if `state.anchor_file` names the file. Otherwise a missing folder, which the audit log creates, is no error.
-    is_named: bool,
+    /// True if the folder is that of the audit log. A first command can come before the engine that creates it.
+    makes_folder: bool,
     state: Mutex<AnchorState>,
     /// Held while the file is written.
     writing: Mutex<()>,
@@ -98,15 +99,15 @@ struct AnchorState {
 }
 
 impl Anchor {
-    /// Reads the file. A missing file, or one that this user cannot read, counts as no anchor. `is_named`: the configuration
-    /// names the file, and its folder must exist when it is written.
+    /// Reads the file. A missing file counts as no anchor. `makes_folder`: a missing folder is created when the file is
+    /// written, within a folder that exists.
     ///
     /// # Errors
     /// The file cannot be read, or is not an anchor.
-    pub(super) fn open(path: PathBuf, is_named: bool) -> Result<Self, KekError> {
+    pub(super) fn open(path: PathBuf, makes_folder: bool) -> Result<Self, KekError> {
         let at_start = read(&path)?;
         let state = AnchorState { seen: at_start.clone(), written: at_start.clone(), ..AnchorState::default() };
-        let file = AnchorFile { path, is_named, state: Mutex::new(state), writing: Mutex::default() };
+        let file = AnchorFile { path, makes_folder, state: Mutex::new(state), writing: Mutex::default() };
         Ok(Self { at_start, file: Arc::new(file) })
     }
 
@@ -209,39 +210,121 @@ impl AnchorFile {
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.state().seen.clone();
         let Some(state) = &seen else { return Ok(()) };
-        let folder = self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        match File::open(folder) {
-            Ok(folder) => {
-                lock_folder(&folder);
-                self.write_locked(state, &folder.metadata()?)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_named => {
-                tracing::warn!(
-                    file = %self.path.display(), "the anchor of the store's generation is not written: its folder is missing"
-                );
-            }
-            Err(error) => return Err(error),
-        }
+        self.make_folder()?;
+        // Before the lock, which another user waits for in vain.
+        self.owner()?;
+        let _lock = self.lock()?;
+        self.write_locked(state)?;
         self.state().written = seen;
         Ok(())
     }
 
     /// Replaces the file by `state`, or keeps a later one that another process has written.
-    fn write_locked(&self, state: &AnchoredState, folder: &std::fs::Metadata) -> io::Result<()> {
+    fn write_locked(&self, state: &AnchoredState) -> io::Result<()> {
         let present = match read_bounded(&self.path, ANCHOR_BYTES_MAX) {
             Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // A file of another user, which this process replaces if it can.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            // Its generation can be a later one.
             Err(error) => return Err(error),
         };
         if present.is_some_and(|present| !state.replaces(&present)) {
             return Ok(());
         }
-        // A command that root runs must leave a file that the engine's user can read.
-        let like = std::fs::metadata(&self.path);
-        let like = like.as_ref().unwrap_or(folder);
-        replace_file_of(&self.path, Some(&to_bytes(state)), Some(FileOwner { user: like.uid(), group: like.gid() }))
+        replace_file_of(&self.path, Some(&to_bytes(state)), Some(self.owner()?))
+    }
+
+    /// Returns the owner of the file, or the one that a new file gets. A command that root runs must leave a file that the
+    /// engine's user can read.
+    ///
+    /// # Errors
+    /// The file belongs to another user, who could not read one of this user.
+    fn owner(&self) -> io::Result<FileOwner> {
+        let user = rustix::process::geteuid();
+        match std::fs::metadata(&self.path) {
+            Ok(file) if user.is_root() || file.uid() == user.as_raw() => {
+                Ok(FileOwner { user: file.uid(), group: file.gid() })
+            }
+            Ok(file) => {
+                let what = format!("it belongs to user {}, and this process runs as {}", file.uid(), user.as_raw());
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = std::fs::metadata(self.folder())?;
+                Ok(FileOwner { user: folder.uid(), group: folder.gid() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn folder(&self) -> &Path {
+        folder_of(&self.path)
+    }
+
+    /// Creates the folder as an engine does, for the owner of the folder above.
+    fn make_folder(&self) -> io::Result<()> {
+        let folder = self.folder();
+        if !self.makes_folder || folder.exists() {
+            return Ok(());
+        }
+        let above = File::open(folder_of(folder))?;
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            created => created?,
+        }
+        let owner = above.metadata()?;
+        FileOwner { user: owner.uid(), group: owner.gid() }.give(&File::open(folder)?)?;
+        above.sync_all()
+    }
+
+    /// Makes other processes that write the file wait, by a lock of a file that only its owner can open: whoever can read a
+    /// file can hold its lock.
+    ///
+    /// # Errors
+    /// Another process holds the lock all the time; the lock file cannot be opened.
+    fn lock(&self) -> io::Result<File> {
+        let path = self.path.with_added_extension("lock");
+        let mut last = io::ErrorKind::WouldBlock.into();
+        for tries in 0..LOCK_TRIES {
+            if tries > 0 {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            let file = match self.open_lock(&path) {
+                // Another process has created it and not given it away yet, or it exists since the look before.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists) =>
+                {
+                    last = error;
+                    continue;
+                }
+                opened => opened?,
+            };
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => last = io::ErrorKind::WouldBlock.into(),
+                // A file system without locks. Two writers can then disagree for one write.
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        let what = match last.kind() {
+            io::ErrorKind::WouldBlock => format!("another process holds the lock of {} all the time", path.display()),
+            _ => format!("{}: {last}", path.display()),
+        };
+        Err(io::Error::new(last.kind(), what))
+    }
+
+    /// Opens the lock file, or creates it with the owner that the anchor has.
+    fn open_lock(&self, path: &Path) -> io::Result<File> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let owner = self.owner()?;
+                let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+                owner.give(&file)?;
+                Ok(file)
+            }
+            opened => opened,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, AnchorState> {
@@ -249,18 +332,12 @@ impl AnchorFile {
     }
 }
 
-/// Makes other processes that write the file wait. Goes on without the lock where the file system has none, and after a
-/// second, since anyone who can read the folder can hold it: two writers can then disagree for one write.
-fn lock_folder(folder: &File) {
-    for _ in 0..LOCK_TRIES {
-        match folder.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            Ok(()) | Err(TryLockError::Error(_)) => return,
-        }
-    }
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// Reads an anchor. Returns `None` for a missing file and for one that this user cannot read.
+/// Reads an anchor. Returns `None` for a missing file. One that this user cannot read is an error: an older state would pass,
+/// and a commit would lower the anchor.
 ///
 /// # Errors
 /// The file cannot be read, or is not an anchor.
@@ -270,8 +347,7 @@ pub(super) fn read(path: &Path) -> Result<Option<AnchoredState>, KekError> {
         Ok(text) => Ok(Some(parse(&text).ok_or_else(|| wrong(&"not an anchor of this program"))?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            tracing::warn!(file = %path.display(), "the anchor of the store's generation cannot be read");
-            Ok(None)
+            Err(wrong(&format!("{error}; run this as the engine's user or as root")))
         }
         Err(error) => Err(wrong(&error)),
     }
@@ -347,7 +423,7 @@ mod tests {
     async fn an_anchor_is_kept_at_the_highest_generation() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
-        let anchor = Anchor::open(path.clone(), true).unwrap();
+        let anchor = Anchor::open(path.clone(), false).unwrap();
         anchor.raise(state(5)).await;
         assert!(!path.exists(), "a command does not write what it only verified");
         anchor.keep().await;
@@ -365,7 +441,7 @@ mod tests {
     async fn a_commit_raises_the_anchor_at_once_and_nobody_lowers_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
-        let open = || Anchor::open(path.clone(), true).unwrap();
+        let open = || Anchor::open(path.clone(), false).unwrap();
         let (engine, mut command) = (open(), open());
         engine.keep().await;
         command.commit(state(9)).await.unwrap();
@@ -398,9 +474,24 @@ mod tests {
     async fn a_commit_whose_anchor_is_not_written_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing").join(ANCHOR_FILE);
-        let failed = Anchor::open(missing.clone(), true).unwrap().commit(state(1)).await.unwrap_err();
-        assert!(failed.contains("missing/anchor.json was not written: No such file"), "{failed}");
-        Anchor::open(missing, false).unwrap().commit(state(1)).await.unwrap();
+        let anchor = Anchor::open(missing.clone(), false).unwrap();
+        for _ in 0..2 {
+            let failed = anchor.commit(state(1)).await.unwrap_err();
+            assert!(failed.contains("missing/anchor.json was not written: No such file"), "{failed}");
+            assert_eq!(anchor.file.state().written, None, "it is written again at the next load");
+        }
+        // An engine logs that, and goes on.
+        anchor.keep().await;
+        std::fs::create_dir(folder.path().join("missing")).unwrap();
+        anchor.raise(state(1)).await;
+        assert_eq!(content(&missing), Some(state(1)));
+        // The folder of the audit log is created, within one that exists.
+        let audit = folder.path().join("audit").join(ANCHOR_FILE);
+        Anchor::open(audit.clone(), true).unwrap().commit(state(1)).await.unwrap();
+        assert_eq!(content(&audit), Some(state(1)));
+        assert_eq!(std::fs::metadata(folder_of(&audit)).unwrap().mode() & 0o777, 0o700);
+        let deeper = folder.path().join("none/audit").join(ANCHOR_FILE);
+        Anchor::open(deeper, true).unwrap().commit(state(1)).await.unwrap_err();
         // A folder in the place of the file cannot be replaced by a file.
         let taken = folder.path().join("taken");
         std::fs::create_dir(&taken).unwrap();
@@ -408,7 +499,7 @@ mod tests {
             at_start: None,
             file: Arc::new(AnchorFile {
                 path: taken,
-                is_named: true,
+                makes_folder: false,
                 state: Mutex::default(),
                 writing: Mutex::default(),
             }),
@@ -417,15 +508,89 @@ mod tests {
         anchor.commit(state(1)).await.unwrap_err();
     }
 
+    /// A process that must not see the anchor, or cannot leave one for the engine, changes nothing.
+    #[tokio::test]
+    async fn an_anchor_of_another_user_is_neither_ignored_nor_replaced() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(ANCHOR_FILE);
+        Anchor::open(path.clone(), false).unwrap().commit(state(9)).await.unwrap();
+        assert_eq!(std::fs::metadata(path.with_added_extension("lock")).unwrap().mode() & 0o777, 0o600);
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("an_anchor_of_another_user_is_neither_ignored_nor_replaced: needs root; not run in full");
+            return;
+        }
+        let chmod = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        chmod(folder.path(), 0o777);
+        // As another user: this thread alone gives up its rights.
+        let as_user = |mode: u32, work: fn(&AnchorFile) -> String| {
+            chmod(&path, mode);
+            let file = path.clone();
+            let thread = std::thread::spawn(move || {
+                use rustix::thread::{Uid, set_thread_res_uid};
+                let user = Uid::from_raw(12_345);
+                set_thread_res_uid(user, user, user).unwrap();
+                let later = AnchorState { seen: Some(state(10)), ..AnchorState::default() };
+                work(&AnchorFile {
+                    path: file,
+                    makes_folder: false,
+                    state: Mutex::new(later),
+                    writing: Mutex::default(),
+                })
+            });
+            thread.join().unwrap()
+        };
+        let opened = as_user(0o600, |file| Anchor::open(file.path.clone(), false).unwrap_err().0);
+        assert!(opened.contains("Permission denied") && opened.contains("engine's user"), "{opened}");
+        let unread = as_user(0o600, |file| file.write_locked(&state(10)).unwrap_err().to_string());
+        assert!(unread.contains("Permission denied"), "{unread}");
+        let readable = as_user(0o644, |file| file.write_locked(&state(10)).unwrap_err().to_string());
+        assert!(readable.contains("belongs to user 0"), "{readable}");
+        let locked = as_user(0o644, |file| file.write().unwrap_err().to_string());
+        assert!(locked.contains("belongs to user 0"), "{locked}");
+        assert_eq!(content(&path), Some(state(9)));
+    }
+
+    /// A lock of the folder, which everyone can take who can read it, is nobody's lock.
+    #[tokio::test]
+    async fn writers_wait_for_the_lock_file_and_do_not_go_on_without_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(ANCHOR_FILE);
+        let foreign = File::open(folder.path()).unwrap();
+        foreign.lock().unwrap();
+        let anchor = Anchor::open(path.clone(), false).unwrap();
+        anchor.commit(state(1)).await.unwrap();
+
+        let lock = File::open(path.with_added_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let failed = anchor.commit(state(2)).await.unwrap_err();
+        assert!(
+            failed.contains("another process holds the lock of") && failed.contains("anchor.json.lock"),
+            "{failed}"
+        );
+        assert_eq!(content(&path), Some(state(1)));
+        drop(lock);
+        anchor.commit(state(3)).await.unwrap();
+        assert_eq!(content(&path), Some(state(3)));
+
+        // A link in its place is not followed.
+        let link = path.with_added_extension("lock");
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("victim"), &link).unwrap();
+        anchor.commit(state(4)).await.unwrap_err();
+        assert!(!folder.path().join("victim").exists());
+    }
+
     #[test]
     fn a_file_that_is_no_anchor_is_refused_and_a_missing_one_says_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
         assert_eq!(content(&path), None);
         std::fs::write(&path, b"{}").unwrap();
-        let error = Anchor::open(path.clone(), true).unwrap_err();
+        let error = Anchor::open(path.clone(), false).unwrap_err();
         assert!(error.0.contains("anchor.json") && error.0.contains("not an anchor"), "{}", error.0);
         std::fs::write(&path, vec![b' '; 5_000]).unwrap();
-        Anchor::open(path, true).unwrap_err();
+        Anchor::open(path, false).unwrap_err();
     }
 }

@@ -243,6 +243,10 @@ fn a_file_of_providers_is_refused_by_name_and_without_its_values() {
 #[tokio::test]
 async fn the_configured_key_may_be_absent_only_beside_other_providers() {
     let (mut deployment, _) = Deployment::with_root(&["east"]).await;
+    // One that others can read is no reason to start without it.
+    fs::set_permissions(deployment.path("kek.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let exposed = Unsealer::open(&deployment.config).unwrap_err().to_string();
+    assert!(exposed.contains("mode 644") && exposed.contains("kek.key"), "{exposed}");
     deployment.remove(&["kek.key"]);
     deployment.open().1.load().await.unwrap();
     let empty = Control::with_finder(Arc::new(MemoryStore::default()), deployment.open().0);

@@ -4,7 +4,7 @@
 //! files that only their owner can read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,11 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use sealwire_apps::{RootEntry, RootRecord, SlotChange};
 use sealwire_crypto::RootKey;
 use sealwire_engine::root::{KnownRoots, RootKnowledge};
+use sealwire_file_trust::FileKind;
 use sealwire_kek::recovery::recovery_key_of;
 use sealwire_kek::{RecoveryKey, Share, WrapSlot};
 use sealwire_output::{errln, outln};
+use sealwire_store::CommitSteps;
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -98,9 +100,10 @@ enum RecoveryCommand {
 /// The root key that an operator expects.
 #[derive(Debug, clap::Args)]
 pub(super) struct RootKeyArgs {
-    /// Id of the store's root key, from your own records: `kek init`, `root rotate` and `kek list` print it. Needed where
-    /// nothing on this machine confirms the root key. Anyone who can write to the store and read the recovery public key can
-    /// make a store of their own that the shares open
+    /// Id of the store's root key, as you kept it before the loss: from the output of the last `kek init` or `root rotate`, or
+    /// from anchor.json or root.json of a machine with an engine. Never from a command that reads the store now: anyone who can
+    /// write to the store and read the recovery public key can make a store of their own that the shares open. Needed where
+    /// nothing on this machine confirms the root key
     #[arg(long = "root-key-id", value_name = "ID")]
     id: Option<String>,
 }
@@ -224,9 +227,12 @@ async fn check(store: &RootStore, shares: &[Share], root: &RootKeyArgs) -> Resul
         store.admin.unsealer().keep(record.set, root, key)?;
         numbers.push((root.id, slot));
     }
+    let mut steps = CommitSteps::default();
     for (root, slot) in &numbers {
-        store.control.set_slots(*root, SlotChange { verified: vec![*slot], ..SlotChange::default() }).await?;
+        let change = SlotChange { verified: vec![*slot], ..SlotChange::default() };
+        steps.made(store.control.set_slots(*root, change).await)?;
     }
+    steps.end()?;
     let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
     let named = slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(" and ");
     let count = shares.len();
@@ -255,14 +261,16 @@ pub(super) async fn recover(
         store.admin.unsealer().keep(record.set, root, key)?;
         changes.push((root.id, SlotChange { add, remove, verified: vec![shares_slot] }));
     }
+    let mut steps = CommitSteps::default();
     if record.sealed_unix_s.is_some() {
         // Its root keys are at hand, and no provider has to be asked.
-        store.control.unseal().await?;
+        steps.made(store.control.unseal().await)?;
     }
     let mut generation = 0;
     for (root, change) in changes {
-        generation = store.control.set_slots(root, change).await?;
+        generation = steps.made(store.control.set_slots(root, change).await)?;
     }
+    steps.end()?;
     let named = names.join(", ");
     let text = format!(
         "recovered the root key {id}: {named} unwraps it, from generation {generation} on\n\
@@ -333,9 +341,10 @@ impl ShareArgs {
                 shares.extend(standard_shares()?);
             } else {
                 let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
-                let text = File::open(file).and_then(|mut file| read_text(|buffer| file.read(buffer), false));
-                let text = text.map_err(|error| failed(&error))?;
-                shares.push(Share::parse(&text).map_err(|error| failed(&error))?);
+                // Its errors name the file.
+                let bytes = sealwire_file_trust::read(file, FileKind::Secret, INPUT_BYTES_MAX as u64)?;
+                let text = std::str::from_utf8(&bytes).map_err(|_| failed(&"must be text"))?;
+                shares.push(Share::parse(text).map_err(|error| failed(&error))?);
             }
         }
         if shares.is_empty() { Err("no share was given".into()) } else { Ok(shares) }

@@ -233,21 +233,37 @@ fn wrong_shares_change_nothing_and_are_named() {
     let share = |name: &str| fs::read_to_string(site.path.join("cards").join(name)).unwrap();
     let good = share("share-2-of-3");
     let altered = good[..80].to_owned() + if &good[80..81] == "A" { "B" } else { "A" } + &good[81..];
-    fs::write(site.path.join("altered"), altered).unwrap();
-    fs::write(site.path.join("false"), "sws1:hello").unwrap();
+    let write = |name: &str, mode, text: &str| {
+        fs::write(site.path.join(name), text).unwrap();
+        fs::set_permissions(site.path.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    write("altered", 0o600, &altered);
+    write("false", 0o600, "sws1:hello");
+    write("exposed", 0o644, &good);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        site.path.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
     // Shares of another secret that name this key, as a holder who lies can make them.
     let held = Share::parse(&good).unwrap();
     for share in shares::split(&[9; 32], *held.set(), *held.key(), 2, 3).unwrap() {
-        fs::write(site.path.join(format!("lie-{}", share.index())), share.to_text().as_str()).unwrap();
+        write(&format!("lie-{}", share.index()), 0o600, share.to_text().as_str());
     }
     site.lose("kek", "9");
     let before = site.list();
 
     let foreign = foreign.path.join("cards/share-2-of-3").display().to_string();
-    let cases: [(&[&str], &str, &str); 11] = [
+    let cases: [(&[&str], &str, &str); 13] = [
         (&["cards/share-1-of-3"], "fresh", "1 shares were given, 2 are needed"),
         (&["cards/share-1-of-3", "cards/share-1-of-3"], "fresh", "share number 1 was given twice"),
         (&["cards/share-1-of-3", "altered"], "fresh", "altered: a character was altered"),
+        // A file that others can read, and one that would be waited for.
+        (&["cards/share-1-of-3", "exposed"], "fresh", "exposed: mode 644"),
+        (&["cards/share-1-of-3", "pipe"], "fresh", "pipe: must be a regular file"),
         (&["cards/share-1-of-3", "false"], "fresh", "false: must be `sws1:` and 87 characters"),
         (&["cards/share-1-of-3", &foreign], "fresh", "a share is of another store's recovery key"),
         (&["cards/share-1-of-3", "others/share-2-of-3"], "fresh", "position 2 belongs to another recovery key"),
