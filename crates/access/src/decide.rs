@@ -9,9 +9,9 @@
 //!
 //! With [`AccessMode::Observe`], requests that no role grants pass, except where the response could show a value that a
 //! mask hides. A principal with a mask sees all values through that mask. Without a grant, it is denied operations whose
-//! values no mask can cover, and changes of roles, with which it could take its mask off. If a role of the principal is
-//! missing or unreadable, its masks are unknown. Then every ungranted operation that returns values or changes roles is
-//! denied.
+//! values no mask can cover, and those that change who can read values ([`ValueAccess::Readers`]), with which it could take
+//! its mask off. If a role of the principal is missing or unreadable, its masks are unknown. Then every ungranted operation
+//! that returns values or changes who can read them is denied.
 
 use std::sync::Arc;
 
@@ -193,7 +193,12 @@ impl Denied {
     fn text(&self) -> String {
         let mut text = self.missing_text();
         if self.while_observing {
-            text.push_str("; access.mode \"observe\" does not let it pass, because it could show masked values");
+            let why = match self.operation.value_access() {
+                ValueAccess::Readers => "it changes who can read masked values",
+                _ => "it could show masked values",
+            };
+            text.push_str("; access.mode \"observe\" does not let it pass, because ");
+            text.push_str(why);
         }
         text
     }
@@ -307,7 +312,7 @@ impl Grants {
     }
 
     /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant covers. `None`: the
-    /// response could show a value that a mask hides.
+    /// response, or a later one, could show a value that a mask hides.
     fn observe<'a>(&self, ask: AuthorizationRequest<'a>) -> Option<Permit<'a>> {
         let mask = self.observed_mask();
         match ask.operation.value_access() {
@@ -317,10 +322,10 @@ impl Grants {
                 let hourly = self.masked_grants().filter_map(|grant| grant.hourly).min();
                 Some(Permit { hourly, ..Permit::unrestricted(ask, mask) })
             }
-            ValueAccess::Clear | ValueAccess::Roles if !self.is_incomplete && mask.is_none() => {
+            ValueAccess::Clear | ValueAccess::Readers if !self.is_incomplete && mask.is_none() => {
                 Some(Permit::unrestricted(ask, None))
             }
-            ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear | ValueAccess::Roles => None,
+            ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear | ValueAccess::Readers => None,
         }
     }
 
@@ -428,8 +433,8 @@ impl AccessMode {
     }
 
     /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
-    /// In [`AccessMode::Observe`], operations that return values or change roles do not pass, since the principal might
-    /// have a mask.
+    /// In [`AccessMode::Observe`], operations that return values or change who can read them do not pass, since the
+    /// principal might have a mask.
     pub fn unknown(self, ask: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,

@@ -38,8 +38,9 @@ pub enum ValueAccess {
     Properties,
     /// Values or parts of values that no mask can cover.
     Clear,
-    /// None, but the operation changes who sees values, and through which masks.
-    Roles,
+    /// None, but the operation changes who can read values, or through which masks: roles, the keys that values are sealed
+    /// under, what counts as authentic, or who unwraps keys.
+    Readers,
 }
 
 macro_rules! operations {
@@ -76,16 +77,20 @@ macro_rules! operations {
 
 operations! {
     /// Encrypts values into envelopes.
+    /// All values are of the request.
     Encrypt = "encrypt" Data App None,
     /// Opens envelopes.
     Decrypt = "decrypt" Data App Maskable,
     /// Rewraps envelopes for the newest key.
-    Rewrap = "rewrap" Data App None,
+    /// Whoever imported a key of the app may hold it, and a request chooses among the keys that seal.
+    Rewrap = "rewrap" Data App Readers,
     /// Replaces values with tokens.
+    /// All values are of the request.
     Tokenize = "tokenize" Data Collection None,
     /// Returns the values of tokens.
     Detokenize = "detokenize" Data Collection Maskable,
     /// Masks values.
+    /// All values are of the request.
     Mask = "mask" Data App None,
     /// Returns the metadata of tokens.
     TokensGet = "tokens.get" Data Collection None,
@@ -128,74 +133,97 @@ operations! {
     /// Lists all apps.
     AppsList = "apps.list" Control All None,
     /// Creates an app.
+    /// Engines generate its keys, and nothing is sealed under them yet.
     AppsCreate = "apps.create" Control App None,
     /// Creates an app's next key version.
+    /// Engines generate the key; nobody else has its private part.
     AppsRotate = "apps.rotate" Control App None,
     /// Imports a key version that was created elsewhere.
-    AppsImport = "apps.import" Control App None,
+    /// Whoever imports a key has it, and so opens what is sealed under it.
+    AppsImport = "apps.import" Control App Readers,
     /// Disables an app or key.
-    AppsDisable = "apps.disable" Control App None,
+    /// An older key, perhaps an imported one, can be the newest that seals then.
+    AppsDisable = "apps.disable" Control App Readers,
     /// Enables an app or key again.
-    AppsEnable = "apps.enable" Control App None,
+    /// An imported key can be the newest that seals then.
+    AppsEnable = "apps.enable" Control App Readers,
     /// Deletes an app or key.
-    AppsDelete = "apps.delete" Control App None,
+    /// It disables.
+    AppsDelete = "apps.delete" Control App Readers,
     /// Cancels a deletion.
-    AppsRestore = "apps.restore" Control App None,
+    /// It enables.
+    AppsRestore = "apps.restore" Control App Readers,
     /// Changes an app's settings.
-    AppsSet = "apps.set" Control App None,
+    /// The suite decides which keys seal, perhaps imported ones, and what counts as sealed by an engine.
+    AppsSet = "apps.set" Control App Readers,
     /// Exports the control state as stored, with wrapped keys.
-    AppsExport = "apps.export" Control All None,
+    /// Whoever has a KEK or a root key opens them, without the engine and its masks.
+    AppsExport = "apps.export" Control All Readers,
     /// Lists an app's collections.
     CollectionsList = "collections.list" Control Collections None,
     /// Creates a collection.
+    /// It is empty.
     CollectionsCreate = "collections.create" Control Collection None,
     /// Changes a collection's settings.
+    /// These are times of expiry and retention.
     CollectionsSet = "collections.set" Control Collection None,
     /// Changes the schema of a collection of objects.
+    /// Types, and so masks, of properties cannot be changed, and rows are under token keys, which engines generate.
     CollectionsAlter = "collections.alter" Control Collection None,
     /// Seals old records of a collection of objects again.
-    CollectionsMigrate = "collections.migrate" Control Collection None,
+    /// A record that is accepted, perhaps a forged one, shows its values by other grants.
+    CollectionsMigrate = "collections.migrate" Control Collection Readers,
     /// Deletes a collection.
+    /// A later collection of that name reads nothing of it.
     CollectionsDelete = "collections.delete" Control Collection None,
     /// Counts an app's rows by key version.
     KeysCensus = "keys.census" Control Collections None,
     /// Seals an app's rows again, under its newest key versions.
+    /// Rows are under token keys, which engines generate.
     KeysRewrap = "keys.rewrap" Control Collections None,
     /// Lists the engines.
     InstancesList = "instances.list" Control All None,
     /// Lists roles.
     RolesList = "roles.list" Control All None,
     /// Creates or changes a role.
-    RolesSet = "roles.set" Control All Roles,
+    RolesSet = "roles.set" Control All Readers,
     /// Deletes a role.
-    RolesDelete = "roles.delete" Control All Roles,
+    RolesDelete = "roles.delete" Control All Readers,
     /// Lists principals with their roles.
     PrincipalsList = "principals.list" Control All None,
     /// Grants a role to a principal.
-    PrincipalsGrant = "principals.grant" Control All Roles,
+    PrincipalsGrant = "principals.grant" Control All Readers,
     /// Revokes a role from a principal.
-    PrincipalsRevoke = "principals.revoke" Control All Roles,
+    PrincipalsRevoke = "principals.revoke" Control All Readers,
     /// Reports the permissions of a principal.
     PrincipalsCheck = "principals.check" Control All None,
     /// Describes the root key and its slots.
     RootStatus = "root.status" Control All None,
     /// Creates the root key.
-    RootInit = "root.init" Control All None,
+    /// It decides who unwraps the root key.
+    RootInit = "root.init" Control All Readers,
     /// Replaces the root key.
+    /// The providers stay the same.
     RootRotate = "root.rotate" Control All None,
     /// Seals the store.
+    /// Nobody reads values of a sealed store.
     RootSeal = "root.seal" Control All None,
     /// Unseals the store.
+    /// Only what was readable before is readable again, through the same masks.
     RootUnseal = "root.unseal" Control All None,
     /// Adds a slot for a provider.
-    KekAdd = "kek.add" Control All None,
+    /// One more provider unwraps the root key.
+    KekAdd = "kek.add" Control All Readers,
     /// Removes a slot.
+    /// It only takes away.
     KekRemove = "kek.remove" Control All None,
     /// Unwraps every slot.
     KekVerify = "kek.verify" Control All None,
     /// Replaces every slot by a new copy of the root key.
+    /// The providers stay the same.
     KekRotate = "kek.rotate" Control All None,
     /// Returns the public keys to which others seal for an app.
+    /// Whoever has one can seal, and open nothing.
     AppsPublicKeys = "apps.public_keys" Control App None,
 }
 
@@ -218,7 +246,7 @@ impl Operation {
     /// Returns true if the response has stored values or parts of them.
     pub const fn returns_values(self) -> bool {
         match self.value_access() {
-            ValueAccess::None | ValueAccess::Roles => false,
+            ValueAccess::None | ValueAccess::Readers => false,
             ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear => true,
         }
     }
@@ -361,7 +389,7 @@ mod tests {
 
     #[test]
     fn value_access_follows_what_responses_contain() {
-        use ValueAccess::{Clear, Maskable, Properties, Roles};
+        use ValueAccess::{Clear, Maskable, Properties, Readers};
         let stated = [
             ("decrypt", Maskable),
             ("detokenize", Maskable),
@@ -370,10 +398,21 @@ mod tests {
             ("objects.list", Properties),
             ("subjects.export", Clear),
             ("tokens.list", Clear),
-            ("roles.set", Roles),
-            ("roles.delete", Roles),
-            ("principals.grant", Roles),
-            ("principals.revoke", Roles),
+            ("rewrap", Readers),
+            ("apps.import", Readers),
+            ("apps.disable", Readers),
+            ("apps.enable", Readers),
+            ("apps.delete", Readers),
+            ("apps.restore", Readers),
+            ("apps.set", Readers),
+            ("apps.export", Readers),
+            ("collections.migrate", Readers),
+            ("roles.set", Readers),
+            ("roles.delete", Readers),
+            ("principals.grant", Readers),
+            ("principals.revoke", Readers),
+            ("root.init", Readers),
+            ("kek.add", Readers),
         ];
         for operation in Operation::ALL {
             let expected = stated.iter().find(|(name, _)| *name == operation.name());
@@ -381,7 +420,7 @@ mod tests {
             assert_eq!(operation.value_access(), expected, "{operation}");
             let reads = ["objects.get", "objects.query", "objects.list"].contains(&operation.name());
             assert_eq!(operation.reads_properties(), reads, "{operation}");
-            assert_eq!(operation.returns_values(), ![ValueAccess::None, Roles].contains(&expected), "{operation}");
+            assert_eq!(operation.returns_values(), ![ValueAccess::None, Readers].contains(&expected), "{operation}");
             assert_eq!(Operations::MASKABLE.contains(operation), expected == Maskable, "{operation}");
             let is_of_data = Operations::DATA.contains(operation);
             assert!(is_of_data || !operation.returns_values(), "{operation}: control operations return no value");

@@ -65,7 +65,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Authorization by roles, stored with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
-                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them,\nexcept where the response could show a value that a mask of the principal hides.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
+                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them,\nexcept where the response could show a value that a mask of the principal hides, or the request changes who can read it.\n\"off\" checks nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", ValueKind::Principals, Literal::NoEntries,
                 "Principals that get the role `administrator` once, at a start at which nobody has a role. Later, only they can unseal\na sealed store over the control listener: keep the list current. Names as in `control.principals`.";
             "name_order", ValueKind::Identity, Literal::NoEntries,

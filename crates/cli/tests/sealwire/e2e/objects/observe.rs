@@ -3,10 +3,12 @@
 
 use sealwire_access::{Principal, RoleName, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
-use sealwire_client::control::{CheckCall, Checked, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::control::{
+    AppCall, AppOperation, CheckCall, Checked, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, Secret,
+};
 use sealwire_client::{
-    Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, RuleFields, TokenLookupScope, Tokenize,
-    TokenizeOptions,
+    Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields, TokenLookupScope,
+    Tokenize, TokenizeOptions,
 };
 use sealwire_config::AccessMode;
 use sealwire_token::Format;
@@ -116,6 +118,7 @@ impl Site {
                 got(client.subjects_export(named(ANNA), Some(&after), None).await, exported)
             }),
             ("tokens.list", got(client.tokens_list(map(), Listing::default()).await, |_| String::new())),
+            ("rewrap", got(client.rewrap(Rewrap::new(APP, &self.envelope)).await, |_| String::new())),
             ("encrypt", got(client.encrypt(Encrypt::new(APP, &own)).await, |_| String::new())),
             ("mask", got(client.mask(masking).await, |_| String::new())),
             ("tokenize", {
@@ -131,7 +134,8 @@ impl Site {
     }
 }
 
-/// Operations whose values a mask can cover, those whose values no mask can cover, and others.
+/// Operations whose values a mask can cover, those whose values no mask can cover or which change who can read them, and
+/// others.
 fn expected(maskable: Got, unmaskable: Got, others: Got) -> Vec<(&'static str, Got)> {
     let list = match unmaskable {
         Got::Secret => Got::Other,
@@ -146,6 +150,7 @@ fn expected(maskable: Got, unmaskable: Got, others: Got) -> Vec<(&'static str, G
         ("subjects.export", unmaskable),
         ("subjects.export of tokens", unmaskable),
         ("tokens.list", list),
+        ("rewrap", list),
         ("encrypt", others),
         ("mask", others),
         ("tokenize", others),
@@ -186,6 +191,13 @@ fn observing_shows_no_value_that_a_mask_hides() {
         assert_eq!(code(control.change_principal(principal(revoke)).await), ErrorCode::Forbidden);
         let set = RoleOperation::Set { grants: vec!["decrypt apps=*"] };
         assert_eq!(code(control.change_role(RoleCall { role: "limited", ask: set }).await), ErrorCode::Forbidden);
+        // Nor is a key of its own the newest that seals, to which a rewrap would move every value.
+        let private_key = Secret("1111111111111111111111111111111111111111111111111111111111111111");
+        let import = AppOperation::Import { suite: sealwire_wire::Suite::P256, private_key, seals: true };
+        assert_eq!(code(control.change_app(AppCall { app: APP, ask: import }).await), ErrorCode::Forbidden);
+        for ask in [AppOperation::Disable { key: None }, AppOperation::Enable { key: None }] {
+            assert_eq!(code(control.change_app(AppCall { app: APP, ask }).await), ErrorCode::Forbidden);
+        }
         assert!(control.roles(Default::default()).await.is_ok());
 
         // A role that is in the store and cannot be read takes its mask along.
