@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sealwire_payload::{EnclosingMap, ExtraWork, FoundSibling, Path, ScanStep, SiblingScan};
 
 use crate::limits::SUBJECT_BYTES_MAX;
-use crate::{Rule, Rules, Value};
+use crate::{Rule, Rules, Value, detection_work};
 
 /// Least work per token of a scan, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -66,6 +66,8 @@ pub struct Subjects {
     /// Number of subjects at which those of maps that the walk has left are removed.
     kept_max: usize,
     work: ExtraWork,
+    /// Checks of strings for kinds, and the bytes that they read.
+    checks: (u64, u64),
 }
 
 impl Subjects {
@@ -75,7 +77,14 @@ impl Subjects {
         let keys = Arc::clone(rules.subject_keys());
         // Allocated once: a document of many maps needs no more.
         let found = HashMap::with_capacity(if keys.keys.is_empty() { 0 } else { KEPT_MIN });
-        Self { keys, scan: SiblingScan::default(), found, kept_max: KEPT_MIN, work: ExtraWork::default() }
+        Self {
+            keys,
+            scan: SiblingScan::default(),
+            found,
+            kept_max: KEPT_MIN,
+            work: ExtraWork::default(),
+            checks: (0, 0),
+        }
     }
 
     /// Returns true if no rule has a subject.
@@ -85,10 +94,18 @@ impl Subjects {
     }
 
     /// Returns the work so far: the bytes that were read, with at least 16 for each token, and what
-    /// [`count`](Self::count) added.
+    /// [`count`](Self::count) and [`count_checks`](Self::count_checks) added.
     #[must_use]
     pub fn work(&self) -> ExtraWork {
-        self.work
+        let (checks, bytes) = self.checks;
+        self.work.plus(detection_work(1, checks, bytes))
+    }
+
+    /// Adds so many checks for kinds of a string of so many bytes.
+    pub fn count_checks(&mut self, kinds: u64, bytes: usize) {
+        // A check is a part of a field, so work is rounded in the sum, not for each string.
+        let (checks, read) = self.checks;
+        self.checks = (checks.saturating_add(kinds), read.saturating_add(kinds.saturating_mul(bytes as u64)));
     }
 
     /// Adds other work of the same walk.
@@ -319,6 +336,17 @@ mod tests {
         // What breaks off behind the field is not there.
         assert_eq!(found(&document(0, &[&[0xc1]])), [None]);
         assert_eq!(found(&document(300, &[&[5]])[..200]), [None]);
+    }
+
+    #[test]
+    fn checks_for_kinds_count_as_they_are_predicted() {
+        for (kinds, strings, bytes) in [(7, 1_000, 10), (1, 8, 0), (1, 7, 3), (8, 1, 320), (0, 1_000, 10)] {
+            let mut subjects = Subjects::new(&rules(1));
+            (0..strings).for_each(|_| subjects.count_checks(kinds, bytes));
+            let predicted = detection_work(kinds, strings, strings * bytes as u64);
+            assert_eq!(subjects.work(), predicted, "{kinds} {strings} {bytes}");
+            assert_eq!(predicted.fields, kinds * strings / 8);
+        }
     }
 
     #[test]

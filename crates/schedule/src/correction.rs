@@ -54,6 +54,8 @@ impl Ratio {
     const ONE: Self = Self { took: PRIOR, estimated: PRIOR };
 
     fn learn(&mut self, estimated: f64, took: f64) {
+        // So a single slice, however long it is, does not decide the factor.
+        let took = took.min(estimated + WINDOW);
         let kept = 1.0 / (1.0 + took.max(estimated) / WINDOW);
         *self = Self { took: self.took * kept + took, estimated: self.estimated * kept + estimated };
     }
@@ -168,6 +170,21 @@ mod tests {
             measured(&mut corrections, 1, 0, 100, 100);
         }
         assert!(corrections.factor(&1, 0) < 1.1, "{}", corrections.factor(&1, 0));
+    }
+
+    #[test]
+    fn no_single_slice_decides_a_factor() {
+        for (estimated, took) in [(1_000, 330_000), (10, 10_000_000), (10, u64::MAX / US), (50_000, 10_000_000)] {
+            let mut corrections = Corrections::new(8);
+            measured(&mut corrections, 1, 0, 10, 1_000);
+            for _ in 0..1_000 {
+                measured(&mut corrections, 1, 0, 100, 100);
+            }
+            measured(&mut corrections, 1, 0, estimated, took);
+            let factor = corrections.factor(&1, 0);
+            assert!((1.1..=3.1).contains(&factor), "{estimated} {took}: {factor}");
+            assert!(corrections.is_watched(&1));
+        }
     }
 
     #[test]

@@ -237,11 +237,10 @@ impl Rules {
         &self.subject_keys
     }
 
-    /// Returns the work of checking a string of so many bytes for kinds: each kind reads it once.
+    /// Returns the number of kinds that a string of so many bytes is checked for. Each reads it once.
     #[must_use]
-    pub fn detection_work(&self, bytes: usize) -> ExtraWork {
-        let kinds = self.kinds.iter().filter(|(_, kind)| bytes <= kind.bytes_max()).count() as u64;
-        detection_work(kinds, 1, bytes as u64)
+    pub fn checks(&self, bytes: usize) -> u64 {
+        self.kinds.iter().filter(|(_, kind)| bytes <= kind.bytes_max()).count() as u64
     }
 
     /// Returns the rule at a position in [`Self::selection`].
