@@ -106,13 +106,15 @@ fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey
     }
 }
 
-/// Returns all records with keys, wrapped under `new` instead of `old`.
+/// Returns all records with keys, wrapped under `new` instead of `old`. Older records lose the public keys of key pairs that
+/// are not published: nothing reads them, and whoever reads the store could seal to them.
 pub(super) fn wrap_anew(old: &Kek, new: &Kek, contents: &Contents) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let mut records = Vec::new();
     for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
         let mut record = record.clone();
         for key in &mut record.keys {
             key.wrapped = STANDARD.encode(wrap_key_anew(old, new, app, key)?);
+            key.drop_unread_public_key();
         }
         let number = record.number;
         for key in &mut record.token_keys {

@@ -62,7 +62,7 @@ pub struct Settings {
     pub format: DefaultFormat,
     /// Suite of the envelopes of requests that name no suite.
     pub write_suite: Suite,
-    /// Suites whose envelopes open, and which requests may name.
+    /// Suites whose envelopes and, of key pairs, Evervault values open, and which requests may name.
     pub read_suites: SuiteSet,
 }
 

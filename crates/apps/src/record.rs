@@ -439,6 +439,13 @@ pub(super) fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
 }
 
 impl KeyRecord {
+    /// Removes the public key unless it is published, or is the check of a symmetric key.
+    pub(super) fn drop_unread_public_key(&mut self) {
+        if !self.outside && self.suite != suite_name(Suite::Xaes) {
+            self.public_key.clear();
+        }
+    }
+
     pub(super) fn summary(&self, key: &str) -> Result<KeySummary, StoreError> {
         let suite = named_suite(key, &self.suite)?;
         let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;

@@ -337,8 +337,8 @@ impl AppKeys {
         Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect(), reads: SuiteSet::ALL })
     }
 
-    /// Returns these keys such that envelopes open only if their suite is one of `reads`. Evervault values open as
-    /// before.
+    /// Returns these keys such that envelopes open only if their suite is one of `reads`, and Evervault values only under key
+    /// pairs of these suites: their public keys seal both.
     #[must_use]
     pub fn reading(self, reads: SuiteSet) -> Self {
         Self { reads, ..self }
@@ -386,6 +386,11 @@ impl AppKeys {
             .filter(|version| version.state == KeyState::Active && version.seals)
             .filter(|version| version.origin == origin && version.suite() == suite)
             .max_by_key(|version| version.number)
+    }
+
+    /// Returns true if values of this suite may be opened.
+    pub(crate) fn reads(&self, suite: Suite) -> bool {
+        self.reads.contains(suite)
     }
 
     /// Returns the version that opens envelopes with this suite and id, if it is active and the suite may be opened.

@@ -267,8 +267,8 @@ impl ControlService {
             Control::Migrate(call) => {
                 let done = control::migrate(&self.engine, &self.keys, call).await?;
                 done.encode(out);
-                let left =
-                    done.unopened.len() + if call.accept_unauthenticated { 0 } else { done.unauthenticated.len() };
+                let unaccepted = if call.accept_unauthenticated { 0 } else { done.unauthenticated.len() };
+                let left = done.unopened.len() + done.erased.len() + unaccepted;
                 Ok(Applied { rows: (done.migrated, left as u64), ..Applied::at(done.generation) })
             }
             Control::Instances => {

@@ -113,6 +113,40 @@ async fn plain_content(control: &Control, keyring: &Keyring) -> (Vec<(String, St
     (records, secrets)
 }
 
+/// Older records have the public key of each key pair, to which whoever reads the store could seal.
+#[tokio::test]
+async fn public_keys_in_older_records_end_with_the_next_root_key() {
+    let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
+    let first = root();
+    let control = Keyring::of(&[&first]).control(&store);
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    control.rotate(&app("shop"), KeyKind::Outside(Suite::P256)).await.unwrap();
+    let record = async || String::from_utf8(store.load().await.unwrap().records["app/shop"].clone()).unwrap();
+    let versions = async || {
+        let keys = Arc::clone(&served(&control, "shop").await.unwrap().keys);
+        keys.versions().iter().map(|version| (version.id, version.origin)).collect::<Vec<_>>()
+    };
+    let public_keys = async || {
+        let record: serde_json::Value = serde_json::from_str(&record().await).unwrap();
+        let all = record["live"]["keys"].as_array().unwrap().iter();
+        all.map(|key| key["public_key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (new, ids) = (public_keys().await, versions().await);
+
+    let mut old: serde_json::Value = serde_json::from_str(&record().await).unwrap();
+    for key in old["live"]["keys"].as_array_mut().unwrap() {
+        if key["public_key"] == "" {
+            key["public_key"] = STANDARD.encode([2; 33]).into();
+        }
+    }
+    let base = control.generation().await.unwrap();
+    control.store().commit(base, "app/shop", Some(old.to_string().as_bytes())).await.unwrap();
+    assert!(public_keys().await != new && versions().await == ids, "older records load");
+
+    control.create_root(SET, &first, vec![slot(1, "local")]).await.unwrap();
+    assert_eq!((public_keys().await, versions().await), (new, ids), "the published one and the check stay");
+}
+
 /// Creates, rotates and removes the root key of a store.
 async fn whole_life(store: Arc<dyn ControlStore>) {
     let (first, second) = (root(), root());

@@ -13,10 +13,14 @@ use crate::aead::AeadKey;
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
 use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
 
-/// Returns the active versions of `curve`, newest first. Values sealed outside are native envelopes.
+/// Returns the active versions of `curve`, newest first; none if the app does not read the suite of these key pairs. Values
+/// sealed outside are native envelopes.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
-    let is_active =
-        |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == Suite::from(curve);
+    let suite = Suite::from(curve);
+    if !keys.reads(suite) {
+        return Vec::new();
+    }
+    let is_active = |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == suite;
     let is_inside = |version: &&Arc<KeyVersion>| version.origin == Origin::Inside;
     let mut versions: Vec<_> = keys.versions().iter().filter(is_active).filter(is_inside).cloned().collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.number));

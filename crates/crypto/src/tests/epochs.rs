@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{DHKEM, app};
 use crate::mutex::lock;
 use crate::{
-    AppId, AppKeys, Clock, Curve, Datatype, EncapsulationPlace, Encoding, EpochLifetime, KeyScope, Opener,
+    AppId, AppKeys, Clock, Datatype, EncapsulationPlace, Encoding, EpochLifetime, KeyScope, Opener,
     SEALER_ENCAPSULATIONS_MAX, Sealer, Suite,
 };
 

@@ -66,9 +66,10 @@ pub async fn migrate(
     let found = sorted(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
     let is_clean = cursor.is_clean && found.left == 0;
-    let SortedRows { resealed, unauthenticated, unopened, .. } = found;
+    let SortedRows { resealed, unauthenticated, unopened, erased, .. } = found;
     let next = next.map(|after| MigrationCursor { after: Some(after), is_clean });
-    let mut done = MigratedObjects { unauthenticated, unopened, generation: view.generation, ..Default::default() };
+    let named = MigratedObjects { unauthenticated, unopened, erased, ..Default::default() };
+    let mut done = MigratedObjects { generation: view.generation, ..named };
     done.next = next.map(MigrationCursor::text);
     if call.dry_run {
         done.migrated = resealed.len() as u64;
@@ -191,6 +192,9 @@ struct SortedRows {
     resealed: Vec<Reseal<ObjectId>>,
     unauthenticated: Vec<String>,
     unopened: Vec<String>,
+    /// Those whose row says that their subject was erased. They do not keep the collection open, because nothing opens
+    /// them any more.
+    erased: Vec<String>,
     /// Number of those that stay as they are.
     left: usize,
 }
@@ -217,7 +221,12 @@ fn sort(
     accepts: bool,
 ) -> Result<SortedRows, RpcError> {
     let mut sorted = SortedRows::default();
-    for row in rows.into_iter().filter(|row| !is_erased(row, subjects)) {
+    for row in rows {
+        if is_erased(&row, subjects) {
+            // Whoever can write the store writes the subject and the version of a row, too. So it is named.
+            sorted.erased.push(id_text(row.id));
+            continue;
+        }
         let (id, old): (ObjectId, Bytes) = (row.id, row.sealed.clone());
         let readable = ReadableRow::of(row, subjects);
         let resealed = readable.map(|readable| sealer.reseal(&readable)).transpose().map_err(seal_failed)?;

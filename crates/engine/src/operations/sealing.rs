@@ -172,6 +172,7 @@ impl SealOptions {
             }
         }
         let newest = || app.keys.newest(suite).cloned().ok_or(CallFailure::NoKey);
+        let is_off = !app.settings.read_suites.contains(suite);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
             let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
@@ -179,9 +180,13 @@ impl SealOptions {
                 let rule = "must be \"p256\" or \"secp256k1\" in this format";
                 return Err(CallFailure::Param { name: "suite", rule });
             }
+            // What it would seal does not open.
+            if is_off {
+                return Err(CallFailure::SuiteOff { suite: suite.name() });
+            }
             return Ok(SealerSpec::new(KeySource::Evervault(newest()?, scope, form)));
         }
-        if !app.settings.read_suites.contains(suite) {
+        if is_off {
             return Err(CallFailure::SuiteOff { suite: suite.name() });
         }
         if suite == crypto::Suite::Xaes && own.is_none() {

@@ -91,6 +91,9 @@ pub struct MigratedObjects {
     /// Ids of objects in an old format that do not open. They are as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<String>,
+    /// Ids of objects in an old format whose row says that the key of their subject was erased. They do not open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<String>,
     /// True if the collection reads authenticated records only.
     pub finished: bool,
     /// Where to go on; `None` at the end.

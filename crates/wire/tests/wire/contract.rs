@@ -460,6 +460,7 @@ fn results_of_the_control_methods() {
         changed: 2,
         unauthenticated: vec![text()],
         unopened: vec![text()],
+        erased: vec![text()],
         finished: true,
         next: some.clone(),
         generation: 1,

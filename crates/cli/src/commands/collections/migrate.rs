@@ -35,6 +35,8 @@ struct MigrationReport {
     accepted: bool,
     /// Ids of records that do not open.
     unopened: Vec<String>,
+    /// Ids of records whose row says that their subject was erased.
+    erased: Vec<String>,
     /// True if the collection reads authenticated records only.
     finished: bool,
 }
@@ -81,6 +83,7 @@ impl Migration<'_> {
             report.migrated += found.migrated;
             report.unauthenticated.extend(found.unauthenticated);
             report.unopened.extend(found.unopened);
+            report.erased.extend(found.erased);
             report.finished = found.finished;
             progress.say(&format!("{} records migrated", report.migrated));
             after = found.next;
@@ -127,6 +130,9 @@ impl fmt::Display for MigrationReport {
         }
         for id in &self.unopened {
             writeln!(f, "does not open {id}")?;
+        }
+        for id in &self.erased {
+            writeln!(f, "of an erased subject {id}")?;
         }
         let verb = if self.dry_run { "would be migrated" } else { "migrated" };
         writeln!(f, "{} records {verb}", self.migrated)?;
@@ -189,6 +195,11 @@ mod tests {
         let (report, _) = run(accepting, vec![MigratedObjects { finished: true, ..page(3, &["a"], &[], None) }]);
         assert_eq!(report.verdict(), Ok(()));
         assert!(report.to_string().ends_with("people reads authenticated records only\n"));
+        // Such records do not open, and do not keep the collection open. The operator can see which they are.
+        let erased = MigratedObjects { finished: true, erased: vec!["d".to_owned()], ..page(0, &[], &[], None) };
+        let (report, _) = run(migration, vec![erased]);
+        assert_eq!(report.verdict(), Ok(()));
+        assert!(report.to_string().starts_with("of an erased subject d\n0 records migrated\n"), "{report}");
         let (report, _) = run(Migration { dry_run: true, ..migration }, pages());
         assert_eq!(report.verdict(), Ok(()), "a dry run has only looked");
     }

@@ -67,6 +67,12 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
         let [p256, _, xaes] = [Suite::P256, Suite::Secp256k1, Suite::Xaes];
         let (old, new) =
             (encrypted(&client, with(p256), &document).await, encrypted(&client, with(xaes), &document).await);
+        let writings = [p256, Suite::Secp256k1].map(|suite| Writing { format: Some(Format::Evervault), ..with(suite) });
+        let mut evervault = Vec::new();
+        for writing in writings {
+            evervault.push(encrypted(&client, writing, &document).await);
+            assert_eq!(client.decrypt(Decrypt::new(APP, evervault.last().unwrap())).await.unwrap().payload, document);
+        }
         set(&harness, crypto::Suite::Xaes, &[crypto::Suite::Xaes]).await;
         let opens = async |sealed: &[u8]| client.decrypt(Decrypt::new(APP, sealed)).await;
         assert_eq!(opens(&new).await.unwrap().payload, document);
@@ -82,10 +88,13 @@ fn a_suite_that_is_not_allowed_is_neither_written_nor_opened() {
             assert_eq!(error.code, ErrorCode::Forbidden);
             assert!(error.message.contains(suite.name()), "{error}");
         }
-        // The Evervault formats have no suites.
-        let writing = Writing { format: Some(Format::Evervault), ..Writing::default() };
-        let evervault = encrypted(&client, writing, &document).await;
-        assert_eq!(opens(&evervault).await.unwrap().payload, document);
+        // Evervault values have the suite of the key pair that they are sealed to.
+        for (evervault, writing) in evervault.iter().zip(writings) {
+            assert_eq!(code(opens(evervault).await), ErrorCode::CannotOpen);
+            assert_eq!(code(client.rewrap(Rewrap::new(APP, evervault)).await), ErrorCode::CannotOpen);
+            let error = rpc_error(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await);
+            assert!(error.code == ErrorCode::Forbidden && error.message.contains("is off for this app"), "{error}");
+        }
 
         set(&harness, crypto::Suite::Xaes, &[crypto::Suite::P256, crypto::Suite::Xaes]).await;
         let moved = client.rewrap(Rewrap::new(APP, &old)).await.unwrap().payload;
@@ -229,7 +238,17 @@ fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
         assert_eq!(suite_of(&client, &moved).await, Suite::P256Psk);
         set(&harness, crypto::Suite::P256Psk, &[crypto::Suite::P256Psk]).await;
         assert_eq!(client.decrypt(Decrypt::new(APP, &moved)).await.unwrap().payload, document);
-        for closed in [&old, &bin(&forge())] {
+        // An Evervault string is sealed to the same public key.
+        let evervault = crypto::evervault::Sealer::new(
+            Arc::clone(&forger),
+            crypto::KeyScope::Request,
+            &crypto::evervault::Form::Plain,
+        );
+        let mut string = Vec::new();
+        evervault.unwrap().seal(crypto::evervault::Datatype::String, "forged", &mut string).unwrap();
+        let string = value(|out| write::str(out, std::str::from_utf8(&string).unwrap()));
+        for closed in [&old, &bin(&forge()), &string] {
+            assert_eq!(code(client.rewrap(Rewrap::new(APP, closed)).await), ErrorCode::CannotOpen);
             assert_eq!(code(client.decrypt(Decrypt::new(APP, closed)).await), ErrorCode::CannotOpen);
         }
         harness.settles().await;

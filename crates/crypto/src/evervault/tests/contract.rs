@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::open_key_cache::HELD_MAX;
-use crate::{CannotOpen, Error, KeyScope, PublicKey};
+use crate::{CannotOpen, Error, KeyScope, PublicKey, Suite};
 
 fn opens(keys: &Arc<AppKeys>, legacy: Legacy, string: &str) -> Option<(String, Option<String>)> {
     let mut opener = Opener::new(keys, legacy);
@@ -278,6 +278,17 @@ fn every_active_key_version_opens_and_the_newest_seals() {
         }
         let string = sealed(&keys, curve, &Form::Plain, Datatype::String, "x");
         assert!(opens(&app([4; 32]), Legacy::Refused, &string).is_some());
+    }
+    // A key pair of a suite that the app does not read seals nothing that opens: its public key seals envelopes, too.
+    for curve in Curve::ALL {
+        let string = sealed(&app([1; 32]), curve, &Form::Plain, Datatype::String, "x");
+        for suite in Suite::ALL {
+            let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &[1; 32]).unwrap());
+            let keys = AppKeys::new(AppId::new("shop").unwrap(), vec![version]).unwrap();
+            let keys = Arc::new(keys.reading([suite].into_iter().collect()));
+            let is_read = suite == Suite::from(curve);
+            assert_eq!(opens(&keys, Legacy::Allowed, &string).is_some(), is_read, "{curve:?} {suite:?}");
+        }
     }
     let none = Arc::new(AppKeys::new(AppId::new("shop").unwrap(), Vec::new()).unwrap());
     let string = sealed(&app([1; 32]), Curve::P256, &Form::Plain, Datatype::String, "x");

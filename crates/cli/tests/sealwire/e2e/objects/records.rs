@@ -112,6 +112,7 @@ impl Vault {
             sums.changed += page.changed;
             sums.unauthenticated.extend(page.unauthenticated);
             sums.unopened.extend(page.unopened);
+            sums.erased.extend(page.erased);
             sums.finished = page.finished;
             after = page.next;
             if after.is_none() {
@@ -348,13 +349,27 @@ fn migrations_of_erased_subjects_and_strange_requests() {
         // As if the sweep had not come by. Nothing opens the record any more, so it does not keep the collection open.
         vault.put(MAP, old.clone()).await;
         // A subject that never was is another matter.
-        let ghost = ObjectRow { id: ObjectId([0x21; 16]), subject: Some(SubjectId([9; 16])), ..old };
+        let ghost = ObjectRow { id: ObjectId([0x21; 16]), subject: Some(SubjectId([9; 16])), ..old.clone() };
         let ghost = ObjectRow { unique: Vec::new(), terms: Vec::new(), ..ghost };
         vault.put(MAP, ghost.clone()).await;
+        // Whoever can write the store also writes that the object of somebody else is of the erased subject.
+        let bob = vault.added("bob@example.com", None).await;
+        let robbed = vault.in_old_format(&bob, Suite::Xaes, None).await;
+        let sealed = [&old.sealed[..9], &robbed.sealed[1..]].concat();
+        vault.put(MAP, ObjectRow { subject: old.subject, sealed: sealed.into(), ..robbed }).await;
+        let mut erased = vec![id_text(anna.id), id_text(bob.id)];
+        erased.sort_unstable();
+        let named = |done: &MigratedObjects| {
+            let mut named = done.erased.clone();
+            named.sort_unstable();
+            named
+        };
+        assert_eq!(named(&vault.migrate(false, true).await), erased);
         let done = vault.migrate(true, false).await;
-        assert_eq!((done.unopened, done.finished), (vec![id_text(ghost.id)], false));
+        assert_eq!((&done.unopened, done.finished, named(&done)), (&vec![id_text(ghost.id)], false, erased.clone()));
         vault.client.objects_delete(map(), &[&id_text(ghost.id)], None).await.unwrap();
-        assert!(vault.migrate(true, false).await.finished);
+        let done = vault.migrate(true, false).await;
+        assert_eq!((done.finished, named(&done)), (true, erased));
 
         for (call, expected) in [
             (MigrateCall { app: "nobody", ..call }, ErrorCode::NotFound),
