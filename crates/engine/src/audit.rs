@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, SUBJECTS_MAX, Trail, TrailOptions, WriteAck,
+    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, RecordLost, SUBJECTS_MAX, Trail, TrailOptions,
+    WriteAck,
 };
 
 use crate::sweeper::Swept;
@@ -203,8 +204,9 @@ impl Recording {
         self.0.as_ref().is_some_and(WriteAck::is_writer)
     }
 
-    /// Waits until the call may be answered. If this task has to write, it first lets the others of its thread add
-    /// their records, if there are `others` under way.
+    /// Waits until the call may be answered. If this task has to write and there are `others` under way, it first lets
+    /// these add their records. A task of its own does so, which no share of the network threads delays: the records of
+    /// all principals wait for it, and it writes for all.
     ///
     /// # Errors
     ///
@@ -215,11 +217,17 @@ impl Recording {
             return known;
         }
         let Some(written) = self.0 else { return Ok(()) };
-        if others && written.is_writer() {
-            // This task continues after every other that is ready, and after those that have got bytes meanwhile.
-            tokio::task::yield_now().await;
-        }
-        match tokio::time::timeout(WRITE_MAX, written).await {
+        let outcome = if others && written.is_writer() {
+            let writes = tokio::spawn(async move {
+                // This task continues after every other that is ready, and after those that have got bytes meanwhile.
+                tokio::task::yield_now().await;
+                written.await
+            });
+            tokio::time::timeout(WRITE_MAX, writes).await.map(|ended| ended.unwrap_or(Err(RecordLost)))
+        } else {
+            tokio::time::timeout(WRITE_MAX, written).await
+        };
+        match outcome {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(CallFailure::Audit),
         }

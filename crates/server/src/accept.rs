@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
@@ -30,6 +30,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const HANDSHAKE_REST: u32 = 3;
 /// Shortest such rest, in which a handshake that was accepted can begin.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
+/// Longest such rest, so that no burst of handshakes closes a listener to others for longer.
+const HANDSHAKE_REST_MAX: Duration = Duration::from_millis(20);
 /// Connections the kernel queues before they are accepted.
 const BACKLOG: i32 = 1_024;
 
@@ -76,7 +78,8 @@ pub(crate) struct Acceptor<T> {
     pub(crate) principals: Arc<Principals>,
     /// Shares the network threads among principals.
     pub(crate) network: NetworkScheduler,
-    /// The share of all clients whose handshakes are not complete.
+    /// The share of all clients of this listener whose handshakes are not complete. Each listener has its own, so that
+    /// strangers at one delay nobody at another.
     pub(crate) handshaking: Arc<Flow>,
     pub(crate) drains: watch::Receiver<bool>,
 }
@@ -90,12 +93,16 @@ impl<T: Serve> Acceptor<T> {
     async fn accept_all(mut self) {
         let (refused, nameless) = (LogThrottle::default(), Arc::new(LogThrottle::default()));
         let mut slice = Slice::default();
-        let mut used = self.handshaking.used();
+        let mut last = (Instant::now(), self.handshaking.used());
         loop {
             slice.unit(0).await;
-            let before = std::mem::replace(&mut used, self.handshaking.used());
-            if let Some(rest) = rest(before, used) {
-                tokio::time::sleep(rest).await;
+            let now = (Instant::now(), self.handshaking.used());
+            let (began, before) = std::mem::replace(&mut last, now);
+            // The time since then has been rest, too: most of it was spent waiting for this connection.
+            if let Some(rest) = rest(before, now.1, now.0 - began)
+                && self.drains_within(rest).await
+            {
+                return;
             }
             // Waiting for a handshake's admission before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
@@ -113,10 +120,17 @@ impl<T: Serve> Acceptor<T> {
                     if let Some(suppressed) = refused.record(std::time::Instant::now()) {
                         tracing::warn!(%error, suppressed, "cannot accept");
                     }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    if self.drains_within(ACCEPT_PAUSE).await {
+                        return;
+                    }
                 }
             }
         }
+    }
+
+    /// Waits. Returns true, earlier, if the engine drains.
+    async fn drains_within(&mut self, time: Duration) -> bool {
+        timeout(time, self.drains.wait_for(|draining| *draining)).await.is_ok()
     }
 
     fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit, nameless: &Arc<LogThrottle>) {
@@ -195,11 +209,15 @@ fn log_nameless(throttle: &LogThrottle, error: PrincipalError, certificates: &[C
     tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
 }
 
-/// Returns how long the next handshake must wait, by the time that handshakes and all others have used, before and now.
-fn rest(before: [Duration; 2], now: [Duration; 2]) -> Option<Duration> {
+/// Returns how long the next handshake must wait, by the time that handshakes and all others have used, before and now,
+/// and by the time that has passed between.
+fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
     let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
-    let is_due = !handshakes.is_zero() && !others.is_zero();
-    is_due.then_some(HANDSHAKE_REST_MIN.max(HANDSHAKE_REST * handshakes))
+    if handshakes.is_zero() || others.is_zero() {
+        return None;
+    }
+    let rest = handshakes.saturating_mul(1 + HANDSHAKE_REST).saturating_sub(passed);
+    (!rest.is_zero()).then(|| rest.clamp(HANDSHAKE_REST_MIN, HANDSHAKE_REST_MAX))
 }
 
 /// Counts a connection as open for as long as it lives.
@@ -274,17 +292,23 @@ mod tests {
     #[test]
     fn handshakes_rest_while_others_use_the_network_threads() {
         let us = Duration::from_micros;
-        for (handshakes, others, waits) in [
-            (0, 0, None),
-            (400, 0, None),
-            (0, 400, None),
-            (10, 1, Some(HANDSHAKE_REST_MIN)),
-            (400, 1, Some(us(1_200))),
-            (2_000, 5_000, Some(us(6_000))),
+        for (handshakes, others, passed, waits) in [
+            (0, 0, 0, None),
+            (400, 0, 400, None),
+            (0, 400, 400, None),
+            (10, 1, 11, Some(HANDSHAKE_REST_MIN)),
+            (400, 1, 400, Some(us(1_200))),
+            (2_000, 5_000, 2_000, Some(us(6_000))),
+            (2_000, 5_000, 7_000, Some(us(1_000))),
+            // The listener was idle for as long as it had to be.
+            (2_000, 5_000, 8_000, None),
+            (60_000_000, 5_000, 3_600_000_000, None),
+            // No burst closes it for longer.
+            (60_000, 5_000, 60_000, Some(HANDSHAKE_REST_MAX)),
+            (u64::MAX, 1, 0, Some(HANDSHAKE_REST_MAX)),
         ] {
-            let before = [us(70), us(30)];
-            let now = [before[0] + us(handshakes), before[1] + us(others)];
-            assert_eq!(rest(before, now), waits, "{handshakes} {others}");
+            let before = [Duration::ZERO; 2];
+            assert_eq!(rest(before, [us(handshakes), us(others)], us(passed)), waits, "{handshakes} {others} {passed}");
         }
     }
 }

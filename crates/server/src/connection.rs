@@ -218,8 +218,8 @@ impl Connection {
         Some(InFlightPermit { _connection: connection, _principal: principal })
     }
 
-    /// Waits for an in-flight permit. Cancel-safe.
-    async fn in_flight(&self) -> Option<InFlightPermit> {
+    /// Waits for an in-flight permit. A future that is dropped loses its place among those that wait.
+    async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
         let connection = Arc::clone(&self.in_flight_permits).acquire_owned().await.ok()?;
         // The last, so that a connection that waits for its own permits keeps none from the others.

@@ -29,7 +29,7 @@ use crate::accept::{Acceptor, Principals, Serve, listen};
 use crate::certificates::ConnectionRegistry;
 use crate::connection::Peer;
 use crate::error::StartError;
-use crate::network_scheduler::{Flow, NetworkScheduler};
+use crate::network_scheduler::NetworkScheduler;
 use crate::shutdown::Shutdown;
 use sealwire_access::{AccessMode, Principal};
 use sealwire_config::{Access, Caller, ControlListen};
@@ -92,12 +92,12 @@ impl ControlServer {
         Ok(Bound { listener, address })
     }
 
-    /// Takes connections until the engine drains. `handshaking`: the share of clients whose handshakes are not complete.
+    /// Takes connections until the engine drains.
     pub(crate) fn start(
         bound: Bound,
         gate: Arc<ConnectionRegistry>,
         desk: ControlService,
-        (network, handshaking): (NetworkScheduler, Arc<Flow>),
+        network: NetworkScheduler,
         drains: watch::Receiver<bool>,
     ) -> Self {
         let Bound { listener, address } = bound;
@@ -111,8 +111,8 @@ impl ControlServer {
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
             per_principal_max: CONNECTIONS_PER_PRINCIPAL_MAX,
             principals: Arc::<Principals>::default(),
+            handshaking: network.flow(),
             network,
-            handshaking,
             drains,
         };
         Self { address, accepting: tokio::spawn(acceptor.run()), connections, calls }

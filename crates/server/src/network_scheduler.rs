@@ -1,9 +1,12 @@
 //! Fair shares of network-thread time among principals.
 //!
-//! Everything that network threads do for a client runs in tasks under [`Flow::run`]: handshakes, reading, TLS,
-//! scanning, decoding, rejecting, discarding, small jobs, and writing. Each poll of such a task is timed and charged to
-//! its principal, whatever it was for. A principal that has used its share of a round ([`fair_queue`]) is not polled
-//! before the others were: its tasks wait here, outside the runtime's queue, which serves tasks rather than principals.
+//! What network threads do for one client runs in tasks under [`Flow::run`]: handshakes, reading, TLS, scanning,
+//! decoding, rejecting, discarding, small jobs, and writing. Each poll of such a task is timed and charged to its
+//! principal, whatever it was for. A principal that has used its share of a round ([`fair_queue`]) is not polled before
+//! the others were: its tasks wait here, outside the runtime's queue, which serves tasks rather than principals.
+//!
+//! What network threads do for all is charged to nobody: sessions of the database and their queries, which permits
+//! bound, store batches, and the writing of a group of audit records, for which others wait.
 //!
 //! A round ends when the runtime has polled everything that is ready and has asked the system for new events. So a
 //! request of another principal waits for at most one share of a flood, however many connections the flood has.
@@ -195,12 +198,8 @@ impl TaskGuard {
         if !self.may_run(context) {
             return Poll::Pending;
         }
-        let began = now();
-        let outer = SLICE_ENDS.replace(Some(began + QUANTUM));
-        let polled = future.poll(context);
-        SLICE_ENDS.set(outer);
-        self.charge(now().saturating_duration_since(began));
-        polled
+        let _unit = Unit::begin(self);
+        future.poll(context)
     }
 
     /// Returns true if the task may be polled now. If not, it is queued and will be woken.
@@ -237,10 +236,36 @@ impl TaskGuard {
 
     fn charge(&self, time: Duration) {
         let Flow { scheduler, id, .. } = &*self.flow;
-        let next = scheduler.lock().charge(*id, time);
-        if let Some(waker) = next.and_then(grant) {
+        let mut queue = scheduler.lock();
+        // Under the lock, or a task that is dropped meanwhile would find itself neither queued nor granted, and its
+        // right to run would be lost.
+        let woken = queue.charge(*id, time).and_then(grant);
+        drop(queue);
+        if let Some(waker) = woken {
             waker.wake();
         }
+    }
+}
+
+/// A poll of a task. Ended, also by a panic, it is charged.
+struct Unit<'a> {
+    task: &'a TaskGuard,
+    began: Instant,
+    /// End of the slice around this one.
+    outer: Option<Instant>,
+}
+
+impl<'a> Unit<'a> {
+    fn begin(task: &'a TaskGuard) -> Self {
+        let began = now();
+        Self { task, began, outer: SLICE_ENDS.replace(Some(began + QUANTUM)) }
+    }
+}
+
+impl Drop for Unit<'_> {
+    fn drop(&mut self) {
+        SLICE_ENDS.set(self.outer);
+        self.task.charge(now().saturating_duration_since(self.began));
     }
 }
 

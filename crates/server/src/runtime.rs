@@ -19,6 +19,12 @@ pub const CRYPTO: &str = "crypto";
 /// Threads beside the crypto threads for blocking work: file reads and name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
 
+/// Tasks that a network thread polls before it asks the system for events although more are ready. That also begins a
+/// round of the [`network_scheduler`], which should follow only when every ready task was polled; else a flood gets its
+/// next share before a neighbour its first. The default of 61 is less than the connections of a flood, each of which is
+/// polled in vain once. The time until then is bounded by the shares, not by this number.
+const POLLS_BETWEEN_EVENTS: u32 = 1_024;
+
 /// Starts a runtime with the configured numbers of threads, and waits until every network thread runs.
 ///
 /// # Errors
@@ -41,6 +47,7 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
             inline_budget::renew(inline);
             network_scheduler::thread_woke();
         })
+        .event_interval(POLLS_BETWEEN_EVENTS)
         .enable_all()
         .build()?;
     // Tokio names a thread when it starts, and starts network threads first. But each thread takes whichever task waits,

@@ -216,7 +216,6 @@ impl Server {
         apps.before_first_try(Box::new(move || asking.ask_again()));
         let (draining, drains) = watch::channel(false);
         let network = NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
-        let handshaking = network.flow();
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let data = listener.map(|(listener, address)| {
             let acceptor = Acceptor {
@@ -228,8 +227,8 @@ impl Server {
                 handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
                 per_principal_max: config.limits.connections_per_principal_max,
                 principals: Arc::<Principals>::default(),
+                handshaking: network.flow(),
                 network: network.clone(),
-                handshaking: Arc::clone(&handshaking),
                 drains,
             };
             let (open, opened) = oneshot::channel();
@@ -246,7 +245,7 @@ impl Server {
                 bound,
                 gate,
                 ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
-                (network.clone(), Arc::clone(&handshaking)),
+                network.clone(),
                 draining.subscribe(),
             )
         });

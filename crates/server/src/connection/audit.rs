@@ -100,7 +100,7 @@ impl Connection {
         let connection = Arc::clone(self);
         // In a task of its own, so that a `cancel` behind it is read.
         self.spawn(async move {
-            let kept = recording.kept(true).await;
+            let kept = recording.kept(false).await; // Another one writes.
             connection.send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes)).await;
             drop(permit);
         });

@@ -4,6 +4,7 @@ mod deferred;
 mod streaming;
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct Reader<R> {
     backoff: ClassBackoff,
     /// An in-flight permit for the next request, acquired while that request could not begin.
     in_flight: Option<InFlightPermit>,
+    /// Acquires it. Kept between two events, or each would cost the connection its place in the queue of its principal.
+    acquiring: Option<Acquiring>,
     slice: Slice,
 }
 
@@ -68,6 +71,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deferred_bytes: 0,
             backoff: ClassBackoff(Default::default()),
             in_flight: None,
+            acquiring: None,
             slice: Slice::default(),
         }
     }
@@ -78,6 +82,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             let buffered = self.input.buffer.len();
             if let Err(end) = self.step().await {
                 return end;
+            }
+            if self.next_deferred().is_none() && !self.has_long_to_offer() {
+                // Other connections of the principal can use it.
+                self.drop_permit();
             }
             // After every step, so that no kind of message is free: one step takes a message or reads once.
             self.slice.unit(buffered.abs_diff(self.input.buffer.len())).await;
@@ -276,7 +284,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let on = reading == Reading::On;
         let (long_waits, until) = match reading {
             Reading::On => (false, None),
-            Reading::Paused { until } => (self.streaming.is_none() && self.deferred_bytes < READ_BYTES, until),
+            Reading::Paused { until } => (self.has_long_to_offer() && self.deferred_bytes < READ_BYTES, until),
         };
         let wants_permit =
             self.in_flight.is_none() && (self.next_deferred().is_some() || (long_waits && until.is_none()));
@@ -289,11 +297,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let ends = (long_waits || !self.deferred.is_empty()) && self.ending.reason().is_none();
         let read_deadline = self.read_deadline();
         let mut expired = None;
-        let Self { connection, input, streaming, in_flight, ending, .. } = self;
+        let Self { connection, input, streaming, in_flight, acquiring, ending, .. } = self;
         tokio::select! {
             // A clean end and a broken one are handled alike: the client is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
-            taken = connection.in_flight(), if wants_permit => *in_flight = taken,
+            taken = acquired(acquiring, connection), if wants_permit => *in_flight = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             refusal = admitted(streaming), if !on && streaming.is_some() => expired = refusal,
             _ = ending.begun(), if ends => (),
@@ -310,6 +318,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
         }
         Ok(())
+    }
+
+    /// Returns true while a long message arrives that has not been offered to the scheduler.
+    fn has_long_to_offer(&self) -> bool {
+        self.streaming.is_none() && self.input.is_long()
+    }
+
+    /// Drops the in-flight permit that no request has, and stops waiting for one.
+    fn drop_permit(&mut self) {
+        (self.in_flight, self.acquiring) = (None, None);
     }
 
     /// Returns the time by which the next bytes must arrive.
@@ -337,10 +355,26 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.slice.ended
     }
 
+    /// Returns true while the reader waits for an in-flight permit or holds one for no request.
+    #[cfg(test)]
+    pub(super) fn waits_for_permit(&self) -> bool {
+        self.acquiring.is_some() || self.in_flight.is_some()
+    }
+
     /// Ends reading and returns the input, to be drained.
     pub(super) fn end(self) -> Input<R> {
         self.input
     }
+}
+
+/// A wait for an in-flight permit.
+type Acquiring = Pin<Box<dyn Future<Output = Option<InFlightPermit>> + Send + Sync>>;
+
+/// Waits for an in-flight permit. Dropped, it keeps its place in `acquiring`.
+async fn acquired(acquiring: &mut Option<Acquiring>, connection: &Arc<Connection>) -> Option<InFlightPermit> {
+    let permit = acquiring.get_or_insert_with(|| Box::pin(Arc::clone(connection).in_flight())).await;
+    *acquiring = None;
+    permit
 }
 
 /// The times of a message that is arriving.

@@ -172,31 +172,55 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     assert_eq!(held(), 0);
 }
 
+/// Records a request.
+fn recorded(connection: &Connection) -> sealwire_engine::audit::Recording {
+    let method = sealwire_wire::Method::Inspect.into();
+    let request = RejectedRequest { msgid: 1, method, options: None, bytes: 1, arrived: Instant::now() };
+    connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
+}
+
 /// Until a record is written, other records wait with it. So its request must not wait for a client that reads slowly.
 #[tokio::test]
 async fn a_record_that_others_wait_for_waits_for_no_client() {
     let folder = tempfile::tempdir().unwrap();
     let connection = connection_with_audit(Some(folder.path().join("audit"))).await;
-    let record = || {
-        let method = sealwire_wire::Method::Inspect.into();
-        let request = RejectedRequest { msgid: 1, method, options: None, bytes: 1, arrived: Instant::now() };
-        connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
-    };
     // On a slow machine, the writer thread may not sleep yet.
     let recording = loop {
-        let recording = record();
+        let recording = recorded(&connection);
         if recording.is_writer() {
             break recording;
         }
         recording.kept(false).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    let other = record();
+    let other = recorded(&connection);
     // As many responses wait for their records as may.
     let _all = connection.recordings.acquire().await.unwrap();
     let sent = connection.send_recorded(1, Vec::new(), recording);
     tokio::time::timeout(Duration::from_secs(60), sent).await.expect("waits for other responses");
     other.kept(false).await.unwrap();
+}
+
+/// A principal over its share of the network threads is not polled for a while. The records of others do not wait for it.
+#[tokio::test]
+async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let connection = connection_with_audit(Some(folder.path().join("audit"))).await;
+    let (first, other) = loop {
+        let first = recorded(&connection);
+        if first.is_writer() {
+            break (first, recorded(&connection));
+        }
+        first.kept(false).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let mut first = Box::pin(first.kept(true));
+    assert!(first.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(other.now(), Some(Ok(()))), "not written");
+    first.await.unwrap();
 }
 
 /// Messages that get no request begun, by name, each with the fraction of a rejected request that it counts as.
@@ -261,9 +285,35 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
     assert!(one.try_in_flight_permit().is_none() && two.try_in_flight_permit().is_none());
     assert_eq!(two.in_flight_permits.available_permits(), 10, "a permit of the connection alone is given back");
     assert!(other.try_in_flight_permit().is_some());
-    let waits = tokio::spawn(async move { two.in_flight().await.is_some() });
+    let waits = tokio::spawn(async move { Arc::new(two).in_flight().await.is_some() });
     tokio::task::yield_now().await;
     assert!(!waits.is_finished());
     drop(permit);
     assert!(waits.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_reader_without_a_request_that_waits_holds_no_permit_of_the_principal() {
+    let connection = connection().await;
+    let mut message = Vec::new();
+    request::encrypt(&mut message, 7, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
+    let ((_drain, draining), (_expel, expelled)) = (watch::channel(false), watch::channel(None));
+    let (mut theirs, ours) = tokio::io::duplex(1 << 10);
+    let mut reader = Reader::new(Arc::clone(&connection), ours, Shutdown::new(draining, expelled));
+    let permits = || connection.state.in_flight_permits.available_permits();
+    let all = permits();
+
+    // The connection has its one request in flight, so the next is deferred.
+    let permit = connection.try_in_flight_permit().unwrap();
+    theirs.write_all(&message).await.unwrap();
+    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    assert!(reader.waits_for_permit(), "the request is deferred");
+
+    // Its client cancels it before the permit is free.
+    theirs.write_all(b"\x93\x02\xa6cancel\x91\x07").await.unwrap();
+    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    drop(permit);
+    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    assert!(!reader.waits_for_permit());
+    assert_eq!((permits(), connection.in_flight_permits.available_permits()), (all, 1));
 }

@@ -281,6 +281,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Moves the bytes that were not processed to the front. Once per read, since it takes as long as they are many.
     fn compact(&mut self) {
+        if self.processed == 0 {
+            return; // A message that arrives in many parts would be copied as many times.
+        }
         let left = self.buffer.len() - self.processed;
         self.buffer.copy_within(self.processed.., 0);
         self.buffer[left..].zeroize();

@@ -10,9 +10,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Time that the tasks of one principal may use in a round, per network thread. A round also polls the sockets once,
-/// which takes about 1 us. Another principal's request waits for at most this and one unit of work.
+/// which takes about 1 us. Another principal's request waits for at most this and one unit of work, which can be longer:
+/// see [`CHARGE_MAX`].
 pub(super) const QUANTUM: Duration = Duration::from_micros(50);
 /// Longest time that one unit of work is charged with. A thread that the system suspended did not work for that long.
+/// Few units take longer, since loops yield: those that move or free tens of MiB at once, such as the buffer of a long
+/// message that grows, or a response whose connection ends. Of these, the others wait for all and only this much is paid
+/// back.
 const CHARGE_MAX: Duration = Duration::from_millis(2);
 
 /// Identifies a flow. Valid until [`FairQueue::remove`].
@@ -33,8 +37,11 @@ pub(super) struct Granted<T> {
 pub(super) struct FairQueue<T> {
     flows: Vec<FlowState<T>>,
     free: Vec<usize>,
-    /// Flows with queued tasks, in the order in which rounds serve them.
-    waiting: VecDeque<usize>,
+    /// Flows in the order in which rounds serve them: those with queued tasks, and some that have none any more, which
+    /// the next round takes off. So nothing has to be searched.
+    listed: VecDeque<usize>,
+    /// Number of flows with queued tasks.
+    waiting: usize,
     round: u64,
     /// Nanoseconds that all flows have used.
     used: u64,
@@ -51,6 +58,8 @@ struct FlowState<T> {
     used: u64,
     /// Queued tasks, each with `used` at the time when it was queued.
     queue: VecDeque<(T, u64)>,
+    /// It is in [`FairQueue::listed`].
+    is_listed: bool,
 }
 
 impl<T> FairQueue<T> {
@@ -59,7 +68,8 @@ impl<T> FairQueue<T> {
         Self {
             flows: Vec::new(),
             free: Vec::new(),
-            waiting: VecDeque::new(),
+            listed: VecDeque::new(),
+            waiting: 0,
             round: 0,
             used: 0,
             threads: threads.max(1),
@@ -68,8 +78,10 @@ impl<T> FairQueue<T> {
 
     /// Adds a flow with the credit of one round.
     pub(super) fn add(&mut self) -> FlowId {
-        let flow = FlowState { credit: self.quantum(), refilled: self.round, used: 0, queue: VecDeque::new() };
         let index = self.free.pop().unwrap_or(self.flows.len());
+        let (credit, refilled, queue) = (self.quantum(), self.round, VecDeque::new());
+        let is_listed = self.flows.get(index).is_some_and(|free| free.is_listed);
+        let flow = FlowState { credit, refilled, used: 0, queue, is_listed };
         match self.flows.get_mut(index) {
             Some(free) => *free = flow,
             None => self.flows.push(flow),
@@ -79,8 +91,8 @@ impl<T> FairQueue<T> {
 
     /// Removes a flow that has no tasks.
     pub(super) fn remove(&mut self, id: FlowId) {
-        self.waiting.retain(|index| *index != id.0);
-        self.flows[id.0].queue.clear();
+        let queue = std::mem::take(&mut self.flows[id.0].queue);
+        self.waiting -= usize::from(!queue.is_empty());
         self.free.push(id.0);
     }
 
@@ -95,19 +107,19 @@ impl<T> FairQueue<T> {
     /// Queues a task. The caller must see to it that a round begins soon.
     pub(super) fn push(&mut self, id: FlowId, task: T) {
         let flow = &mut self.flows[id.0];
-        if flow.queue.is_empty() {
-            self.waiting.push_back(id.0);
+        self.waiting += usize::from(flow.queue.is_empty());
+        if !std::mem::replace(&mut flow.is_listed, true) {
+            self.listed.push_back(id.0);
         }
         flow.queue.push_back((task, flow.used));
     }
 
     /// Removes a queued task that is not wanted any more.
     pub(super) fn withdraw(&mut self, id: FlowId, is_withdrawn: impl Fn(&T) -> bool) {
-        let flow = &mut self.flows[id.0];
-        flow.queue.retain(|(task, _)| !is_withdrawn(task));
-        if flow.queue.is_empty() {
-            self.waiting.retain(|index| *index != id.0);
-        }
+        let queue = &mut self.flows[id.0].queue;
+        let Some(at) = queue.iter().position(|(task, _)| is_withdrawn(task)) else { return };
+        queue.remove(at);
+        self.waiting -= usize::from(queue.is_empty());
     }
 
     /// Charges a flow for a unit of work that took `time`. Returns the flow's next task, if its credit lasts.
@@ -130,20 +142,22 @@ impl<T> FairQueue<T> {
     pub(super) fn begin_round(&mut self, mut grant: impl FnMut(Granted<T>)) -> bool {
         self.round += 1;
         let (round, quantum) = (self.round, self.quantum());
-        for _ in 0..self.waiting.len() {
-            let Some(index) = self.waiting.front().copied() else { break };
-            self.waiting.rotate_left(1);
+        for _ in 0..self.listed.len() {
+            let Some(index) = self.listed.pop_front() else { break };
             let flow = &mut self.flows[index];
             flow.refill(round, quantum);
-            if flow.credit <= 0 {
-                continue;
-            }
-            for _ in 0..self.threads {
+            let tasks = if flow.credit > 0 { self.threads } else { 0 };
+            for _ in 0..tasks {
                 let Some(granted) = self.pop(index) else { break };
                 grant(granted);
             }
+            let flow = &mut self.flows[index];
+            flow.is_listed = !flow.queue.is_empty();
+            if flow.is_listed {
+                self.listed.push_back(index);
+            }
         }
-        !self.waiting.is_empty()
+        self.waiting > 0
     }
 
     /// Begins a round for a thread that had nothing to do.
@@ -158,13 +172,11 @@ impl<T> FairQueue<T> {
     }
 
     fn pop(&mut self, index: usize) -> Option<Granted<T>> {
-        let waiting = self.waiting.len() as u64;
+        let waiting = self.waiting as u64;
         let flow = &mut self.flows[index];
         let (task, used) = flow.queue.pop_front()?;
         let delay = Duration::from_nanos((flow.used - used).saturating_mul(waiting));
-        if flow.queue.is_empty() {
-            self.waiting.retain(|other| *other != index);
-        }
+        self.waiting -= usize::from(flow.queue.is_empty());
         Some(Granted { task, delay })
     }
 
@@ -385,7 +397,7 @@ mod tests {
         let flow = queue.add();
         queue.charge(flow, us(60));
         (0..3).for_each(|connection| queue.push(flow, (0, connection)));
-        queue.withdraw(flow, |task| task.1 != 1);
+        [0, 2, 7].iter().for_each(|withdrawn| queue.withdraw(flow, |task| task.1 == *withdrawn));
         let mut granted = Vec::new();
         for _ in 0..5 {
             queue.begin_round(|next| granted.push(next.task));
@@ -395,6 +407,18 @@ mod tests {
         queue.remove(flow);
         assert!(!queue.begin_round(|_| panic!("removed")));
         assert_eq!(queue.add(), flow, "identifiers are used again");
+        // Of a flow that was served, emptied or removed while it was listed, the next tasks are granted once each.
+        queue.charge(flow, us(60));
+        queue.push(flow, (0, 4));
+        queue.withdraw(flow, |_| true);
+        queue.push(flow, (0, 5));
+        queue.remove(flow);
+        assert_eq!(queue.add(), flow);
+        queue.charge(flow, us(60));
+        queue.push(flow, (0, 6));
+        let mut granted = Vec::new();
+        while queue.begin_round(|next| granted.push(next.task)) {}
+        assert_eq!((granted, queue.waiting, queue.listed.len()), (vec![(0, 6)], 0, 0));
     }
 
     #[test]

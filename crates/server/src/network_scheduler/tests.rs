@@ -78,6 +78,21 @@ async fn tasks_that_are_dropped_while_queued_keep_no_other_back() {
 }
 
 #[tokio::test]
+async fn a_poll_that_panics_is_charged_and_ends_its_slice() {
+    NOW.set(Some(Instant::now()));
+    let flow = NetworkScheduler::new(1).flow();
+    let panics = tokio::spawn(Arc::clone(&flow).run(async {
+        work();
+        panic!("of the test");
+    }));
+    let waits = tokio::spawn(Arc::clone(&flow).run(async {}));
+    assert!(panics.await.unwrap_err().is_panic());
+    waits.await.unwrap();
+    assert_eq!(flow.used()[0], QUANTUM);
+    assert_eq!(SLICE_ENDS.get(), None);
+}
+
+#[tokio::test]
 async fn an_event_during_the_wait_is_not_lost() {
     NOW.set(Some(Instant::now()));
     let scheduler = NetworkScheduler::new(1);

@@ -165,7 +165,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Answers the deferred requests when the connection ends.
     pub(in crate::connection) async fn reject_all_deferred(&mut self) {
-        self.in_flight = None; // Or the drain would wait for it.
+        self.drop_permit(); // Or the drain would wait for it.
         let reason = self.ending.reason().unwrap_or(StopReason::Drain);
         while let Some(deferred) = self.take_deferred(0) {
             self.reject(deferred.request, &CallFailure::Stopped(reason)).await;

@@ -64,7 +64,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Offers a long message whose beginning has arrived.
     async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
         if let Some(reason) = self.ending.reason() {
-            self.in_flight = None; // Or the drain would wait for it.
+            self.drop_permit(); // Or the drain would wait for it.
             return self.reject_streaming(CallFailure::Stopped(reason), Class::default()).await;
         }
         let connection = Arc::clone(&self.connection);
