@@ -82,7 +82,7 @@ impl ReadableRow {
 }
 
 /// Index terms that take as long as opening one short row.
-const TERMS_PER_FIELD: u64 = 2;
+pub(crate) const TERMS_PER_FIELD: u64 = 2;
 
 /// Stored subjects by id.
 pub(crate) type StoredSubjects = HashMap<SubjectId, Arc<StoredSubject>>;

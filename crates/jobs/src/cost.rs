@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use sealwire_access::Principal;
 pub use sealwire_payload::ExtraWork;
-use sealwire_schedule::{Cost, CostModel, WorkSize};
+use sealwire_schedule::{Agreement, Cost, CostModel, Sample, Time, WorkSize};
 use sealwire_wire::{KeyScope, Method, Methods, Suite};
 
 use crate::slice_timer::SliceTimer;
@@ -202,12 +203,26 @@ impl SliceBudget {
 
 /// The prices.
 #[derive(Clone, Debug)]
-pub struct Costs([CostModel; OperationKind::COUNT]);
+pub struct Costs([KindCosts; OperationKind::COUNT]);
+
+/// The prices of one kind of work.
+#[derive(Clone, Debug)]
+struct KindCosts {
+    model: CostModel,
+    /// What principals agree on.
+    agreement: Agreement<Principal>,
+}
+
+impl KindCosts {
+    fn new(model: CostModel) -> Self {
+        Self { model, agreement: Agreement::new() }
+    }
+}
 
 impl Costs {
     /// Creates the cost models, one for each kind of work.
     pub fn new(model: impl FnMut(OperationKind) -> CostModel) -> Self {
-        let models: Vec<_> = OperationKind::all().map(model).collect();
+        let models: Vec<_> = OperationKind::all().map(model).map(KindCosts::new).collect();
         Self(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds")))
     }
 }
@@ -215,7 +230,7 @@ impl Costs {
 impl Costs {
     /// The work in `work_size`.
     pub fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
-        self.0[kind.index()].estimate(work_size)
+        self.0[kind.index()].model.estimate(work_size)
     }
 
     /// The work in a whole call of `work_size`, with what comes behind the store's answer.
@@ -227,7 +242,7 @@ impl Costs {
     /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
     /// slice is over, and with it the making of its key.
     pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> SliceBudget {
-        let model = &self.0[kind.index()];
+        let model = &self.0[kind.index()].model;
         let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
         let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
         let fields = model.fields_within(fields_budget, kind.keys_made(false, 1), field_bytes);
@@ -239,9 +254,10 @@ impl Costs {
         SliceBudget { fields: size(fields), bytes: size(bytes), agreements, timer: SliceTimer::UNLIMITED }
     }
 
-    /// Learns that `done` took so much CPU.
-    pub fn observe(&mut self, kind: OperationKind, done: WorkSize, took: Duration) {
-        self.0[kind.index()].observe(done, took);
+    /// Learns how much CPU a slice took, as far as the slices of most principals agree.
+    pub fn observe(&mut self, now: Time, kind: OperationKind, sample: &Sample<'_, Principal>) {
+        let KindCosts { model, agreement } = &mut self.0[kind.index()];
+        agreement.learn(now, model, sample);
     }
 }
 
@@ -260,7 +276,7 @@ mod tests {
 
     fn costs() -> Costs {
         let model = CostModel::new(Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 200.0, byte: 0.5 });
-        Costs(std::array::from_fn(|_| model.clone()))
+        Costs::new(|_| model.clone())
     }
 
     #[test]
@@ -308,8 +324,13 @@ mod tests {
         let work_size = mint.work_size(104, 1_000);
         assert_eq!(work_size, WorkSize { requests: 1, key_agreements: 0, fields: 100, bytes: 1_000 });
         assert_eq!(costs.estimate(mint, work_size).as_nanos(), 25_500);
+        let principals = ["a", "b"].map(|name| Principal::from_text(name).unwrap());
         for _ in 0..2_000 {
-            costs.observe(behind, work_size, Duration::from_micros(51));
+            for tenant in &principals {
+                let took = Duration::from_micros(51);
+                let sample = Sample { tenant, done: work_size, took, is_ordinary: true };
+                costs.observe(Time::default(), behind, &sample);
+            }
         }
         let (first, whole) = (costs.estimate(mint, work_size).as_nanos(), costs.whole(mint, work_size).as_nanos());
         assert!(first == 25_500 && (76_000..=76_500).contains(&whole), "{first} {whole}");

@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
-    AdmissionDecision, Class, Core, Corrections, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, SchedulerOptions,
-    Time, WorkSize, is_long,
+    AdmissionDecision, Class, Core, Corrections, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, Sample,
+    SchedulerOptions, Time, WorkSize,
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -557,11 +557,11 @@ impl SchedulerState {
 
     /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
-        let SliceResult { id, kind, done, agreements_ahead, passed, took, is_sample, unfinished, ended, help } = result;
+        let excess = self.learn(now, &result);
+        let SliceResult { id, kind, done, agreements_ahead, unfinished, ended, help, .. } = result;
         if let Some(help) = help {
             self.offer_help(help);
         }
-        let excess = self.learn(id, kind, done, passed, took, is_sample);
         // The tenant pays for what helpers did, too.
         let key_agreements = done.key_agreements.saturating_add(agreements_ahead);
         let modelled = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
@@ -570,15 +570,8 @@ impl SchedulerState {
     }
 
     /// Learns how long a slice took. Returns the measured time beyond the model.
-    fn learn(
-        &mut self,
-        id: Id,
-        kind: OperationKind,
-        done: WorkSize,
-        passed: Duration,
-        took: Option<Duration>,
-        is_sample: bool,
-    ) -> Cost {
+    fn learn(&mut self, now: Time, result: &SliceResult) -> Cost {
+        let &SliceResult { id, kind, done, passed, took, is_sample, .. } = result;
         let estimated = self.costs.estimate(kind, done);
         let (Some(principal), true) = (self.core.tenant_of(id), estimated > Cost::default()) else {
             return Cost::default();
@@ -588,10 +581,9 @@ impl SchedulerState {
             return Cost::default();
         };
         let excess = self.corrections.measured(principal, kind.group(), estimated, took);
-        // What one principal's work takes beyond the model must not change the model for the others.
-        if is_sample && !is_long(estimated, took) {
-            let factor = self.corrections.factor(principal, kind.group());
-            self.costs.observe(kind, done, took.div_f64(factor));
+        if is_sample {
+            let is_ordinary = self.corrections.is_ordinary(principal, kind.group());
+            self.costs.observe(now, kind, &Sample { tenant: principal, done, took, is_ordinary });
         }
         excess
     }

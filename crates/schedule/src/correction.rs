@@ -66,8 +66,7 @@ impl Ratio {
 }
 
 /// Returns true if a slice took much longer than estimated: twice as long and 20 us more, since caches can be cold.
-#[must_use]
-pub fn is_long(estimated: Cost, took: Duration) -> bool {
+fn is_long(estimated: Cost, took: Duration) -> bool {
     took > LONG_MIN + Duration::from_nanos(estimated.as_nanos()).saturating_mul(LONG)
 }
 
@@ -88,6 +87,13 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
     #[must_use]
     pub fn is_watched(&self, tenant: &K) -> bool {
         self.tenants.get(tenant).is_some_and(|correction| correction.watched > 0)
+    }
+
+    /// Returns true if the tenant's last work of a kind took no longer than estimated, and no slice is watched: so its
+    /// estimates are those of the model.
+    #[must_use]
+    pub fn is_ordinary(&self, tenant: &K, kind: usize) -> bool {
+        !self.is_watched(tenant) && self.factor(tenant, kind) <= 1.0
     }
 
     /// Learns that a slice whose CPU time was not measured took `passed`, in which other processes can have run.

@@ -51,7 +51,8 @@ pub struct Coefficients {
     pub byte: f64,
 }
 
-/// Estimates the CPU time of work. Adapts its coefficients to the measured time of finished slices.
+/// Estimates the CPU time of work. Adapts its coefficients to the measured time of finished slices, of which
+/// [`Agreement`](crate::Agreement) chooses.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     calibrated: [f64; 4],
@@ -84,18 +85,31 @@ impl CostModel {
     /// slices with many fields mostly correct the time per field. The measured time is clamped to between half and
     /// twice the estimate, because on a shared machine another process can have used the CPU in between.
     pub fn observe(&mut self, done: WorkSize, measured: Duration) {
+        self.observe_nanos(done, nanos(measured) as f64);
+    }
+
+    /// As [`Self::observe`], with the time in nanoseconds.
+    pub(crate) fn observe_nanos(&mut self, done: WorkSize, measured: f64) {
         let estimate = self.nanos(done);
         if estimate <= 0.0 {
             return;
         }
-        let error = (nanos(measured) as f64 / estimate).clamp(0.5, 2.0) - 1.0;
+        let error = (measured / estimate).clamp(0.5, 2.0) - 1.0;
         for ((current, calibrated), count) in self.current.iter_mut().zip(self.calibrated).zip(done.counts()) {
             let share = *current * count / estimate;
             *current = (*current * (1.0 + GAIN * error * share)).clamp(calibrated / DRIFT_MAX, calibrated * DRIFT_MAX);
         }
     }
 
-    fn nanos(&self, work_size: WorkSize) -> f64 {
+    /// Returns how many times as much as when calibrated the work is estimated to take; `None` if there is none.
+    #[must_use]
+    pub fn drift(&self, work_size: WorkSize) -> Option<f64> {
+        let calibrated: f64 = self.calibrated.iter().zip(work_size.counts()).map(|(ns, count)| ns * count).sum();
+        (calibrated > 0.0).then(|| self.nanos(work_size) / calibrated)
+    }
+
+    /// Returns the estimated nanoseconds.
+    pub(crate) fn nanos(&self, work_size: WorkSize) -> f64 {
         self.current.iter().zip(work_size.counts()).map(|(ns, count)| ns * count).sum()
     }
 }

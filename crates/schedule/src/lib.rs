@@ -30,6 +30,7 @@
 //! ```
 
 mod admission;
+mod agreement;
 mod arena;
 mod call;
 mod class;
@@ -49,10 +50,11 @@ mod units;
 
 pub use self::core::Core;
 pub use admission::{Reason, Rejection};
+pub use agreement::{Agreement, Sample};
 pub use arena::Id;
 pub use call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use class::Class;
-pub use correction::{Corrections, is_long};
+pub use correction::Corrections;
 pub use cost::{Coefficients, CostModel, WorkSize};
 pub use tuning::{Order, SchedulerOptions};
 pub use units::{Cost, Time};

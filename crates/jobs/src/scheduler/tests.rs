@@ -486,3 +486,25 @@ fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
         assert_eq!(state.estimate(&dear, OperationKind::OPEN_OBJECTS, size(1)).whole.as_nanos(), 6_000);
     }
 }
+
+#[test]
+fn the_model_follows_most_principals_and_never_one() {
+    let names = ["a", "b", "c", "d"].map(|name| Principal::from_text(name).unwrap());
+    // A request of one field is estimated at 6 us. Long work is 32 us or more.
+    for (name, micros, expected) in [
+        ("all take four times as long", [50, 50, 50, 50], 20_000..=24_000),
+        ("one is dear", [6, 6, 6, 1_500], 5_900..=6_100),
+        ("one is dear, but its slices are not long", [6, 6, 6, 11], 5_900..=6_100),
+        ("one is cheap", [6, 6, 6, 1], 5_900..=6_100),
+        ("all are cheap", [3, 3, 3, 3], 3_000..=3_300),
+    ] {
+        let (mut state, mut now) = (state(), 0);
+        for _ in 0..500 {
+            for (principal, micros) in names.iter().zip(micros) {
+                take(&mut state, principal, &mut now, micros, true);
+            }
+        }
+        let modelled = state.costs.estimate(KIND, size(1)).as_nanos();
+        assert!(expected.contains(&modelled), "{name}: {modelled}");
+    }
+}

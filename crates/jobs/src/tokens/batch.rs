@@ -15,7 +15,7 @@ use crate::scheduler::AdmissionPermit;
 type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
 
 /// Predicts the work of an item: as much as so many fields, and its bytes.
-type ItemWork<I> = fn(&I) -> ExtraWork;
+type ItemWork<I> = Box<dyn Fn(&I) -> ExtraWork + Send>;
 
 struct Each<I, O> {
     kind: OperationKind,
@@ -54,12 +54,13 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
     kind: OperationKind,
     cancel: &Arc<CancelToken>,
     items: Vec<I>,
-    work: ItemWork<I>,
+    work: impl Fn(&I) -> ExtraWork + Send + 'static,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
-    let (left, cancel, step) = (items.into_iter(), Arc::clone(cancel), Box::new(step));
+    let (left, cancel) = (items.into_iter(), Arc::clone(cancel));
+    let (work, step) = (Box::new(work), Box::new(step));
     admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, work, step, finished }));
     ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
 }
@@ -175,7 +176,7 @@ mod tests {
                 done: Vec::new(),
                 begun: false,
                 cancel: Arc::default(),
-                work: |bytes| ExtraWork { fields: 1, bytes: *bytes as u64 },
+                work: Box::new(|bytes: &usize| ExtraWork { fields: 1, bytes: *bytes as u64 }),
                 step: Box::new(|bytes| bytes),
                 finished,
             };
@@ -205,7 +206,7 @@ mod tests {
                 done: Vec::new(),
                 begun: false,
                 cancel: Arc::default(),
-                work: |properties| ExtraWork { fields: *properties, bytes: 0 },
+                work: Box::new(|properties: &u64| ExtraWork { fields: *properties, bytes: 0 }),
                 step: Box::new(|properties| properties),
                 finished,
             };

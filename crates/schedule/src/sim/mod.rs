@@ -24,10 +24,12 @@ use std::time::Duration;
 
 pub(crate) use stats::{ClassRow, SimulationReport};
 
+use crate::agreement::{Agreement, Sample};
 use crate::arena::Id;
 use crate::call::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::core::Core;
 use crate::correction::Corrections;
+use crate::cost::{Coefficients, CostModel, WorkSize};
 use crate::tuning::{Order, SchedulerOptions, Tuning};
 use crate::units::{Cost, Time, nanos};
 
@@ -72,6 +74,11 @@ impl SimulationRandom {
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.unit() * bound as f64) as usize
     }
+}
+
+/// Returns work of so many ns, as the model counts it.
+fn counted(work: u64) -> WorkSize {
+    WorkSize { bytes: work, ..WorkSize::default() }
 }
 
 /// How far an ephemeral key reaches.
@@ -198,6 +205,8 @@ pub(crate) struct Scenario {
     pub(crate) slices_by_time: bool,
     /// Time beyond the model is charged to its tenant and corrects its estimates.
     pub(crate) corrects: bool,
+    /// From a time in ms until another, all work takes this many times as long.
+    pub(crate) throttled: Option<(u64, u64, f64)>,
     /// Worker 0 stands still from a time for a while, in ms.
     pub(crate) stall: Option<(u64, u64)>,
     /// Time that workers lose to other processes.
@@ -260,6 +269,7 @@ impl Scenario {
             slowness: 1,
             slices_by_time: true,
             corrects: true,
+            throttled: None,
             stall: None,
             contention: None,
             expiry: true,
@@ -353,6 +363,9 @@ struct Simulation {
     scenario: Scenario,
     core: Core<u32, usize, usize>,
     corrections: Corrections<u32, 1>,
+    model: CostModel,
+    agreement: Agreement<u32>,
+    slices: u64,
     now: u64,
     end: u64,
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
@@ -377,6 +390,9 @@ impl Simulation {
         Self {
             core: Core::tuned(scenario.knobs, &scenario.tuning),
             corrections: Corrections::new(16),
+            model: CostModel::new(Coefficients { request: 0.0, key_agreement: 0.0, field: 0.0, byte: 1.0 }),
+            agreement: Agreement::new(),
+            slices: 0,
             now: 0,
             end: scenario.millis * MS,
             events: BinaryHeap::new(),
@@ -505,7 +521,8 @@ impl Simulation {
         };
         let has_waited = self.scenario.pause && std::mem::take(&mut self.paused_until[index][connection]) > 0;
         let factor = if self.scenario.corrects { self.corrections.factor(&source.tenant, 0) } else { 1.0 };
-        let told = Cost::from_nanos(((work / source.undercounted) as f64 * factor * spread.exp()) as u64);
+        let modelled = self.model.nanos(counted(work / source.undercounted));
+        let told = Cost::from_nanos((modelled * factor * spread.exp()) as u64);
         self.calls[call].told = told;
         let offered = OfferedRequest {
             tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
@@ -680,12 +697,9 @@ impl Simulation {
         issued.left -= work;
         let done = issued.left == 0;
         let Source { tenant, undercounted, .. } = self.scenario.sources[issued.source];
-        let mut spent = Cost::from_nanos(work / undercounted);
-        if self.scenario.corrects {
-            let excess = self.corrections.measured(&tenant, 0, spent, Duration::from_nanos(work));
-            spent = Cost::from_nanos(spent.as_nanos() + excess.as_nanos());
-        }
-        let away = self.scenario.sources[issued.source].away_ms.filter(|_| done && issued.behind > 0);
+        let Source { group, away_ms, .. } = self.scenario.sources[issued.source];
+        let away = away_ms.filter(|_| done && issued.behind > 0);
+        let spent = self.learn(tenant, group, counted(work / undercounted), work);
         let now = Time::from_nanos(self.now);
         let unwanted = self.core.done(now, id, spent, (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
@@ -703,6 +717,36 @@ impl Simulation {
             self.over(call, 0);
         }
         self.submit_promoted();
+    }
+
+    /// Learns how long a slice took. Returns what it is charged.
+    fn learn(&mut self, tenant: u32, group: usize, done: WorkSize, work: u64) -> Cost {
+        let estimated = self.model.estimate(done);
+        if !self.scenario.corrects {
+            return estimated;
+        }
+        let took = Duration::from_nanos((work as f64 * self.throttle()) as u64);
+        let excess = self.corrections.measured(&tenant, 0, estimated, took);
+        self.slices += 1;
+        // As the engine: one of eight.
+        if self.slices.is_multiple_of(8) {
+            let is_ordinary = self.corrections.is_ordinary(&tenant, 0);
+            let sample = Sample { tenant: &tenant, done, took, is_ordinary };
+            self.agreement.learn(Time::from_nanos(self.now), &mut self.model, &sample);
+        }
+        if self.corrections.factor(&tenant, 0) > 1.2 {
+            self.report.corrected_until[group] = self.now;
+        }
+        let drift = self.model.drift(counted(1)).expect("a byte costs something");
+        let [least, most, _] = self.report.drift;
+        self.report.drift = [least.min(drift), most.max(drift), drift];
+        Cost::from_nanos(estimated.as_nanos() + excess.as_nanos())
+    }
+
+    /// Returns how many times as long as usual work takes now.
+    fn throttle(&self) -> f64 {
+        let is_in = |(from, to, _): &(u64, u64, f64)| (from * MS..to * MS).contains(&self.now);
+        self.scenario.throttled.filter(is_in).map_or(1.0, |(_, _, throttle)| throttle)
     }
 
     /// Ends the wait of a request.
@@ -740,9 +784,12 @@ impl Simulation {
             let issued = &self.calls[slice.work];
             let source = &self.scenario.sources[issued.source];
             let by_time = if self.scenario.slices_by_time { 1 } else { source.undercounted };
-            let work = source.scope.slice(slice.budget.as_nanos() * by_time, issued.left);
+            let throttle = self.throttle();
+            let budget = (slice.budget.as_nanos() as f64 / throttle) as u64;
+            let work = source.scope.slice(budget * by_time, issued.left);
             self.workers[worker] = Some((slice.work, slice.id, work));
-            let mut span = PICK + work * self.scenario.slowness + std::mem::take(&mut self.stolen);
+            let work_span = (work as f64 * throttle) as u64 * self.scenario.slowness;
+            let mut span = PICK + work_span + std::mem::take(&mut self.stolen);
             if let Some((at, stall)) = self.scenario.stall
                 && worker == 0
                 && (at * MS..(at + stall) * MS).contains(&self.now)

@@ -85,6 +85,10 @@ pub(crate) struct SimulationReport {
     /// Times a worker found nothing to do while a call waited.
     pub(crate) idle_while_waiting: u64,
     pub(crate) last: Gauges,
+    /// By group, when the estimates of a tenant were last corrected by more than a fifth, in ns.
+    pub(crate) corrected_until: Vec<u64>,
+    /// Estimates of the model over what they were at first: least, most and at the end.
+    pub(crate) drift: [f64; 3],
     capacity: f64,
 }
 
@@ -95,6 +99,8 @@ impl SimulationReport {
             backlog_max: 0,
             idle_while_waiting: 0,
             last: Gauges::default(),
+            corrected_until: vec![0; groups],
+            drift: [1.0; 3],
             capacity: millis as f64 * 1e6 * workers as f64,
         }
     }

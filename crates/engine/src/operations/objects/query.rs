@@ -1,6 +1,7 @@
 //! The clauses of `objects.query`: parsed, turned into index terms, and compared with opened values.
 
 use sealwire_access::PropertyAccess;
+use sealwire_jobs::cost::ExtraWork;
 use sealwire_jobs::error::CallFailure;
 use sealwire_msgpack::TokenReader;
 use sealwire_objects::{Index, IndexTerm, PropertyType, Values, check, normalize, normalize_prefix};
@@ -9,6 +10,7 @@ use zeroize::Zeroizing;
 
 use super::payload::{bad, items};
 use crate::objects::{ObjectCollection, id_text, parse_id};
+use crate::subjects::TERMS_PER_FIELD;
 use sealwire_wire::ItemError;
 
 /// The clauses of a request. All of them must be met.
@@ -76,6 +78,11 @@ impl Query {
 
     pub(super) fn clauses(&self) -> Vec<Clause> {
         self.conditions.iter().map(|condition| condition.clause.clone()).collect()
+    }
+
+    /// Returns the work of comparing an object with every clause: each normalizes a value, as for an index term.
+    pub(super) fn work(&self) -> ExtraWork {
+        ExtraWork { fields: (self.conditions.len() as u64).div_ceil(TERMS_PER_FIELD), bytes: 0 }
     }
 
     /// Returns true if the values meet every clause. Terms are hashes, and can be truncated.

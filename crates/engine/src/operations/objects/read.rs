@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_jobs::cost::OperationKind;
+use sealwire_jobs::cost::{ExtraWork, OperationKind};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldProblem;
 use sealwire_jobs::tokens::batch::each_sized;
@@ -147,10 +147,12 @@ impl ObjectsRun<'_> {
         let of_row = |(at, row): (usize, &ReadableRow)| Some((at, row.row.subject?));
         let subjects: Vec<(usize, SubjectId)> = rows.iter().enumerate().filter_map(of_row).collect();
         let (collection, mut reads, query) = (self.located.collection.clone(), reads.clone(), query.cloned());
+        let comparison = query.as_deref().map_or(ExtraWork::default(), Query::work);
         let time = now();
         let step = move |row: ReadableRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
+        let work = move |row: &ReadableRow| row.work().plus(comparison);
         let opened: Vec<Result<Option<Object>, String>> =
-            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, ReadableRow::work, step).await?;
+            each_sized(self.admission, OperationKind::OPEN_OBJECTS, self.cancel, rows, work, step).await?;
         // An audit record does not name the subjects of objects that a query compared and does not return.
         let returned = subjects.into_iter().filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
         self.cancel.note_subjects(returned.map(|(_, subject)| subject.0));

@@ -89,6 +89,12 @@ impl ObjectSealer {
         })
     }
 
+    /// Returns the most index terms that an object has: of whole values and of their prefixes.
+    pub(super) fn terms_max(&self) -> u64 {
+        let indexes = self.collection.schema.properties.iter().filter_map(|property| property.index.as_ref());
+        indexes.map(|index| 1 + index.prefixes.len() as u64).sum()
+    }
+
     /// Returns the id under which rows name the key version that seals.
     pub(crate) fn key(&self) -> [u8; 5] {
         self.key

@@ -19,7 +19,8 @@ use super::ObjectsRequest;
 use super::payload::{ERRORS_MAX, ValueReader, change, items};
 use super::query::Query;
 use super::read::{ReadSpec, shown};
-use super::seal::assign;
+use super::seal::{ObjectSealer, assign};
+use super::write::object_work;
 use crate::objects::ObjectCollection;
 use crate::operation::{MessageSize, Operation as _};
 use crate::subjects::ReadableRow;
@@ -184,4 +185,21 @@ proptest! {
         let denied = |_: &str| CallFailure::Internal("denied");
         let _ = Query::new(&collection, &bytes, None, 1, &query, denied);
     }
+}
+
+#[test]
+fn index_terms_of_an_object_count_as_work() {
+    // A name with two lengths of prefixes, and an age.
+    let terms = ObjectSealer::new(Arc::new(collection())).unwrap().terms_max();
+    assert_eq!(terms, 4);
+    let mut object = Vec::new();
+    write::map_len(&mut object, 1);
+    write::str(&mut object, "name");
+    write::str(&mut object, "Jane");
+    // At most five terms of one property; two terms are a field.
+    for (terms, fields) in [(0, 2), (4, 4), (5, 4), (320, 4)] {
+        let work = object_work(&object, terms);
+        assert_eq!((work.fields, work.bytes), (fields, object.len() as u64), "{terms}");
+    }
+    assert_eq!(object_work(&[0xc1], 320).fields, 1);
 }

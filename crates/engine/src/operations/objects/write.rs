@@ -25,10 +25,12 @@ use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of
 use super::{ObjectsRun, no_object};
 use crate::frame_text::FrameText;
 use crate::objects::{id_text, new_id};
-use crate::subjects::{ReadableRow, claim, claims_of};
+use crate::subjects::{ReadableRow, TERMS_PER_FIELD, claim, claims_of};
 
 /// Attempts to update objects that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
+/// Most index terms of one property: of its value and of prefixes of four lengths.
+const PROPERTY_TERMS_MAX: u64 = 5;
 
 /// The writes of a request.
 pub(super) enum WriteSpec {
@@ -162,10 +164,12 @@ impl ObjectsRun<'_> {
         spec: &Arc<AddSpec>,
         keys: &ClaimedSubjects,
     ) -> Result<Vec<(ObjectRow, Option<[u8; 16]>)>, CallFailure> {
+        let terms = sealer.terms_max();
         let (sealer, spec, keys) = (sealer.clone(), Arc::clone(spec), Arc::clone(&keys.keys));
         let mut bound = ErrorBound::default();
         let step = move |(position, object): (usize, Bytes)| bound.run(|| spec.row(&sealer, &keys, position, &object));
-        let (work, objects) = (|(_, object): &(usize, Bytes)| object_work(object), objects.to_vec());
+        let objects = objects.to_vec();
+        let work = move |(_, object): &(usize, Bytes)| object_work(object, terms);
         let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, objects, work, step).await?;
         let rows = sealed(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
@@ -295,7 +299,7 @@ impl ObjectsRun<'_> {
         access: &PropertyAccess,
     ) -> Result<Vec<ObjectRow>, CallFailure> {
         let (mut updated, most) = (Vec::with_capacity(specs.len()), self.objects.reserve(self.admission, specs.len())?);
-        let time = now();
+        let (time, terms) = (now(), sealer.terms_max());
         for specs in specs.chunks(most) {
             let rows = self.rows(specs.iter().map(|spec| spec.id).collect()).await?;
             let jobs: Vec<(UpdateSpec, Option<ReadableRow>)> = specs.iter().cloned().zip(rows).collect();
@@ -304,9 +308,9 @@ impl ObjectsRun<'_> {
             let step = move |(spec, row): (UpdateSpec, Option<ReadableRow>)| {
                 bound.run(|| spec.row(&sealer, &access, row, time))
             };
-            let work = |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
+            let work = move |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
                 let row = row.as_ref().map_or(ExtraWork::default(), ReadableRow::work);
-                object_work(&spec.set).plus(row)
+                object_work(&spec.set, terms).plus(row)
             };
             let rows = each_sized(self.admission, OperationKind::SEAL_OBJECTS, self.cancel, jobs, work, step).await?;
             // Small changes can make many large rows, so each part is reserved before the next one is read.
@@ -507,8 +511,10 @@ fn version_of(id: ObjectId, version: u64) -> ObjectVersion {
     ObjectVersion { id: id_text(id), version }
 }
 
-/// Returns the work of an object as it came: each of its properties is read, indexed and sealed.
-fn object_work(object: &[u8]) -> ExtraWork {
-    let properties = TokenReader::new(object).map_len().unwrap_or(0);
-    ExtraWork { fields: 1 + u64::from(properties), bytes: object.len() as u64 }
+/// Returns the work of an object as it came: each of its properties is read, indexed and sealed. An object of the collection
+/// has at most so many index terms.
+pub(super) fn object_work(object: &[u8], terms_max: u64) -> ExtraWork {
+    let properties = u64::from(TokenReader::new(object).map_len().unwrap_or(0));
+    let terms = terms_max.min(properties.saturating_mul(PROPERTY_TERMS_MAX));
+    ExtraWork { fields: 1 + properties + terms / TERMS_PER_FIELD, bytes: object.len() as u64 }
 }
