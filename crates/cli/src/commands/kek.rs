@@ -578,7 +578,8 @@ mod tests {
 
     #[test]
     fn rollbacks_are_accepted_within_one_set_of_root_keys() {
-        let id = |set, generation| StateId { set: [set; 16], generation, code: [generation as u8; 32] };
+        let id =
+            |set, generation: u8| StateId { set: [set; 16], generation: generation.into(), code: [generation; 32] };
         for generation in [1, 5, 9] {
             check_set(&id(1, generation), &id(1, 5)).unwrap();
             let said = check_set(&id(2, generation), &id(1, 5)).unwrap_err().to_string();

@@ -511,7 +511,7 @@ mod tests {
     /// A process that must not see the anchor, or cannot leave one for the engine, changes nothing.
     #[tokio::test]
     async fn an_anchor_of_another_user_is_neither_ignored_nor_replaced() {
-        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::fs::PermissionsExt;
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
