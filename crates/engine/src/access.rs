@@ -293,7 +293,7 @@ async fn load_grants(apps: &Apps, principal: &Principal) -> Result<(u64, Option<
 
         return Ok((generation, Some(grants_of(&binding, &roles))));
     }
-    Err(LoadError::failed("who may do what is being changed all the time"))
+    Err(LoadError::failed("roles or grants changed during each attempt to read them"))
 }
 
 /// Returns the grants of a binding. `roles`: the readable roles.

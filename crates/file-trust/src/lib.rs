@@ -113,7 +113,7 @@ impl TrustedFile {
             }
             return Ok(Self { path: path.to_owned(), file, metadata });
         }
-        Err(failed(FileErrorReason::Io(io::Error::other("it is being replaced all the time"))))
+        Err(failed(FileErrorReason::Io(io::Error::other("the file was replaced during each attempt to open it"))))
     }
 
     /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
@@ -230,7 +230,7 @@ impl Process {
             return None;
         }
         let user = self.user;
-        let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, as whom this process runs") };
+        let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, the user of this process") };
         Some(Exposure {
             problem: format!(
                 "{} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}; {CHECK_FIRST}",
@@ -260,7 +260,7 @@ impl Process {
                 } else if mode & 0o030 != 0 {
                     "its group can change it"
                 } else if is_readable_by_strangers {
-                    "its group, of which this process is no member, can read it"
+                    "its group can read it, and this process is not a member of the group"
                 } else {
                     return None;
                 };

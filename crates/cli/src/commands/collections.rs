@@ -62,20 +62,21 @@ enum CollectionsCommand {
     },
     /// Seal old records of a collection of objects again, so that each proves that an engine sealed it
     ///
-    /// Collections that were created by an older version read records that anybody who can write the database can make. This
-    /// command converts the old records and then has the collection read authenticated records only. It names each record of
-    /// which nobody can tell who sealed it, and leaves these unless you accept them: look at them first if others can write
-    /// the database. Start it when every engine has the new version. It can be repeated; exit status 1 if old records are left.
+    /// Collections that an older version created also read records that anyone with write access to the database can
+    /// forge. This command converts each old record that proves that an engine sealed it. It names the other records and
+    /// leaves them unchanged. Compare those with their source before you accept them with --accept-unauthenticated.
+    /// Upgrade every engine first. The command can be repeated. Exit status 1 if old records are left, unless
+    /// --dry-run is given.
     #[command(after_help = MIGRATE_EXAMPLE)]
     Migrate {
         /// The app
         app: String,
         /// The collection
         name: String,
-        /// Convert the records of which nobody can tell who sealed them, too. From then on they count as authentic
+        /// Also convert records that do not prove who sealed them. From then on they count as authentic
         #[arg(long)]
         accept_unauthenticated: bool,
-        /// Change nothing, and name the records
+        /// Change nothing. Name the records that cannot be authenticated and those that do not open
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -116,7 +117,7 @@ Example:
 const MIGRATE_EXAMPLE: &str = "\
 Example:
   sealwire collections migrate shop people --dry-run
-  sealwire collections migrate shop people --accept-unauthenticated";
+  sealwire collections migrate shop people";
 
 /// Settings of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]

@@ -162,7 +162,7 @@ enum RootCommand {
     /// For a store whose providers are all lost. Configure a new provider, or put a new key into the file of `kek.provider`
     /// (named `local`), and stop the engine if the state is a folder. Then give any shares that reach the threshold. A slot
     /// of the same provider that does not unwrap is replaced. A sealed store is unsealed. Engines start again afterwards. Nothing is changed if a share is wrong.
-    /// Where no anchor and no copy of the root record confirms the root key, its id must be given.
+    /// If neither the anchor file nor root.json of this machine confirms the root key, give its id with --root-key-id.
     Recover {
         #[command(flatten)]
         store: StoreArgs,
@@ -349,8 +349,13 @@ impl StoreArgs {
             return Ok(());
         }
         if !state.verified {
-            outln!("NOT VERIFIED: anyone who can write to the store can have made what follows");
-            outln!("reason: {}", state.unverified_reason.as_deref().unwrap_or("this engine does not tell"));
+            outln!(
+                "NOT VERIFIED: the following lines are not authenticated; anyone who can write to the store can forge them"
+            );
+            outln!(
+                "reason: {}",
+                state.unverified_reason.as_deref().unwrap_or("this engine is older and reports no reason")
+            );
         }
         for root in &state.roots {
             let mark = if state.verified { "" } else { ", not verified" };
@@ -470,7 +475,7 @@ impl StoreArgs {
                 && !now.contradicts(&anchored)
             {
                 return Err(format!(
-                    "the store is of generation {} already, and the anchor of this configuration accepts it",
+                    "nothing to accept: the store has generation {}, which the configured anchor file accepts",
                     now.generation
                 )
                 .into());
@@ -578,7 +583,8 @@ mod tests {
 
     #[test]
     fn rollbacks_are_accepted_within_one_set_of_root_keys() {
-        let id = |set, generation| StateId { set: [set; 16], generation, code: [generation as u8; 32] };
+        let id =
+            |set, generation: u8| StateId { set: [set; 16], generation: generation.into(), code: [generation; 32] };
         for generation in [1, 5, 9] {
             check_set(&id(1, generation), &id(1, 5)).unwrap();
             let said = check_set(&id(2, generation), &id(1, 5)).unwrap_err().to_string();

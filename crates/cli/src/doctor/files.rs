@@ -10,9 +10,10 @@ use sealwire_file_trust::{Exposure, FileError, FileErrorReason, FileKind, Truste
 
 const CHECK: &str = "files";
 /// The effect of an exposed file.
-const EXPOSED: &str = "users who should not can read or replace the secret, and the engine does not start with it";
+const EXPOSED: &str = "other users can read or replace the secret";
 /// The effect of a file that others can replace.
-const REPLACEABLE: &str = "whoever replaces it decides whom the engine trusts, and the engine does not use it";
+const REPLACEABLE: &str =
+    "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
 
 /// Checks who can get at the files with secrets, and at those whose content is trusted.
 pub(super) fn modes(report: &mut Report, config: &Config) {

@@ -24,8 +24,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     let unsealer = match Unsealer::open(config) {
         Ok(unsealer) => unsealer,
         Err(error) => {
-            let remedy =
-                "repair what is named, or restore the key that the state was made under; write no other key there";
+            let remedy = "repair the named file or provider, or restore the key under which the state was made; never write another key there";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
             audit::examine(report, config, None);
             place(report, config, engine_runs).await;

@@ -232,7 +232,7 @@ pub(super) async fn fence(
     if wait.is_zero() {
         return Ok(());
     }
-    let text = format!("writes that began before this count can still end, for {} ms", wait.as_millis() + 1);
+    let text = format!("earlier writes can still finish for {} ms", wait.as_millis() + 1);
     Err(passing(text, wait.min(RETRY_MAX)))
 }
 

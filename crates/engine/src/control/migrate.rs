@@ -1,9 +1,9 @@
 //! `collections.migrate`: seals the old records of a collection of objects again, in the authenticated format.
 //!
-//! Old records do not prove who sealed them (`sealwire_objects::old`). The first page has the collection marked as being
-//! migrated, which engines that write old records cannot load, and shuts these engines out by the fence of the map. From
-//! then on nobody writes old records. The last page of a walk that leaves none has the collection marked as one that reads
-//! authenticated records only. What is then put into the store in an old format does not open.
+//! Old records do not prove who sealed them (`sealwire_objects::old`). The first page marks the collection
+//! as `migrating` and raises the fence of its map. Engines that write old records cannot load this mark, and the fence
+//! rejects their writes. The last page of a walk that left no old record marks the collection as `authenticated`. From
+//! then on records in an old format do not open.
 
 use std::sync::Arc;
 
@@ -55,7 +55,9 @@ pub async fn migrate(
     match (cursor, collection.schema.records) {
         _ if call.dry_run => {}
         (None, _) => (view, collection) = begin(engine, permits, call, (view, collection)).await?,
-        (Some(_), AcceptedRecords::All) => return Err(bad("after must be the next of a page without dry_run")),
+        (Some(_), AcceptedRecords::All) => {
+            return Err(bad("after must be the `next` of a page that was requested without dry_run"));
+        }
         (Some(_), _) => {}
     }
 
@@ -95,7 +97,7 @@ async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedColle
     let (generation, app) = engine.apps.find_unsealed(call.app).map_err(|failure| failure.answer())?;
     let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
     if app.collection(call.collection).is_some() {
-        return Err(bad("collection must be one of objects: the records of tokens are authenticated"));
+        return Err(bad("collection must be a collection of objects; token records are always authenticated"));
     }
     let collection = app.objects(call.collection).ok_or_else(|| CallFailure::NoCollection.answer())?;
     Ok((MapView { map: collection.map, generation }, Arc::clone(collection)))

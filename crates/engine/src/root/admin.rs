@@ -266,7 +266,7 @@ impl RootAdmin {
     async fn state(&self, results: Option<UnwrapResults>) -> Result<RootState, StoreError> {
         let (generation, record, unverified_reason) = match self.control.verified_root().await {
             Ok((generation, None)) => {
-                let reason = "the store has no root key, and nothing authenticates such a store";
+                let reason = "the store has no root key, so its records are not authenticated";
                 (generation, None, Some(reason.to_owned()))
             }
             Ok((generation, record)) => (generation, record, None),

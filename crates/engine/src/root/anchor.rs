@@ -175,7 +175,8 @@ impl Anchor {
             while let Some(written) = file.write_once() {
                 if let Err(error) = written {
                     tracing::warn!(
-                        file = %file.path.display(), %error, "the anchor of the store's generation is not written"
+                        file = %file.path.display(), %error,
+                        "the anchor file was not written; an older state that is put back may go unnoticed"
                     );
                     file.state().is_writing = false;
                     return;
@@ -222,7 +223,7 @@ impl AnchorFile {
     /// Replaces the file by `state`, or keeps a later one that another process has written.
     fn write_locked(&self, state: &AnchoredState) -> io::Result<()> {
         let present = match read_bounded(&self.path, ANCHOR_BYTES_MAX) {
-            Ok(text) => parse(&text),
+            Ok(text) => Some(parse(&text).ok_or_else(|| io::Error::other("it is not an anchor of this program"))?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             // Its generation can be a later one.
             Err(error) => return Err(error),
@@ -511,7 +512,7 @@ mod tests {
     /// A process that must not see the anchor, or cannot leave one for the engine, changes nothing.
     #[tokio::test]
     async fn an_anchor_of_another_user_is_neither_ignored_nor_replaced() {
-        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::fs::PermissionsExt;
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
@@ -573,6 +574,13 @@ mod tests {
         drop(lock);
         anchor.commit(state(3)).await.unwrap();
         assert_eq!(content(&path), Some(state(3)));
+
+        // The file of a later version of this program.
+        let later = String::from_utf8(to_bytes(&state(9))).unwrap().replace("\"format\":2", "\"format\":3");
+        std::fs::write(&path, &later).unwrap();
+        let failed = anchor.commit(state(4)).await.unwrap_err();
+        assert!(failed.contains("not an anchor of this program"), "{failed}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
 
         // A link in its place is not followed.
         let link = path.with_added_extension("lock");

@@ -112,12 +112,12 @@ impl MigrationReport {
         if !self.unopened.is_empty() {
             let count = self.unopened.len();
             reasons.push(format!(
-                "{count} records do not open and stay as they are. Enable their key version and repeat, or delete them with \
-                 `sealwire objects delete`"
+                "{count} records do not open and stay as they are. Enable their key version with `sealwire apps enable` and \
+                 repeat. Only objects that you do not need: delete them for good with `sealwire objects delete`"
             ));
         }
         if reasons.is_empty() {
-            reasons.push("Old records were left meanwhile. Repeat the command".to_owned());
+            reasons.push("Objects changed during the walk, or old records were added. Repeat the command".to_owned());
         }
         Err(format!("collection {collection} of app {app} still reads old records. {}.", reasons.join(". ")))
     }

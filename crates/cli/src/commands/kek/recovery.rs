@@ -116,20 +116,24 @@ impl RootKeyArgs {
         if let Some(given) = &self.id {
             if !given.trim().eq_ignore_ascii_case(&id) {
                 return Err(format!(
-                    "the store names root key {id}, and --root-key-id another one. Nothing was changed. If the id that you gave is \
-                     that of your last rotation, somebody replaced the store: restore a backup of it"
+                    "the store names root key {id}, and --root-key-id another one. Nothing was changed. Compare \
+                     the id with the output of the last `kek init` or `root rotate`, also of other operators. If it is \
+                     right, the store may have been replaced: copy the store before you restore a backup"
                 )
                 .into());
             }
             if let RootKnowledge::Other(file) = known {
-                errln!("{} names another root key than {id}; --root-key-id counts", file.display());
+                errln!(
+                    "warning: {} names another root key than {id}. The command continues, because --root-key-id names {id}",
+                    file.display()
+                );
             }
             return Ok(id);
         }
         let reason = match known {
             RootKnowledge::Confirmed => return Ok(id),
             RootKnowledge::Unknown => {
-                "nothing on this machine confirms that it is yours (neither an anchor file nor root.json beside the audit log)"
+                "nothing on this machine confirms that it is yours (no anchor file with ids of root keys, and no root.json beside the audit log)"
                     .to_owned()
             }
             RootKnowledge::Other(file) => format!("{} names another one", file.display()),

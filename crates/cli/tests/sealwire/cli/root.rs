@@ -406,6 +406,38 @@ fn a_commit_without_its_anchor_is_an_error_that_names_both() {
     assert!(ok(path, &["kek", "list"]).contains("sealed since "));
 }
 
+/// A command on the configured file goes by the anchor as an engine does. On another file it does not.
+#[test]
+fn commands_on_the_configured_file_continue_no_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    let (home, config) = (path.join("sealwire-dev"), path.join("sealwire-dev/sealwire.toml"));
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("[state]\n", "[state]\nmode = \"stateless\"\nfile = \"apps.json\"\n")).unwrap();
+    let create = |app| ["apps", "create", app, "--file", "sealwire-dev/apps.json"];
+    ok(path, &create("demo"));
+    ok(path, &["kek", "init"]);
+    let older = fs::read(home.join("apps.json")).unwrap();
+    ok(path, &create("later"));
+    let anchored = fs::read(home.join("audit/anchor.json")).unwrap();
+
+    fs::write(home.join("apps.json"), &older).unwrap();
+    fs::write(home.join("copy.json"), &older).unwrap();
+    for command in [&create("other")[..], &["apps", "list", "--file", "sealwire-dev/../sealwire-dev/apps.json"]] {
+        refused(path, command, 1, "an older state was put back");
+    }
+    assert_eq!(fs::read(home.join("apps.json")).unwrap(), older);
+    ok(path, &["apps", "create", "other", "--file", "sealwire-dev/copy.json"]);
+    fs::remove_file(home.join("apps.json")).unwrap();
+    refused(path, &create("other"), 1, "this machine's anchor names the set of root keys");
+    assert_eq!(fs::read(home.join("audit/anchor.json")).unwrap(), anchored);
+
+    fs::write(home.join("apps.json"), &older).unwrap();
+    ok(path, &["root", "accept-rollback"]);
+    ok(path, &create("other"));
+}
+
 /// What no root key verifies is marked, in text and as JSON.
 #[test]
 fn root_key_listings_mark_what_is_not_verified() {
