@@ -1,4 +1,4 @@
-//! `dear`: what a client feels of another principal whose `mask` requests are dear for their size.
+//! `dear`: latency and rate of one client beside another principal whose `mask` requests take much time for their size.
 //!
 //! The neighbour sends small requests at a steady rate. It is measured alone, beside an honest load, and beside each kind
 //! of dear request. The honest load is `encrypt` requests that take as long as the dear one, on as many connections. All

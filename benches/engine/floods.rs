@@ -1,4 +1,4 @@
-//! `floods`: what a client feels of another principal that floods the engine with cheap messages.
+//! `floods`: latency and rate of one client beside another principal that floods the engine with cheap messages.
 //!
 //! The neighbour sends requests of one field on one connection, one after the other. It is measured alone, beside an
 //! honest client with as many connections as the flood, which waits for each response, and beside each flood. All of

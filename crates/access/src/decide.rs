@@ -197,7 +197,7 @@ impl Denied {
                 ValueAccess::Readers => "it changes who can read masked values",
                 _ => "it could show masked values",
             };
-            text.push_str("; access.mode \"observe\" does not let it pass, because ");
+            text.push_str("; access.mode \"observe\" denies it, because ");
             text.push_str(why);
         }
         text

@@ -66,7 +66,7 @@ pub enum PrincipalError {
     #[error("the client certificate has a DNS name that is not a host name")]
     Dns,
     /// A common name that is too long, has forbidden characters, or looks like a SPIFFE URI; or several common names.
-    #[error("the client certificate has several common names, or one that cannot be used")]
+    #[error("the client certificate has several common names, or an invalid one")]
     CommonName,
     /// Subject alternative names that cannot be read, or several lists of them.
     #[error("the client certificate's subject alternative names cannot be read")]

@@ -296,7 +296,7 @@ impl AuthenticatedStore {
             }
             (Some(index), root @ (None | Some(Some(_)))) => {
                 let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
-                // A damaged record is refused by whoever reads it.
+                // Each reader rejects a damaged record.
                 let changed = root.and_then(Option::as_ref).and_then(|root| RootRecord::parse(root).ok());
                 let roots = changed.map_or_else(|| Arc::clone(&index.roots), |root| root.ids());
                 blocking(move || {

@@ -138,7 +138,7 @@ impl Control {
 
     /// Moves a collection of objects on to a state of its records, unless it is in a later one.
     ///
-    /// The caller sees to it that no engine of an earlier state writes: it raises the fence of the map to the generation.
+    /// The caller must raise the fence of the map to the generation, so that no engine of an earlier state writes.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoCollection`]; [`StoreError::Invalid`] for a collection of tokens.

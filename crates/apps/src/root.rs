@@ -56,8 +56,8 @@ pub trait FindKek: Send + Sync {
         }
     }
 
-    /// Takes note of a state that this process has committed, before anybody hears of the commit. `roots`: ids of the state's
-    /// root keys. What guards against older states must outlive a crash when this returns.
+    /// Records a state that this process committed, before the commit is reported. `roots`: ids of the state's root
+    /// keys. Implementations that detect older states must have stored the state durably when this returns.
     ///
     /// # Errors
     /// [`StoreError::NotAnchored`]. The commit was made all the same.

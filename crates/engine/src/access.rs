@@ -281,7 +281,7 @@ async fn load_grants(apps: &Apps, principal: &Principal) -> Result<(u64, Option<
         let (generation, record) = apps.control().store().read(&key).await.map_err(LoadError::failed)?;
         let (served, roles) = apps.roles();
         if generation != served {
-            // Of two generations together something could come that never was.
+            // Records of two generations could combine to grants that never existed.
             if generation > served {
                 apps.refresh().await.map_err(LoadError::failed)?;
             }

@@ -1,6 +1,7 @@
-//! Opens files that hold secrets, and files that others must not replace. Rejects those that other users can get at.
+//! Opens files that hold secrets, and files that others must not replace. Rejects files that other users can
+//! read or replace.
 //!
-//! One rule for all of them, about the file that was opened, every folder above it and every symbolic link on the way:
+//! The rule covers the opened file, every folder above it and every symbolic link in its path:
 //!
 //! * File, folders and links belong to root or to the user of this process.
 //! * Nobody else can write the file. A folder that others can write has the sticky bit, as `/tmp` has.
@@ -8,8 +9,8 @@
 //!   a group of this process. A process of root accepts every group: it reads files for engines of other users.
 //!
 //! Secrets that Kubernetes mounts with `defaultMode: 0440` and `fsGroup`, and credentials of systemd, meet the rule. It
-//! knows users as this machine does: nothing of servers that export the file system, and access lists only as far as the
-//! mode shows them.
+//! judges by user ids and mode bits of this machine, not by the rules of a file server, and not by access control
+//! lists beyond the mode.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

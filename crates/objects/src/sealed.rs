@@ -48,9 +48,9 @@ const HEADER_BYTES: usize = 1 + 4 + 8 + NONCE_BYTES + 4;
 pub enum RecordFormat {
     /// 03 and 04: an engine, because nobody else has the key.
     Authenticated,
-    /// 02: the envelope could be anybody's. The content in it is under the key of a data subject, which only engines have.
+    /// 02: the envelope does not prove who sealed it. The content in it is under the key of a data subject, which only engines have.
     OldOfSubject,
-    /// 01: anybody who knew the app's public key, or who could name the context of the envelope.
+    /// 01: anyone who knew the app's public key, or who could name the envelope's context in a request of suite `xaes`.
     Old,
 }
 

@@ -1,4 +1,4 @@
-//! How much dearer than the cost model a tenant's work turns out to be, by kind of work.
+//! Correction factors for estimates, by tenant and kind of work: measured time over the cost model's estimate.
 //!
 //! The model is one for all tenants, and a tenant can send what it does not foresee. The time beyond the model is charged
 //! to the tenant, and multiplies the estimates of its next requests of the same kind. It changes neither the model nor the
@@ -16,7 +16,7 @@ use crate::units::{Cost, nanos};
 const FACTOR_MAX: f64 = 1_024.0;
 /// A tenant begins with this much work that took as long as estimated, in nanoseconds.
 const PRIOR: f64 = 1e6;
-/// The factor is that of about the last so many nanoseconds of work.
+/// Recent work, in nanoseconds, that determines the factor.
 const WINDOW: f64 = 1e7;
 /// Number of slices after a long one that are measured.
 const WATCHED: u32 = 64;
@@ -24,8 +24,8 @@ const WATCHED: u32 = 64;
 const LONG: u32 = 2;
 const LONG_MIN: Duration = Duration::from_micros(20);
 
-/// Factors of tenants `K` for `N` kinds of work. Only tenants that exceeded their estimates are in it, and at most as many
-/// as it was made for.
+/// A bounded table of correction factors of tenants `K` for `N` kinds of work. Holds only tenants whose work exceeded
+/// its estimates.
 #[derive(Debug)]
 pub struct Corrections<K, const N: usize> {
     tenants: HashMap<K, Correction<N>>,

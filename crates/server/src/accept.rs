@@ -25,8 +25,8 @@ use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// While others use the network threads, handshakes rest for so many times as long as they took: a quarter of a thread
-/// is theirs. A handshake is a unit of some 0.3 ms, which no other task can interrupt.
+/// Length of the pause after a handshake while other clients use the network threads, as a multiple of the handshake's
+/// time. Handshakes so take at most a quarter of a thread. A handshake is a unit of some 0.3 ms, which no other task can interrupt.
 const HANDSHAKE_REST: u32 = 3;
 /// Shortest such rest, in which a handshake that was accepted can begin.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);

@@ -169,7 +169,7 @@ async fn rewrap_objects(
     let ask =
         move |store: Arc<dyn ObjectStore>| async move { store.objects_of_other_keys(view, key, after, limit).await };
     let page = objects.sweep(view.map, ask).await.map_err(answer)?;
-    // To seal these again would make authentic whatever somebody put there. That is left to an operator's migration.
+    // Sealing an old record again would authenticate a record that may be forged. Only `collections.migrate` does so.
     let is_authentic = |row: &ObjectRow| RecordFormat::of(&row.sealed) == Some(RecordFormat::Authenticated);
     let count = page.found.len();
     let authentic: Vec<ObjectRow> = page.found.into_iter().filter(is_authentic).collect();

@@ -4,8 +4,8 @@
 //! by its permissions alone: who can write it can make the engine accept an older state, or refuse the present one.
 //! A later state that continues from an older one is not noticed.
 //!
-//! Engines write the file when they verify a later state. Every process writes it when it commits one, before anybody hears
-//! of the commit. The file is never lowered, also where an engine and a command write it at the same time.
+//! Engines write the file when they verify a later state. Every process writes it when it commits one, before it reports
+//! the commit. The file is never lowered, also where an engine and a command write it at the same time.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -94,7 +94,7 @@ struct AnchorState {
     written: Option<AnchoredState>,
     /// True in engines, which write states that they only verified.
     is_kept: bool,
-    /// True while a write goes on that nobody has to wait for.
+    /// True while a background write is running.
     is_writing: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Ids of a store's root keys as this machine knows them, outside the store.
 //!
-//! A recovery key opens every copy that is sealed to it, and anyone can seal one: the public key is public. A root key that
-//! only shares unwrap therefore proves nothing about who made it. The anchor has the ids of the root keys of the last state that
+//! Anyone can seal a root key to the public key of a recovery key. A root key that was unwrapped with shares only is
+//! therefore not authenticated. The anchor has the ids of the root keys of the last state that
 //! was verified or committed here. The copy of the root record beside the audit log, which only engines write, stands in for an
 //! anchor that is missing or of an earlier version.
 
@@ -14,7 +14,7 @@ use super::anchor::{self, anchor_path};
 use super::{ROOT_COPY_FILE, copied_record};
 use crate::kek::KekError;
 
-/// See the module.
+/// Ids of root keys that a file of this machine names.
 #[derive(Debug)]
 pub struct KnownRoots(Option<KnownIn>);
 
@@ -37,7 +37,7 @@ pub enum RootKnowledge {
 }
 
 impl KnownRoots {
-    /// Reads the anchor, or else the copy of the root record. A missing file says nothing.
+    /// Reads the anchor, or else the copy of the root record. A missing file is not an error.
     ///
     /// # Errors
     /// A file cannot be read.

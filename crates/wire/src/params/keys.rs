@@ -33,7 +33,7 @@ pub struct MigrateCall<'a> {
     pub app: &'a str,
     /// The collection of objects.
     pub collection: &'a str,
-    /// Convert records of which nobody can tell who sealed them, too.
+    /// Also convert records that do not prove who sealed them.
     pub accept_unauthenticated: bool,
     /// Change nothing.
     pub dry_run: bool,

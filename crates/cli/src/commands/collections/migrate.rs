@@ -29,7 +29,7 @@ struct MigrationReport {
     collection: String,
     dry_run: bool,
     migrated: u64,
-    /// Ids of records of which nobody can tell who sealed them.
+    /// Ids of records that do not prove who sealed them.
     unauthenticated: Vec<String>,
     /// True if these were converted.
     accepted: bool,

@@ -29,7 +29,7 @@ pub(super) struct ObjectRules {
     objects: bool,
     #[command(flatten)]
     source: SchemaSource,
-    /// Without effect: objects rest under the token key of the app, whose records prove that an engine sealed them
+    /// Has no effect: objects are sealed under the token key of the app
     #[arg(long, value_enum, requires = "objects", conflicts_with = "kind")]
     suite: Option<SuiteName>,
 }
@@ -85,7 +85,7 @@ pub(super) struct SchemaChanges {
     /// Drop the index of a property. Objects are not found by it any more
     #[arg(long, value_name = "NAME")]
     drop_index: Vec<String>,
-    /// Without effect: objects rest under the token key of the app
+    /// Has no effect: objects are sealed under the token key of the app
     #[arg(long, value_enum)]
     suite: Option<SuiteName>,
 }
