@@ -240,7 +240,7 @@ fn a_state_that_was_put_back_is_refused_or_only_read() {
     refused(&at, &["config", "check"], 1, &says);
 
     assert!(ok(&at, &["root", "accept-rollback"]).contains(&format!("from generation {} on", after + 1)));
-    refused(&at, &["root", "accept-rollback"], 1, "already");
+    refused(&at, &["root", "accept-rollback"], 1, "nothing to accept");
     let dev = Dev::start_in(folder);
     assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
     dev.operate(&["apps", "create", "other"]);

@@ -240,7 +240,7 @@ fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
         assert_eq!(client.decrypt(Decrypt::new(APP, &moved)).await.unwrap().payload, document);
         // An Evervault string is sealed to the same public key.
         let evervault = crypto::evervault::Sealer::new(
-            Arc::clone(&forger),
+            Arc::clone(keys.newest(crypto::Suite::P256).unwrap()),
             crypto::KeyScope::Request,
             &crypto::evervault::Form::Plain,
         );
