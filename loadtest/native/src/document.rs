@@ -72,7 +72,8 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
         "values" => values(payload, expected)?,
         "envelopes" => {
             // The suite is in the first two characters of the header, the second beside bits of the key id.
-            let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256") {
+            let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256")
+            {
                 "p256" => (|chars| matches!(chars, [b'A', b'Q'..=b'f']), 52),
                 "secp256k1" => (|chars| matches!(chars, [b'A', b'g'..=b'v']), 52),
                 "xaes" => (|chars| matches!(chars, [b'A', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_']), 36),
