@@ -61,7 +61,7 @@ impl<'py> Options<'py> {
     }
 
     /// Reads one of a closed set of names.
-    pub(crate) fn named<T: Copy + Default>(
+    pub(crate) fn named<T: Copy>(
         &self,
         name: &str,
         all: &[T],

@@ -16,6 +16,7 @@ mod probe;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -609,8 +610,15 @@ fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>
 
 /// Reads a file up to so many bytes.
 fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    // Without waiting, so that a pipe in place of the file stops nobody.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+
     let mut content = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, bytes_max), &mut content)?;
+    io::Read::read_to_end(&mut io::Read::take(file, bytes_max), &mut content)?;
     Ok(content)
 }
 

@@ -74,13 +74,16 @@ pub enum FileErrorReason {
 pub struct Exposure {
     /// The problem, with the owner and the mode that were found.
     pub problem: String,
-    /// A shell command.
-    pub remedy: String,
+    /// A shell command that ends the problem, if one does without harm to others.
+    pub remedy: Option<String>,
 }
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: run `{}`", self.problem, self.remedy)
+        match &self.remedy {
+            Some(command) => write!(f, "{}: run `{command}`", self.problem),
+            None => f.write_str(&self.problem),
+        }
     }
 }
 
@@ -226,32 +229,42 @@ impl Process {
         group == 0 || self.groups.contains(&group)
     }
 
-    fn judge_owner(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
+    fn judge_owner(&self, path: &Path, found: &Attributes, is_folder: bool) -> Option<Exposure> {
         if self.is_trusted(found.user) {
             return None;
         }
         let user = self.user;
         let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, the user of this process") };
+        let problem = format!(
+            "{} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}",
+            path.display(),
+            found.user
+        );
+        if is_folder {
+            // Its owner needs the folder for other files, too.
+            let advice = format!("leave the folder to its owner, and put the file into one of root{or_user}");
+            return Some(Exposure { problem: format!("{problem}; {advice}; {CHECK_FIRST}"), remedy: None });
+        }
+        let other_reader = match user {
+            0 => format!("; if an engine of user {} reads it, run this command as that user instead", found.user),
+            _ => String::new(),
+        };
         Some(Exposure {
-            problem: format!(
-                "{} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}; {CHECK_FIRST}",
-                path.display(),
-                found.user
-            ),
+            problem: format!("{problem}{other_reader}; {CHECK_FIRST}"),
             // Of a symbolic link itself: its owner chose what it points to.
-            remedy: format!("chown -h {user} {}", quoted(path)),
+            remedy: Some(format!("chown -h {user} {}", quoted(path))),
         })
     }
 
     fn judge_file(&self, path: &Path, kind: FileKind, found: &Attributes) -> Option<Exposure> {
-        if let Some(problem) = self.judge_owner(path, found) {
+        if let Some(problem) = self.judge_owner(path, found, false) {
             return Some(problem);
         }
         let (mode, shown) = (found.mode, quoted(path));
         match kind {
             FileKind::Public if mode & 0o022 != 0 => Some(Exposure {
                 problem: format!("{found}: other users can change it; only its owner may; {CHECK_FIRST}"),
-                remedy: format!("chmod go-w {shown}"),
+                remedy: Some(format!("chmod go-w {shown}")),
             }),
             FileKind::Public => None,
             FileKind::Secret => {
@@ -280,14 +293,14 @@ impl Process {
                         "{found}: {problem}{check_first}. A secret file has mode 600, or 640 if the engine's group reads it (in Kubernetes: \
                          defaultMode 0440 and fsGroup)"
                     ),
-                    remedy,
+                    remedy: Some(remedy),
                 })
             }
         }
     }
 
     fn judge_folder(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
-        if let Some(problem) = self.judge_owner(path, found) {
+        if let Some(problem) = self.judge_owner(path, found, true) {
             return Some(problem);
         }
         if found.mode & STICKY != 0 {
@@ -302,7 +315,7 @@ impl Process {
         };
         Some(Exposure {
             problem: format!("{by} can replace files in the folder {} ({found}); {CHECK_FIRST}", path.display()),
-            remedy: format!("chmod {bit}-w {}", quoted(path)),
+            remedy: Some(format!("chmod {bit}-w {}", quoted(path))),
         })
     }
 
@@ -327,7 +340,7 @@ impl Process {
                 (at, metadata) = (next, found);
                 continue;
             }
-            judged(self.judge_owner(&next, &Attributes::of(&found)))?;
+            judged(self.judge_owner(&next, &Attributes::of(&found), false))?;
             links += 1;
             if links > LINKS_MAX {
                 return Err(io::Error::other("too many symbolic links").into());

@@ -67,7 +67,8 @@ pub async fn migrate(
     let sealer = ObjectSealer::new(collection).map_err(|failure| failure.answer())?;
     let found = sorted(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
-    let is_clean = cursor.is_clean && found.left == 0;
+    // A dry run leaves every record as it is, so no walk that goes on from it is clean.
+    let is_clean = !call.dry_run && cursor.is_clean && found.left == 0;
     let SortedRows { resealed, unauthenticated, unopened, erased, .. } = found;
     let next = next.map(|after| MigrationCursor { after: Some(after), is_clean });
     let named = MigratedObjects { unauthenticated, unopened, erased, ..Default::default() };

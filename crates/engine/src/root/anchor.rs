@@ -273,7 +273,12 @@ impl AnchorFile {
             created => created?,
         }
         let owner = above.metadata()?;
-        FileOwner { user: owner.uid(), group: owner.gid() }.give(&File::open(folder)?)?;
+        // Whoever owns the folder above can put a link in its place meanwhile.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let made = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(folder)?;
+        if made.metadata()?.uid() == rustix::process::geteuid().as_raw() {
+            FileOwner { user: owner.uid(), group: owner.gid() }.give(&made)?;
+        }
         above.sync_all()
     }
 

@@ -112,8 +112,8 @@ impl MigrationReport {
         if !self.unopened.is_empty() {
             let count = self.unopened.len();
             reasons.push(format!(
-                "{count} records do not open and stay as they are. Enable their key version with `sealwire apps enable` and \
-                 repeat. Only objects that you do not need: delete them for good with `sealwire objects delete`"
+                "{count} records do not open and stay as they are. Enable their key version with `sealwire apps enable`, let the \
+                 app read their suite with `sealwire apps set --read-suites`, and repeat. Only objects that you do not need: delete them for good with `sealwire objects delete`"
             ));
         }
         if reasons.is_empty() {
