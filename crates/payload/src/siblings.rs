@@ -228,9 +228,12 @@ mod tests {
         assert_eq!((scan(&[]), scan(&[7]), scan(&[0x80, 1])), ((vec![], 0), (vec![], 1), (vec![], 1)));
     }
 
+    /// The path of a field, the start of its outermost map, and the starts of its enclosing map and that map's key.
+    type Surroundings = (String, Option<usize>, Option<(usize, usize)>);
+
     /// Notes, for every field, the maps and containers around it.
     #[derive(Default)]
-    struct Around(Vec<(String, Option<usize>, Option<(usize, usize)>)>);
+    struct Around(Vec<Surroundings>);
 
     impl Transform for Around {
         type Error = ();

@@ -193,7 +193,9 @@ mod tests {
         let (dns, uri, email) = (0x82, 0x86, 0x81);
         let latin = DnValue::BmpString("relay".try_into().unwrap());
         let text = |text: &str| DnValue::Utf8String(text.into());
-        let cases: [(DnValue, &[(u8, &[u8])], Option<&str>); 13] = [
+        /// A common name, further names with their tags, and the client's name.
+        type Case<'a> = (DnValue, &'a [(u8, &'a [u8])], Option<&'a str>);
+        let cases: [Case<'_>; 13] = [
             (text("relay"), &[(dns, b"relay.example"), (uri, b"spiffe://org/x")], Some("relay.example")),
             (text("relay"), &[(uri, b"spiffe://org/x")], Some("spiffe://org/x")),
             (text("relay"), &[(email, b"\xff")], Some("relay")),

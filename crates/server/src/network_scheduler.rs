@@ -2,7 +2,7 @@
 //!
 //! What network threads do for one client runs in tasks under [`Flow::run`]: handshakes, reading, TLS, scanning,
 //! decoding, rejecting, discarding, small jobs, and writing. Each poll of such a task is timed and charged to its
-//! principal, whatever it was for. A principal that has used its share of a round ([`fair_queue`]) is not polled before
+//! principal, whatever it was for. A principal that has used its share of a round (`fair_queue`) is not polled before
 //! the others were: its tasks wait here, outside the runtime's queue, which serves tasks rather than principals.
 //!
 //! What network threads do for all is charged to nobody: sessions of the database and their queries, which permits
@@ -12,7 +12,7 @@
 //! request of another principal waits for at most one share of a flood, however many connections the flood has.
 //!
 //! A poll that takes long would delay the others all the same. So loops over messages, bytes and records call
-//! [`Slice::unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after [`QUANTUM`],
+//! [`Slice::unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after `QUANTUM`,
 //! and [`SlicedStream`] ends a read that brings no data.
 
 mod fair_queue;

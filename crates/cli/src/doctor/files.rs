@@ -57,7 +57,11 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             TrustedFile::open(&file, kind)
         {
             let effect = if kind == Secret { EXPOSED } else { REPLACEABLE };
-            report.wrong(CHECK, format!("{key}: {}: {problem}", file.display()), effect, format!("run `{remedy}`"));
+            let advice = match remedy {
+                Some(command) => format!("run `{command}`"),
+                None => "move the file as named, and change the setting".to_owned(),
+            };
+            report.wrong(CHECK, format!("{key}: {}: {problem}", file.display()), effect, advice);
         }
     }
     let kept = match config.state.mode {

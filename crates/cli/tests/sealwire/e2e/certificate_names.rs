@@ -104,8 +104,9 @@ fn an_invalid_counted_name_lets_nobody_in() {
         let good = (DNS, &b"relay.example"[..]);
         let id = (URI, &b"spiffe://org/relay"[..]);
         let evil = b"evil\x1b[31m\n2026 WARN forged\xff".as_slice();
-        // What a certificate holds, and whether it opens a connection.
-        let rows: Vec<(&str, (u8, &[u8]), Vec<CustomExtension>, bool)> = vec![
+        /// A common name, a further name with its tag, further extensions, and whether the certificate is accepted.
+        type Row<'a> = (&'a str, (u8, &'a [u8]), Vec<CustomExtension>, bool);
+        let rows: Vec<Row<'_>> = vec![
             ("a DNS name that is not UTF-8", relay, vec![alternative(&[(DNS, evil)])], false),
             ("a URI that is not UTF-8", relay, vec![alternative(&[good, (URI, evil)])], false),
             ("a common name that is not UTF-8", (UTF8, evil), vec![alternative(&[good])], false),

@@ -309,7 +309,7 @@ fn migrations_convert_what_an_engine_sealed_and_name_the_rest() {
             // The operator has looked, and accepts. What does not open keeps the collection open until it is removed.
             let done = vault.migrate(true, false).await;
             assert_eq!((done.migrated, done.unauthenticated, done.finished), (2, unauthenticated, false));
-            assert_eq!(done.unopened, [broken_id.clone()]);
+            assert_eq!(done.unopened, std::slice::from_ref(&broken_id));
             assert_eq!(first_bytes().await, [3, 4, 3, 1]);
             let forged_again = vault.in_old_format(&plain, Suite::P256, Some(forged_values(&vault.schema()))).await;
             vault.client.objects_delete(map(), &[&broken_id], None).await.unwrap();
