@@ -310,6 +310,9 @@ class Lifecycle(unittest.TestCase):
         def interrupt(*_):
             os.kill(os.getpid(), signal.SIGINT)
 
+        # A shell that starts the tests in the background has them ignore the signal.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, previous)
         peer = Peer(interrupt)
         with sealwire.Client(**peer.arguments) as client:
             with self.assertRaises(KeyboardInterrupt):

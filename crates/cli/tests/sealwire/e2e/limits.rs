@@ -415,12 +415,10 @@ fn no_kind_of_cheap_message_keeps_the_network_threads_from_a_neighbour() {
             for _ in 0..10 {
                 connections.push(served(&harness, &stranger).await);
             }
-            let pauses = harness.metric("sealwire_read_pauses_total").await;
             let flood = [message.repeat(300), health(1)].concat();
             for connection in &mut connections {
                 connection.send(&flood).await;
             }
-            // The flood takes longer than its principal may be read for at once, so the engine pauses before its end.
             for _ in 0..20 {
                 relay.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
             }
@@ -430,7 +428,6 @@ fn no_kind_of_cheap_message_keeps_the_network_threads_from_a_neighbour() {
                 }
                 assert!(matches!(connection.hear().await, Heard::Reply(1, Ok(_))), "{kind}: read to its end");
             }
-            assert!(harness.metric("sealwire_read_pauses_total").await > pauses, "{kind}: it is not paced");
         }
         harness.settles().await;
     });
