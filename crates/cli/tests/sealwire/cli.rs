@@ -1007,7 +1007,9 @@ fn exposed_key_files_are_rejected_by_every_command() {
         eprintln!("exposed_key_files_are_rejected_by_every_command: owners were not tested, which needs root");
         return;
     }
-    for (file, remedy) in [("kek", "sealwire-dev/kek`"), (tls_key, "server-key.pem`"), (".", "put the file into one of root")] {
+    for (file, remedy) in
+        [("kek", "sealwire-dev/kek`"), (tls_key, "server-key.pem`"), (".", "put the file into one of root")]
+    {
         std::os::unix::fs::chown(home.join(file), Some(54_321), None).unwrap();
         let check = ["config", "check", "--config", &config];
         refused(path, &check, 1, "can be changed by its owner, user 54321");
