@@ -54,7 +54,8 @@ class SealwireEngine {
         .then(
           () => callback(null, context),
           (failure) => {
-            if (failure.code === undefined) console.error(failure);
+            // The first says what happened; Artillery counts codes alone.
+            if (!this.walker.failed) console.error(failure.code === undefined ? failure : failure.message);
             this.walker.lose(failure);
             callback(failure, context);
           },

@@ -43,37 +43,34 @@ pub async fn migrate(
     let Ok(Ok(_permit)) = permit else {
         return Err(passing("other rewraps are under way".to_owned(), PERMIT_WAIT));
     };
-    let cursor = call.after.map(MigrationCursor::parse).transpose()?;
     let (mut view, mut collection) = located(engine, call).await?;
+    let cursor = call.after.map(|after| MigrationCursor::parse(&collection, after)).transpose()?;
     if !collection.schema.records.has_old() {
-        if !call.dry_run {
-            // The request before can have ended between the mark and the fence.
-            objects.store().raise_fence(view.map, view.generation).await.map_err(of)?;
-        }
-        return Ok(MigratedObjects { finished: true, generation: view.generation, ..MigratedObjects::default() });
+        // The request before can have ended between the mark and the fence or the anchor.
+        let generation =
+            if call.dry_run { view.generation } else { mark_authenticated(engine, call, view.map).await? };
+        return Ok(MigratedObjects { finished: true, generation, ..MigratedObjects::default() });
     }
-    match (cursor, collection.schema.records) {
-        _ if call.dry_run => {}
-        (None, _) => (view, collection) = begin(engine, permits, call, (view, collection)).await?,
-        (Some(_), AcceptedRecords::All) => {
+    if !call.dry_run {
+        if cursor.is_some() && collection.schema.records == AcceptedRecords::All {
             return Err(bad("after must be the `next` of a page that was requested without dry_run"));
         }
-        (Some(_), _) => {}
+        (view, collection) = mark_migrating(engine, permits, call, (view, collection)).await?;
     }
 
-    let cursor = cursor.unwrap_or(MigrationCursor { after: None, is_clean: true });
     let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
-    let (rows, next) = page(objects, view.map, cursor.after, limit).await.map_err(|failure| failure.answer())?;
-    let sealer = ObjectSealer::new(collection).map_err(|failure| failure.answer())?;
-    let found = sorted(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
+    let (rows, next) =
+        page(objects, view.map, cursor.map(|cursor| cursor.after), limit).await.map_err(|failure| failure.answer())?;
+    let sealer = ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.answer())?;
+    let found = classified(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
     // A dry run leaves every record as it is, so no walk that goes on from it is clean.
-    let is_clean = !call.dry_run && cursor.is_clean && found.left == 0;
-    let SortedRows { resealed, unauthenticated, unopened, erased, .. } = found;
-    let next = next.map(|after| MigrationCursor { after: Some(after), is_clean });
+    let is_clean = !call.dry_run && cursor.is_none_or(|cursor| cursor.is_clean) && found.left == 0;
+    let ClassifiedRows { resealed, unauthenticated, unopened, erased, .. } = found;
+    let next = next.map(|after| MigrationCursor { after, is_clean });
     let named = MigratedObjects { unauthenticated, unopened, erased, ..Default::default() };
     let mut done = MigratedObjects { generation: view.generation, ..named };
-    done.next = next.map(MigrationCursor::text);
+    done.next = next.map(|next| next.text(&collection));
     if call.dry_run {
         done.migrated = resealed.len() as u64;
         return Ok(done);
@@ -83,7 +80,7 @@ pub async fn migrate(
     done.migrated = changes.iter().filter(|is_done| **is_done).count() as u64;
     done.changed = changes.len() as u64 - done.migrated;
     if done.next.is_none() && is_clean {
-        done.generation = finish(engine, call, view.map).await?;
+        done.generation = mark_authenticated(engine, call, view.map).await?;
         done.finished = true;
     }
     Ok(done)
@@ -104,9 +101,9 @@ async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedColle
     Ok((MapView { map: collection.map, generation }, Arc::clone(collection)))
 }
 
-/// Marks the collection as being migrated, and shuts out engines that write old records. Fails while one of them is live, or
-/// can still write.
-async fn begin(
+/// Marks the collection as being migrated, unless it is, and shuts out engines that write old records. Fails while one of
+/// them is live, or can still write. Each page checks that.
+async fn mark_migrating(
     engine: &Engine,
     permits: &KeyPermits,
     call: &MigrateCall<'_>,
@@ -114,7 +111,9 @@ async fn begin(
 ) -> Result<LocatedCollection, RpcError> {
     if collection.schema.records == AcceptedRecords::All {
         // Repeated, it goes on from here.
-        accept(engine, call, AcceptedRecords::Migrating).await?.map_err(|error| of(error.unfinished()))?;
+        set_accepted_records(engine, call, AcceptedRecords::Migrating)
+            .await?
+            .map_err(|error| of(error.unfinished()))?;
         (view, collection) = located(engine, call).await?;
     }
     check_engines(engine, view.generation).await?;
@@ -124,10 +123,11 @@ async fn begin(
 
 /// Marks the collection as one that reads authenticated records only, and shuts out engines that do not know that yet. Returns
 /// the generation.
-async fn finish(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u64, RpcError> {
+async fn mark_authenticated(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u64, RpcError> {
     let mut steps = CommitSteps::default();
     // The fence counts most where an older state could be put back unnoticed.
-    let generation = steps.made(accept(engine, call, AcceptedRecords::Authenticated).await?).map_err(of)?;
+    let generation =
+        steps.made(set_accepted_records(engine, call, AcceptedRecords::Authenticated).await?).map_err(of)?;
     let objects = engine.objects().map_err(|failure| failure.answer())?;
     objects.store().raise_fence(map, generation).await.map_err(of)?;
     engine.apps.changed_here().await;
@@ -136,7 +136,7 @@ async fn finish(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u
 }
 
 /// Marks the collection. Returns the generation, or the error of the commit.
-async fn accept(
+async fn set_accepted_records(
     engine: &Engine,
     call: &MigrateCall<'_>,
     records: AcceptedRecords,
@@ -147,25 +147,41 @@ async fn accept(
 }
 
 /// Position of a walk, and whether it has left no old record behind.
+///
+/// As text it has a keyed hash: a client that could make one could end a migration before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MigrationCursor {
-    after: Option<ObjectId>,
+    after: ObjectId,
     is_clean: bool,
 }
 
 impl MigrationCursor {
-    fn parse(text: &str) -> Result<Self, RpcError> {
+    const CLEAN: &str = "clean";
+
+    fn parse(collection: &ObjectCollection, text: &str) -> Result<Self, RpcError> {
         let parse = || {
-            let (id, rest) = text.split_once('.')?;
-            let cursor = Self { after: Some(parse_id(id)?), is_clean: rest == "clean" };
-            (cursor.text() == text).then_some(cursor)
+            let mut parts = text.split('.');
+            let cursor = Self { after: parse_id(parts.next()?)?, is_clean: parts.next()? == Self::CLEAN };
+            // Whole words are compared, so the time tells nothing of the hash.
+            let tag = u128::from_str_radix(parts.next()?, 16).ok()?;
+            (tag == cursor.tag(collection) && cursor.text(collection) == text).then_some(cursor)
         };
-        parse().ok_or_else(|| bad("after must be the next of the page before"))
+        parse().ok_or_else(|| bad("after must be the `next` of the page before"))
     }
 
-    fn text(self) -> String {
-        let id = self.after.map_or_else(String::new, id_text);
-        format!("{id}.{}", if self.is_clean { "clean" } else { "left" })
+    fn text(self, collection: &ObjectCollection) -> String {
+        format!("{}.{}.{:032x}", id_text(self.after), self.walk(), self.tag(collection))
+    }
+
+    fn walk(self) -> &'static str {
+        if self.is_clean { Self::CLEAN } else { "left" }
+    }
+
+    fn tag(self, collection: &ObjectCollection) -> u128 {
+        // No query is hashed like this: it begins with the number of an index.
+        let walk = ["migration: ", self.walk()].concat();
+        let tag = collection.object_keys.cursor_hash(collection.map.collection, walk.as_bytes(), &self.after.0);
+        u128::from_be_bytes(tag)
     }
 }
 
@@ -190,7 +206,7 @@ async fn page(
 
 /// The old records among the rows of a page.
 #[derive(Default)]
-struct SortedRows {
+struct ClassifiedRows {
     /// Those to replace.
     resealed: Vec<Reseal<ObjectId>>,
     unauthenticated: Vec<String>,
@@ -202,76 +218,57 @@ struct SortedRows {
     left: usize,
 }
 
-async fn sorted(
+async fn classified(
     objects: &Objects,
     sealer: &ObjectSealer,
     view: MapView,
     rows: Vec<ObjectRow>,
     accepts: bool,
-) -> Result<SortedRows, RpcError> {
+) -> Result<ClassifiedRows, RpcError> {
     let is_old = |row: &ObjectRow| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated);
     let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
     let subjects = stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
     let (subjects, sealer) = (subjects.map_err(|failure| failure.answer())?, sealer.clone());
-    blocking(move || sort(&sealer, rows, &subjects, accepts)).await
+    blocking(move || classify(&sealer, rows, &subjects, accepts)).await
 }
 
 /// Opens old records and seals those that may be replaced.
-fn sort(
+fn classify(
     sealer: &ObjectSealer,
     rows: Vec<ObjectRow>,
     subjects: &StoredSubjects,
     accepts: bool,
-) -> Result<SortedRows, RpcError> {
-    let mut sorted = SortedRows::default();
+) -> Result<ClassifiedRows, RpcError> {
+    let mut found = ClassifiedRows::default();
     for row in rows {
         if is_erased(&row, subjects) {
             // Whoever can write the store writes the subject and the version of a row, too. So it is named.
-            sorted.erased.push(id_text(row.id));
+            found.erased.push(id_text(row.id));
             continue;
         }
         let (id, old): (ObjectId, Bytes) = (row.id, row.sealed.clone());
         let readable = ReadableRow::of(row, subjects);
         let resealed = readable.map(|readable| sealer.reseal(&readable)).transpose().map_err(seal_failed)?;
         let Some(new) = resealed.flatten() else {
-            sorted.unopened.push(id_text(id));
-            sorted.left += 1;
+            found.unopened.push(id_text(id));
+            found.left += 1;
             continue;
         };
         // The content of a record of a subject is under the subject's key, so an engine sealed it.
         if RecordFormat::of(&old) != Some(RecordFormat::OldOfSubject) {
-            sorted.unauthenticated.push(id_text(id));
+            found.unauthenticated.push(id_text(id));
             if !accepts {
-                sorted.left += 1;
+                found.left += 1;
                 continue;
             }
         }
-        sorted.resealed.push(Reseal { id, old, new: new.into() });
+        found.resealed.push(Reseal { id, old, new: new.into() });
     }
-    Ok(sorted)
+    Ok(found)
 }
 
 /// Returns true if the key of the row's subject was erased. Nothing opens such a row any more, and the sweep removes it.
 fn is_erased(row: &ObjectRow, subjects: &StoredSubjects) -> bool {
     let subject = row.subject.and_then(|id| subjects.get(&id));
     subject.zip(subject_version(&row.sealed)).is_some_and(|(subject, version)| version < subject.version)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn migration_cursors_have_one_form() {
-        for is_clean in [true, false] {
-            let cursor = MigrationCursor { after: Some(ObjectId([0xab; 16])), is_clean };
-            assert_eq!(MigrationCursor::parse(&cursor.text()), Ok(cursor));
-            assert!(cursor.text().len() <= sealwire_wire::CURSOR_BYTES_MAX);
-        }
-        let id = id_text(ObjectId([0xab; 16]));
-        for wrong in ["", ".", "clean", ".clean", &id, &format!("{id}."), &format!("{id}.cleaned"), &id.to_uppercase()]
-        {
-            assert!(MigrationCursor::parse(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
 use rustix::fs::OFlags;
@@ -35,8 +35,8 @@ const FORMAT_WITHOUT_ROOTS: u32 = 1;
 const WRITE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for a write after a commit, whose response needs it.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Attempts to lock the file, and the pause between two. Below the wait after a commit.
-const LOCK_TRIES: u32 = 500;
+/// Longest wait for the lock of the file, and the pause between two attempts. Below the wait after a commit.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(4);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Serialize, Deserialize)]
@@ -289,34 +289,38 @@ impl AnchorFile {
     /// Another process holds the lock all the time; the lock file cannot be opened.
     fn lock(&self) -> io::Result<File> {
         let path = self.path.with_added_extension("lock");
-        let mut last = io::ErrorKind::WouldBlock.into();
-        for tries in 0..LOCK_TRIES {
-            if tries > 0 {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            let file = match self.open_lock(&path) {
+        let began = Instant::now();
+        loop {
+            let last = match self.open_lock(&path) {
+                Ok(file) => match file.try_lock() {
+                    Ok(()) => return Ok(file),
+                    Err(TryLockError::WouldBlock) => io::ErrorKind::WouldBlock.into(),
+                    // A file system without locks. Two writers can then disagree for one write.
+                    Err(TryLockError::Error(error)) if has_no_locks(&error) => return Ok(file),
+                    Err(TryLockError::Error(error)) => return Err(error),
+                },
                 // Another process has created it and not given it away yet, or it exists since the look before.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists) =>
                 {
-                    last = error;
-                    continue;
+                    error
                 }
-                opened => opened?,
+                Err(error) => return Err(error),
             };
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) => last = io::ErrorKind::WouldBlock.into(),
-                // A file system without locks. Two writers can then disagree for one write.
-                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => return Ok(file),
-                Err(TryLockError::Error(error)) => return Err(error),
+            if began.elapsed() >= LOCK_WAIT_MAX {
+                let path = path.display();
+                let what = match last.kind() {
+                    io::ErrorKind::WouldBlock => format!("another process holds the lock of {path} all the time"),
+                    io::ErrorKind::PermissionDenied => format!(
+                        "{path}: {last}. A command that another user ran was killed and left it. It has no content: give \
+                         it the owner of the anchor file, or delete it while no command runs"
+                    ),
+                    _ => format!("{path}: {last}"),
+                };
+                return Err(io::Error::new(last.kind(), what));
             }
+            std::thread::sleep(LOCK_PAUSE);
         }
-        let what = match last.kind() {
-            io::ErrorKind::WouldBlock => format!("another process holds the lock of {} all the time", path.display()),
-            _ => format!("{}: {last}", path.display()),
-        };
-        Err(io::Error::new(last.kind(), what))
     }
 
     /// Opens the lock file, or creates it with the owner that the anchor has.
@@ -336,6 +340,11 @@ impl AnchorFile {
     fn state(&self) -> MutexGuard<'_, AnchorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if the file system has no locks, as NFS without its lock service.
+fn has_no_locks(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(rustix::io::Errno::NOLCK.raw_os_error())
 }
 
 fn folder_of(path: &Path) -> &Path {

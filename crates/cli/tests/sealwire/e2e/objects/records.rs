@@ -92,6 +92,20 @@ impl Vault {
         found.into_iter().find(|of| of.collection == PEOPLE).unwrap().records
     }
 
+    /// Migrates a page, once all engines serve the newest state.
+    async fn migrated(&self, call: MigrateCall<'_>) -> MigratedObjects {
+        loop {
+            match self.operator.collections_migrate(call).await {
+                Ok(page) => return page,
+                Err(error) => {
+                    let error = rpc_error::<()>(Err(error));
+                    assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some(), "{error}");
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+
     /// Walks through the collection in pages of two rows, and adds the pages up.
     async fn migrate(&self, accept_unauthenticated: bool, dry_run: bool) -> MigratedObjects {
         let (mut sums, mut after) = (MigratedObjects::default(), None::<String>);
@@ -99,17 +113,9 @@ impl Vault {
             let (app, collection, limit) = (APP, PEOPLE, Some(2));
             let after_id = after.as_deref();
             let call = MigrateCall { app, collection, accept_unauthenticated, dry_run, after: after_id, limit };
-            let page = match self.operator.collections_migrate(call).await {
-                Ok(page) => page,
-                Err(error) => {
-                    let error = rpc_error::<()>(Err(error));
-                    assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some(), "{error}");
-                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-                    continue;
-                }
-            };
+            let page = self.migrated(call).await;
             // A walk that goes on from a dry one must not end as if no record was left.
-            let is_clean = page.next.as_ref().is_some_and(|next| next.ends_with(".clean"));
+            let is_clean = page.next.as_ref().is_some_and(|next| next.contains(".clean."));
             assert!(!(dry_run && is_clean), "{:?}", page.next);
             sums.migrated += page.migrated;
             sums.changed += page.changed;
@@ -382,12 +388,55 @@ fn migrations_of_erased_subjects_and_strange_requests() {
         ] {
             assert_eq!(code(vault.operator.collections_migrate(call).await), expected, "{call:?}");
         }
-        // A walk that begins in the middle has nobody shut out, and so proves nothing.
+        // A repeated request ends like the one that ended the migration, and makes up for what that one could not do.
+        let [first, second] = [call, call].map(|call| vault.operator.collections_migrate(call));
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert!(first.finished && second.finished && second.generation > first.generation, "each commit is anchored");
+    });
+}
+
+#[test]
+fn cursors_of_a_migration_are_those_of_its_pages() {
+    run(async {
+        let vault = one_vault().await;
         vault.make_old().await;
-        let middle = format!("{}.clean", id_text(ObjectId([1; 16])));
-        let middle = MigrateCall { after: Some(&middle), ..call };
-        assert_eq!(code(vault.operator.collections_migrate(middle).await), ErrorCode::BadRequest);
+        for name in ["anna", "bob", "carl"] {
+            let row = vault.added(&format!("{name}@example.com"), None).await;
+            vault.put(MAP, vault.in_old_format(&row, Suite::Xaes, None).await).await;
+        }
+        fn page(after: Option<&str>) -> MigrateCall<'_> {
+            MigrateCall { app: APP, collection: PEOPLE, limit: Some(1), after, ..MigrateCall::default() }
+        }
+        let looked = vault.operator.collections_migrate(MigrateCall { dry_run: true, ..page(None) }).await.unwrap();
+        let looked = looked.next.unwrap();
+        // A walk that begins in the middle has nobody shut out, and so proves nothing.
+        assert_eq!(code(vault.operator.collections_migrate(page(Some(&looked))).await), ErrorCode::BadRequest);
         assert_eq!(vault.records().await, "all");
+
+        let left = vault.migrated(page(None)).await.next.unwrap();
+        assert_eq!(vault.records().await, "migrating");
+        let [id, walk, tag] = *left.split('.').collect::<Vec<_>>() else { panic!("{left}") };
+        assert!(left.len() <= sealwire_wire::CURSOR_BYTES_MAX && walk == "left");
+        let zero = "0".repeat(32);
+        for forged in [
+            format!("{id}.clean.{tag}"),
+            format!("{}.left.{tag}", id_text(ObjectId([0xff; 16]))),
+            format!("{}.clean.{zero}", id_text(ObjectId([0xff; 16]))),
+            format!("{id}.clean"),
+            format!("{id}.left.{}", tag.to_uppercase()),
+            format!("{id}.left.+{}", &tag[1..]),
+            format!("{id}.left.{tag}.clean"),
+            format!("{}.left.{tag}", id.to_uppercase()),
+            String::new(),
+        ] {
+            if forged == left {
+                continue; // A hash without letters has one case.
+            }
+            let answer = vault.operator.collections_migrate(page(Some(&forged))).await;
+            assert_eq!(code(answer), ErrorCode::BadRequest, "{forged}");
+            assert_eq!(vault.records().await, "migrating", "{forged}");
+        }
+        assert!(vault.migrated(page(Some(&left))).await.next.is_some());
     });
 }
 
