@@ -16,6 +16,7 @@ use sealwire_benches::thread_cpu;
 use sealwire_benches::world;
 use sealwire_client::ClientConfig;
 use sealwire_config::{Config, Environment, Mode};
+use sealwire_crypto::Suite;
 use sealwire_server::server::Server;
 use tempfile::TempDir;
 
@@ -38,6 +39,14 @@ impl Folder {
     /// once if it is stateless.
     pub(crate) fn make(clients: &[&str], mode: Mode) -> io::Result<Self> {
         Self::make_with_config(clients, mode).map(|(folder, _)| folder)
+    }
+
+    /// Creates everything for engines without state, of this program and of earlier versions.
+    pub(crate) fn make_for_earlier_versions(clients: &[&str]) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        world::prepare_with_suites(folder.path(), clients, Mode::Stateless, &[Suite::P256]);
+        fs::write(folder.path().join(FILE), TEXT)?;
+        Ok(Self(Arc::new(folder)))
     }
 
     /// Creates everything as [`Self::make`] does, and returns the configuration too, to change the state before an

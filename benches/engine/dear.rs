@@ -4,11 +4,9 @@
 //! of dear request. The honest load is `encrypt` requests that take as long as the dear one, on as many connections. All
 //! of that is one run on one engine. Rejected requests are repeated after the time that the engine names.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,14 +16,14 @@ use rustls::{ClientConnection, StreamOwned};
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::Summary;
 use sealwire_benches::{is_smoke_run, say};
-use sealwire_config::Mode;
 use sealwire_msgpack::write;
 use sealwire_wire::{
     Encrypt, Limits, Mask, MaskRule, Masking, Reply, RuleFields, Scan, Scanner, UnknownFields, request,
 };
 
-use crate::child::{EngineChild, Folder};
+use crate::child::Folder;
 use crate::fair::connection::identity;
+use crate::neighbour::{HANG, MeasuredEngine, named_program, ratio_cells};
 
 const HELP: &str = "\
 What a client feels of another principal whose mask requests are dear for their size.
@@ -43,10 +41,6 @@ A ratio is a figure beside dear requests, divided by that beside the honest load
 limit.
 ";
 
-/// Longest wait for an engine or a response, which turns a hang into an error.
-const HANG: Duration = Duration::from_secs(60);
-/// Limit for a ratio.
-const RATIO_MAX: f64 = 1.5;
 /// Fields of the request by which the size of the honest one is chosen.
 const HONEST_FIELDS: usize = 2_000;
 
@@ -62,9 +56,9 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
         return write!(io::stdout(), "{HELP}");
     }
     let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let folder = Folder::make(&["neighbour", "honest", "dear"], Mode::Stateless)?;
+    let folder = Folder::make_for_earlier_versions(&["neighbour", "honest", "dear"])?;
     for program in &options.programs {
-        let engine = Engine::start(&folder, program.as_ref())?;
+        let engine = MeasuredEngine::start(&folder, program.as_ref())?;
         measure(&options, &folder, &engine)?;
     }
     Ok(())
@@ -82,10 +76,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         let number = |text: &String| text.parse::<f64>().map_err(|_| format!("{argument} is a number"));
         match argument.as_str() {
-            "--program" => match value()?.as_str() {
-                "this" => options.programs.push(None),
-                path => options.programs.push(Some(path.into())),
-            },
+            "--program" => options.programs.push(named_program(value()?.as_str())),
             "--connections" => options.connections = number(value()?)? as usize,
             "--rate" => options.per_s = number(value()?)?.max(1.0),
             "--seconds" => {
@@ -166,53 +157,6 @@ fn nested(depth: u32, rules: u32, filler: u32) -> Vec<u8> {
     out
 }
 
-/// The engine that is measured.
-struct Engine {
-    name: String,
-    address: SocketAddr,
-    _own: Option<EngineChild>,
-    other: Option<Child>,
-}
-
-impl Engine {
-    fn start(folder: &Folder, program: Option<&PathBuf>) -> io::Result<Self> {
-        let Some(program) = program else {
-            let own = EngineChild::start(folder, &[])?;
-            return Ok(Self { name: "this".into(), address: own.address, _own: Some(own), other: None });
-        };
-        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let (address, admin) = (free()?, free()?);
-        let config = folder.path().join("program.toml");
-        let text = format!(
-            "[listen]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"\n[state]\nmode = \"stateless\"\n\
-             [audit]\nfolder = \"\"\n"
-        );
-        fs::write(&config, text)?;
-        let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(&config);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let name = program.display().to_string();
-        let engine = Self { name, address, _own: None, other: Some(command.spawn()?) };
-        let end = Instant::now() + HANG;
-        while TcpStream::connect(address).is_err() {
-            if Instant::now() > end {
-                return Err(io::Error::other(format!("{} does not listen", program.display())));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(engine)
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.other.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// A client with one request at a time.
 struct Client {
     stream: StreamOwned<ClientConnection, TcpStream>,
@@ -223,7 +167,7 @@ struct Client {
 }
 
 impl Client {
-    fn connect(folder: &Folder, engine: &Engine, principal: &str, request: &[u8]) -> io::Result<Self> {
+    fn connect(folder: &Folder, engine: &MeasuredEngine, principal: &str, request: &[u8]) -> io::Result<Self> {
         let socket = TcpStream::connect(engine.address)?;
         socket.set_read_timeout(Some(HANG))?;
         socket.set_nodelay(true)?;
@@ -341,7 +285,7 @@ fn beside(options: &Options, neighbour: &mut Client, clients: Vec<Client>) -> io
     figures
 }
 
-fn measure(options: &Options, folder: &Folder, engine: &Engine) -> io::Result<()> {
+fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::Result<()> {
     let smoke = is_smoke_run();
     let print = |line: &str| if smoke { Ok(()) } else { say(line) };
     let mut neighbour = Client::connect(folder, engine, "neighbour", &encrypt(1))?;
@@ -374,17 +318,10 @@ fn row(name: &str, each: f64, load: f64, figures: Figures, honest: Option<Figure
     let ratios = honest.map(|honest| {
         [honest.per_s / per_s.max(1e-9), latency.p50 / honest.latency.p50, latency.p99 / honest.latency.p99]
     });
-    let ratio = |at: usize| match ratios.map(|ratios| ratios[at]) {
-        Some(ratio) if ratio > RATIO_MAX => format!("**{ratio:.2}**"),
-        Some(ratio) => format!("{ratio:.2}"),
-        None => String::new(),
-    };
     format!(
-        "| {name} | {each:.2} | {load:.0} | {per_s:.0} | {rejected} | {:.3} | {:.3} | {} | {} | {} |",
+        "| {name} | {each:.2} | {load:.0} | {per_s:.0} | {rejected} | {:.3} | {:.3} | {} |",
         latency.p50,
         latency.p99,
-        ratio(0),
-        ratio(1),
-        ratio(2)
+        ratio_cells(ratios)
     )
 }

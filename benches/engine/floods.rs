@@ -1,15 +1,13 @@
 //! `floods`: latency and rate of one client beside another principal that floods the engine with cheap messages.
 //!
 //! The neighbour sends requests of one field on one connection, one after the other. It is measured alone, beside an
-//! honest client with as many connections as the flood, which waits for each response, and beside each flood. All of
-//! that is one run on one engine. On a machine with few cores the flood's own thread competes with the engine, as the
+//! honest client with as many connections as the flood, which has 100 requests in flight and sends another for each
+//! response, and beside each flood. All of that is one run on one engine. On a machine with few cores the flood's own thread competes with the engine, as the
 //! honest client's does: read ratios only.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,11 +19,11 @@ use rustls::{ClientConfig, ClientConnection};
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::Summary;
 use sealwire_benches::{is_smoke_run, say};
-use sealwire_config::Mode;
 use sealwire_wire::{Encrypt, Limits, MessageHeader, Scan, Scanner, request};
 
-use crate::child::{EngineChild, Folder};
+use crate::child::Folder;
 use crate::fair::connection::identity;
+use crate::neighbour::{HANG, MeasuredEngine, named_program, ratio_cells};
 
 const HELP: &str = "\
 What a client feels of another principal that floods the engine with cheap messages.
@@ -39,18 +37,18 @@ What a client feels of another principal that floods the engine with cheap messa
     --seconds N      Of each window; 3 by default.
     --help           This.
 
-A ratio is a figure beside the flood, divided by that beside an honest client with as many connections; of the rate, the
-inverse. 1.5 is the limit.
+A ratio is a figure beside the flood, divided by that beside an honest client with as many connections and 100 requests in
+flight; of the rate, the inverse. 1.5 is the limit.
 ";
 
 /// Principals: the neighbour, the honest client and the flood.
 const CLIENTS: [&str; 3] = ["neighbour", "honest", "flood"];
+/// Requests that the honest client has in flight on all its connections.
+const HONEST_IN_FLIGHT: usize = 100;
+/// Requests with different msgids.
+const DISTINCT: u32 = 20_000;
 /// Bytes that a flood writes at once.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Longest wait for an engine, a response or a handshake, which turns a hang into an error.
-const HANG: Duration = Duration::from_secs(60);
-/// Limit for a ratio.
-const RATIO_MAX: f64 = 1.5;
 
 struct Options {
     programs: Vec<Option<PathBuf>>,
@@ -66,8 +64,8 @@ enum Traffic {
     Bytes { bytes: Vec<u8>, record: usize, per_s: Option<f64> },
     /// A handshake, and the end of the connection.
     Handshakes,
-    /// Requests, each after the response to the last.
-    Honest(Vec<u8>),
+    /// Distinct requests of one length, so many in flight on each connection, and another for each response.
+    Honest { requests: Vec<u8>, in_flight: usize },
 }
 
 struct Flood {
@@ -81,9 +79,9 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
         return write!(io::stdout(), "{HELP}");
     }
     let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let folder = Folder::make(&CLIENTS, Mode::Stateless)?;
+    let folder = Folder::make_for_earlier_versions(&CLIENTS)?;
     for program in &options.programs {
-        let engine = Engine::start(&folder, program.as_ref())?;
+        let engine = MeasuredEngine::start(&folder, program.as_ref())?;
         measure(&options, &folder, &engine)?;
     }
     Ok(())
@@ -101,10 +99,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--program" => match value()?.as_str() {
-                "this" => options.programs.push(None),
-                path => options.programs.push(Some(path.into())),
-            },
+            "--program" => options.programs.push(named_program(value()?.as_str())),
             "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
             "--connections" => {
                 let numbers: Result<Vec<usize>, _> = value()?.split(',').map(str::parse).collect();
@@ -179,60 +174,9 @@ fn encrypt(fields: usize, select: Option<&[&str]>) -> Vec<u8> {
 
 /// Returns copies of a request with different msgids, so many that none is in flight when its msgid comes again.
 fn distinct(request: &[u8]) -> Vec<u8> {
-    (0..20_000_u32)
+    (0..DISTINCT)
         .flat_map(|msgid| [&request[..3], &(0x8000_0000 | msgid).to_be_bytes(), &request[7..]].concat())
         .collect()
-}
-
-/// The engine that is measured.
-struct Engine {
-    name: String,
-    address: SocketAddr,
-    _own: Option<EngineChild>,
-    other: Option<Child>,
-}
-
-impl Engine {
-    fn start(folder: &Folder, program: Option<&PathBuf>) -> io::Result<Self> {
-        let Some(program) = program else {
-            let own = EngineChild::start(folder, &[])?;
-            return Ok(Self { name: "this".into(), address: own.address, _own: Some(own), other: None });
-        };
-        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let (address, admin) = (free()?, free()?);
-        let config = folder.path().join("program.toml");
-        let text = format!(
-            "[listen]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"\n[state]\nmode = \"stateless\"\n\
-             [audit]\nfolder = \"\"\n"
-        );
-        fs::write(&config, text)?;
-        let mut command = Command::new(program);
-        command
-            .arg("serve")
-            .arg("--config")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let engine = Self { name: program.display().to_string(), address, _own: None, other: Some(command.spawn()?) };
-        let end = Instant::now() + HANG;
-        while TcpStream::connect(address).is_err() {
-            if Instant::now() > end {
-                return Err(io::Error::other(format!("{} does not listen", program.display())));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(engine)
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.other.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// Figures of the neighbour in one window.
@@ -242,7 +186,7 @@ struct Figures {
     per_s: f64,
 }
 
-fn measure(options: &Options, folder: &Folder, engine: &Engine) -> io::Result<()> {
+fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::Result<()> {
     let smoke = is_smoke_run();
     let mut neighbour = Neighbour::connect(folder, engine.address)?;
     neighbour.window(options.time)?;
@@ -255,7 +199,9 @@ fn measure(options: &Options, folder: &Folder, engine: &Engine) -> io::Result<()
     }
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
     for &connections in &options.connections {
-        let honest = Flood { name: "honest", principal: CLIENTS[1], traffic: Traffic::Honest(encrypt(1, None)) };
+        let in_flight = (HONEST_IN_FLIGHT / connections).max(1);
+        let traffic = Traffic::Honest { requests: distinct(&encrypt(1, None)), in_flight };
+        let honest = Flood { name: "honest", principal: CLIENTS[1], traffic };
         let (honest, sent) = beside(&honest, connections, folder, engine, &mut neighbour, options.time)?;
         if !smoke {
             say(&row("an honest client", connections, honest, None, sent))?;
@@ -279,18 +225,11 @@ fn row(name: &str, connections: usize, figures: Figures, honest: Option<Figures>
     let ratios = honest.map(|honest| {
         [latency.p50 / honest.latency.p50, latency.p99 / honest.latency.p99, honest.per_s / per_s.max(1e-9)]
     });
-    let ratio = |at: usize| match ratios.map(|ratios| ratios[at]) {
-        Some(ratio) if ratio > RATIO_MAX => format!("**{ratio:.2}**"),
-        Some(ratio) => format!("{ratio:.2}"),
-        None => String::new(),
-    };
     format!(
-        "| {name} | {connections} | {:.3} | {:.3} | {per_s:.0} | {} | {} | {} | {sent:.2} |",
+        "| {name} | {connections} | {:.3} | {:.3} | {per_s:.0} | {} | {sent:.2} |",
         latency.p50,
         latency.p99,
-        ratio(0),
-        ratio(1),
-        ratio(2)
+        ratio_cells(ratios)
     )
 }
 
@@ -299,7 +238,7 @@ fn beside(
     flood: &Flood,
     connections: usize,
     folder: &Folder,
-    engine: &Engine,
+    engine: &MeasuredEngine,
     neighbour: &mut Neighbour,
     time: Duration,
 ) -> io::Result<(Figures, f64)> {
@@ -334,23 +273,23 @@ fn send_all(open: &mut [FloodConnection], traffic: &Traffic, stop: &AtomicBool, 
     let mut scratch = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) {
         for connection in open.iter_mut().filter(|connection| connection.is_open) {
-            let replies = connection.drop_received(&mut scratch);
+            let received = connection.drop_received(&mut scratch);
             let written = match traffic {
                 Traffic::Bytes { bytes, record, per_s } => {
                     let allowed = per_s.is_none_or(|per_s| (total as f64) < per_s * begun.elapsed().as_secs_f64());
                     if allowed { connection.write(bytes, *record) } else { 0 }
                 }
-                Traffic::Honest(bytes) if !connection.has_begun || replies > 0 => {
-                    connection.has_begun = true;
-                    connection.write_once(bytes)
+                Traffic::Honest { requests, in_flight } => {
+                    let owed = connection.owed(received, *in_flight);
+                    connection.write_requests(requests, owed)
                 }
-                Traffic::Honest(_) | Traffic::Handshakes => 0,
+                Traffic::Handshakes => 0,
             };
             total += written;
         }
         sent.store(total, Ordering::Relaxed);
         let only_reads =
-            matches!(traffic, Traffic::Honest(_)) || matches!(traffic, Traffic::Bytes { per_s: Some(_), .. });
+            matches!(traffic, Traffic::Honest { .. }) || matches!(traffic, Traffic::Bytes { per_s: Some(_), .. });
         let mut fds: Vec<_> = open
             .iter()
             .filter(|connection| connection.is_open)
@@ -386,6 +325,9 @@ struct FloodConnection {
     tls: ClientConnection,
     /// Position in the bytes that it sends.
     at: usize,
+    /// Bytes of each response, once the first has come, and bytes received of the next.
+    reply_bytes: Option<usize>,
+    received: usize,
     has_begun: bool,
     is_open: bool,
 }
@@ -401,7 +343,7 @@ impl FloodConnection {
             tls.complete_io(&mut socket)?;
         }
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, tls, at: 0, has_begun: false, is_open: true })
+        Ok(Self { socket, tls, at: 0, reply_bytes: None, received: 0, has_begun: false, is_open: true })
     }
 
     /// Reads what is there. Returns the number of bytes.
@@ -451,11 +393,34 @@ impl FloodConnection {
         sent as u64
     }
 
-    /// Sends a whole message.
-    fn write_once(&mut self, bytes: &[u8]) -> u64 {
-        self.is_open &= self.tls.writer().write_all(bytes).is_ok();
+    /// Returns the number of requests that an honest client sends now. The first goes alone, because its response tells how
+    /// long each is.
+    fn owed(&mut self, received: usize, in_flight: usize) -> usize {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return 1;
+        }
+        let Some(reply_bytes) = self.reply_bytes else {
+            if received == 0 {
+                return 0;
+            }
+            self.reply_bytes = Some(received);
+            return in_flight;
+        };
+        self.received += received;
+        let replies = self.received / reply_bytes;
+        self.received %= reply_bytes;
+        replies
+    }
+
+    /// Sends so many of the requests, which have one length. Returns their bytes.
+    fn write_requests(&mut self, requests: &[u8], count: usize) -> u64 {
+        let length = requests.len() / DISTINCT as usize;
+        for _ in 0..count {
+            self.is_open &= self.tls.writer().write_all(&requests[self.at..self.at + length]).is_ok();
+            self.at = (self.at + length) % requests.len();
+        }
         self.flush();
-        bytes.len() as u64
+        (count * length) as u64
     }
 
     fn flush(&mut self) {

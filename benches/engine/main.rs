@@ -13,6 +13,7 @@ mod fair;
 mod floods;
 mod founding;
 mod growth;
+mod neighbour;
 mod objects;
 mod state;
 mod stores;

@@ -117,6 +117,12 @@ pub fn client_config(folder: &Path, name: &str, engine: SocketAddr) -> ClientCon
 /// If a step fails.
 #[must_use]
 pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
+    prepare_with_suites(folder, clients, mode, &Suite::ALL)
+}
+
+/// As [`prepare`], with an app of these suites. An engine of an earlier version loads no app with a suite that it does not
+/// know.
+pub fn prepare_with_suites(folder: &Path, clients: &[&str], mode: Mode, suites: &[Suite]) -> Config {
     let mut config = Config::defaults(folder);
     config.listen.address = Some("127.0.0.1:0".parse().expect("an address"));
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
@@ -145,16 +151,16 @@ pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
     write(kek_file, &kek);
     config.state.mode = mode;
     // On a separate thread, because the caller can be inside a runtime.
-    std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients)).join().expect("an app"));
+    std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients, suites)).join().expect("an app"));
     config
 }
 
-fn make_app(config: &Config, clients: &[&str]) {
+fn make_app(config: &Config, clients: &[&str], suites: &[Suite]) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (control, _) = open_control(config).await.expect("a store");
         let app = AppId::new(APP).expect("a good name");
-        control.create(&app, &Suite::ALL).await.expect("an app");
+        control.create(&app, suites).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
         control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
         let grant = Grant::from_text("encrypt,decrypt,rewrap,mask apps=*").expect("a grant");

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_name_of_a_kind_that_counts_rejects_the_certificate() {
+    fn certificate_with_invalid_name_of_a_counted_kind_is_rejected() {
         use PrincipalError::{AlternativeNames, Ambiguous, CommonName, Dns, Spiffe, Uri};
         let utf8 = |text: &str| raw(UTF8, text);
         let dns = |text: &str| raw(DNS, text);
@@ -628,7 +628,7 @@ mod tests {
 
         /// A simple model: the first valid name of the first kind, and nothing if any name of a kind that counts is invalid.
         #[test]
-        fn no_certificate_with_an_invalid_counted_name_has_a_principal(
+        fn certificate_with_invalid_counted_name_has_no_principal(
             picked in proptest::sample::subsequence((0..22_usize).collect::<Vec<_>>(), 0..5).prop_shuffle(),
             common_name in 0..5_usize,
             order in proptest::sample::subsequence(vec!["spiffe", "dns", "cn"], 1..=3).prop_shuffle(),

@@ -81,10 +81,10 @@ limits! {
     handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
     /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a core busy over
     /// a round trip of 256 ms.
-    in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
+    in_flight_per_connection_max: usize, "requests", 1..=65_536, 256;
     /// Maximum requests in flight of one principal, on all its connections; further ones wait. Default: 16 full
     /// connections.
-    in_flight_per_principal_max: usize, "calls", 1..=16_777_216, 4_096;
+    in_flight_per_principal_max: usize, "requests", 1..=16_777_216, 4_096;
     /// Maximum bytes of requests and responses per connection; reading pauses there. Default: the largest message, its
     /// largest response (64 + 256 MiB) and one more message.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;

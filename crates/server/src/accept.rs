@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Peer, PrincipalState};
-use crate::network_scheduler::{Flow, NetworkScheduler, Slice, SlicedStream};
+use crate::network_scheduler::{Flow, NetworkScheduler, NetworkSlice, SlicedStream};
 use crate::shutdown::Shutdown;
 use rustls::pki_types::CertificateDer;
 use sealwire_access::{Principal, PrincipalError};
@@ -92,10 +92,10 @@ impl<T: Serve> Acceptor<T> {
 
     async fn accept_all(mut self) {
         let (refused, nameless) = (LogThrottle::default(), Arc::new(LogThrottle::default()));
-        let mut slice = Slice::default();
+        let mut slice = NetworkSlice::default();
         let mut last = (Instant::now(), self.handshaking.used());
         loop {
-            slice.unit(0).await;
+            slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
             let (began, before) = std::mem::replace(&mut last, now);
             // The time since then has been rest, too: most of it was spent waiting for this connection.

@@ -12,7 +12,7 @@
 //! request of another principal waits for at most one share of a flood, however many connections the flood has.
 //!
 //! A poll that takes long would delay the others all the same. So loops over messages, bytes and records call
-//! [`Slice::unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after `QUANTUM`,
+//! [`NetworkSlice::count_unit`] or [`next_slice`], which yield after a bounded number of messages and bytes and after `QUANTUM`,
 //! and [`SlicedStream`] ends a read that brings no data.
 
 mod fair_queue;
@@ -315,7 +315,7 @@ fn is_slice_over() -> bool {
 
 /// Counts the messages and bytes of a slice.
 #[derive(Debug, Default)]
-pub struct Slice {
+pub struct NetworkSlice {
     messages: u32,
     bytes: usize,
     /// Slices that have ended.
@@ -323,9 +323,9 @@ pub struct Slice {
     pub(crate) ended: u64,
 }
 
-impl Slice {
+impl NetworkSlice {
     /// Counts one message, or a part of one, of so many bytes. Yields if the slice is over: by messages, bytes or time.
-    pub async fn unit(&mut self, bytes: usize) {
+    pub async fn count_unit(&mut self, bytes: usize) {
         self.messages += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.messages < SLICE_MESSAGES && self.bytes < SLICE_BYTES && !is_slice_over() {

@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-use crate::network_scheduler::Slice;
+use crate::network_scheduler::NetworkSlice;
 
 /// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for deferred requests.
 /// A message that takes more counts against the memory quota of its principal.
@@ -67,10 +67,10 @@ impl<R: AsyncRead + Unpin> Input<R> {
     /// responses might never arrive.
     pub(super) async fn linger(mut self, written: impl Future<Output = ()>) {
         let drop_all = async {
-            let mut slice = Slice::default();
+            let mut slice = NetworkSlice::default();
             while let Ok(bytes @ 1..) = self.more().await {
                 self.buffer.clear();
-                slice.unit(bytes).await;
+                slice.count_unit(bytes).await;
             }
         };
         let (mut drop_all, mut written) = (pin!(drop_all), pin!(written));

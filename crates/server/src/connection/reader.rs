@@ -20,7 +20,7 @@ use super::audit::RejectedRequest;
 use super::input::{Input, READ_BYTES};
 use super::request::{Rejected, Request, handle, prepare};
 use super::{Connection, End, InFlightPermit};
-use crate::network_scheduler::Slice;
+use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
 use sealwire_engine::operation::{MessageSize, Operation, RequestOptions};
@@ -47,7 +47,7 @@ pub(super) struct Reader<R> {
     in_flight: Option<InFlightPermit>,
     /// Acquires it. Kept between two events, or each would cost the connection its place in the queue of its principal.
     acquiring: Option<Acquiring>,
-    slice: Slice,
+    slice: NetworkSlice,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -72,7 +72,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             backoff: ClassBackoff(Default::default()),
             in_flight: None,
             acquiring: None,
-            slice: Slice::default(),
+            slice: NetworkSlice::default(),
         }
     }
 
@@ -88,7 +88,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.drop_permit();
             }
             // After every step, so that no kind of message is free: one step takes a message or reads once.
-            self.slice.unit(buffered.abs_diff(self.input.buffer.len())).await;
+            self.slice.count_unit(buffered.abs_diff(self.input.buffer.len())).await;
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::InFlightPermit;
-use crate::network_scheduler::{PIECE_BYTES, Slice};
+use crate::network_scheduler::{PIECE_BYTES, NetworkSlice};
 use sealwire_jobs::scheduler::AdmissionPermit;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.
@@ -31,7 +31,7 @@ pub(super) async fn write_replies(
     stall: Duration,
     count: impl Fn(u64),
 ) -> io::Result<()> {
-    let mut slice = Slice::default();
+    let mut slice = NetworkSlice::default();
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let mut held = Vec::new();
     while let Some(first) = outgoing.recv().await {
@@ -49,7 +49,7 @@ pub(super) async fn write_replies(
                 batch.extend_from_slice(&reply.bytes);
                 held.push(reply);
             }
-            slice.unit(0).await;
+            slice.count_unit(0).await;
             next = outgoing.try_recv().ok();
         }
         write_all(&mut write, &batch, stall, &mut slice).await?;
@@ -65,7 +65,7 @@ async fn write_all(
     write: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
     stall: Duration,
-    slice: &mut Slice,
+    slice: &mut NetworkSlice,
 ) -> io::Result<()> {
     let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
     let all = async {
@@ -74,7 +74,7 @@ async fn write_all(
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 taken => {
                     bytes = &bytes[taken..];
-                    slice.unit(taken).await;
+                    slice.count_unit(taken).await;
                 }
             }
         }
@@ -100,7 +100,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &mut Slice::default()).await;
+        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &mut NetworkSlice::default()).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
         assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
         drop(ours);

@@ -320,6 +320,8 @@ async fn run(
                 let context =
                     StoreContext { tokens, objects, admission, cancel, deadline, reply_bytes_max, out: out_of };
                 let done = plan.run(context).await;
+                // A vector that grows doubles, and a response can wait long for its client: it holds what was reserved.
+                out.shrink_to_fit();
                 done.map(|()| out)
             }
         };

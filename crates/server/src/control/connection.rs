@@ -15,7 +15,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::audit::{Applied, RequestInfo, unrecorded};
 use super::{CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::connection::{Peer, PrincipalState};
-use crate::network_scheduler::Slice;
+use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_jobs::cancel_token::StopReason;
@@ -38,7 +38,7 @@ pub(super) struct Connection<S> {
     buffer: Zeroizing<Vec<u8>>,
     /// Bytes at the front of the buffer that were processed and wiped.
     processed: usize,
-    slice: Slice,
+    slice: NetworkSlice,
     message_began: Option<Instant>,
     /// The form of errors that the client asked for.
     error_format: ErrorFormat,
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             scanner,
             buffer,
             processed: 0,
-            slice: Slice::default(),
+            slice: NetworkSlice::default(),
             message_began: None,
             error_format: ErrorFormat::Map,
         }
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
         let head = loop {
-            self.slice.unit(0).await;
+            self.slice.count_unit(0).await;
             match self.scanner.scan(&self.buffer[self.processed..]) {
                 Scan::Incomplete => self.more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
@@ -124,7 +124,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn step(&mut self, ending: &mut Shutdown) -> Result<(), Over> {
         // Whatever the last message was, also one without a response.
-        self.slice.unit(0).await;
+        self.slice.count_unit(0).await;
         if let Some(until) = self.state.pace.pause(Instant::now()) {
             self.desk.engine.metrics.read_paused();
             tokio::select! {

@@ -132,9 +132,9 @@ async fn a_slice_ends_after_so_many_messages_or_bytes() {
         (1, SLICE_BYTES, 1),
         (3, usize::MAX, 3),
     ] {
-        let mut slice = Slice::default();
+        let mut slice = NetworkSlice::default();
         for _ in 0..messages {
-            slice.unit(bytes).await;
+            slice.count_unit(bytes).await;
         }
         assert_eq!(slice.ended, ended, "{messages} messages of {bytes} bytes");
     }

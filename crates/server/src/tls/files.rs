@@ -20,10 +20,10 @@ use sealwire_config::{ControlListen, Tls};
 pub(super) const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// The bytes of a file, or why it cannot be used. Wiped: one of them is a private key.
-type Found = Result<Zeroizing<Vec<u8>>, Problem>;
+type FileContent = Result<Zeroizing<Vec<u8>>, FileProblem>;
 
 /// Why a file cannot be used.
-enum Problem {
+enum FileProblem {
     /// It cannot be read.
     Unreadable(io::ErrorKind, String),
     /// Other users can get at it.
@@ -32,7 +32,7 @@ enum Problem {
 
 /// Contents of all files.
 pub(crate) struct Files {
-    found: Vec<(PathBuf, Found)>,
+    found: Vec<(PathBuf, FileContent)>,
     digest: [u8; 32],
 }
 
@@ -41,7 +41,7 @@ impl Files {
     pub(crate) fn look(tls: &Tls, control: Option<&ControlListen>) -> Self {
         let data = [Some(&tls.certificate), Some(&tls.key), Some(&tls.client_ca), tls.client_crl.as_ref()];
         let control = control.map(|control| [control.client_ca.as_ref(), control.client_crl.as_ref()]);
-        let mut found: Vec<(PathBuf, Found)> = Vec::new();
+        let mut found: Vec<(PathBuf, FileContent)> = Vec::new();
         let mut hash = Sha256::new();
         for path in data.into_iter().chain(control.into_iter().flatten()).flatten() {
             if found.iter().any(|(known, _)| known == path) {
@@ -55,8 +55,8 @@ impl Files {
                     hash.update((bytes.len() as u64).to_be_bytes());
                     hash.update(bytes);
                 }
-                Err(Problem::Unreadable(..)) => hash.update([0]),
-                Err(Problem::Exposed(exposure)) => {
+                Err(FileProblem::Unreadable(..)) => hash.update([0]),
+                Err(FileProblem::Exposed(exposure)) => {
                     hash.update([2]);
                     hash.update(exposure.to_string());
                 }
@@ -77,10 +77,10 @@ impl Files {
         let unreadable = |source| TlsError::Unreadable { key, file: file.to_owned(), source };
         match self.found.iter().find(|(path, _)| path == file) {
             Some((_, Ok(bytes))) => Ok(bytes),
-            Some((_, Err(Problem::Exposed(exposure)))) => {
+            Some((_, Err(FileProblem::Exposed(exposure)))) => {
                 Err(TlsError::Exposed { key, file: file.to_owned(), exposure: Arc::clone(exposure) })
             }
-            Some((_, Err(Problem::Unreadable(kind, text)))) => Err(unreadable(io::Error::new(*kind, text.clone()))),
+            Some((_, Err(FileProblem::Unreadable(kind, text)))) => Err(unreadable(io::Error::new(*kind, text.clone()))),
             None => Err(unreadable(io::ErrorKind::NotFound.into())),
         }
     }
@@ -105,12 +105,12 @@ impl Files {
 }
 
 /// Reads a whole file of bounded size. Inspects the file that it opened, so that no other file can take its place.
-fn read(file: &Path, kind: FileKind) -> Found {
+fn read(file: &Path, kind: FileKind) -> FileContent {
     sealwire_file_trust::read(file, kind, PEM_BYTES_MAX).map_err(|error| match error.reason {
-        FileErrorReason::Io(error) => Problem::Unreadable(error.kind(), error.to_string()),
-        FileErrorReason::Exposed(exposure) => Problem::Exposed(Arc::new(exposure)),
+        FileErrorReason::Io(error) => FileProblem::Unreadable(error.kind(), error.to_string()),
+        FileErrorReason::Exposed(exposure) => FileProblem::Exposed(Arc::new(exposure)),
         FileErrorReason::NotRegular | FileErrorReason::TooLong(_) => {
-            Problem::Unreadable(io::ErrorKind::Other, format!("not a file of at most {PEM_BYTES_MAX} bytes"))
+            FileProblem::Unreadable(io::ErrorKind::Other, format!("not a file of at most {PEM_BYTES_MAX} bytes"))
         }
     })
 }

@@ -94,8 +94,8 @@ fn log_to(file: &Path) {
 }
 
 #[test]
-fn an_invalid_counted_name_lets_nobody_in() {
-    run_in_own_process("e2e::certificate_names::an_invalid_counted_name_lets_nobody_in", async {
+fn certificate_with_invalid_name_is_rejected_over_tls() {
+    run_in_own_process("e2e::certificate_names::certificate_with_invalid_name_is_rejected_over_tls", async {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         log_to(&log);

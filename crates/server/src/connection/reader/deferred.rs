@@ -120,7 +120,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     deferred.request.since = Instant::now();
                 }
                 self.begin(deferred.request, deferred.operation, in_flight, None).await;
-                self.slice.unit(0).await;
+                self.slice.count_unit(0).await;
             }
         }
     }
