@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_apps::Control;
+use sealwire_apps::{App, Collection, Control};
 use sealwire_audit::AuditKey;
 use sealwire_store::{ControlStore, StoreError};
 use sealwire_store_postgres::{CitusCluster, Examined, examine as examine_postgres};
@@ -58,7 +58,10 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             roles(report, config, &**control.store()).await;
             stores.close().await;
             match loaded {
-                Ok(state) => report.good("state", format!("{} apps are there, and their keys open", state.apps.len())),
+                Ok(state) => {
+                    report.good("state", format!("{} apps are there, and their keys open", state.apps.len()));
+                    old_records(report, &state.apps);
+                }
                 Err(error) => refused(report, &error),
             }
         }
@@ -71,6 +74,24 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             }
         }
         Err(error) => refused(report, &error),
+    }
+}
+
+/// Names collections of objects that read records of which nobody can tell who sealed them.
+fn old_records(report: &mut Report, apps: &[App]) {
+    let of_app = |app: &App| {
+        let reads_old = |collection: &Collection| collection.schema().is_some_and(|schema| schema.records.has_old());
+        let names = app.collections.iter().filter(|(_, collection)| reads_old(collection)).map(|(name, _)| name);
+        names.map(|name| format!("{} of {}", name.as_str(), app.keys.app())).collect::<Vec<_>>()
+    };
+    let old: Vec<String> = apps.iter().flat_map(of_app).collect();
+    if !old.is_empty() {
+        report.warn(
+            "object records",
+            format!("collections that read old records: {}", old.join(", ")),
+            "whoever can write the database can forge the values of their objects",
+            "run `sealwire collections migrate APP COLLECTION` once every engine has this version: docs/operations.md",
+        );
     }
 }
 

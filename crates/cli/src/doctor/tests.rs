@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use rcgen::{CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
-use sealwire_apps::FIRST_SLOT;
+use sealwire_apps::{CollectionName, FIRST_SLOT};
 use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_engine::root::Providers;
+use sealwire_objects::{AcceptedRecords, PropertyName, PropertySpec, PropertyType, Schema};
 use sealwire_testkit::{Citus, Options, Postgres, Stop};
 use tempfile::TempDir;
 use time::OffsetDateTime;
@@ -354,6 +355,22 @@ async fn a_key_that_does_not_open_the_state_is_found() {
     deployment.finds(Level::Good, "state", "1 apps are there, and their keys open").await;
     deployment.write("kek.key", &Kek::generate_hex().unwrap());
     deployment.finds(Level::Wrong, "state", "does not open the keys of app shop").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn collections_that_read_old_records_are_named() {
+    let deployment = Deployment::new();
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    let (control, stores) = open_control(&config).await.unwrap();
+    let shop = AppId::new("shop").unwrap();
+    control.create(&shop, &[Suite::P256]).await.unwrap();
+    let schema = Schema::new(Suite::Xaes, &[PropertySpec::new(PropertyName::new("city").unwrap(), PropertyType::String)]).unwrap();
+    for (name, records) in [("people", AcceptedRecords::All), ("cities", AcceptedRecords::Authenticated)] {
+        let schema = Schema { records, ..schema.clone() };
+        control.create_objects(&shop, &CollectionName::new(name).unwrap(), schema).await.unwrap();
+    }
+    stores.close().await;
+    deployment.finds(Level::Warning, "object records", "read old records: people of shop").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
