@@ -60,7 +60,7 @@ pub(super) async fn examine(
                 CHECK,
                 format!("provider {name} ({}) has no slot", settings.kind()),
                 "it cannot open any key",
-                format!("run `sealwire kek add {name}`, or remove it from the file of kek.providers"),
+                format!("run `sealwire kek add {name}`"),
             );
         }
     }
@@ -72,7 +72,7 @@ pub(super) async fn examine(
                 CHECK,
                 format!("provider {name} does not work with a test value: {reason}"),
                 "it cannot get a slot of a new root key, and `sealwire root rotate` stops",
-                "mend what is named, or run `sealwire kek remove` for its slot",
+                "mend what is named; its slot and its key stay as they are meanwhile",
             ),
         }
     }

@@ -89,7 +89,11 @@ impl Deployment {
 
     async fn examine(&self) -> Report {
         self.write("sealwire.toml", &self.config);
-        examine(&self.path("sealwire.toml"), &Environment::default()).await
+        let report = examine(&self.path("sealwire.toml"), &Environment::default()).await;
+        for finding in &report.findings {
+            assert_destroys_nothing(&finding.remedy);
+        }
+        report
     }
 
     /// Asserts that the report has a finding of this check and level that contains `says`.
@@ -102,6 +106,20 @@ impl Deployment {
         }
         assert!(report.worst() >= level);
     }
+}
+
+/// Asserts that whoever does what a remedy says loses no key. A key that seems to be wrong can be the only one that opens
+/// what was sealed.
+fn assert_destroys_nothing(remedy: &str) {
+    const DESTROYS: [&str; 12] = [
+        "remove", "delete", "rm ", "replace", "overwrite", "generate", "random", "hexadecimal", "openssl", "new key",
+        "another key there", "empty",
+    ];
+    // What forbids it, and files without keys.
+    let harmless = ["never write another key there"];
+    let rest = harmless.iter().fold(remedy.to_lowercase(), |rest, words| rest.replace(words, ""));
+    let found = DESTROYS.iter().find(|word| rest.contains(**word));
+    assert!(found.is_none(), "{found:?} in the remedy: {remedy}");
 }
 
 /// Findings that depend on the machine of the tests.
