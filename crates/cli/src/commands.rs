@@ -219,6 +219,12 @@ impl ConfigArgs {
     }
 }
 
+/// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that forget it as well, but
+/// later, and a habit answers prompts.
+fn confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
+    if yes { Ok(()) } else { Err(format!("{loss}; add --yes to do it. Nothing was changed").into()) }
+}
+
 fn default_config() -> PathBuf {
     Path::new(dev_folder::DEFAULT_PATH).join(dev_folder::CONFIG_FILE)
 }

@@ -99,6 +99,9 @@ enum CollectionsCommand {
         app: String,
         /// The collection
         name: String,
+        /// Delete it. Without it the command only says what would be lost
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         target: TargetArgs,
     },
@@ -246,7 +249,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             print(target.engine.json, &target.run(async |control| control.collections(app).await)?)
         }
         CollectionsCommand::Set { app, name, times, target } => change(app, name, times.ask(), target),
-        CollectionsCommand::Delete { app, name, target } => change(app, name, CollectionOperation::Delete, target),
+        CollectionsCommand::Delete { app, name, yes, target } => {
+            super::confirmed(*yes, "all tokens or objects of the collection are lost, for good")?;
+            change(app, name, CollectionOperation::Delete, target)
+        }
     }
 }
 

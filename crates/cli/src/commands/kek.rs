@@ -96,6 +96,9 @@ enum KekCommand {
         /// Number of the slot, as `list` prints it
         #[arg(value_name = "SLOT")]
         number: u32,
+        /// Remove it. Without it the command only says what would be lost
+        #[arg(long)]
+        yes: bool,
     },
     /// Unwrap every slot, and record which ones are right. Fails if one is not
     Verify {
@@ -205,7 +208,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         KekCommand::Init { store, providers } => store.init(providers),
         KekCommand::Generate { config, name } => generate(&config.load()?, name),
         KekCommand::Add { store, name } => store.add(name),
-        KekCommand::Remove { store, number } => store.remove(*number),
+        KekCommand::Remove { store, number, yes } => {
+            super::confirmed(
+                *yes,
+                "the wrapped copy of the root key in this slot is lost, and its provider opens nothing any more",
+            )?;
+            store.remove(*number)
+        }
         KekCommand::Verify { store } => store.verify(),
         KekCommand::Rotate { store } => {
             let state = store.ask(RootOperation::RotateSlots)?;

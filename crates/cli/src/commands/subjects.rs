@@ -161,7 +161,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         SubjectsCommand::Find { named, json, common } => find(&named.read()?, *json, common),
         SubjectsCommand::Export { named, common } => export(&named.read()?, common),
         SubjectsCommand::Accesses { named, trail, json, common } => accesses(&named.read()?, trail, *json, common),
-        SubjectsCommand::Erase { named, yes: true, json, common } => {
+        SubjectsCommand::Erase { named, yes, json, common } => {
+            super::confirmed(
+                *yes,
+                "all objects and tokens of the person are lost in all collections of the app, for good",
+            )?;
             let name = named.read()?;
             let erased = common.run(async |client| {
                 let target = common.target(SubjectName::Name(&name));
@@ -172,10 +176,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             tell(&erased, *json);
             Ok(())
         }
-        SubjectsCommand::Erase { yes: false, .. } => Err(
-            "this removes all objects and tokens of the person from all collections of the app, for good; add --yes"
-                .into(),
-        ),
         SubjectsCommand::EraseAgain { trail, json, common } => erase_again(trail, *json, common),
     }
 }

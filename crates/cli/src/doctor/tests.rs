@@ -112,8 +112,18 @@ impl Deployment {
 /// what was sealed.
 fn assert_destroys_nothing(remedy: &str) {
     const DESTROYS: [&str; 12] = [
-        "remove", "delete", "rm ", "replace", "overwrite", "generate", "random", "hexadecimal", "openssl", "new key",
-        "another key there", "empty",
+        "remove",
+        "delete",
+        "rm ",
+        "replace",
+        "overwrite",
+        "generate",
+        "random",
+        "hexadecimal",
+        "openssl",
+        "new key",
+        "another key there",
+        "empty",
     ];
     // What forbids it, and files without keys.
     let harmless = ["never write another key there"];
@@ -382,7 +392,9 @@ async fn collections_that_read_old_records_are_named() {
     let (control, stores) = open_control(&config).await.unwrap();
     let shop = AppId::new("shop").unwrap();
     control.create(&shop, &[Suite::P256]).await.unwrap();
-    let schema = Schema::new(Suite::Xaes, &[PropertySpec::new(PropertyName::new("city").unwrap(), PropertyType::String)]).unwrap();
+    let schema =
+        Schema::new(Suite::Xaes, &[PropertySpec::new(PropertyName::new("city").unwrap(), PropertyType::String)])
+            .unwrap();
     for (name, records) in [("people", AcceptedRecords::All), ("cities", AcceptedRecords::Authenticated)] {
         let schema = Schema { records, ..schema.clone() };
         control.create_objects(&shop, &CollectionName::new(name).unwrap(), schema).await.unwrap();

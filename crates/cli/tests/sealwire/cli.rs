@@ -759,7 +759,12 @@ fn collections_are_kept_and_apps_stopped_and_brought_back() {
     let shown = ["kind", "format", "scope"].map(|key| made[0][key].as_str().unwrap());
     assert_eq!((shown, &made[0]["expires_s"]), (["one_way", "uuid", "context"], &60.into()));
     assert!(dev.operate(&["collections", "set", "demo", "ids", "--never"]).contains("never"));
-    assert_eq!(dev.operate(&["collections", "delete", "demo", "ids"]), "");
+    dev.may_not(
+        &["collections", "delete", "demo", "ids"],
+        1,
+        "objects of the collection are lost, for good; add --yes",
+    );
+    assert_eq!(dev.operate(&["collections", "delete", "demo", "ids", "--yes"]), "");
     assert_eq!(dev.operate(&["collections", "list", "demo"]), listed);
     let create = ["collections", "create", "demo", "people"];
     dev.may_not(&[&create[..], &["--kind", "random"]].concat(), 1, "has collection people already");

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::InFlightPermit;
-use crate::network_scheduler::{PIECE_BYTES, NetworkSlice};
+use crate::network_scheduler::{NetworkSlice, PIECE_BYTES};
 use sealwire_jobs::scheduler::AdmissionPermit;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.

@@ -142,7 +142,7 @@ fn shares_recover_a_store_whose_providers_are_lost() {
     assert!(slot["needs_holders"] == true && slot["unwraps"] == false && slot["verified_unix_s"] == 0, "{slot}");
     assert!(site.ok(&["kek", "list"]).contains("shares       never                 needs the holders of shares"));
     assert!(site.ok(&["kek", "verify"]).contains("slot 2 (provider board): needs the holders of shares: "));
-    site.refused(&["kek", "remove", "1"], "no other slot unwraps the root key now, so slot 1 stays");
+    site.refused(&["kek", "remove", "1", "--yes"], "no other slot unwraps the root key now, so slot 1 stays");
     let both = ["--share", "cards/share-1-of-3", "--share", "cards/share-3-of-3"];
     assert!(site.ok(&[&["recovery", "check"], &both[..]].concat()).contains("2 shares open slot 2 of root key "));
     assert!(!site.ok(&["kek", "list"]).contains("never"));
@@ -177,7 +177,7 @@ fn shares_recover_a_store_whose_providers_are_lost() {
     let by_shares = recover(&given);
     assert!(site.ok(&by_shares.iter().map(String::as_str).collect::<Vec<_>>()).contains("fresh unwraps it"));
     assert_eq!(site.slots(), slots(&[(5, "local"), (6, "board"), (7, "fresh")]));
-    site.ok(&["kek", "remove", "5"]);
+    site.ok(&["kek", "remove", "5", "--yes"]);
     let folder = opens(folder);
     assert!(site.ok(&["audit", "verify"]).contains("records 1 to "));
 

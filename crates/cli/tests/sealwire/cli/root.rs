@@ -64,9 +64,15 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     let uses = ok(&at, &["audit", "show", "--event", "provider"]);
     assert!(uses.contains(", unwrap of slot ") && uses.contains(" (file): ok, "), "{uses}");
     refused_after_output(&at, &["kek", "verify"], "1 slots do not unwrap");
-    ok(&at, &["kek", "remove", "1"]);
+    refused(
+        &at,
+        &["kek", "remove", "1"],
+        1,
+        "its provider opens nothing any more; add --yes to do it. Nothing was changed",
+    );
+    ok(&at, &["kek", "remove", "1", "--yes"]);
     assert!(ok(&at, &["kek", "verify"]).contains("slot 2 (provider vault): unwraps the root key"));
-    refused(&at, &["kek", "remove", "1"], 1, "no slot 1");
+    refused(&at, &["kek", "remove", "1", "--yes"], 1, "no slot 1");
     assert_eq!(numbers(), [2, 3]);
     ok(&at, &["kek", "rotate"]);
     assert_eq!(numbers(), [4, 5]);
@@ -74,9 +80,9 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
 
     // A slot goes only if another one unwraps now.
     fs::rename(at.join("sealwire-dev/spare.key"), at.join("spare.key")).unwrap();
-    refused(&at, &["kek", "remove", "4"], 1, "no other slot unwraps the root key now");
-    ok(&at, &["kek", "remove", "5"]);
-    refused(&at, &["kek", "remove", "4"], 1, "the last slot cannot be removed");
+    refused(&at, &["kek", "remove", "4", "--yes"], 1, "no other slot unwraps the root key now");
+    ok(&at, &["kek", "remove", "5", "--yes"]);
+    refused(&at, &["kek", "remove", "4", "--yes"], 1, "the last slot cannot be removed");
 
     let before = json(&["kek", "list"])["roots"][0]["id"].clone();
     ok(&at, &["root", "rotate"]);

@@ -187,8 +187,8 @@ fn the_root_key_of_a_folder_changes_while_its_engine_serves() {
         assert!(done(&["kek", "list"]).contains("not tried"));
         assert!(done(&["root", "rotate"]).contains("a new root key"));
         assert!(done(&["kek", "rotate"]).contains("2 slots"));
-        assert!(done(&["kek", "remove", "5"]).contains("removed slot 5"));
-        let refused = control(&["kek", "remove", "6"]);
+        assert!(done(&["kek", "remove", "5", "--yes"]).contains("removed slot 5"));
+        let refused = control(&["kek", "remove", "6", "--yes"]);
         assert!(String::from_utf8_lossy(&refused.stderr).contains("the last slot cannot be removed"));
         assert!(done(&["root", "seal"]).contains("the store is sealed"));
         assert_eq!(engine.ready(), Some(503));
