@@ -186,6 +186,11 @@ class Unfit(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(error, expected):
                 sealwire.Client(endpoints, **{**files, **settings})
+        text = pathlib.Path(files["key"]).read_text()
+        for key in (text, text.strip(), "".join(text.splitlines()[1:-1]), pathlib.Path(text)):
+            with self.assertRaisesRegex(sealwire.ConfigError, "or the text as bytes") as raised:
+                sealwire.Client("127.0.0.1:1", **{**files, "key": key})
+            self.assertNotIn(text.splitlines()[1][:20], str(raised.exception))
         folder = pathlib.Path(engine().folder)
         pem = {name: pathlib.Path(path).read_bytes() for name, path in files.items()}
         with sealwire.Client(**{**engine().arguments, **pem}) as client:

@@ -5,11 +5,22 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+
+/// Begins each object in PEM text.
+const PEM_HEADER: &[u8] = b"-----BEGIN";
+/// Digits of a private key of 32 bytes.
+const KEY_DIGITS: usize = 64;
+/// Shortest private key in DER as base64: one of Ed25519 in PKCS #8.
+const KEY_BASE64_MIN: usize = 64;
+/// First letter of a DER sequence in base64.
+const DER_SEQUENCE: u8 = b'M';
+/// Longest name of a file on Linux.
+const NAME_BYTES_MAX: usize = 255;
 
 /// PEM text or the file that holds it.
 #[derive(Clone)]
@@ -22,9 +33,27 @@ pub enum Pem {
     Bytes(Vec<u8>),
 }
 
+impl Pem {
+    /// Returns true if the path is the content of a file rather than its name: it has a PEM header, a line break or another
+    /// control character, a part that is longer than any file system allows, or is a key in hexadecimal or base64. It can be
+    /// a private key, and is not shown.
+    #[must_use]
+    pub fn is_content(path: &Path) -> bool {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+        let is_long = |part: &[u8]| part.len() > NAME_BYTES_MAX;
+        bytes.windows(PEM_HEADER.len()).any(|part| part == PEM_HEADER)
+            || bytes.iter().any(u8::is_ascii_control)
+            || (bytes.len() == KEY_DIGITS && bytes.iter().all(u8::is_ascii_hexdigit))
+            || (bytes.len() >= KEY_BASE64_MIN && bytes[0] == DER_SEQUENCE && bytes.iter().all(is_base64))
+            || bytes.split(|byte| *byte == b'/').any(is_long)
+    }
+}
+
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::File(path) if Self::is_content(path) => f.write_str("File(not a path)"),
             Self::File(path) => write!(f, "File({})", path.display()),
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
         }

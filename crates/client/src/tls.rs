@@ -109,10 +109,17 @@ fn unreadable(pem: &Pem, error: &io::Error) -> Error {
     Error::Config(format!("{pem:?}: {error}").into())
 }
 
+/// What a client is told that has given PEM text in place of its file.
+const NOT_A_PATH: &str = "the path of a certificate or key is the content of a file: give the path of a file, or the \
+                          text as bytes";
+
 fn stamps(pems: &[Pem; 3]) -> Result<[FileStamp; 3], Error> {
     let mut stamps = [None; 3];
     for (pem, stamp) in pems.iter().zip(&mut stamps) {
         if let Pem::File(path) = pem {
+            if Pem::is_content(path) {
+                return Err(Error::Config(NOT_A_PATH.into()));
+            }
             let found = fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
             *stamp = Some(found.map_err(|error| unreadable(pem, &error))?);
         }
@@ -285,6 +292,23 @@ mod tests {
         check(&|config| config.key = pem(&party.leaf), "no private key in PEM");
         check(&|config| config.key = pem(&party.key.replace('M', "!")), "no private key in PEM");
         check(&|config| config.key = Pem::File("/nonexistent/key".into()), "File(/nonexistent/key): ");
+        // Text in place of a path: whole, without its last line break, on one line, a single line of it, and its middle.
+        let body: String = party.key.lines().filter(|line| !line.starts_with("---")).collect();
+        for text in [
+            party.key.clone(),
+            party.key.trim().to_owned(),
+            party.key.replace('\n', " "),
+            party.key.replace('\n', "\r"),
+            format!("/etc/{}", party.key),
+            party.key.lines().skip(1).collect::<Vec<_>>().join("\n"),
+            body.clone(),
+            "M/".repeat(32),
+            body.repeat(4).replace('/', "_"),
+            "1f".repeat(32),
+        ] {
+            check(&|config| config.key = Pem::File(text.clone().into()), "give the path of a file, or the text as bytes");
+            assert_eq!(format!("{:?}", Pem::File(text.into())), "File(not a path)");
+        }
         check(&|config| config.certificate = pem(&super::tests::party().leaf), "TLS set-up");
     }
 

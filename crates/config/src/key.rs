@@ -126,6 +126,12 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (ValueKind::Path | ValueKind::OptionalPath, Value::Text(text)) if text.contains('\0') => {
             Err("must not contain a NUL".into())
         }
+        // Errors and `config show` print paths.
+        (ValueKind::Path | ValueKind::OptionalPath, Value::Text(text))
+            if text.contains("-----BEGIN") || text.contains(|character: char| character.is_control()) =>
+        {
+            Err("must be the path of a file, not its content".into())
+        }
         (ValueKind::Path | ValueKind::OptionalPath | ValueKind::Text, Value::Text(_))
         | (ValueKind::Flag, Value::Flag(_)) => Ok(()),
         (ValueKind::OptionalUrl, Value::Text(text)) if text.is_empty() || Endpoint::parse(text).is_some() => Ok(()),

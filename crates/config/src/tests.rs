@@ -211,6 +211,8 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
+        ("[tls]\nkey = \"-----BEGIN PRIVATE KEY-----\"", "tls.key: must be the path of a file, not its content"),
+        ("[tls]\nkey = \"MC4CAQ\\nAwBQYDK2\"", "tls.key: must be the path of a file, not its content"),
         ("[kek]\nprovider = \"vault\"", "kek.provider: must be one of: file, environment (line 2)"),
         ("[kek]\nenv_var = \"lower\"", "kek.env_var: must be the name of an environment variable"),
         ("[limits]\ndepth_max = 0", "limits.depth_max: must be in 4..=1024 levels (line 2)"),

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use sealwire_client::{Format, Suite};
+use sealwire_client::{Format, Pem, Suite};
 use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_output::{errln, outln};
 use sealwire_store::{ControlStore as _, Snapshot};
@@ -282,6 +282,9 @@ fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
+    if Pem::is_content(&args.key_file) {
+        return Err("the private key must be in a file or come from standard input (-): other users can read arguments".into());
+    }
     let with_file_name = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;
     let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
