@@ -306,7 +306,10 @@ mod tests {
             body.repeat(4).replace('/', "_"),
             "1f".repeat(32),
         ] {
-            check(&|config| config.key = Pem::File(text.clone().into()), "give the path of a file, or the text as bytes");
+            check(
+                &|config| config.key = Pem::File(text.clone().into()),
+                "give the path of a file, or the text as bytes",
+            );
             assert_eq!(format!("{:?}", Pem::File(text.into())), "File(not a path)");
         }
         check(&|config| config.certificate = pem(&super::tests::party().leaf), "TLS set-up");

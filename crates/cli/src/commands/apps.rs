@@ -283,7 +283,9 @@ fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
     if Pem::is_content(&args.key_file) {
-        return Err("the private key must be in a file or come from standard input (-): other users can read arguments".into());
+        return Err(
+            "the private key must be in a file or come from standard input (-): other users can read arguments".into(),
+        );
     }
     let with_file_name = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;

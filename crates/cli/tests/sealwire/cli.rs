@@ -972,6 +972,25 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     for list in [["roles", "list"], ["principals", "list"]] {
         assert_eq!(in_file(&list), dev.operate(&list));
     }
+    // The last principal that can grant roles keeps that right, whatever role it has it from.
+    let locks_out = |arguments: &[&str]| {
+        let done = sealwire(dev.path(), &[arguments, &["--file", "apps.json"]].concat());
+        let says = String::from_utf8(done.stderr).unwrap();
+        assert!(!done.status.success() && says.contains("nobody could grant roles any more"), "{arguments:?}: {says}");
+    };
+    locks_out(&["principals", "revoke", "dev-operator"]);
+    locks_out(&["principals", "revoke", "dev-operator", "administrator"]);
+    in_file(&["roles", "set", "guest", "principals.grant apps=* until=2099-01-01T00:00:00Z"]);
+    in_file(&["principals", "grant", "cn:Guest", "guest"]);
+    locks_out(&["principals", "revoke", "dev-operator"]);
+    in_file(&["roles", "set", "granter", "principals.grant apps=*"]);
+    in_file(&["principals", "grant", "cn:Eve", "granter"]);
+    in_file(&["principals", "revoke", "dev-operator", "administrator"]);
+    locks_out(&["principals", "revoke", "cn:Eve"]);
+    locks_out(&["roles", "set", "granter", "principals.list apps=*"]);
+    in_file(&["roles", "set", "granter", "principals.grant apps=*"]);
+    in_file(&["principals", "grant", "dev-operator", "administrator"]);
+    in_file(&["roles", "set", "granter", "principals.list apps=*"]);
     in_file(&["principals", "grant", "cn:Anna", "relay"]);
     assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
     dev.stop();

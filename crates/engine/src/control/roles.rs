@@ -2,6 +2,8 @@
 //!
 //! Every change is one record, made from what is there and written only if nothing came between.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{
@@ -43,7 +45,7 @@ pub async fn change_role(store: &dyn ControlStore, call: &RoleCall<'_>) -> Resul
         RoleOperation::Set { grants } => {
             let grants = grants.iter().enumerate().map(|(at, text)| grant(at, text)).collect::<Result<_, _>>()?;
             let role = Role::new(call.role, grants).map_err(bad)?;
-            let generation = put(store, &role_key(role.name()), &role.to_record()).await.map_err(refused)?;
+            let generation = set_role(store, &role).await?;
             Ok(RoleChanged { role: Some(view(&role)), generation })
         }
         RoleOperation::Delete => delete_role(store, call.role).await,
@@ -59,6 +61,70 @@ fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
         grant.mask = Some(MaskText::new(&function.to_string()).map_err(bad)?);
     }
     Ok(grant)
+}
+
+async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError> {
+    for tries in 0..TRIES_MAX {
+        let snapshot = store.load().await.map_err(refused)?;
+        let (before, mut after) = (readable_roles(&snapshot.records), readable_roles(&snapshot.records));
+        after.insert(role.name().as_str().into(), Arc::new(role.clone()));
+        let left = administrators(store, snapshot.generation, [&before, &after], None).await.map_err(refused)?;
+        let Some([had, has]) = left else {
+            pause(tries).await;
+            continue;
+        };
+        if had && !has {
+            return Err(locks_out(&format!("with these grants of {}", role.name())));
+        }
+        let done = store.commit(snapshot.generation, &role_key(role.name()), Some(&role.to_record())).await;
+        match done.map_err(refused)? {
+            Commit::Done(generation) => return Ok(generation),
+            Commit::Moved => pause(tries).await,
+        }
+    }
+    Err(moved())
+}
+
+/// Returns whether some principal can grant roles for good, under each of two sets of roles, as of one generation; `None`: it
+/// is another generation by now. `except`: without this principal.
+async fn administrators(
+    store: &dyn ControlStore,
+    generation: u64,
+    roles: [&HashMap<Box<str>, Arc<Role>>; 2],
+    except: Option<&Principal>,
+) -> Result<Option<[bool; 2]>, StoreError> {
+    let (mut found, mut after): (_, Option<String>) = ([false; 2], None);
+    loop {
+        let page = store.singles(after.as_deref(), PAGE).await?;
+        if page.generation != generation {
+            return Ok(None);
+        }
+        // A record that cannot be read gives nobody a right.
+        for binding in page.records.iter().filter_map(|(key, record)| Binding::from_record(key, record).ok()) {
+            if except != Some(&binding.principal) {
+                for (found, roles) in found.iter_mut().zip(roles) {
+                    *found |= administers(&binding, roles);
+                }
+            }
+        }
+        match page.records.into_iter().next_back() {
+            Some((last, _)) if found != [true; 2] => after = Some(last),
+            _ => return Ok(Some(found)),
+        }
+    }
+}
+
+/// Returns true if a principal can grant roles, without an end.
+fn administers(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> bool {
+    let grant = AuthorizationRequest::new(Operation::PrincipalsGrant, None, None);
+    grants_of(binding, roles).permitted(&grant).is_ok()
+}
+
+fn locks_out(how: &str) -> RpcError {
+    let text = format!(
+        "{how} nobody could grant roles any more: first give another principal a role that can, such as {ADMINISTRATOR}"
+    );
+    RpcError::new(ErrorCode::Conflict, text)
 }
 
 async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged, RpcError> {
@@ -206,10 +272,26 @@ async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -
     for tries in 0..TRIES_MAX {
         let (base, binding) = binding(store, who).await.map_err(refused)?;
         let mut binding = binding.ok_or_else(not_found)?;
+        let before = binding.clone();
         match &role {
             Some(role) if !binding.roles.contains(role) => return Err(not_found()),
             Some(role) => binding.roles.retain(|one| one != role),
             None => binding.roles.clear(),
+        }
+        let snapshot = store.load().await.map_err(refused)?;
+        let roles = readable_roles(&snapshot.records);
+        if administers(&before, &roles) && !administers(&binding, &roles) {
+            let others = administrators(store, base, [&roles, &roles], Some(who)).await.map_err(refused)?;
+            match others {
+                Some([true, _]) if snapshot.generation == base => (),
+                Some([false, _]) if snapshot.generation == base => {
+                    return Err(locks_out(&format!("without this role of {}", who.to_text())));
+                }
+                _ => {
+                    pause(tries).await;
+                    continue;
+                }
+            }
         }
         let record = (!binding.roles.is_empty()).then(|| binding.to_record());
         match store.commit(base, &key, record.as_deref()).await.map_err(refused)? {
