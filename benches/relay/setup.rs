@@ -81,7 +81,7 @@ fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr) -> String {
         );
         if !select.is_empty() {
             let types = if name == "lines" { "types = [\"application/x-ndjson\"]\n" } else { "" };
-            let _ = writeln!(text, "[[route.request]]\naction = \"encrypt\"\n{types}select = [{select}]");
+            let _ = writeln!(text, "[[route.request]]\naction = \"encrypt\"\nunneeded = \"deny\"\n{types}select = [{select}]");
         }
     }
     let _ = write!(

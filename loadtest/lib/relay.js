@@ -96,6 +96,7 @@ body_idle_timeout_ms = ${PATIENCE_MS}
 ${route('write', 'POST')}
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 ${SELECTED}
 [[route.response]]
 action = "decrypt"

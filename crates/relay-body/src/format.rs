@@ -69,10 +69,20 @@ impl Format {
                 let boundary = boundary.ok_or(BodyError::Unsupported("a multipart body without a valid boundary"))?;
                 Ok(Self::Multipart { boundary: boundary.into() })
             }
+            other if names_paths_in_values(other) => {
+                Err(BodyError::Unsupported("a patch, whose values have their paths as data"))
+            }
             other if other.ends_with("+json") => Ok(Self::Json),
             _ => Err(BodyError::Unsupported("a content type that cannot be read")),
         }
     }
+}
+
+/// Returns true for patches of JSON (RFC 6902) and their relatives. A merge patch has the form of its document (RFC 7396).
+fn names_paths_in_values(media_type: &str) -> bool {
+    let is_patch = |word: &str| word == "patch";
+    let name = media_type.strip_suffix("+json").unwrap_or_default();
+    name.split(['/', '-', '.', '_']).any(is_patch) && !name.ends_with("merge-patch")
 }
 
 fn is_file_name(name: &str) -> bool {

@@ -504,6 +504,26 @@ fn content_types_are_known_or_rejected() {
     assert!(Format::from_content_type(&long).is_err());
 }
 
+/// The path of a value in a patch is data, so no rule would find the value.
+#[test]
+fn types_whose_paths_are_data_are_not_read() {
+    for (media_type, is_read) in [
+        ("application/json-patch+json", false),
+        ("application/JSON-Patch+JSON; charset=utf-8", false),
+        ("application/json-patch-query+json", false),
+        ("application/vnd.shop.patch.v1+json", false),
+        ("application/vnd.shop.json-patch+json", false),
+        ("application/merge-patch+json", true),
+        ("application/vnd.shop.merge-patch+json", true),
+        ("application/strategic-merge-patch+json", true),
+        ("application/vnd.shop.dispatch+json", true),
+        ("application/vnd.api+json", true),
+        ("application/json", true),
+    ] {
+        assert_eq!(Format::from_content_type(media_type).is_ok(), is_read, "{media_type}");
+    }
+}
+
 #[test]
 fn values_fit_their_place_or_are_rejected() {
     let part = Place::Part { boundary: "xyz".into() };

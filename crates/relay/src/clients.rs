@@ -11,6 +11,7 @@ use x509_parser::asn1_rs::Tag;
 use x509_parser::extensions::GeneralName;
 
 use crate::error::{Failure, Reason};
+use crate::server_tls::secret;
 
 /// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
 const TOKEN_BYTES_MIN: usize = 20;
@@ -40,14 +41,19 @@ impl std::fmt::Debug for Clients {
 }
 
 impl Clients {
+    /// Clients with a certificate of one of these names: a DNS name with or without `dns:`, a URI, or `cn:` and a common
+    /// name. All clients with a certificate if there are none.
+    pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = principals.into_iter().map(|name| name.strip_prefix("dns:").unwrap_or(name).into());
+        Self::Certificate(names.collect())
+    }
+
     /// Reads a file with one token per line. Lines that begin with `#` are comments.
     ///
     /// # Errors
     /// A sentence without a token in it.
     pub fn tokens(path: &Path) -> Result<Self, String> {
-        let text = zeroize::Zeroizing::new(
-            std::fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), error.kind()))?,
-        );
+        let text = secret(path).map_err(|error| error.to_string())?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut tokens = HashSet::new();
         for line in lines {
@@ -110,15 +116,19 @@ fn digest(token: &[u8]) -> [u8; 32] {
     sha2::Sha256::digest(token).into()
 }
 
-/// Name of a client's certificate: its first DNS name or URI, or its common name. `None` if there is no such name, or any
-/// of them cannot be read or has invisible characters: no other name is used in place of one that is invalid.
+/// Name of a client's certificate: its first DNS name or URI, or `cn:` and its common name. `None` if there is no such name,
+/// or any of them cannot be read or has characters of another kind: no other name is used in place of one that is invalid.
+/// A name says its kind, because authorities can check the kinds differently.
 pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let extension = certificate.subject_alternative_name().ok()?;
     let mut alternative = None;
     for name in extension.iter().flat_map(|extension| &extension.value.general_names) {
         match name {
-            GeneralName::DNSName(name) | GeneralName::URI(name) if is_visible(name) => {
+            GeneralName::DNSName(name) if is_dns_name(name) => {
+                alternative = alternative.or_else(|| Some(Arc::from(*name)));
+            }
+            GeneralName::URI(name) if is_uri(name) => {
                 alternative = alternative.or_else(|| Some(Arc::from(*name)));
             }
             GeneralName::DNSName(_) | GeneralName::URI(_) | GeneralName::Invalid(DNS_TAG | URI_TAG, _) => return None,
@@ -130,15 +140,22 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     for name in certificate.subject().iter_common_name() {
         let text = name.as_str().ok()?;
         let is_plain = !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control);
-        if !is_plain || common.replace(Arc::from(text)).is_some() {
+        if !is_plain || common.replace(Arc::from(format!("cn:{text}"))).is_some() {
             return None;
         }
     }
     alternative.or(common)
 }
 
-fn is_visible(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+fn is_dns_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte))
+}
+
+/// Returns true for a URI that is no name of another kind.
+fn is_uri(name: &str) -> bool {
+    let scheme = name.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| !matches!(&*scheme, "" | "cn" | "dns"))
+        && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -195,10 +212,15 @@ mod tests {
         let text = |text: &str| DnValue::Utf8String(text.into());
         /// A common name, further names with their tags, and the client's name.
         type Case<'a> = (DnValue, &'a [(u8, &'a [u8])], Option<&'a str>);
-        let cases: [Case<'_>; 13] = [
+        let cases: [Case<'_>; 17] = [
             (text("relay"), &[(dns, b"relay.example"), (uri, b"spiffe://org/x")], Some("relay.example")),
             (text("relay"), &[(uri, b"spiffe://org/x")], Some("spiffe://org/x")),
-            (text("relay"), &[(email, b"\xff")], Some("relay")),
+            (text("relay"), &[(email, b"\xff")], Some("cn:relay")),
+            (text("relay.example"), &[(email, b"a")], Some("cn:relay.example")),
+            // No name of one kind is one of another.
+            (text("x"), &[(dns, b"cn:relay")], None),
+            (text("x"), &[(uri, b"cn:relay")], None),
+            (text("x"), &[(uri, b"relay.example")], None),
             (text("relay"), &[(dns, b"rel\xe9y.example")], None),
             (text("relay"), &[(uri, b"spiffe://org/\xff"), (dns, b"relay.example")], None),
             (text("relay"), &[(dns, b"relay.example"), (dns, b"\xff")], None),
@@ -220,6 +242,25 @@ mod tests {
             params.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 17], extension)];
             let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
             assert_eq!(name_of(certificate.der()).as_deref(), expected, "{common_name:?} {names:x?}");
+        }
+    }
+
+    #[test]
+    fn a_name_lets_in_its_own_kind_alone() {
+        for (principal, name, is_let_in) in [
+            ("relay.example", "relay.example", true),
+            ("dns:relay.example", "relay.example", true),
+            ("cn:relay.example", "cn:relay.example", true),
+            ("relay.example", "cn:relay.example", false),
+            ("dns:relay.example", "cn:relay.example", false),
+            ("cn:relay.example", "relay.example", false),
+            ("spiffe://org/relay", "spiffe://org/relay", true),
+            ("spiffe://org/relay", "cn:spiffe://org/relay", false),
+        ] {
+            let clients = Clients::certificates([principal]);
+            let name = Arc::from(name);
+            let outcome = clients.authenticate(&HeaderMap::new(), false, Some(&name));
+            assert_eq!(outcome.is_ok(), is_let_in, "{principal} {name}");
         }
     }
 

@@ -17,10 +17,11 @@ use time::OffsetDateTime;
 use crate::clients::Clients;
 use crate::config::{Compiled, Config, ListenConfig};
 use crate::egress::authority::Authority;
-use crate::server_tls::{ServerFiles, ServerTls, certificates, roots};
+use crate::server_tls::{ServerFiles, ServerTls, certificates, roots, secret};
+use crate::upstream::Upstream;
+use crate::upstream::address::{self, OF_UPSTREAMS};
 use crate::upstream::error::Stage;
 use crate::upstream::tls::UpstreamTls;
-use crate::upstream::{Upstream, address};
 
 /// Remaining validity of a certificate that is reported.
 const EXPIRES_SOON: time::Duration = time::Duration::days(14);
@@ -148,12 +149,19 @@ impl Report {
     fn interception(&mut self, place: &str, certificate: &Path, key: &Path) {
         let place = format!("{place}.authority_certificate");
         let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
-        let key_pem = read(key).map(zeroize::Zeroizing::new);
+        let key_pem = secret(key).map_err(|error| error.to_string());
         let loaded = read(certificate).and_then(|certificate| {
             key_pem.and_then(|key| Authority::load(&certificate, &key).map_err(|error| error.to_string()))
         });
         match loaded {
-            Ok(authority) => self.validity(&place, self.now, authority.not_after()),
+            Ok(authority) => {
+                self.validity(&place, self.now, authority.not_after());
+                if !authority.is_limited() {
+                    let message =
+                        "can certify more than servers of its hosts; make another one with `sealwire-relay authority`";
+                    self.add(Level::Warning, &place, message);
+                }
+            }
             Err(error) => self.add(Level::Wrong, &place, error),
         }
         self.secret(&place.replace("authority_certificate", "authority_key"), key);
@@ -173,7 +181,7 @@ impl Report {
             self.secret(&format!("{place}.key"), key);
         }
         let place = format!("{place}.url");
-        let resolving = address::resolve(&upstream.host, upstream.port, &upstream.addresses);
+        let resolving = address::resolve(&upstream.host, upstream.port, &upstream.addresses, &OF_UPSTREAMS);
         match tokio::time::timeout(RESOLVE_MAX, resolving).await {
             Ok(Ok(addresses)) => self.add(Level::Good, place, format!("the host has {} addresses", addresses.len())),
             Ok(Err(error)) if error.stage == Stage::Denied => self.add(

@@ -17,6 +17,7 @@ use sealwire_msgpack::{TokenReader, write};
 use sealwire_relay_body::{BodyError, Hole, Piece};
 use tokio::time::Instant;
 
+use crate::envelope;
 use crate::error::{Failure, Phase, Reason};
 use crate::metrics::Metrics;
 use crate::route::{Action, Direction, Route, Rule, Unneeded};
@@ -24,9 +25,6 @@ use crate::usage::Usage;
 
 /// A literal of at least this length is forwarded as it is; shorter pieces are copied into one frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
-
-/// Fewest characters of an envelope behind its prefix: the header, and the tag of an empty value.
-const ENVELOPE_CHARACTERS_MIN: usize = 48;
 
 /// Selects every element of a batch as a whole, so that a container becomes one envelope or token.
 const EACH: &str = "$[*]";
@@ -249,7 +247,7 @@ impl Engine {
             Reason::EngineTimeout => scope.deadline.is_none_or(|end| begun + self.deadline <= end),
             _ => false,
         };
-        scope.route.fail_open && is_absent && !scope.direction().rules.iter().any(|rule| rule.action.reveals())
+        scope.route.fail_open && is_absent && !scope.direction().reveals()
     }
 
     async fn send(&self, scope: &Scope, rule: &Rule, at: usize, payload: &[u8]) -> Result<Document, Error> {
@@ -311,9 +309,13 @@ fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
 /// Decides before a call whether a value needs the action at all.
 fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
     let Some(rule) = scope.direction().rules.get(hole.rule) else { return Ok(false) };
-    let is_envelope = hole.text().is_some_and(is_envelope);
+    let text = hole.text().unwrap_or_default();
+    let is_native = envelope::is_native(text);
+    let is_envelope = is_native || envelope::is_evervault(text);
     match (&rule.action, rule.unneeded) {
-        (Action::Encrypt, Unneeded::Default | Unneeded::Pass) => Ok(!is_envelope),
+        // A string of another format says nothing of its key, so it passes only where the rule says so.
+        (Action::Encrypt, Unneeded::Default) => Ok(!is_native),
+        (Action::Encrypt, Unneeded::Pass) => Ok(!is_envelope),
         (Action::Encrypt, Unneeded::Deny) if is_envelope => {
             Err(scope.failure_at(Reason::Invalid("a selected value is encrypted already"), hole.rule))
         }
@@ -323,21 +325,6 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
         }
         _ => Ok(true),
     }
-}
-
-/// Returns true if a text has the form of an envelope: `proto/envelope.md` and `proto/evervault.md`. A prefix alone is
-/// none, so that nobody gets a value past a rule by writing one in front of it.
-pub fn is_envelope(text: &str) -> bool {
-    if let Some(encoded) = text.strip_prefix("sw1:") {
-        let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        return encoded.len() >= ENVELOPE_CHARACTERS_MIN && encoded.len() % 4 != 1 && encoded.bytes().all(is_base64url);
-    }
-    let Some(inner) = text.strip_prefix("ev:").and_then(|rest| rest.strip_suffix(":$")) else { return false };
-    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte);
-    let parts: Vec<&str> = inner.split(':').collect();
-    (4..=7).contains(&parts.len())
-        && parts.iter().all(|part| !part.is_empty() && part.bytes().all(is_base64))
-        && inner.len() >= ENVELOPE_CHARACTERS_MIN
 }
 
 /// Splits the engine's result into its elements.

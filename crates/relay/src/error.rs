@@ -29,6 +29,8 @@ pub enum Reason {
     NoRoute,
     /// A route fits, but not for the method.
     NoMethod,
+    /// The request has already taken the route.
+    Loop,
     /// The inner authority of a tunnel is not the tunnel's.
     Misdirected,
     /// An `Expect` other than `100-continue`.
@@ -102,6 +104,7 @@ impl Failure {
             Reason::Forbidden(_) => StatusCode::FORBIDDEN,
             Reason::NoRoute => StatusCode::NOT_FOUND,
             Reason::NoMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Reason::Loop => StatusCode::LOOP_DETECTED,
             Reason::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Reason::Expectation => StatusCode::EXPECTATION_FAILED,
             Reason::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -152,12 +155,13 @@ impl Failure {
 
 impl Reason {
     /// One reason of each kind, for documents and tests.
-    pub const KINDS: [Self; 23] = [
+    pub const KINDS: [Self; 24] = [
         Self::Ambiguous(""),
         Self::Unauthenticated,
         Self::Forbidden(""),
         Self::NoRoute,
         Self::NoMethod,
+        Self::Loop,
         Self::Misdirected,
         Self::Expectation,
         Self::Unreadable(""),
@@ -186,6 +190,7 @@ impl Reason {
             Self::Forbidden(_) => "forbidden",
             Self::NoRoute => "no_route",
             Self::NoMethod => "no_method",
+            Self::Loop => "loop",
             Self::Misdirected => "misdirected",
             Self::Expectation => "expectation",
             Self::Unreadable(_) => "unreadable",
@@ -215,6 +220,7 @@ impl Reason {
             Self::Forbidden(_) => "The destination is not allowed",
             Self::NoRoute => "No route fits the request",
             Self::NoMethod => "No route of this path has the method",
+            Self::Loop => "The request has come back to the route that it took before",
             Self::Misdirected => "The request is for another authority than the tunnel",
             Self::Expectation => "Only 100-continue can be expected",
             Self::Unreadable(_) => "The body cannot be read",

@@ -85,6 +85,9 @@ async fn run(
         return Err(Failure::request(Reason::Misdirected));
     }
     completion.takes(&route);
+    if headers::has_taken(&parts.headers, &route.via) {
+        return Err(Failure::request(Reason::Loop));
+    }
     let exchange = Exchange {
         edit: RouteEdit {
             relay: Arc::clone(relay),
@@ -181,6 +184,7 @@ impl Exchange<'_> {
             authority: &authority,
             trust_forwarded: self.peer.listener.trust_forwarded,
             version: if self.client_version == Version::HTTP_2 { "2.0" } else { "1.1" },
+            via: &self.edit.route.via,
         };
         let trailers = self.declared_trailers(&parts.headers);
         headers::forward_request(&mut parts.headers, &hop, upstream.protocol == Protocol::Http2);
@@ -219,7 +223,7 @@ impl Exchange<'_> {
         let must_hold = self.client_version == Version::HTTP_10;
         let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, has_body, must_hold).await?;
         let trailers = self.declared_trailers(&parts.headers);
-        headers::forward_response(&mut parts.headers, "1.1");
+        headers::forward_response(&mut parts.headers, &self.edit.route.via, "1.1");
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));
         self.edit.finish_response_headers(&mut parts.headers, &edited);
         parts.version = Version::HTTP_11;

@@ -43,7 +43,6 @@ const NOT_TRAILERS: [&str; 29] = [
     "www-authenticate",
     "x-real-ip",
 ];
-const VIA: &str = "sealwire-relay";
 
 /// Facts about the client's side of a request, for forwarding headers.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +57,19 @@ pub struct Hop<'a> {
     pub trust_forwarded: bool,
     /// Version of the message for `Via`: `1.1`, `2.0`.
     pub version: &'static str,
+    /// Name of the route in `Via`.
+    pub via: &'a str,
+}
+
+/// Returns true if a request has already taken the route with this name: an entry of `Via` (RFC 9110, section 7.6.3) has
+/// it as its second word.
+pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
+    let mut entries =
+        headers.get_all(header::VIA).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    entries.any(|entry| {
+        let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.nth(1).is_some_and(|name| name == via.as_bytes())
+    })
 }
 
 /// Removes hop-by-hop headers and those that `Connection` names. `te: trailers` remains if `keep_te_trailers`, which is
@@ -88,15 +100,15 @@ pub fn forward_request(headers: &mut HeaderMap, hop: &Hop<'_>, to_h2: bool) {
     if !to_h2 {
         join_cookies(headers);
     }
-    append_via(headers, hop.version);
+    append_via(headers, hop.via, hop.version);
     set_forwarded(headers, hop);
 }
 
 /// Makes the headers of a response ready for the client.
-pub fn forward_response(headers: &mut HeaderMap, version: &'static str) {
+pub fn forward_response(headers: &mut HeaderMap, via: &str, version: &'static str) {
     remove_hop_by_hop(headers, false);
     remove_all(headers, &PROXY_ONLY);
-    append_via(headers, version);
+    append_via(headers, via, version);
 }
 
 /// Joins cookie lines, which HTTP/2 may split, with `; `: HTTP/1 allows one line only.
@@ -158,17 +170,37 @@ pub fn response_will_be_changed(headers: &mut HeaderMap) {
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
-/// Adjusts a response whose body is changed. `reveals` tells that it now holds plaintext, which no cache may keep.
-pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool, reveals: bool) {
+/// Adjusts a response whose body is changed. `was_decoded` tells that a content coding was removed.
+pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
     remove_all(headers, &OF_THE_BYTES);
     if was_decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
-    if reveals {
-        remove_all(headers, &["cdn-cache-control", "expires", "surrogate-control"]);
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
+/// Adjusts a response that now holds plaintext, in its body or a header: no cache may keep it. Each kind of cache has
+/// headers of its own that go before `Cache-Control`, so those go by pattern.
+pub fn revealed(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers.keys().filter(|name| concerns_caches(name.as_str())).cloned().collect();
+    for name in named {
+        headers.remove(name);
     }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
+/// Returns true if a cache can take the header for a reason to keep a response, or a validator of one that it kept.
+fn concerns_caches(name: &str) -> bool {
+    let plain = name.replace('_', "-");
+    let has = |part: &str| plain.contains(part);
+    let has_word = |wanted: &str| plain.split('-').any(|word| word == wanted);
+    has("cache")
+        || has("surrogate")
+        || has("edge-control")
+        || has("expires")
+        || has("max-age")
+        || ["etag", "ttl"].into_iter().any(has_word)
+        || ["age", "last-modified", "pragma"].contains(&plain.as_str())
 }
 
 fn remove_all(headers: &mut HeaderMap, names: &[&'static str]) {
@@ -184,8 +216,8 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
         .any(|value| value.as_bytes().split(|byte| *byte == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token)))
 }
 
-fn append_via(headers: &mut HeaderMap, version: &str) {
-    if let Ok(value) = HeaderValue::try_from(format!("{version} {VIA}")) {
+fn append_via(headers: &mut HeaderMap, via: &str, version: &str) {
+    if let Ok(value) = HeaderValue::try_from(format!("{version} {via}")) {
         headers.append(header::VIA, value);
     }
 }
@@ -281,7 +313,14 @@ mod tests {
 
     fn hop(trust_forwarded: bool) -> Hop<'static> {
         let client = "::ffff:192.0.2.7".parse().unwrap();
-        Hop { client, is_tls: true, authority: "api.example:8443", trust_forwarded, version: "1.1" }
+        Hop {
+            client,
+            is_tls: true,
+            authority: "api.example:8443",
+            trust_forwarded,
+            version: "1.1",
+            via: "sealwire-relay-7",
+        }
     }
 
     #[test]
@@ -290,28 +329,66 @@ mod tests {
             x-forwarded-host: evil\nx-forwarded-port: 1\nx-real-ip: 10.0.0.1\nexpect: 100-continue
             proxy-authorization: Basic x\nauthorization: Bearer y\nvia: 1.0 edge";
         let own = "x-forwarded-for: 192.0.2.7\nx-forwarded-proto: https\nx-forwarded-host: api.example:8443
-            authorization: Bearer y\nvia: 1.0 edge\nvia: 1.1 sealwire-relay";
+            authorization: Bearer y\nvia: 1.0 edge\nvia: 1.1 sealwire-relay-7";
         check(|headers| forward_request(headers, &hop(false), false), before, own);
         let extended = "x-forwarded-for: 10.0.0.1, 10.0.0.2, 192.0.2.7\nx-forwarded-proto: http\nforwarded: for=x
             x-forwarded-host: evil\nx-forwarded-port: 1\nx-real-ip: 10.0.0.1\nauthorization: Bearer y
-            via: 1.0 edge\nvia: 1.1 sealwire-relay";
+            via: 1.0 edge\nvia: 1.1 sealwire-relay-7";
         check(|headers| forward_request(headers, &hop(true), false), before, extended);
     }
 
     #[test]
     fn responses_lose_the_hop() {
         let before = "connection: x-hop\nx-hop: 1\nproxy-authenticate: Basic\netag: \"a\"";
-        check(|headers| forward_response(headers, "1.1"), before, "etag: \"a\"\nvia: 1.1 sealwire-relay");
+        check(
+            |headers| forward_response(headers, "sealwire-relay-7", "1.1"),
+            before,
+            "etag: \"a\"\nvia: 1.1 sealwire-relay-7",
+        );
+    }
+
+    #[test]
+    fn a_loop_has_the_name_of_its_route() {
+        for (lines, expected) in [
+            ("via: 1.1 sealwire-relay-7", true),
+            ("via: 2.0 sealwire-relay-7", true),
+            ("via: HTTP/1.1 sealwire-relay-7 (a comment)", true),
+            ("via: 1.0 edge, 1.1\tsealwire-relay-7 , 1.1 other", true),
+            ("via: 1.0 edge\nvia: 1.1 sealwire-relay-7", true),
+            ("via: 1.1 sealwire-relay-8", false),
+            ("via: 1.1 sealwire-relay-77", false),
+            ("via: 1.1 edge (sealwire-relay-7)", false),
+            ("via: sealwire-relay-7", false),
+            ("via: 1.1", false),
+            ("forwarded: 1.1 sealwire-relay-7", false),
+        ] {
+            assert_eq!(has_taken(&map(lines), "sealwire-relay-7"), expected, "{lines}");
+        }
+    }
+
+    #[test]
+    fn no_cache_keeps_a_revealed_response() {
+        let controls = "cache-control: public, max-age=60\ncdn-cache-control: max-age=60\ncloudflare-cdn-cache-control: max-age=60
+            vercel-cdn-cache-control: max-age=60\nnetlify-cdn-cache-control: max-age=60\nx-magento-cache-control: max-age=60
+            x-litespeed-cache-control: public\nx-lscache: on\nx-cache-enabled: true\nx-cacheable: yes\ncache-tag: a\nedge-cache-tag: a
+            netlify-cache-tag: a\nsurrogate-control: max-age=60\nsurrogate-key: a\nedge-control: max-age=60\nx-edge-control: a
+            x-accel-expires: 60\nexpires: Thu, 01 Dec 2044 16:00:00 GMT\ncache_control: public\nx_accel_expires: 60
+            etag: \"a\"\nlast-modified: Thu, 01 Dec 1994 16:00:00 GMT\nage: 5\npragma: public\nx-ttl: 60\nx-varnish-ttl: 60";
+        let rest = "content-type: application/json\nvary: accept\nset-cookie: a=b\nx-accel-buffering: no\nlocation: /x
+            x-expired: 1\nx-page: 5\nx-usage: 7\nx-throttle: 7\nknowledge: 1";
+        let after = format!("{rest}\ncache-control: no-store");
+        check(revealed, &format!("{controls}\n{rest}"), &after);
+        check(revealed, rest, &after);
     }
 
     #[test]
     fn changed_messages() {
         let before = "etag: \"a\"\ncontent-md5: x\ndigest: x\ncontent-digest: x\nrepr-digest: x\ncontent-length: 5
             content-encoding: gzip\naccept-ranges: bytes\ncache-control: public\nexpires: x\nvary: accept";
-        let after = "accept-ranges: none\ncache-control: no-store\nvary: accept";
-        check(|headers| body_of_response_changed(headers, true, true), before, after);
-        let after = "accept-ranges: none\ncache-control: public\nexpires: x\nvary: accept\ncontent-encoding: gzip";
-        check(|headers| body_of_response_changed(headers, false, false), before, after);
+        let after = "accept-ranges: none\ncache-control: public\nexpires: x\nvary: accept";
+        check(|headers| body_of_response_changed(headers, true), before, after);
+        let after = format!("{after}\ncontent-encoding: gzip");
+        check(|headers| body_of_response_changed(headers, false), before, &after);
         let before = "content-md5: x\ndigest: x\ncontent-length: 5\ncontent-encoding: gzip\naccept: b";
         check(|headers| body_of_request_changed(headers, true), before, "accept: b");
         let before =

@@ -16,6 +16,7 @@ pub mod doctor;
 pub mod edit;
 pub mod egress;
 pub mod engine;
+pub mod envelope;
 pub mod error;
 pub mod exchange;
 pub mod ext_proc;

@@ -9,7 +9,7 @@ use sealwire_spans::Traces;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::clients::{Clients, name_of};
-use crate::config::{Limits, ListenKind, Unlisted};
+use crate::config::{Limits, ListenKind, TunnelProtocols, Unlisted};
 use crate::egress::Destination;
 use crate::egress::authority::Authority;
 use crate::engine::Engine;
@@ -115,6 +115,8 @@ pub struct Listener {
     pub tunnel_addresses: Vec<ipnet::IpNet>,
     /// Handling of other destinations.
     pub unlisted: Unlisted,
+    /// Protocols in tunnels that pass untouched.
+    pub tunnel_protocols: TunnelProtocols,
 }
 
 /// The client's side of a connection.

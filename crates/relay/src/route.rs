@@ -18,6 +18,8 @@ pub struct Route {
     pub name: Arc<str>,
     /// Path as configured, for the log, which never has the path of a request.
     pub path: Box<str>,
+    /// Its name in `Via`, by which a request that comes back is known. Other processes have other names.
+    pub via: Box<str>,
     /// Destination of its requests; `None` on listeners for external processing, whose proxy has the destination.
     pub upstream: Option<Pool>,
     /// Replaces the matched prefix of the path, for upstreams that are mounted elsewhere; `None` keeps the path.
@@ -58,6 +60,11 @@ impl Direction {
         let is_for_all = rules.iter().all(|rule| rule.formats.is_empty());
         let shared = is_for_all.then(|| rules.iter().map(|rule| rule.body_rule(true)).collect());
         Self { rules, stream, pass_unparsed, body_bytes_max, shared }
+    }
+
+    /// Returns true if a rule produces plaintext.
+    pub fn reveals(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action.reveals())
     }
 
     /// Rules for bodies of a format, at the positions of all rules; `None` if no rule is for it.
@@ -198,7 +205,7 @@ pub enum Containers {
 /// Handling of a value that needs no action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unneeded {
-    /// `encrypt` passes envelopes; `decrypt` rejects the message with a value that is no envelope.
+    /// `encrypt` passes native envelopes; `decrypt` rejects the message with a value that is no envelope.
     #[default]
     Default,
     /// The value passes unchanged.

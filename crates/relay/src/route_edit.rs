@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING};
+use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -163,14 +163,14 @@ impl RouteEdit {
 
     /// Adjusts the headers of a response that was edited. Headers of the hop must be removed before.
     pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
-        let reveals = self.route.response.rules.iter().any(|rule| rule.action.reveals());
         // A response without its body has the headers that it would have with it.
-        if edited.body.was_changed || (edits_bodies(&self.route.response) && !edited.has_body) {
+        let body_changed = edited.body.was_changed || (edits_bodies(&self.route.response) && !edited.has_body);
+        if body_changed {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
-            headers::body_of_response_changed(headers, was_decoded, reveals);
+            headers::body_of_response_changed(headers, was_decoded);
         }
-        if edited.headers_changed && reveals {
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if (body_changed || edited.headers_changed) && self.route.response.reveals() {
+            headers::revealed(headers);
         }
     }
 

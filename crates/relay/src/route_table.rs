@@ -225,6 +225,7 @@ mod tests {
         Arc::new(Route {
             name: name.into(),
             path: "".into(),
+            via: "".into(),
             upstream: Some(Pool::new(Arc::new(upstream))),
             strip_prefix: None,
             pass: true,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sealwire_client::Client;
+use sealwire_file_trust::{FileKind, TrustedFile};
 use sealwire_spans::{Service, Traces};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -20,7 +21,7 @@ use crate::engine::Engine;
 use crate::listener;
 use crate::metrics::Metrics;
 use crate::relay::{Listener, Relay, stops};
-use crate::server_tls::{ServerFiles, ServerTls};
+use crate::server_tls::{ServerFiles, ServerTls, secret};
 
 /// Interval of probes of the engine and of looks at certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -59,6 +60,7 @@ impl Server {
     /// # Errors
     /// A file cannot be used, or an address cannot be bound.
     pub async fn start(config: &Config, compiled: Compiled) -> Result<Self, StartError> {
+        check_secrets(config)?;
         let metrics = Arc::new(Metrics::default());
         let client = Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
@@ -122,6 +124,23 @@ impl Server {
     }
 }
 
+/// Rejects keys that other users can read, also those that are read later.
+fn check_secrets(config: &Config) -> Result<(), StartError> {
+    let upstreams =
+        config.upstream.iter().map(|(name, upstream)| (format!("upstream.{name}.key"), upstream.key.as_deref()));
+    let listeners = config.listen.iter().flat_map(|(name, listener)| {
+        [("key", &listener.key), ("tokens", &listener.tokens), ("authority_key", &listener.authority_key)]
+            .map(|(key, file)| (format!("listen.{name}.{key}"), file.as_deref()))
+    });
+    let engine = ("engine.key".to_owned(), Some(&*config.engine.key));
+    for (place, file) in [engine].into_iter().chain(upstreams).chain(listeners) {
+        if let Some(file) = file {
+            TrustedFile::open(file, FileKind::Secret).map_err(|cause| error(place, cause))?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads the files of a listener.
 fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError> {
     let config = compiled.config;
@@ -133,9 +152,7 @@ fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError>
         _ => None,
     };
     let clients = match (config.clients, &config.tokens) {
-        (ClientsKind::Mtls, _) => {
-            Clients::Certificate(config.principals.iter().map(|name| name.as_str().into()).collect())
-        }
+        (ClientsKind::Mtls, _) => Clients::certificates(config.principals.iter().map(String::as_str)),
         (ClientsKind::Bearer, Some(path)) => Clients::tokens(path).map_err(|cause| error(place, cause))?,
         _ => Clients::Open,
     };
@@ -144,7 +161,7 @@ fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError>
             let read = |path: &Path| {
                 std::fs::read_to_string(path).map_err(|cause| error(place, format!("{}: {cause}", path.display())))
             };
-            let key = zeroize::Zeroizing::new(read(key)?);
+            let key = secret(key).map_err(|cause| error(place, cause))?;
             Some(Authority::load(&read(certificate)?, &key).map_err(|cause| error(place, cause))?)
         }
         _ => None,
@@ -160,6 +177,7 @@ fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError>
         tunnel: compiled.tunnel,
         tunnel_addresses: config.tunnel_addresses,
         unlisted: config.unlisted,
+        tunnel_protocols: config.tunnel_protocols,
     })
 }
 

@@ -11,6 +11,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use sealwire_file_trust::{FileError, FileKind};
+use zeroize::Zeroizing;
 
 /// Longest PEM file, in bytes.
 const PEM_BYTES_MAX: u64 = 4 << 20;
@@ -34,6 +36,9 @@ pub enum TlsFileError {
         /// The kind of item.
         wanted: &'static str,
     },
+    /// Other users can read or replace a secret.
+    #[error(transparent)]
+    Exposed(#[from] FileError),
     /// Certificate and key do not match, or the library rejects them.
     #[error("{file}: {reason}", file = .file.display())]
     Rejected {
@@ -176,9 +181,16 @@ pub(crate) fn roots(file: &Path) -> Result<RootCertStore, TlsFileError> {
     Ok(roots)
 }
 
+/// Reads a text that only owner and group can read, and only the owner can change.
+pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
+    let mut bytes = sealwire_file_trust::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
+    let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
+    text.map_err(|_| TlsFileError::Malformed { file: file.to_owned(), wanted: "text" })
+}
+
 /// Reads a PEM file with an unencrypted private key.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
-    PrivateKeyDer::from_pem_slice(&read(file)?)
+    PrivateKeyDer::from_pem_slice(secret(file)?.as_bytes())
         .map_err(|_| TlsFileError::Malformed { file: file.to_owned(), wanted: "unencrypted PEM private key" })
 }
 
@@ -210,8 +222,10 @@ mod tests {
 
     /// Puts a new file in place, as operators and Kubernetes do.
     fn replace(file: &Path, text: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
         let new = file.with_extension("new");
         fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
         fs::rename(new, file).unwrap();
     }
 
@@ -252,6 +266,11 @@ mod tests {
         }
         fs::remove_file(&files.key).unwrap();
         assert!(tls.reload_if_changed().is_err());
+        issue(&authority, &files);
+        fs::set_permissions(&files.key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        let error = tls.reload_if_changed().unwrap_err().to_string();
+        assert!(error.contains("k.pem") && error.contains("other users can read"), "{error}");
+        assert!(Arc::ptr_eq(&first, &tls.config()));
         issue(&authority, &files);
         assert!(tls.reload_if_changed().unwrap());
     }

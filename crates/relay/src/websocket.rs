@@ -107,7 +107,10 @@ pub fn start(
 ) -> Result<Response<Outgoing>, Failure> {
     let upstream = hyper::upgrade::on(&mut response);
     let (mut parts, body) = response.into_parts();
-    crate::headers::forward_response(&mut parts.headers, "1.1");
+    crate::headers::forward_response(&mut parts.headers, &request.route.via, "1.1");
+    if response_scope.direction().reveals() {
+        crate::headers::revealed(&mut parts.headers);
+    }
     accept(Some(key), &mut parts.headers)?;
     // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
     let permit =

@@ -181,6 +181,8 @@ app = "{app}"
 [[route.request]]
 action = "encrypt"
 select = ["$.card.number", "$.card.cvc"]
+# Clients get values back, so they must not send envelopes of other places.
+unneeded = "deny"
 
 [[route.response]]
 action = "decrypt"
@@ -190,6 +192,7 @@ select = ["$.card.number", "$.card.cvc"]
 name = "upstream"
 listen = "public"
 path = "/upstream/{{*rest}}"
+methods = ["GET"]
 strip_prefix = "/upstream"
 upstream = "shop"
 pass = true

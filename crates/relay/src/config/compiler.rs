@@ -8,7 +8,10 @@ use std::time::Duration;
 use http::Uri;
 
 use super::text::{self, ConfigError, ConfigErrors};
-use super::{ClientsKind, Config, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, Unlisted, UpstreamConfig};
+use super::{
+    ClientsKind, Config, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, TunnelProtocols, Unlisted,
+    UpstreamConfig,
+};
 use crate::egress::Destination;
 use crate::route_table::RouteTable;
 use crate::upstream::pool::Pool;
@@ -75,6 +78,7 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
             compiler.error(&place, &error.to_string());
         }
     }
+    compiler.oracles(config);
     text::locate(&mut compiler.errors, &config.lines);
     ConfigErrors::unless_empty(compiler.errors)?;
     Ok(Compiled { listeners, upstreams, warnings: compiler.warnings })
@@ -226,13 +230,17 @@ impl Compiler {
         );
         let has_tunnels =
             !config.tunnel.is_empty() || !config.tunnel_addresses.is_empty() || config.unlisted == Unlisted::Tunnel;
+        let is_any = config.tunnel_protocols == TunnelProtocols::Any;
         self.require(
-            is_forward || !has_tunnels,
+            is_forward || !(has_tunnels || is_any),
             place,
-            "tunnel, tunnel_addresses and unlisted are for kind = \"forward\"",
+            "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind = \"forward\"",
         );
         if is_forward && config.unlisted == Unlisted::Tunnel {
             self.warnings.push(format!("{place}: hosts that no route names pass untouched"));
+        }
+        if is_forward && has_tunnels && is_any {
+            self.warnings.push(format!("{place}: tunnels with other protocols than TLS can lead to other hosts"));
         }
         let mut tunnel = HashSet::new();
         for text in &config.tunnel {
@@ -358,11 +366,21 @@ mod tests {
             ("clients = 'open'\nkind = 'ext_proc'\ntrust_forwarded = true", "trust_forwarded has no effect"),
             (
                 "clients = 'open'\nkind = 'ext_proc'\ntunnel = ['a:1']",
-                "tunnel, tunnel_addresses and unlisted are for kind",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind",
             ),
-            ("clients = 'open'\ntunnel = ['a:1']", "tunnel, tunnel_addresses and unlisted are for kind"),
-            ("clients = 'open'\nunlisted = 'tunnel'", "tunnel, tunnel_addresses and unlisted are for kind"),
-            ("clients = 'open'\ntunnel_addresses = ['10.0.0.0/8']", "tunnel, tunnel_addresses and unlisted are for"),
+            ("clients = 'open'\ntunnel = ['a:1']", "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for"),
+            (
+                "clients = 'open'\nunlisted = 'tunnel'",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+            ),
+            (
+                "clients = 'open'\ntunnel_addresses = ['10.0.0.0/8']",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+            ),
+            (
+                "clients = 'open'\ntunnel_protocols = 'any'",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+            ),
             (tunnel.as_str(), "an entry is no host:port"),
         ] {
             let address = if keys.contains("address = ") { "" } else { "address = '127.0.0.1:0'\n" };

@@ -245,7 +245,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "client_ca", Kind::Path, Unset("\"/etc/sealwire-relay/client-ca.pem\""),
                 "PEM file of client authorities, for \"mtls\".";
             "principals", Kind::Texts, Value("[]"),
-                "Names of clients that are permitted, for \"mtls\": the first DNS name or URI of a certificate, or its common name.\nEmpty: all clients of `client_ca`.";
+                "Names of clients that are permitted, for \"mtls\": the first DNS name or URI of a certificate, or, without one, cn: and its\ncommon name. Empty: all clients of `client_ca`.";
             "tokens", Kind::Path, Rare("\"/etc/sealwire-relay/tokens\""),
                 "File with one token per line, for \"bearer\": at least 20 characters. Lines that begin with # are comments.";
             "trust_forwarded", Kind::Flag, Value("false"),
@@ -260,6 +260,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Networks that the addresses of such tunnels must be in. Empty: public addresses only.";
             "unlisted", Kind::Choice(&["deny", "tunnel"]), Value("\"deny\""),
                 "Handling of hosts that neither a route nor `tunnel` names. \"tunnel\": they pass untouched.";
+            "tunnel_protocols", Kind::Choice(&["tls", "any"]), Value("\"tls\""),
+                "Protocols in tunnels that pass untouched. \"tls\": only TLS for the tunnel's host, by the name in its hello. \"any\": also\nother protocols, in which the relay cannot see for which host a request is.";
         ),
     },
     Section {
@@ -361,8 +363,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Reject a message without the value, or with null there.";
             "containers", Kind::Choice(&["deny", "whole", "leaves"]), Value("\"deny\""),
                 "Handling of selected arrays and objects. \"whole\": one value. \"leaves\": each scalar beneath is a value.";
-            "unneeded", Kind::Choice(&["pass", "deny", "apply"]), Rare("\"pass\""),
-                "Handling of envelopes before encrypt, and of values that are no envelope before decrypt. \"apply\": like any value.\nWithout it, encrypt passes envelopes, and decrypt rejects a message with a value that is none.";
+            "unneeded", Kind::Choice(&["pass", "deny", "apply"]), Unset("\"deny\""),
+                "Handling of envelopes before encrypt, and of values that are no envelope before decrypt. \"apply\": like any value.\nWithout it, encrypt passes native envelopes, and decrypt rejects a message with a value that is none. Required with\nencrypt where responses of the listener are decrypted without a context of their own: clients could send envelopes\nof other places and read their values.";
         ),
     },
 ];

@@ -8,6 +8,7 @@ mod compiler;
 mod document;
 mod engine;
 mod keys;
+mod oracle;
 mod route_config;
 mod routes;
 mod template;
@@ -347,6 +348,9 @@ pub struct ListenConfig {
     /// Handling of hosts that neither a route nor `tunnel` names; `kind = "forward"`.
     #[serde(default)]
     pub unlisted: Unlisted,
+    /// Protocols in tunnels that pass untouched; `kind = "forward"`.
+    #[serde(default)]
+    pub tunnel_protocols: TunnelProtocols,
 }
 
 /// Kind of a listener.
@@ -385,6 +389,17 @@ pub enum Unlisted {
     Deny,
     /// The bytes pass untouched.
     Tunnel,
+}
+
+/// Protocols in tunnels that pass untouched.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum TunnelProtocols {
+    /// TLS for the tunnel's host.
+    #[default]
+    Tls,
+    /// That, and everything that does not begin as TLS does.
+    Any,
 }
 
 /// An upstream.

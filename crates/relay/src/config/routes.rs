@@ -81,6 +81,7 @@ impl Compiler {
         Route {
             name: route.name.as_str().into(),
             path: route.path.as_str().into(),
+            via: format!("sealwire-relay-{:016x}", rand::random::<u64>()).into(),
             upstream: upstream.cloned(),
             strip_prefix: route.strip_prefix.as_deref().map(Into::into),
             pass: route.pass,
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn a_complete_route_has_no_warning() {
         let rules = "app = 'shop'\nstrip_prefix = '/orders'\nmethods = ['GET', 'PURGE']\nwebsocket_origins = ['https://a.example:8443', '*']\n\
-            [[route.request]]\naction = 'encrypt'\nselect = ['$.a']\nsegments = ['id']\nheaders = ['x-card']\nquery = ['card']\n\
+            [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nselect = ['$.a']\nsegments = ['id']\nheaders = ['x-card']\nquery = ['card']\n\
             types = ['application/JSON', 'multipart/form-data', 'application/vnd.shop+json']\ncontext = { segment = 'id' }\n\
             [[route.response]]\naction = 'decrypt'\nselect = ['$.a']\nheaders = ['x-card']\ncontext = { header = 'x-tenant' }";
         assert_eq!(compiled(&route(rules)), Ok(vec![]));
@@ -469,6 +470,84 @@ mod tests {
                 &ruled(&format!("action = 'encrypt'\nheaders = ['{header}']")),
                 "rule 1.headers: a header is no header name, or one that cannot be replaced",
             );
+        }
+    }
+
+    /// A route that encrypts, and one that decrypts, with further keys of their rules.
+    fn revealing(encrypts: &str, decrypts: &str) -> String {
+        let first = ruled(&format!("action = 'encrypt'\nselect = ['$.card']\n{encrypts}"));
+        let second = route(&format!(
+            "methods = ['GET']\napp = 'shop'\n[[route.response]]\naction = 'decrypt'\nselect = ['$.card']\n{decrypts}"
+        ));
+        first.replace("app = ", "methods = ['POST']\napp = ") + &second.replace("'r'", "'get'")
+    }
+
+    #[test]
+    fn a_listener_that_reveals_says_what_becomes_of_envelopes_of_clients() {
+        const ERROR: &str = "route \"r\", request rule 1.unneeded: is missing: ";
+        let ssn = |context: &str| {
+            let rule =
+                format!("[[route.request]]\naction = 'encrypt'\nselect = ['$.ssn']\nunneeded = 'deny'\n{context}");
+            route(&format!("app = 'shop'\n{rule}")).replace("'r'", "'ssn'").replace("/orders", "/people")
+        };
+        let context = "context = 'card'";
+        for (routes, is_accepted) in [
+            (revealing("", ""), false),
+            (revealing("unneeded = 'deny'", ""), true),
+            (revealing("unneeded = 'apply'", ""), true),
+            // An envelope of any app passes.
+            (revealing("", "").replacen("'shop'\n[[", "'other'\n[[", 1), false),
+            // Envelopes without a context open.
+            (revealing(context, ""), false),
+            (revealing(context, context), true),
+            (revealing("context = { segment = 'id' }", "context = { segment = 'id' }"), true),
+            // Values of another place have the same context.
+            (revealing(context, context) + &ssn(context), false),
+            (revealing(context, context) + &ssn("context = 'ssn'"), true),
+            // A token is a value before `encrypt`.
+            (revealing("", "").replacen("'decrypt'", "'detokenize'\ncollection = 'c'", 1), true),
+            (revealing("", "").replacen("'encrypt'", "'tokenize'\ncollection = 'c'", 1), true),
+            (revealing("", "").replacen("'encrypt'", "'mask'\nmask = 'm'", 1), true),
+            (ruled("action = 'encrypt'\nselect = ['$.card']"), true),
+        ] {
+            match compiled(&routes) {
+                Ok(warnings) => assert!(is_accepted && warnings.is_empty(), "{routes}\n{warnings:?}"),
+                Err(errors) => {
+                    assert!(
+                        !is_accepted && errors.iter().any(|error| error.starts_with(ERROR)),
+                        "{routes}\n{errors:?}"
+                    );
+                }
+            }
+        }
+        // The operator's word is taken, and repeated.
+        let warnings = compiled(&revealing("unneeded = 'pass'", "")).unwrap();
+        assert!(
+            warnings[0].starts_with("route \"r\", request rule 1: clients can send envelopes of other places"),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn places_that_clients_write_and_others_read_in_the_clear_are_told() {
+        let pass = |keys: &str| {
+            revealing("unneeded = 'deny'", "")
+                + &route(&format!("pass = true\n{keys}")).replace("'r'", "'raw'").replace("/{id}", "")
+        };
+        let both = route("app = 'shop'\n[[route.response]]\naction = 'decrypt'\nselect = ['$.card']");
+        for (routes, expected) in [
+            (pass("methods = ['GET', 'HEAD', 'OPTIONS']"), None),
+            (pass("methods = ['GET', 'PATCH']"), Some("route \"raw\"")),
+            (pass(""), Some("route \"raw\"")),
+            (pass("methods = ['GET']\nwebsocket_origins = ['*']"), Some("route \"raw\"")),
+            (both.clone(), Some("route \"r\"")),
+            (both.replace("app = ", "methods = ['GET']\napp = "), None),
+        ] {
+            let warnings = compiled(&routes).unwrap_or_else(|errors| panic!("{errors:?}"));
+            let expected: Vec<String> =
+                expected.map(|place| format!("{place}: clients can write envelopes to $.card")).into_iter().collect();
+            assert_eq!(warnings.len(), expected.len(), "{routes}\n{warnings:?}");
+            assert!(warnings.iter().zip(&expected).all(|(told, start)| told.starts_with(start)), "{warnings:?}");
         }
     }
 

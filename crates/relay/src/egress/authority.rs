@@ -1,14 +1,14 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
 //! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay may intercept (RFC
-//! 5280, section 4.2.1.10), so a stolen key of it impersonates nobody else. Leaves live for a day and only in memory.
+//! 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it impersonates nobody else: no client, no mailbox. Leaves live for a day and only in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rcgen::{
-    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
 };
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -52,6 +52,7 @@ type Leaf = (Arc<ServerConfig>, OffsetDateTime);
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     not_after: OffsetDateTime,
+    is_limited: bool,
     leaves: Mutex<LruCache<Box<str>, Leaf>>,
 }
 
@@ -81,16 +82,50 @@ pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAutho
     params.not_after = now + Duration::days(i64::from(days));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let permitted_subtrees = hosts.iter().map(|host| GeneralSubtree::DnsName((*host).to_owned())).collect();
-    // Names of other kinds are allowed unless they are excluded.
-    let excluded_subtrees = vec![
-        GeneralSubtree::IpAddress(CidrSubnet::V4([0; 4], [0; 4])),
-        GeneralSubtree::IpAddress(CidrSubnet::V6([0; 16], [0; 16])),
-    ];
-    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees });
+    // Of an authority, it limits what its leaves are for.
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Host names are checked by the library that writes them for leaves.
+    CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>())
+        .map_err(AuthorityError::Issue)?;
+    let mut constraints = CustomExtension::from_oid_content(NAME_CONSTRAINTS, name_constraints(hosts));
+    constraints.set_criticality(true);
+    params.custom_extensions = vec![constraints];
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
     let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
     Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })
+}
+
+/// Identifier of the extension with name constraints (RFC 5280, section 4.2.1.10).
+const NAME_CONSTRAINTS: &[u64] = &[2, 5, 29, 30];
+/// Tags of general names (RFC 5280, section 4.2.1.6), as constraints have them.
+const EMAIL: u8 = 0x81;
+const DNS: u8 = 0x82;
+const URI: u8 = 0x86;
+const IP_ADDRESS: u8 = 0x87;
+
+/// Writes the constraints of an authority for these hosts. The library writes none for URIs.
+///
+/// Names of a kind without constraints would be allowed. E-mail addresses and URIs are allowed and excluded at a domain
+/// that nobody has (RFC 2606): implementations differ in how they read an empty name that excludes all.
+fn name_constraints(hosts: &[&str]) -> Vec<u8> {
+    const NOBODY: &[u8] = b"invalid";
+    let subtree = |(tag, name): (u8, &[u8])| der(0x30, &der(tag, name));
+    let nobody = [(EMAIL, NOBODY), (URI, NOBODY)];
+    let hosts = hosts.iter().map(|host| (DNS, host.as_bytes()));
+    let permitted: Vec<u8> = hosts.chain(nobody).flat_map(subtree).collect();
+    let addresses = [(IP_ADDRESS, &[0; 8][..]), (IP_ADDRESS, &[0; 32][..])];
+    let excluded: Vec<u8> = addresses.into_iter().chain(nobody).flat_map(subtree).collect();
+    der(0x30, &[der(0xa0, &permitted), der(0xa1, &excluded)].concat())
+}
+
+/// Writes a value in DER.
+fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+    let bytes = content.len().to_be_bytes();
+    let length: Vec<u8> = bytes.into_iter().skip_while(|byte| *byte == 0).collect();
+    match content.len() {
+        length @ 0..0x80 => [&[tag, length as u8], content].concat(),
+        _ => [&[tag, 0x80 | length.len() as u8], &length[..], content].concat(),
+    }
 }
 
 impl Authority {
@@ -110,13 +145,21 @@ impl Authority {
             return Err(AuthorityError::KeyMismatch);
         }
         let not_after = certificate.validity().not_after.to_datetime();
+        let usage = certificate.extended_key_usage().ok().flatten().map(|usage| usage.value);
+        let is_for_servers = usage.is_some_and(|usage| usage.server_auth && !usage.client_auth && !usage.any);
+        let is_limited = is_for_servers && certificate.name_constraints().is_ok_and(|found| found.is_some());
         let issuer = Issuer::from_ca_cert_pem(cert_pem, key).map_err(AuthorityError::Unusable)?;
-        Ok(Self { issuer, not_after, leaves: Mutex::new(LruCache::new(LEAVES_MAX)) })
+        Ok(Self { issuer, not_after, is_limited, leaves: Mutex::new(LruCache::new(LEAVES_MAX)) })
     }
 
     /// End of the authority's validity.
     pub const fn not_after(&self) -> OffsetDateTime {
         self.not_after
+    }
+
+    /// True if the authority is constrained to some names and to servers, as those of [`create`] are.
+    pub const fn is_limited(&self) -> bool {
+        self.is_limited
     }
 
     /// Returns the TLS configuration of a host, with a leaf that is issued if there is none. Takes about 100 us then,
@@ -214,6 +257,68 @@ mod tests {
         ] {
             let leaf = authority.issue(leaf_for, now, now + LEAF_VALID).unwrap();
             assert_eq!(is_trusted(&root, &leaf, checked), expected, "{leaf_for} as {checked}");
+        }
+    }
+
+    #[test]
+    fn an_authority_certifies_servers_and_no_other_names() {
+        use rcgen::SanType;
+        use x509_parser::extensions::{GeneralName, ParsedExtension};
+        let new = create(&["api.example.com", "example.org"], 30, OffsetDateTime::now_utc()).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(new.cert_pem.as_bytes()).unwrap();
+        let certificate = pem.parse_x509().unwrap();
+        let usage = certificate.extended_key_usage().unwrap().map(|usage| usage.value.clone());
+        let usage = usage.expect("an extended key usage");
+        assert!(usage.server_auth && !usage.client_auth && !usage.email_protection && !usage.any, "{usage:?}");
+        let constraints = certificate
+            .extensions()
+            .iter()
+            .find_map(|extension| match extension.parsed_extension() {
+                ParsedExtension::NameConstraints(constraints) => Some((extension.critical, constraints)),
+                _ => None,
+            })
+            .unwrap();
+        assert!(constraints.0);
+        let names = |subtrees: &Option<Vec<x509_parser::extensions::GeneralSubtree<'_>>>| {
+            let name = |name: &GeneralName<'_>| match name {
+                GeneralName::DNSName(name) => format!("dns {name}"),
+                GeneralName::RFC822Name(name) => format!("email {name}"),
+                GeneralName::URI(name) => format!("uri {name}"),
+                GeneralName::IPAddress(bytes) => {
+                    format!("ip of {} bytes, {}", bytes.len(), bytes.iter().all(|b| *b == 0))
+                }
+                other => panic!("{other:?}"),
+            };
+            subtrees.iter().flatten().map(|subtree| name(&subtree.base)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(&constraints.1.permitted_subtrees),
+            ["dns api.example.com", "dns example.org", "email invalid", "uri invalid"]
+        );
+        assert_eq!(
+            names(&constraints.1.excluded_subtrees),
+            ["ip of 8 bytes, true", "ip of 32 bytes, true", "email invalid", "uri invalid"]
+        );
+
+        // A library refuses them too, beside a name that is permitted.
+        let (authority, root) = authority(&["api.example.com"]);
+        let host = "api.example.com";
+        for (name, expected) in [
+            (None, true),
+            (Some(SanType::Rfc822Name("admin@example.com".try_into().unwrap())), false),
+            (Some(SanType::URI("spiffe://example.com/admin".try_into().unwrap())), false),
+            (Some(SanType::IpAddress([10, 0, 0, 1].into())), false),
+        ] {
+            let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+            params.subject_alt_names.extend(name.clone());
+            params.distinguished_name = DistinguishedName::new();
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+            let certificate = params.signed_by(&key, &authority.issuer).unwrap();
+            let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let chain = vec![certificate.der().clone()];
+            let leaf = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).unwrap();
+            assert_eq!(is_trusted(&root, &leaf, host), expected, "{name:?}");
         }
     }
 

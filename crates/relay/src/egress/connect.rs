@@ -15,7 +15,6 @@ use hyper_util::rt::TokioIo;
 use time::OffsetDateTime;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -28,7 +27,7 @@ use crate::connection;
 use crate::error::{Failure, Reason};
 use crate::relay::{Listener, Peer, Relay, stops};
 use crate::request_check::CheckedTarget;
-use crate::upstream::address::dial_host;
+use crate::upstream::address::{OF_TUNNELS, dial_host};
 
 /// Time for the client's TLS handshake after the tunnel was opened.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -68,18 +67,19 @@ pub async fn open(
             }
         });
     } else if listener.tunnel.contains(&destination) || listener.unlisted == Unlisted::Tunnel {
-        let dialled =
-            timeout(DIAL_MAX, dial_host(&destination.host, destination.port, &listener.tunnel_addresses, DIAL_MAX))
-                .await;
-        let dialled = dialled.map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
+        let dialling =
+            dial_host(&destination.host, destination.port, &listener.tunnel_addresses, DIAL_MAX, &OF_TUNNELS);
+        let dialled = timeout(DIAL_MAX, dialling)
+            .await
+            .map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
         let upstream = dialled.map_err(|error| error.into_failure())?;
         relay.metrics.tunnel(&listener.name);
         let (idle, relay, peer) = (relay.limits.idle_timeout(), Arc::clone(relay), Arc::clone(peer));
         tokio::spawn(async move {
             let _held = (permit, in_flight);
             let Ok(client) = upgrade.await else { return };
-            if !pass(TokioIo::new(client), upstream, &destination.host, idle, peer.stop.clone()).await {
-                tracing::warn!(listener = %peer.listener.name, "a tunnel held no TLS for its own host");
+            if !pass(TokioIo::new(client), upstream, &destination.host, idle, &peer).await {
+                tracing::warn!(listener = %peer.listener.name, "a tunnel did not begin with TLS for its own host; see tunnel_protocols");
                 relay.metrics.handshake_failed(&peer.listener.name);
             }
         });
@@ -120,29 +120,18 @@ async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination,
 
 /// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains. Returns false if the client's first
 /// bytes must not pass.
-async fn pass(
-    client: TokioIo<Upgraded>,
-    upstream: TcpStream,
-    host: &str,
-    idle: Duration,
-    mut stop: watch::Receiver<bool>,
-) -> bool {
+async fn pass(client: TokioIo<Upgraded>, upstream: TcpStream, host: &str, idle: Duration, peer: &Peer) -> bool {
     let timeouts = Timeouts { header: idle, idle, write: idle };
     let activity = Arc::new(Activity::new(timeouts));
     let mut client = Watched::new(client, Arc::clone(&activity));
+    let mut upstream = Watched::new(upstream, Arc::clone(&activity));
+    let protocols = peer.listener.tunnel_protocols;
+    let mut stop = peer.stop.clone();
     let mut may_pass = true;
-    let mut far = None;
     let passing = async {
-        let first = match first_bytes::read(&mut client, &upstream, host, HANDSHAKE_MAX).await {
-            Ok(first) => first,
-            Err(error) => {
-                may_pass = !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut);
-                return;
-            }
-        };
-        let upstream = far.insert(Watched::new(upstream, Arc::clone(&activity)));
-        if upstream.write_all(&first).await.is_ok() {
-            let _ = copy_bidirectional(&mut client, upstream).await;
+        match first_bytes::forward(&mut client, &mut upstream, host, protocols, HANDSHAKE_MAX).await {
+            Ok(()) => drop(copy_bidirectional(&mut client, &mut upstream).await),
+            Err(error) => may_pass = !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut),
         }
     };
     tokio::select! {
@@ -151,9 +140,7 @@ async fn pass(
         () = stops(&mut stop) => {}
     }
     close(&mut client).await;
-    if let Some(upstream) = &mut far {
-        close(upstream).await;
-    }
+    close(&mut upstream).await;
     may_pass
 }
 

@@ -3,11 +3,16 @@
 //! Resolving and dialling are one step: the address that was checked is the one that is connected to, so a name that
 //! changes its address between the two (DNS rebinding) gains nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
 
 use super::Upstream;
 use super::error::{Stage, UpstreamError};
@@ -15,12 +20,81 @@ use super::error::{Stage, UpstreamError};
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
+/// Look-ups of different names that run at once. Each keeps a thread of tokio's pool of 512 until the system's resolver
+/// answers, also if nobody waits for it any more. The rest of the pool is for files, such as certificates.
+const LOOKUPS_MAX: usize = 64;
+
+/// The addresses of a name, once they are known; or a text that tells why there are none.
+type Outcome = Option<Result<Vec<SocketAddr>, Arc<str>>>;
+/// Look-ups that run, by name and port.
+type Running = BTreeMap<(Box<str>, u16), watch::Receiver<Outcome>>;
+
+/// Look-ups that run. Those for one name share a thread, so a name whose servers do not answer keeps one thread only.
+#[derive(Debug)]
+pub struct Lookups {
+    permits: Semaphore,
+    running: Mutex<Running>,
+}
+
+/// Look-ups of hosts that the configuration names.
+pub static OF_UPSTREAMS: Lookups = Lookups::new();
+/// Look-ups of hosts that clients name. They keep none of an upstream waiting.
+pub static OF_TUNNELS: Lookups = Lookups::new();
+
+impl Lookups {
+    const fn new() -> Self {
+        Self { permits: Semaphore::const_new(LOOKUPS_MAX), running: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Runs a look-up that blocks, or waits for the one that runs for the name already.
+    async fn run(
+        &'static self,
+        host: &str,
+        port: u16,
+        look_up: impl FnOnce(&str) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let key = (Box::from(host), port);
+        let found = self.running().get(&key).cloned();
+        let mut outcome = match found {
+            Some(outcome) => outcome,
+            None => {
+                let permit = self.permits.acquire().await.map_err(io::Error::other)?;
+                // Others may have waited for a permit for the same name.
+                match self.running().entry(key) {
+                    Entry::Occupied(entry) => entry.get().clone(),
+                    Entry::Vacant(entry) => {
+                        let key = entry.key().clone();
+                        let (sender, outcome) = watch::channel(None);
+                        entry.insert(outcome.clone());
+                        tokio::task::spawn_blocking(move || {
+                            let _permit = permit;
+                            let found = look_up(&key.0).map_err(|error| error.to_string().into());
+                            self.running().remove(&key);
+                            let _ = sender.send(Some(found));
+                        });
+                        outcome
+                    }
+                }
+            }
+        };
+        let found = outcome.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        let found = (*found).clone().unwrap_or_else(|| Ok(Vec::new()));
+        found.map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// IPv4 networks without public hosts (IANA's registry of special purposes), as address and prefix length.
-const V4_SPECIAL: [([u8; 4], u32); 15] = [
+const V4_SPECIAL: [([u8; 4], u32); 16] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
     ([127, 0, 0, 0], 8),
+    // Azure's virtual host, which is not in the registry.
+    ([168, 63, 129, 16], 32),
     ([169, 254, 0, 0], 16),
     ([172, 16, 0, 0], 12),
     ([192, 0, 0, 0], 24),
@@ -43,9 +117,51 @@ const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
+/// Addresses at which clouds give credentials to whoever asks: they are in no wider network that a configuration names.
+const METADATA: [&str; 11] = [
+    // AWS, Azure, Google and most others; AWS's containers and pods; Tencent.
+    "169.254.169.254/32",
+    "169.254.170.2/32",
+    "169.254.170.23/32",
+    "169.254.0.23/32",
+    // Azure's virtual host, Alibaba, Oracle.
+    "168.63.129.16/32",
+    "100.100.100.200/32",
+    "192.0.0.192/32",
+    // AWS, Google and OpenStack over IPv6.
+    "fd00:ec2::254/128",
+    "fd00:ec2::23/128",
+    "fd20:ce::254/128",
+    "fe80::a9fe:a9fe/128",
+];
+
+/// [`METADATA`], read once.
+static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> =
+    LazyLock::new(|| METADATA.iter().filter_map(|text| text.parse().ok()).collect());
+
 /// Returns true if an upstream may have this address: it is in one of `networks`, or these are empty and it is public.
+/// The address of a metadata service must be in `networks` itself.
 pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
-    if networks.is_empty() { is_public(address) } else { networks.iter().any(|network| network.contains(&address)) }
+    if networks.is_empty() {
+        return is_public(address);
+    }
+    let is_metadata = METADATA_ADDRESSES.iter().any(|network| network.addr() == embedded(address));
+    let names_it = |network: &IpNet| {
+        network.contains(&address) && (!is_metadata || network.prefix_len() == network.max_prefix_len())
+    };
+    networks.iter().any(names_it)
+}
+
+/// The IPv4 address that a mapped, NAT64 or 6to4 address leads to, or the address itself.
+fn embedded(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    let v4 = match v6.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
+        }
+        _ => return address,
+    };
+    v4.into()
 }
 
 fn is_public(address: IpAddr) -> bool {
@@ -70,13 +186,18 @@ fn is_public(address: IpAddr) -> bool {
 ///
 /// [`Stage::Resolve`] without addresses, [`Stage::Denied`] if any address is not allowed: a name with public and private
 /// addresses is either misconfigured or an attack.
-pub async fn resolve(host: &str, port: u16, networks: &[IpNet]) -> Result<Vec<SocketAddr>, UpstreamError> {
+pub async fn resolve(
+    host: &str,
+    port: u16,
+    networks: &[IpNet],
+    lookups: &'static Lookups,
+) -> Result<Vec<SocketAddr>, UpstreamError> {
     let found = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => lookup_host((host, port))
-            .await
-            .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?
-            .collect(),
+        Err(_) => {
+            let found = lookups.run(host, port, move |host| Ok((host, port).to_socket_addrs()?.collect())).await;
+            found.map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?
+        }
     };
     if found.is_empty() {
         return Err(UpstreamError::unsent(Stage::Resolve));
@@ -90,7 +211,7 @@ pub async fn resolve(host: &str, port: u16, networks: &[IpNet]) -> Result<Vec<So
 /// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest of the connect
 /// timeout, so that one silent address does not use it up. The caller bounds the whole by that timeout.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
-    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout).await
+    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout, &OF_UPSTREAMS).await
 }
 
 /// As [`dial`], for a host that is no upstream. Without `networks`, its addresses must be public.
@@ -99,9 +220,10 @@ pub async fn dial_host(
     port: u16,
     networks: &[IpNet],
     connect_timeout: Duration,
+    lookups: &'static Lookups,
 ) -> Result<TcpStream, UpstreamError> {
     let end = tokio::time::Instant::now() + connect_timeout;
-    let addresses = resolve(host, port, networks).await?;
+    let addresses = resolve(host, port, networks, lookups).await?;
     let tried = addresses.len().min(ADDRESSES_MAX);
     let mut last = UpstreamError::unsent(Stage::Connect);
     for (index, address) in addresses.into_iter().take(tried).enumerate() {
@@ -127,9 +249,9 @@ mod tests {
     fn special_addresses_are_not_public() {
         let special = "0.0.0.0 0.1.2.3 10.1.2.3 100.64.0.1 100.127.255.255 127.0.0.1 127.9.9.9 169.254.169.254 172.16.0.1
             172.31.255.255 192.0.0.8 192.0.2.1 192.88.99.1 192.168.0.1 198.18.0.1 198.19.255.255 198.51.100.7 203.0.113.9
-            224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255
+            224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 168.63.129.16 100.100.100.200 192.0.0.192 169.254.170.2
             :: ::1 ::7f00:1 ::ffff:127.0.0.1 ::ffff:8.8.8.8 64:ff9b::808:808 64:ff9b:1::1 100::1 2001::1 2001:db8::1
-            2001:10::1 2002:7f00:1:: 3fff::1 5f00::1 fc00::1 fd12::1 fe80::1 fec0::1 ff02::1";
+            2001:10::1 2002:7f00:1:: 3fff::1 5f00::1 fc00::1 fd12::1 fd00:ec2::254 fd20:ce::254 fe80::1 fec0::1 ff02::1";
         for address in special.split_whitespace() {
             assert!(!is_allowed(address.parse().unwrap(), &[]), "{address}");
         }
@@ -156,12 +278,82 @@ mod tests {
         }
     }
 
+    #[test]
+    fn addresses_of_metadata_services_are_in_no_wide_network() {
+        for (network, address, expected) in [
+            ("0.0.0.0/0", "169.254.169.254", false),
+            ("169.254.0.0/16", "169.254.169.254", false),
+            ("169.254.169.254/32", "169.254.169.254", true),
+            ("169.254.0.0/16", "169.254.1.1", true),
+            ("168.0.0.0/8", "168.63.129.16", false),
+            ("168.63.129.16/32", "168.63.129.16", true),
+            ("168.0.0.0/8", "168.63.129.17", true),
+            ("100.64.0.0/10", "100.100.100.200", false),
+            ("100.64.0.0/10", "100.100.100.201", true),
+            ("192.0.0.0/24", "192.0.0.192", false),
+            ("fd00::/8", "fd00:ec2::254", false),
+            ("fd00::/8", "fd20:ce::254", false),
+            ("fd00::/8", "fd00:ec1::254", true),
+            ("fd00:ec2::254/128", "fd00:ec2::254", true),
+            ("::/0", "::ffff:169.254.169.254", false),
+            ("::ffff:0:0/96", "::ffff:168.63.129.16", false),
+            ("64:ff9b::/96", "64:ff9b::a9fe:a9fe", false),
+            ("64:ff9b::/96", "64:ff9b::a02:304", true),
+            ("2002::/16", "2002:a9fe:a9fe::1", false),
+        ] {
+            let networks = [network.parse().unwrap()];
+            assert_eq!(is_allowed(address.parse().unwrap(), &networks), expected, "{address} in {network}");
+        }
+    }
+
     #[tokio::test]
     async fn literals_and_names_follow_the_policy() {
         for host in ["127.0.0.1", "::1", "169.254.169.254", "localhost"] {
-            assert_eq!(resolve(host, 9, &[]).await.unwrap_err().stage, Stage::Denied, "{host}");
+            assert_eq!(resolve(host, 9, &[], &OF_UPSTREAMS).await.unwrap_err().stage, Stage::Denied, "{host}");
         }
         let networks = ["127.0.0.0/8".parse().unwrap()];
-        assert_eq!(resolve("127.0.0.1", 9, &networks).await.unwrap(), ["127.0.0.1:9".parse().unwrap()]);
+        assert_eq!(resolve("127.0.0.1", 9, &networks, &OF_UPSTREAMS).await.unwrap(), ["127.0.0.1:9".parse().unwrap()]);
+    }
+
+    #[test]
+    fn look_ups_that_hang_leave_threads_for_files() {
+        static LOOKUPS: Lookups = Lookups::new();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(LOOKUPS_MAX + 1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (release, hang) = std::sync::mpsc::channel::<()>();
+        let hang = Arc::new(Mutex::new(hang));
+        let hanging = async |host: &str| {
+            let hang = Arc::clone(&hang);
+            // Nobody waits for it in the end, as for a look-up whose time-out has passed.
+            let look_up = LOOKUPS.run(host, 1, move |_| {
+                let _ = hang.lock().map(|hang| hang.recv());
+                Ok(Vec::new())
+            });
+            assert!(tokio::time::timeout(Duration::from_millis(1), look_up).await.is_err(), "{host}");
+        };
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        runtime.block_on(async {
+            // One name takes one thread, and others are found meanwhile.
+            for _ in 0..3 * LOOKUPS_MAX {
+                hanging("one.example").await;
+            }
+            let found = LOOKUPS.run("other.example", 1, move |_| Ok(vec![address]));
+            let found = tokio::time::timeout(Duration::from_secs(60), found).await.expect("no thread is left");
+            assert_eq!(found.unwrap(), [address]);
+            for at in 0..3 * LOOKUPS_MAX {
+                hanging(&format!("{at}.example")).await;
+            }
+            let file = tokio::task::spawn_blocking(|| ());
+            tokio::time::timeout(Duration::from_secs(60), file).await.expect("no thread is left").unwrap();
+
+            drop(release);
+            let found = LOOKUPS.run("one.example", 1, move |_| Ok(vec![address])).await.unwrap();
+            assert!(found.is_empty() || found == [address]);
+            let failed = LOOKUPS.run("failing.example", 1, |_| Err(io::Error::other("no such name"))).await;
+            assert_eq!(failed.unwrap_err().to_string(), "no such name");
+        });
     }
 }

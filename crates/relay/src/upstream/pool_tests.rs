@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 
 use futures_util::StreamExt as _;
 use http_body_util::{BodyExt as _, Full};
-use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -294,6 +294,10 @@ async fn policy_and_limits_hold_before_anything_is_sent() {
     assert_eq!(pool.send(get(), late()).await.unwrap().status(), 200);
 }
 
+fn private(file: &std::path::Path, text: &str) {
+    sealwire_dev_ca::write(file, text.as_bytes(), Access::Owner, Existing::Replace).unwrap();
+}
+
 /// Starts a TLS server that speaks both versions and gives its HTTP version; `/hang` waits, and adds a permit when it
 /// begins and when it is cancelled. Returns its port.
 async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual: bool) -> u16 {
@@ -303,10 +307,10 @@ async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual:
     let issued = authority.issue(&leaf).unwrap();
     std::fs::write(dir.join("ca.pem"), authority.cert_pem()).unwrap();
     std::fs::write(dir.join("c.pem"), &issued.cert_pem).unwrap();
-    std::fs::write(dir.join("k.pem"), issued.key_pem.expose()).unwrap();
+    private(&dir.join("k.pem"), issued.key_pem.expose());
     let client = authority.issue(&Leaf { usage: Usage::Client, ..leaf }).unwrap();
     std::fs::write(dir.join("client.pem"), &client.cert_pem).unwrap();
-    std::fs::write(dir.join("client-key.pem"), client.key_pem.expose()).unwrap();
+    private(&dir.join("client-key.pem"), client.key_pem.expose());
     let client_ca = is_mutual.then(|| dir.join("ca.pem"));
     let files = ServerFiles { certificate: dir.join("c.pem"), key: dir.join("k.pem"), client_ca };
     let acceptor = TlsAcceptor::from(ServerTls::load(files).unwrap().config());

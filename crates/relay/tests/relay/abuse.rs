@@ -2,7 +2,9 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::support::{CANARY, Relay, Reply, Upstream, engine_files, find, message_end, reverse, send_until_closed};
+use super::support::{
+    CANARY, Relay, Reply, Upstream, engine_files, find, message_end, private, reverse, send, send_until_closed,
+};
 
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*rest}'\nupstream = 'u'\npass = true\n\
     [[route]]\nname = 'edit'\nlisten = 'public'\npath = '/e/{*rest}'\nupstream = 'u'\napp = 'a'\n\
@@ -342,12 +344,32 @@ async fn expectations_upgrades_and_http10() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_back_to_its_route_is_rejected() {
+    let upstream = Upstream::start().await;
+    let other = "[[route]]\nname = 'other'\nlisten = 'public'\npath = '/o/{*rest}'\nupstream = 'u'\npass = true\n";
+    let relay = Relay::before(&upstream, "", "", &format!("{ROUTES}{other}")).await;
+    let get =
+        |path: &str, via: &str| head(&[&format!("GET {path} HTTP/1.1"), "Host: a.example", &format!("Via: {via}")]);
+    assert_eq!(send(relay.address(), get("/p/x", "1.0 edge, 1.1 sealwire-relay")).await.status, 200);
+    let seen = upstream.take_text();
+    let own = seen.lines().filter_map(|line| line.strip_prefix("via: 1.1 ")).next_back().unwrap().to_owned();
+
+    // Through further proxies, on another path of the route, and over another version.
+    for via in [format!("1.1 {own}"), format!("1.0 edge, 2.0 {own} (x), 1.1 b"), format!("HTTP/1.1 {own}")] {
+        assert_eq!(send(relay.address(), get("/p/other", &via)).await.problem(508)["upstream_called"], false, "{via}");
+    }
+    assert_eq!(upstream.take_text(), "");
+    // Another route of the relay is no loop.
+    assert_eq!(send(relay.address(), get("/o/x", &format!("1.1 {own}"))).await.status, 200);
+}
+
 /// The bytes after a CONNECT are not checked, so none may be a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connect_that_fails_ends_its_connection() {
     let upstream = Upstream::start().await;
     let files = engine_files();
-    std::fs::write(files.path().join("tokens"), "0123456789abcdefghij").unwrap();
+    private(&files.path().join("tokens"), "0123456789abcdefghij");
     let text = reverse(upstream.address, "", "", ROUTES);
     let text = text.replace("clients = 'open'", "clients = 'bearer'\ntokens = '{dir}/tokens'");
     let relay = Relay::start_in(files, &text).await;

@@ -12,13 +12,13 @@ use super::processor::{
     Event, PROCESS, Stream, forwarded, lines, message, problem, request, request_body, response, response_body, set,
     trailers,
 };
-use super::support::{CANARY, Relay, engine_files, send, until, within};
+use super::support::{CANARY, Relay, engine_files, private, send, until, within};
 
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'envoy'\npath = '/p/{*rest}'\npass = true\n\
     [[route]]\nname = 'body'\nlisten = 'envoy'\npath = '/body/{*rest}'\napp = 'a'\nmethods = ['POST']\n\
-    [[route.request]]\naction = 'encrypt'\ntypes = ['application/json']\nselect = ['$.card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\ntypes = ['application/json']\nselect = ['$.card']\n\
     [[route]]\nname = 'header'\nlisten = 'envoy'\npath = '/header/{id}'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\nheaders = ['x-card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nheaders = ['x-card']\n\
     [[route]]\nname = 'response'\nlisten = 'envoy'\npath = '/response/{*rest}'\napp = 'a'\ndeadline_ms = 60000\n\
     [[route.response]]\naction = 'decrypt'\nselect = ['$.card']\nheaders = ['x-card']\n\
     [[route]]\nname = 'short'\nlisten = 'envoy'\npath = '/short/{*rest}'\npass = true\ndeadline_ms = 100\n";
@@ -268,7 +268,7 @@ async fn failures_before_the_head_are_problem_documents() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_of_the_response_before_its_head_are_problem_documents() {
     let relay = start("").await;
-    let envelope = format!("sw1:{}", "A".repeat(64));
+    let envelope = format!("sw1:Aw{}", "A".repeat(62));
     let body = format!("{{\"card\":\"{envelope}\"}}");
     let header = [("x-card", envelope.as_str())];
     let part = [JSON, ("content-range", "bytes 0-1/3")];
@@ -444,7 +444,7 @@ async fn other_requests_are_no_streams() {
         send(relay.address(), request).await.problem(404);
     }
     let files = engine_files();
-    std::fs::write(files.path().join("tokens"), "0123456789abcdefghij").unwrap();
+    private(&files.path().join("tokens"), "0123456789abcdefghij");
     let relay = Relay::start_in(
         files,
         &format!("[listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\nclients = 'bearer'\ntokens = '{{dir}}/tokens'\n{ROUTES}"),

@@ -11,14 +11,14 @@ use tokio::io::AsyncWriteExt as _;
 /// Routes with rules of each kind. The engine of all tests is absent.
 const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*rest}'\nupstream = 'u'\npass = true\n\
     [[route]]\nname = 'request'\nlisten = 'public'\npath = '/request/{id}'\nupstream = 'u'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\nquery = ['card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nquery = ['card']\n\
     segments = ['id']\n\
     [[route]]\nname = 'header'\nlisten = 'public'\npath = '/header/{id}'\nupstream = 'u'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\nheaders = ['x-card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nheaders = ['x-card']\n\
     [[route]]\nname = 'open'\nlisten = 'public'\npath = '/open/{*rest}'\nupstream = 'u'\napp = 'a'\nfail = 'open'\n\
-    [[route.request]]\naction = 'encrypt'\nselect = ['$.card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nselect = ['$.card']\n\
     [[route]]\nname = 'body'\nlisten = 'public'\npath = '/body/{*rest}'\nupstream = 'u'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\ntypes = ['application/json']\nselect = ['$.card']\n\
+    [[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\ntypes = ['application/json']\nselect = ['$.card']\n\
     [[route]]\nname = 'response'\nlisten = 'public'\npath = '/response/{*rest}'\nupstream = 'u'\napp = 'a'\n\
     [[route.response]]\naction = 'encrypt'\nselect = ['$.card']\nheaders = ['x-card']\n\
     [[route]]\nname = 'reveal'\nlisten = 'public'\npath = '/reveal/{*rest}'\nupstream = 'u'\napp = 'a'\n\
@@ -122,7 +122,7 @@ async fn without_an_engine_no_value_of_a_response_passes() {
         assert!(find(&reply.body, CANARY.as_bytes()).is_none());
     }
     // An envelope that cannot be opened does not pass either.
-    upstream.respond(json(&format!("{{\"card\":\"sw1:{}\"}}", "A".repeat(60))), Then::Serve);
+    upstream.respond(json(&format!("{{\"card\":\"sw1:Aw{}\"}}", "A".repeat(62))), Then::Serve);
     send(relay.address(), get("/reveal/x")).await.problem(503);
     // A value that is no envelope, and a type that cannot be read.
     upstream.respond(json(&body), Then::Serve);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_relay::config;
 use sealwire_relay::serve::Server;
 use tempfile::TempDir;
@@ -266,9 +266,14 @@ pub(crate) fn engine_files() -> TempDir {
     for (name, pem) in
         [("ca", authority.cert_pem()), ("relay", &issued.cert_pem), ("relay-key", issued.key_pem.expose())]
     {
-        std::fs::write(files.path().join(format!("{name}.pem")), pem).unwrap();
+        private(&files.path().join(format!("{name}.pem")), pem);
     }
     files
+}
+
+/// Writes a file that only its owner can read.
+pub(crate) fn private(file: &Path, text: &str) {
+    sealwire_dev_ca::write(file, text.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 
 /// Writes `NAME-ca.pem`, and returns chain and key of a server certificate for `localhost`.

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::support::{CANARY, Relay, Reply, Upstream, engine_files, read_reply, send, server_files, within};
+use super::support::{CANARY, Relay, Reply, Upstream, engine_files, private, read_reply, send, server_files, within};
 
 const TOKEN: &str = "0123456789abcdefghij";
 
@@ -43,7 +43,7 @@ async fn start(settings: &str) -> Proxy {
     let upstream = Upstream::with_tls(Some(TlsAcceptor::from(Arc::new(config)))).await;
     let new = authority::create(&["localhost", "other.example"], 1, OffsetDateTime::now_utc()).unwrap();
     for (name, text) in [("tap.pem", new.cert_pem.as_str()), ("tap-key.pem", &new.key_pem), ("tokens", TOKEN)] {
-        std::fs::write(files.path().join(name), text).unwrap();
+        private(&files.path().join(name), text);
     }
     let text = format!(
         "[listen.tap]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'bearer'\ntokens = '{{dir}}/tokens'\n\
@@ -185,7 +185,7 @@ async fn tunnels_of_unlisted_hosts_pass_untouched() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().unwrap().port();
     for (settings, is_open) in [
-        ("unlisted = 'tunnel'\ntunnel_addresses = ['127.0.0.0/8', '::1/128']", true),
+        ("unlisted = 'tunnel'\ntunnel_protocols = 'any'\ntunnel_addresses = ['127.0.0.0/8', '::1/128']", true),
         // Loopback is not public.
         ("unlisted = 'tunnel'", false),
         ("", false),
@@ -225,7 +225,8 @@ async fn tunnels_of_unlisted_hosts_pass_untouched() {
 async fn a_connection_over_http2_is_not_idle_while_a_tunnel_is_open() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let destination = format!("localhost:{}", server.local_addr().unwrap().port());
-    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']");
+    let settings =
+        format!("tunnel = ['{destination}']\ntunnel_protocols = 'any'\ntunnel_addresses = ['127.0.0.0/8', '::1/128']");
     let proxy = start_beside(&format!("{settings}\n[limits]\nidle_timeout_ms = 400")).await;
     let stream = TcpStream::connect(proxy.address()).await.unwrap();
     let (mut sender, connection) =
@@ -259,25 +260,35 @@ fn hello(name: &str, has_name: bool) -> Vec<u8> {
     bytes
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_in_an_untouched_tunnel_is_for_its_host() {
+/// A record of TLS.
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    [&[kind, 3, 3][..], &u16::try_from(content.len()).unwrap().to_be_bytes(), content].concat()
+}
+
+/// The hello of a server: its answer to a client's, or the request for another one.
+fn server_hello(is_retry: bool) -> Vec<u8> {
+    use sha2::Digest as _;
+    let random: [u8; 32] = if is_retry { sha2::Sha256::digest(b"HelloRetryRequest").into() } else { [7; 32] };
+    let content = [&[2, 0, 0, 38, 3, 3][..], &random, &[0, 0x13, 1, 0]].concat();
+    record(0x16, &content)
+}
+
+/// One tunnel: bytes of the client, the server's response to the first of them, and bytes of the client after that.
+struct Tunnelled {
+    name: &'static str,
+    first: Vec<u8>,
+    response: Vec<u8>,
+    second: Vec<u8>,
+    /// Bytes that the server receives.
+    received: Vec<u8>,
+}
+
+async fn check_tunnels(settings: &str, rows: Vec<Tunnelled>) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let destination = format!("localhost:{}", server.local_addr().unwrap().port());
-    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']");
+    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']\n{settings}");
     let proxy = start_beside(&settings).await;
-    let own = hello("localhost", true);
-    let cut_name = own.windows(9).position(|bytes| bytes == b"localhost").unwrap() + 4;
-    let split = [own.clone(), b"more".to_vec()].concat();
-    for (name, bytes, passes) in [
-        ("its host", own.clone(), true),
-        ("in capitals", hello("LOCALHOST", true), true),
-        ("bytes behind the hello", split, true),
-        ("another host", hello("other.example", true), false),
-        ("no name", hello("localhost", false), false),
-        ("no hello", b"\x16\x03\x01\x00\x05hello".to_vec(), false),
-        ("no record", b"\x16GET / HTTP/1.1\r\n\r\n".to_vec(), false),
-        ("another protocol", b"EHLO a\r\n".to_vec(), true),
-    ] {
+    for row in rows {
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         client.write_all(connect(&destination).as_bytes()).await.unwrap();
         let (mut at_server, _) = within(server.accept()).await.unwrap();
@@ -285,16 +296,138 @@ async fn tls_in_an_untouched_tunnel_is_for_its_host() {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(within(client.read_u8()).await.unwrap());
         }
-        let (first, second) = bytes.split_at(cut_name.min(bytes.len() / 2));
-        client.write_all(first).await.unwrap();
+        let response = row.response.clone();
+        let received = tokio::spawn(async move {
+            let mut received = Vec::new();
+            while matches!(within(at_server.read_buf(&mut received)).await, Ok(1..)) {
+                if received.len() >= response.len() && !response.is_empty() {
+                    let _ = at_server.write_all(&response).await;
+                    break;
+                }
+            }
+            let _ = within(at_server.read_to_end(&mut received)).await;
+            received
+        });
+        let (one, two) = row.first.split_at(row.first.len() / 2);
+        client.write_all(one).await.unwrap();
         tokio::task::yield_now().await;
-        let _ = client.write_all(second).await;
+        let _ = client.write_all(two).await;
+        let mut response = vec![0; row.response.len()];
+        let _ = within(client.read_exact(&mut response)).await;
+        let _ = client.write_all(&row.second).await;
         let _ = client.shutdown().await;
-        let mut received = Vec::new();
-        let _ = within(at_server.read_to_end(&mut received)).await;
-        assert_eq!(received, if passes { bytes } else { Vec::new() }, "{name}");
+        assert_eq!(received.await.unwrap(), row.received, "{}", row.name);
     }
-    // A server that speaks first is no TLS server.
+}
+
+/// A tunnel whose bytes all pass, or none.
+fn tunnelled(name: &'static str, first: impl Into<Vec<u8>>, passes: bool) -> Tunnelled {
+    let first = first.into();
+    let received = if passes { first.clone() } else { Vec::new() };
+    Tunnelled { name, first, response: Vec::new(), second: Vec::new(), received }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_in_an_untouched_tunnel_is_for_its_host() {
+    let (own, other) = (hello("localhost", true), hello("other.example", true));
+    // The same hello in records of a few bytes.
+    let cut =
+        |hello: &[u8], size: usize| hello[5..].chunks(size).flat_map(|part| record(0x16, part)).collect::<Vec<_>>();
+    let behind = |first: &[u8], hello: &[u8]| [first, hello].concat();
+    let mut rows = vec![
+        tunnelled("its host", own.clone(), true),
+        tunnelled("in capitals", hello("LOCALHOST", true), true),
+        tunnelled("in records of a byte", cut(&own, 1), true),
+        tunnelled("in two records", cut(&own, 150), true),
+        tunnelled("another host", other.clone(), false),
+        tunnelled("another host in records of a byte", cut(&other, 1), false),
+        tunnelled("no name", hello("localhost", false), false),
+        tunnelled("no hello", b"\x16\x03\x01\x00\x05hello", false),
+        tunnelled("no record", b"\x16GET / HTTP/1.1\r\n\r\n", false),
+        tunnelled("two hellos in a record", record(0x16, &behind(&own[5..], &other[5..])), false),
+        tunnelled("a hello of SSL 2", b"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10".repeat(5), false),
+    ];
+    // Servers skip some of these, and then read the hello.
+    for (name, first) in [
+        ("a warning", record(0x15, &[1, 0])),
+        ("warnings", record(0x15, &[1, 90]).repeat(3)),
+        ("a fatal alert", record(0x15, &[2, 0])),
+        ("half an alert", record(0x15, &[1])),
+        ("a change of the cipher", record(0x14, &[1])),
+        ("application data", record(0x17, &[0; 20])),
+        ("a heartbeat", record(0x18, &[1, 0, 0])),
+        ("an unknown record", record(0x19, &[0])),
+        ("an empty record", record(0x16, &[])),
+        ("an empty record of data", record(0x17, &[])),
+        ("a request for a hello", record(0x16, &[0, 0, 0, 0])),
+        ("a line for proxies", b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n".to_vec()),
+        ("a zero byte", vec![0]),
+    ] {
+        rows.push(tunnelled(name, behind(&first, &other), false));
+    }
+    // Between the parts of a hello too.
+    let (head, tail) = other[5..].split_at(40);
+    let alert = record(0x15, &[1, 0]);
+    rows.push(tunnelled("a warning within", [record(0x16, head), alert, record(0x16, tail)].concat(), false));
+    // Other protocols can ask for another host in ways that the relay does not read.
+    for text in ["GET / HTTP/1.1\r\nhost: other.example\r\n\r\n", "EHLO a\r\n", "SSH-2.0-x\r\n"] {
+        rows.push(tunnelled(text, text.as_bytes(), false));
+    }
+    check_tunnels("", rows).await;
+}
+
+/// A tunnel whose server answers the first hello.
+fn answered(name: &'static str, sent: [&[&[u8]]; 2], is_retry: bool, received: &[&[u8]]) -> Tunnelled {
+    Tunnelled {
+        name,
+        first: sent[0].concat(),
+        response: server_hello(is_retry),
+        second: sent[1].concat(),
+        received: received.concat(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_hello_in_an_untouched_tunnel_is_for_its_host_too() {
+    let (own, other) = (hello("localhost", true), hello("other.example", true));
+    let (cipher, data) = (record(0x14, &[1]), record(0x17, &[9; 40]));
+    check_tunnels(
+        "",
+        vec![
+            answered("no retry", [&[&own, &data], &[&cipher, &data]], false, &[&own, &data, &cipher, &data]),
+            answered("its host", [&[&own], &[&cipher, &own, b"more"]], true, &[&own, &cipher, &own, b"more"]),
+            answered("with early data", [&[&own, &data], &[&data, &own]], true, &[&own, &data, &data, &own]),
+            answered("another host", [&[&own], &[&other]], true, &[&own]),
+            answered("another host behind a change", [&[&own], &[&cipher, &other]], true, &[&own]),
+            answered("another host before the retry", [&[&own, &other], &[]], true, &[&own]),
+            answered("another host behind early data", [&[&own, &data], &[&data, &other]], true, &[&own]),
+            answered("another host in the clear", [&[&own], &[b"GET / HTTP/1.1\r\n\r\n"]], true, &[&own]),
+            answered("no second hello", [&[&own], &[]], true, &[&own]),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_protocols_pass_where_the_listener_says_so() {
+    let (own, other) = (hello("localhost", true), hello("other.example", true));
+    let alert = record(0x15, &[1, 0]);
+    let any = "tunnel_protocols = 'any'";
+    let rows = vec![
+        tunnelled("text", b"EHLO a\r\n", true),
+        tunnelled("a zero byte", b"\0\0", true),
+        tunnelled("its host", own, true),
+        tunnelled("another host", other.clone(), false),
+        tunnelled("a warning before another host", [alert, other].concat(), false),
+        tunnelled("a hello of SSL 2", b"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10".repeat(5), false),
+    ];
+    check_tunnels(any, rows).await;
+
+    // The server can speak first, which no server of TLS does.
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let destination = format!("localhost:{}", server.local_addr().unwrap().port());
+    let settings = format!("tunnel = ['{destination}']\ntunnel_addresses = ['127.0.0.0/8', '::1/128']\n{any}");
+    let proxy = start_beside(&settings).await;
     let mut client = TcpStream::connect(proxy.address()).await.unwrap();
     client.write_all(connect(&destination).as_bytes()).await.unwrap();
     let (mut at_server, _) = within(server.accept()).await.unwrap();
@@ -311,7 +444,7 @@ async fn start_beside(settings: &str) -> Relay {
     let new = authority::create(&["other.example"], 1, OffsetDateTime::now_utc()).unwrap();
     let names = [("tap.pem", new.cert_pem.as_str()), ("tap-key.pem", &new.key_pem), ("tokens", TOKEN), ("ca.pem", "")];
     for (name, text) in names.into_iter().filter(|(_, text)| !text.is_empty()) {
-        std::fs::write(files.path().join(name), text).unwrap();
+        private(&files.path().join(name), text);
     }
     let text = format!(
         "[listen.tap]\naddress = '127.0.0.1:0'\nkind = 'forward'\nclients = 'bearer'\ntokens = '{{dir}}/tokens'\n\

@@ -16,10 +16,12 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/json", "application/x-ndjson", "text/event-stream"]
 select = ["$.card.number", "$.pan", "$[*].pan"]
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/x-www-form-urlencoded", "multipart/form-data"]
 select = ["$.pan"]
 [[route.response]]
@@ -35,10 +37,12 @@ app = "shop"
 request_stream = true
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/json", "application/x-ndjson", "text/event-stream"]
 select = ["$.pan", "$[*].pan"]
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/x-www-form-urlencoded", "multipart/form-data"]
 select = ["$.pan"]
 [[route.response]]

@@ -23,9 +23,11 @@ app = "shop"
 deadline_ms = 600000
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["multipart/form-data"]
 select = ["$.pan"]
 [[route.response]]
@@ -41,6 +43,7 @@ app = "shop"
 deadline_ms = 600000
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 [[route.response]]
 action = "decrypt"

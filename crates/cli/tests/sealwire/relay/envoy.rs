@@ -33,6 +33,7 @@ path = "/orders/{*rest}"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/json", "application/x-ndjson"]
 select = ["$.pan", "$[*].pan"]
 headers = ["x-card"]
@@ -49,6 +50,7 @@ app = "shop"
 request_stream = true
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 types = ["application/json", "application/x-ndjson"]
 select = ["$.pan", "$[*].pan"]
 [[route.response]]

@@ -15,6 +15,7 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 required = true
 [[route.response]]
@@ -30,6 +31,7 @@ app = "shop"
 fail = "open"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 
 [[route]]
@@ -40,6 +42,7 @@ upstream = "shop"
 app = "no-such-app"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 "#;
 

@@ -29,6 +29,7 @@ app = "shop"
 deadline_ms = 20000
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan"]
 required = true
 [[route.response]]

@@ -196,7 +196,7 @@ fn routes(folder: &Path, chat: SocketAddr) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     let rules = |response: &str| {
         format!(
-            "[[route.request]]\naction = 'encrypt'\nselect = ['$.pan']\n[[route.response]]\naction = 'decrypt'\nselect = ['$.pan']\n\
+            "[[route.request]]\naction = 'encrypt'\nunneeded = 'deny'\nselect = ['$.pan']\n[[route.response]]\naction = 'decrypt'\nselect = ['$.pan']\n\
              {response}"
         )
     };

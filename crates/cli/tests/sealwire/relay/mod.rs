@@ -8,6 +8,7 @@ mod ext_proc;
 mod failures;
 mod faults;
 mod fronts;
+mod oracle;
 mod places;
 #[allow(dead_code, reason = "the relay's own tests use the rest")]
 #[path = "../../../../relay/tests/relay/processor.rs"]

@@ -16,6 +16,7 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 segments = ["id"]
 query = ["ssn"]
 headers = ["x-secret"]
@@ -40,6 +41,7 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.a"]
 context = { segment = "tenant" }
 [[route.response]]

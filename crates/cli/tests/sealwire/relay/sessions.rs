@@ -21,6 +21,7 @@ app = "shop"
 websocket_origins = ["https://shop.example"]
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.text"]
 [[route.response]]
 action = "decrypt"

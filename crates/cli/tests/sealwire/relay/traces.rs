@@ -17,6 +17,7 @@ upstream = "shop"
 app = "shop"
 [[route.request]]
 action = "encrypt"
+unneeded = "deny"
 select = ["$.pan", "$.cvc"]
 [[route.response]]
 action = "decrypt"
