@@ -10,5 +10,6 @@ mod failures;
 mod limits;
 mod output;
 mod processor;
+mod spellings;
 mod support;
 mod tunnel;
