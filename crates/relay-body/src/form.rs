@@ -3,10 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sealwire_payload::{Position, Selection};
 
 use crate::json::check_required;
 use crate::piece::{Hole, Piece, Place};
-use crate::{BodyError, BodyRule, Limits};
+use crate::{BodyError, BodyRule, Limits, name};
+
+/// Bytes that no client leaves in the name of a field as they are. A JSON text has one of them before its first `=` or `&`,
+/// so no form is also JSON.
+const NOT_IN_NAMES: &[u8] = b"\"<>\\^`{|}\x7f";
+/// Longest name that is kept in a body of another format.
+const OTHER_NAME_BYTES_MAX: usize = 4 << 10;
 
 pub(crate) struct FormScanner {
     rules: Arc<[BodyRule]>,
@@ -76,16 +83,27 @@ impl FormScanner {
         Ok(())
     }
 
+    /// Ends a name. Returns the rule that selects its value.
     fn rule_of_name(&mut self) -> Result<Option<usize>, BodyError> {
-        let name = decoded(&std::mem::take(&mut self.held))
-            .ok_or(BodyError::Malformed { at: 0, reason: "a malformed field name" })?;
-        Ok(rule_of(&self.rules, name.as_bytes(), &mut self.found))
+        let name = self.name()?;
+        rule_of(&self.rules, &name, &mut self.found)
+    }
+
+    /// Takes the name that was read.
+    fn name(&mut self) -> Result<String, BodyError> {
+        let raw = std::mem::take(&mut self.held);
+        let is_plain = raw.iter().all(|byte| *byte > b' ' && !NOT_IN_NAMES.contains(byte));
+        let malformed = BodyError::Malformed { at: 0, reason: "a malformed field name" };
+        decoded(&raw).filter(|_| is_plain).ok_or(malformed)
     }
 
     fn end_pair(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        let State::Value(rule) = std::mem::replace(&mut self.state, State::Name) else {
+            // A name without a value, which can also be a text of another format.
+            return self.name().map(drop);
+        };
         let source: Bytes = std::mem::take(&mut self.held).into();
-        let state = std::mem::replace(&mut self.state, State::Name);
-        let State::Value(Some(rule)) = state else { return Ok(()) };
+        let Some(rule) = rule else { return Ok(()) };
         let text = decoded(&source)
             .ok_or(BodyError::Value { rule, reason: "a selected value is not percent-encoded UTF-8" })?;
         out.push(Piece::Hole(Hole { source, ..Hole::of_text(rule, &text, Place::Form) }));
@@ -93,17 +111,84 @@ impl FormScanner {
     }
 }
 
-/// The first rule that selects a field of that name, and notes all that do.
-pub(crate) fn rule_of(rules: &[BodyRule], name: &[u8], found: &mut [bool]) -> Option<usize> {
+/// Finds fields of a form in a body of another format, for upstreams that read it as a form.
+pub(crate) struct FormGuard {
+    rules: Arc<[BodyRule]>,
+    /// The name that is being read; `None` in a value.
+    name: Option<Vec<u8>>,
+}
+
+impl FormGuard {
+    pub(crate) const fn new(rules: Arc<[BodyRule]>) -> Self {
+        Self { rules, name: Some(Vec::new()) }
+    }
+
+    /// Rejects a body with a field that a rule for forms selects.
+    pub(crate) fn push(&mut self, mut input: &[u8]) -> Result<(), BodyError> {
+        while !input.is_empty() {
+            let end = match &self.name {
+                Some(_) => memchr::memchr2(b'&', b'=', input),
+                // A semicolon is a part of a name to some readers, and the end of a value to others.
+                None => memchr::memchr2(b'&', b';', input),
+            };
+            if let Some(name) = &mut self.name {
+                let part = &input[..end.unwrap_or(input.len())];
+                let room = OTHER_NAME_BYTES_MAX.saturating_sub(name.len());
+                name.extend_from_slice(&part[..part.len().min(room)]);
+                if part.len() > room || end.is_some_and(|end| input[end] == b'=') {
+                    self.end_name(part.len() > room)?;
+                }
+            }
+            let Some(end) = end else { break };
+            if input[end] != b'=' {
+                self.name = Some(Vec::new());
+            }
+            input = &input[end + 1..];
+        }
+        Ok(())
+    }
+
+    fn end_name(&mut self, is_cut: bool) -> Result<(), BodyError> {
+        let raw = self.name.take().unwrap_or_default();
+        let spaced: Vec<u8> = raw.into_iter().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
+        let name = percent_encoding::percent_decode(&spaced).decode_utf8_lossy();
+        // Some readers cut a name at a NUL.
+        let parts = name.split(';').map(|part| part.split('\0').next().unwrap_or_default());
+        let parts: Vec<&str> = parts.chain([&*name]).collect();
+        for (rule, selected) in self.rules.iter().enumerate().filter(|(_, rule)| rule.rejects_near_keys) {
+            let names = selected.selection.iter().flat_map(|selection| selection.names_at(selection.root()));
+            for selected in names.filter_map(|name| std::str::from_utf8(name).ok()) {
+                // A name of which nearly nothing counts may continue with a selected one.
+                let may_continue = is_cut && name::form_len(&name) <= name::form_len(selected);
+                let is_met = |part: &&str| **part == *selected || name::is_alias(part, selected, true);
+                if may_continue || parts.iter().any(is_met) {
+                    return Err(BodyError::Value { rule, reason: "a body that is also a form with a selected field" });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first rule that selects a field of that name, and notes all that do. Rejects a name that some readers take for a
+/// selected one.
+pub(crate) fn rule_of(rules: &[BodyRule], name: &str, found: &mut [bool]) -> Result<Option<usize>, BodyError> {
     let mut first = None;
     for (at, rule) in rules.iter().enumerate() {
-        let selects = |selection: &sealwire_payload::Selection| selection.selects(selection.at(selection.root(), name));
+        let selects = |selection: &Selection| selection.selects(selection.at(selection.root(), name.as_bytes()));
         if rule.selection.as_deref().is_some_and(selects) {
             found[at] = true;
             first = first.or(Some(at));
         }
     }
-    first
+    if first.is_none() {
+        let root = |rule: &BodyRule| rule.selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
+        let roots: Vec<Position> = rules.iter().map(root).collect();
+        if let Some((rule, reason)) = name::misread_rule(rules, &roots, name, true) {
+            return Err(BodyError::Value { rule, reason });
+        }
+    }
+    Ok(first)
 }
 
 /// Decodes `+` and percent escapes. `None` if an escape is malformed or the result is not UTF-8.

@@ -41,6 +41,7 @@ impl Format {
     pub fn from_content_type(header: &str) -> Result<Self, BodyError> {
         let mut parameters = Parameters(header);
         let media_type = parameters.media_type().to_ascii_lowercase();
+        let is_multipart = media_type.starts_with("multipart/");
         let (mut boundary, mut charsets, mut boundaries) = (None, 0, 0);
         while let Some(parameter) = parameters.next() {
             let (name, value) = parameter?;
@@ -52,6 +53,11 @@ impl Format {
             } else if name.eq_ignore_ascii_case("boundary") {
                 boundaries += 1;
                 boundary = Some(value);
+            } else if is_multipart {
+                // Some readers look for the text `boundary` anywhere in the header.
+                return Err(BodyError::Unsupported(
+                    "a multipart body with another parameter than boundary and charset",
+                ));
             }
         }
         if charsets > 1 || boundaries > 1 {
@@ -89,9 +95,20 @@ fn is_file_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("filename")
 }
 
+/// RFC 2046 allows more characters, which some readers take for an end of the boundary or for an encoding of it.
 fn is_boundary(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
-    (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits) && !text.ends_with(' ')
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/:".contains(&byte);
+    (1..=BOUNDARY_MAX).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// A token (RFC 9110, section 5.6.2) without the apostrophe, which PHP takes for a quotation mark.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"'(),/:;<=>?@[\\]{}".contains(&byte))
+}
+
+/// A charset, a language and an escaped text, with an apostrophe between them (RFC 8187).
+fn is_extended(text: &str) -> bool {
+    text.matches('\'').count() == 2 && is_token(&text.replace('\'', ""))
 }
 
 /// White space in a header value (RFC 9110, section 5.6.3).
@@ -109,7 +126,8 @@ impl<'a> Parameters<'a> {
         first.trim_matches(BLANKS)
     }
 
-    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it.
+    /// Takes the next parameter. A quoted value with an escape is an error: readers disagree on it. In the name of a file, a
+    /// backslash is a character, unless it is before a quotation mark.
     pub(crate) fn next(&mut self) -> Option<Result<(&'a str, &'a str), BodyError>> {
         let rest = self.0.trim_start_matches(BLANKS);
         if rest.is_empty() {
@@ -123,10 +141,6 @@ impl<'a> Parameters<'a> {
             return None;
         }
         let Some((name, value)) = rest.split_once('=') else { return Some(Err(malformed)) };
-        let is_token = |text: &str| {
-            !text.is_empty()
-                && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte))
-        };
         // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be read in two ways.
         if !is_token(name) || (name.contains('*') && !name.eq_ignore_ascii_case("filename*")) {
             return Some(Err(malformed));
@@ -134,15 +148,21 @@ impl<'a> Parameters<'a> {
         let (value, rest) = match value.strip_prefix('"') {
             Some(quoted) => match quoted.split_once('"') {
                 // Readers that split at `;` first would see another parameter.
-                Some((value, rest)) if !value.contains('\\') && (is_file_name(name) || !value.contains(';')) => {
+                Some((value, rest))
+                    if !value.contains(['\\', ';']) || (is_file_name(name) && !value.ends_with('\\')) =>
+                {
                     (value, rest)
                 }
                 _ => return Some(Err(malformed)),
             },
             None => match value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())) {
-                // Clients send hyphens, slashes and equal signs of a boundary without quotes, so those pass.
-                (value, _) if value.is_empty() || value.contains(['"', '\\']) => return Some(Err(malformed)),
-                parts => parts,
+                // Some readers take an asterisk for the begin of an encoding.
+                (value, rest)
+                    if (is_token(value) && !value.contains('*')) || (name.contains('*') && is_extended(value)) =>
+                {
+                    (value, rest)
+                }
+                _ => return Some(Err(malformed)),
             },
         };
         self.0 = rest;

@@ -11,6 +11,7 @@ mod format;
 mod json;
 mod json_lines;
 mod multipart;
+pub mod name;
 mod piece;
 mod render;
 mod scanner;
@@ -36,8 +37,7 @@ pub struct BodyRule {
     pub selection: Option<Arc<Selection>>,
     /// Handling of selected arrays and objects.
     pub containers: Containers,
-    /// If true, a key of JSON that differs from a selected one only in case is an error: some readers take it for the
-    /// selected one.
+    /// If true, a name that some readers take for a selected one is an error ([`name::is_alias`]).
     pub rejects_near_keys: bool,
     /// If true, a body in which the rule selects no value but null is rejected; of JSON lines, such a line.
     pub required: bool,

@@ -18,8 +18,6 @@ use crate::{BodyError, BodyRule, Limits};
 
 /// Longest header block of a part in bytes.
 const PART_HEADER_BYTES_MAX: usize = 8 << 10;
-/// Longest white space behind a boundary in bytes.
-const PADDING_MAX: usize = 64;
 /// Most parts.
 const PARTS_MAX: usize = 10_000;
 
@@ -88,7 +86,7 @@ impl MultipartScanner {
     fn step(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         match self.state {
             State::Preamble => self.preamble(out),
-            State::Delimiter => self.behind_delimiter(out),
+            State::Delimiter => self.behind_delimiter(),
             State::Header => self.header(out),
             State::Content(rule, is_file) => self.content(rule, is_file, out),
             State::Epilogue => {
@@ -124,7 +122,7 @@ impl MultipartScanner {
         Ok(true)
     }
 
-    fn behind_delimiter(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+    fn behind_delimiter(&mut self) -> Result<bool, BodyError> {
         if self.buffer.len() < 2 {
             return Ok(false);
         }
@@ -132,12 +130,8 @@ impl MultipartScanner {
             self.state = State::Epilogue;
             return Ok(true);
         }
-        let Some(end) = memmem::find(&self.buffer, b"\r\n") else {
-            // The last byte can be the CR.
-            let is_too_long = self.buffer.len() > PADDING_MAX + 1;
-            return if is_too_long { Err(malformed("a malformed delimiter")) } else { Ok(false) };
-        };
-        if end > PADDING_MAX || !self.buffer[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+        // RFC 2046 allows blanks here. No client sends them, and some readers do not know them.
+        if !self.buffer.starts_with(b"\r\n") {
             return Err(malformed("a malformed delimiter"));
         }
         self.parts += 1;
@@ -145,7 +139,6 @@ impl MultipartScanner {
             return Err(BodyError::TooLarge { limit: "parts", max: PARTS_MAX as u64 });
         }
         // The CRLF stays: a header block without headers ends with the next one.
-        self.emit(end, out);
         self.state = State::Header;
         Ok(true)
     }
@@ -161,7 +154,7 @@ impl MultipartScanner {
         }
         let block = std::str::from_utf8(&self.buffer[..end]).map_err(|_| malformed("a part's header is not UTF-8"))?;
         let part = PartHeader::parse(block.strip_prefix("\r\n").unwrap_or(block))?;
-        let rule = rule_of(&self.rules, part.name.as_bytes(), &mut self.found);
+        let rule = rule_of(&self.rules, part.name, &mut self.found)?;
         if rule.is_some() && part.has_length {
             return Err(malformed("a selected part has a Content-Length"));
         }
@@ -236,20 +229,22 @@ const fn header_too_large() -> BodyError {
 }
 
 /// The header block of a part.
-struct PartHeader {
-    name: String,
+struct PartHeader<'a> {
+    name: &'a str,
     is_file: bool,
     has_length: bool,
 }
 
-impl PartHeader {
-    fn parse(block: &str) -> Result<Self, BodyError> {
+impl<'a> PartHeader<'a> {
+    fn parse(block: &'a str) -> Result<Self, BodyError> {
         let (mut disposition, mut has_type, mut has_length) = (None, false, false);
         for line in block.split("\r\n").filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').ok_or(malformed("a malformed header of a part"))?;
+            // Some readers end lines at other characters than CRLF.
+            let ends_line = |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
             if name.is_empty()
                 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-                || line.contains(['\r', '\n', '\0'])
+                || line.contains(ends_line)
             {
                 return Err(malformed("a malformed header of a part"));
             }
@@ -257,7 +252,8 @@ impl PartHeader {
                 "content-disposition" if disposition.is_none() => disposition = Some(value),
                 "content-type" if !has_type => {
                     has_type = true;
-                    if value.trim().to_ascii_lowercase().starts_with("multipart/") {
+                    let value = value.trim().to_ascii_lowercase();
+                    if value.starts_with("multipart") || value.starts_with("message") {
                         return Err(malformed("a nested multipart body"));
                     }
                 }
@@ -278,26 +274,35 @@ impl PartHeader {
     }
 }
 
-/// Name of a part, and whether it is a file.
-fn names(disposition: &str) -> Result<(String, bool), BodyError> {
+/// Name of a part, and whether it is a file. The name comes first and once, and nothing but names of files follows it, so
+/// that a reader that looks for the text `name=` finds the same.
+fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     let mut parameters = Parameters(disposition);
     if !parameters.media_type().eq_ignore_ascii_case("form-data") {
         return Err(malformed("a part that is not form-data"));
     }
-    let (mut name, mut is_file) = (None, false);
+    let (mut name, mut files) = (None, Vec::new());
     while let Some(parameter) = parameters.next() {
         let (key, value) = parameter.map_err(|_| malformed("a malformed Content-Disposition"))?;
-        match key.to_ascii_lowercase().as_str() {
-            "name" if name.is_none() => name = Some(unquoted(value)),
-            "filename" | "filename*" => is_file = true,
+        let key = key.to_ascii_lowercase();
+        match key.as_str() {
+            "name" if name.is_none() => name = Some(value),
+            "filename" | "filename*" if name.is_some() && !files.contains(&key) => files.push(key),
             "name" | "name*" => return Err(malformed("a part with two names")),
-            _ => {}
+            _ => return Err(malformed("a Content-Disposition with more than a name and the name of a file")),
         }
     }
-    Ok((name.ok_or(malformed("a part without a name"))?, is_file))
+    let name = name.ok_or(malformed("a part without a name"))?;
+    if !is_plain(name) {
+        return Err(malformed("a part whose name has outer blanks, quotes, controls or an encoded word"));
+    }
+    Ok((name, !files.is_empty()))
 }
 
-/// Browsers escape quotes and line ends of names (WHATWG HTML, multipart/form-data encoding algorithm).
-fn unquoted(name: &str) -> String {
-    name.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n")
+/// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of names (WHATWG HTML,
+/// multipart/form-data encoding algorithm), and few readers decode them. RFC 2047 has encoded words, `=?utf-8?q?a?=`.
+fn is_plain(name: &str) -> bool {
+    let has_escape = ["%22", "%0a", "%0d"].iter().any(|escape| name.to_ascii_lowercase().contains(escape));
+    let has_quote = name.contains(|c: char| c.is_control() || matches!(c, '"' | '\'' | '`' | '\\'));
+    name.trim() == name && !has_escape && !has_quote && !name.contains("=?")
 }

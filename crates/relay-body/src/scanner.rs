@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::event_stream::EventScanner;
-use crate::form::FormScanner;
+use crate::form::{FormGuard, FormScanner};
 use crate::json::JsonScanner;
 use crate::json_lines::LinesScanner;
 use crate::multipart::MultipartScanner;
@@ -13,7 +13,10 @@ use crate::piece::Piece;
 use crate::{BodyError, BodyRule, Format, Limits};
 
 /// Finds the values of one body.
-pub struct Scanner(Inner);
+pub struct Scanner {
+    inner: Inner,
+    guard: Option<FormGuard>,
+}
 
 impl std::fmt::Debug for Scanner {
     /// Without the bytes that are held.
@@ -33,13 +36,21 @@ enum Inner {
 impl Scanner {
     /// Creates a scanner.
     pub fn new(format: Format, rules: Arc<[BodyRule]>, limits: Limits) -> Self {
-        Self(match format {
+        let inner = match format {
             Format::Json => Inner::Json(JsonScanner::new(rules, limits)),
             Format::JsonLines => Inner::Lines(LinesScanner::new(rules, limits)),
             Format::Form => Inner::Form(FormScanner::new(rules, limits)),
             Format::Multipart { boundary } => Inner::Multipart(MultipartScanner::new(boundary, rules, limits)),
             Format::EventStream => Inner::Events(EventScanner::new(rules, limits)),
-        })
+        };
+        Self { inner, guard: None }
+    }
+
+    /// Rejects a body that is also a form with a field that these rules select, for upstreams that take both.
+    #[must_use]
+    pub fn rejecting_forms(mut self, rules: Arc<[BodyRule]>) -> Self {
+        self.guard = Some(FormGuard::new(rules));
+        self
     }
 
     /// Scans the next bytes and appends their pieces. A value that goes on in the next bytes is held.
@@ -47,7 +58,10 @@ impl Scanner {
     /// # Errors
     /// [`BodyError`]. The scanner must not be used again.
     pub fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
-        match &mut self.0 {
+        if let Some(guard) = &mut self.guard {
+            guard.push(input)?;
+        }
+        match &mut self.inner {
             Inner::Json(scanner) => scanner.push(input, out),
             Inner::Lines(scanner) => scanner.push(input, out),
             Inner::Form(scanner) => scanner.push(input, out),
@@ -61,7 +75,7 @@ impl Scanner {
     /// # Errors
     /// [`BodyError`], also for a body that is not complete, or lacks a required value.
     pub fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Json(scanner) => scanner.finish(out),
             Inner::Lines(scanner) => scanner.finish(out),
             Inner::Form(scanner) => scanner.finish(out),

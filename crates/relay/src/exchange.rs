@@ -24,10 +24,10 @@ use crate::engine::Scope;
 use crate::error::{Failure, Phase, Reason, problem};
 use crate::headers::{self, Hop};
 use crate::relay::{Peer, Relay};
-use crate::request_check;
+use crate::request_check::{self, CheckedTarget};
 use crate::route::Route;
 use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
-use crate::route_table::NoMatch;
+use crate::route_table::{NoMatch, RouteTable, Segments};
 use crate::upstream::Protocol;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::pool::Pool;
@@ -76,7 +76,8 @@ async fn run(
     {
         return Err(Failure::request(Reason::Misdirected));
     }
-    let (route, segments) = peer.listener.routes.find(&target.host, &parts.method, &target.path).map_err(not_found)?; // 4. A route.
+    let routes = &peer.listener.routes;
+    let (route, segments) = find_route(routes, &parts.method, &target)?; // 4. A route.
     if peer
         .tunnel
         .as_ref()
@@ -94,6 +95,7 @@ async fn run(
             deadline: Instant::now() + route.deadline,
             route,
             segments,
+            depends_on_target: routes.depends_on_target(&target.host),
             target,
             request_id: completion.request_id().into(),
             traceparent: completion.traceparent().map(Into::into),
@@ -105,11 +107,30 @@ async fn run(
     exchange.run(completion, parts, body).await
 }
 
+/// Finds the route of a request whose head was checked.
+///
+/// # Errors
+/// No route fits, or servers can take path or method for others.
+pub(crate) fn find_route(
+    routes: &RouteTable,
+    method: &Method,
+    target: &CheckedTarget,
+) -> Result<(Arc<Route>, Segments), Failure> {
+    let found = routes.find(&target.host, method, &target.path).map_err(not_found)?;
+    if routes.depends_on_method(&target.host, &target.path) {
+        request_check::check_no_method(target.query.as_deref().unwrap_or_default())?;
+    }
+    Ok(found)
+}
+
 /// The failure of a request without a route.
-pub const fn not_found(reason: NoMatch) -> Failure {
+const fn not_found(reason: NoMatch) -> Failure {
     Failure::request(match reason {
         NoMatch::Method => Reason::NoMethod,
         NoMatch::Host | NoMatch::Path => Reason::NoRoute,
+        NoMatch::Spelling => Reason::Ambiguous(
+            "a path that differs from that of a route in case, escapes or a final slash: send it as the route has it",
+        ),
     })
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
-use sealwire_relay_body::{Hole, Piece, Place};
+use sealwire_relay_body::{Hole, Piece, Place, name};
 
 use crate::engine::{Engine, Scope, joined};
 use crate::error::{Failure, Reason};
@@ -36,8 +36,9 @@ pub fn contexts(rules: &[Rule], headers: &HeaderMap, segments: &Segments) -> Res
 /// Replaces the values of headers that rules name.
 ///
 /// # Errors
-/// The failure of a value.
+/// The failure of a value, or a name that some readers take for one of a rule.
 pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMap) -> Result<bool, Failure> {
+    check_header_names(&scope.direction().rules, headers).map_err(|reason| scope.failure(reason))?;
     let (mut names, mut holes) = (Vec::<HeaderName>::new(), Vec::new());
     for (at, rule) in scope.direction().rules.iter().enumerate() {
         let mut found = false;
@@ -53,7 +54,9 @@ pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMa
                 found = true;
             }
         }
-        check_required(scope, rule, found, !rule.headers.is_empty())?;
+        if is_missing(rule, found, !rule.headers.is_empty()) {
+            return Err(scope.failure(Reason::Missing));
+        }
     }
     if holes.is_empty() {
         return Ok(false);
@@ -69,11 +72,27 @@ pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMa
     Ok(true)
 }
 
+/// Rejects headers that gateways of the CGI kind give the variable of a selected one, such as `X_Card` of `X-Card`.
+fn check_header_names(rules: &[Rule], headers: &HeaderMap) -> Result<(), Reason> {
+    let selected = || rules.iter().filter(|rule| !rule.action.reveals()).flat_map(|rule| &rule.headers);
+    if selected().next().is_none() {
+        return Ok(());
+    }
+    for present in headers.keys().filter(|name| rules.iter().all(|rule| !rule.headers.contains(name))) {
+        // Gateways write one character for each that stands in no name of a variable.
+        let plain = present.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        if selected().any(|name| *plain == *name.as_str() || name::is_alias(&plain, name.as_str(), false)) {
+            return Err(Reason::Invalid(name::ALIAS));
+        }
+    }
+    Ok(())
+}
+
 /// Returns path and query with the values of path segments and query parameters replaced; borrowed if no rule selects
 /// one.
 ///
 /// # Errors
-/// The failure of a value.
+/// The failure of a value, or a query that some readers take for one with a selected parameter.
 pub async fn edit_target<'a>(
     engine: &Engine,
     scope: &Scope,
@@ -81,10 +100,29 @@ pub async fn edit_target<'a>(
     path: &'a str,
     query: Option<&'a str>,
 ) -> Result<Cow<'a, str>, Failure> {
-    let whole = || query.map_or(Cow::Borrowed(path), |query| Cow::Owned(format!("{path}?{query}")));
     let rules = &scope.direction().rules;
+    let pieces = target_pieces(rules, segments, path, query).map_err(|reason| scope.failure(reason))?;
+    if pieces.iter().all(|piece| piece.hole().is_none()) {
+        return Ok(query.map_or(Cow::Borrowed(path), |query| Cow::Owned(format!("{path}?{query}"))));
+    }
+    let edited = joined(engine.replace(scope, pieces).await?);
+    let edited =
+        String::from_utf8(edited.into()).map_err(|_| scope.failure(Reason::Invalid("a value does not fit a path")))?;
+    Ok(Cow::Owned(edited))
+}
+
+/// Finds the values of path segments and query parameters; no pieces if no rule is for them.
+///
+/// # Errors
+/// A part that can be read in two ways, that cannot be read, or that is missing.
+pub fn target_pieces(
+    rules: &[Rule],
+    segments: &Segments,
+    path: &str,
+    query: Option<&str>,
+) -> Result<Vec<Piece>, Reason> {
     if rules.iter().all(|rule| rule.query.is_empty() && rule.segments.is_empty()) {
-        return Ok(whole());
+        return Ok(Vec::new());
     }
     let (mut pieces, mut found) = (Vec::new(), vec![false; rules.len()]);
     for (at, part) in path.split('/').enumerate() {
@@ -93,56 +131,76 @@ pub async fn edit_target<'a>(
         }
         let rule =
             segments.name_at(at).and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
-        pieces.push(piece(scope, part, rule, Place::Segment, &mut found)?);
+        pieces.push(piece(part, rule, Place::Segment, &mut found)?);
+    }
+    let is_read = rules.iter().any(|rule| !rule.query.is_empty());
+    // Some readers also split at `;`.
+    if is_read && query.is_some_and(|query| query.contains(';')) {
+        return Err(Reason::Ambiguous("a query with a semicolon: escape it as %3B"));
     }
     for (at, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
         pieces.push(Piece::Literal(Bytes::from_static(if at == 0 { b"?" } else { b"&" })));
         let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
+        let rule = if is_read { rule_of_parameter(rules, name)? } else { None };
         pieces.push(Piece::Literal(Bytes::copy_from_slice(name.as_bytes())));
         let Some(value) = value else { continue };
         pieces.push(Piece::Literal(Bytes::from_static(b"=")));
-        let decoded = decoded(name);
-        let rule = position(rules, |rule| rule.query.iter().any(|name| **name == *decoded));
-        pieces.push(piece(scope, value, rule, Place::Query, &mut found)?);
+        pieces.push(piece(value, rule, Place::Query, &mut found)?);
     }
     for (rule, found) in rules.iter().zip(&found) {
-        check_required(scope, rule, *found, !rule.query.is_empty() || !rule.segments.is_empty())?;
+        if is_missing(rule, *found, !rule.query.is_empty() || !rule.segments.is_empty()) {
+            return Err(Reason::Missing);
+        }
     }
-    if !found.contains(&true) {
-        return Ok(whole());
+    Ok(pieces)
+}
+
+/// The rule that selects a parameter of the query by its name as it stands there.
+fn rule_of_parameter(rules: &[Rule], raw: &str) -> Result<Option<usize>, Reason> {
+    let name = decoded(raw).ok_or(Reason::Ambiguous("a query with a malformed name of a parameter"))?;
+    let rule = position(rules, |rule| rule.query.iter().any(|selected| **selected == *name));
+    if rule.is_some() {
+        return Ok(rule);
     }
-    let edited = joined(engine.replace(scope, pieces).await?);
-    let edited =
-        String::from_utf8(edited.into()).map_err(|_| scope.failure(Reason::Invalid("a value does not fit a path")))?;
-    Ok(Cow::Owned(edited))
+    let guarded = || rules.iter().filter(|rule| !rule.action.reveals()).flat_map(|rule| &rule.query);
+    if guarded().any(|selected| name::is_alias(&name, selected, true)) {
+        return Err(Reason::Invalid(name::ALIAS));
+    }
+    if name::is_unclear(&name) && guarded().next().is_some() {
+        return Err(Reason::Invalid(name::UNCLEAR));
+    }
+    Ok(None)
 }
 
 /// A part of the target: a hole if a rule selects it and it has a value.
-fn piece(scope: &Scope, raw: &str, rule: Option<usize>, place: Place, found: &mut [bool]) -> Result<Piece, Failure> {
+fn piece(raw: &str, rule: Option<usize>, place: Place, found: &mut [bool]) -> Result<Piece, Reason> {
     let literal = || Piece::Literal(Bytes::copy_from_slice(raw.as_bytes()));
     let Some(rule) = rule.filter(|_| !raw.is_empty()) else { return Ok(literal()) };
     let raw_text = if matches!(place, Place::Query) { raw.replace('+', " ") } else { raw.to_owned() };
     let text = percent_decode_str(&raw_text).decode_utf8();
-    let text = text.map_err(|_| scope.failure(Reason::Invalid("a selected part of the path or query is not UTF-8")))?;
+    let text = text.map_err(|_| Reason::Invalid("a selected part of the path or query is not UTF-8"))?;
     if let Some(found) = found.get_mut(rule) {
         *found = true;
     }
     Ok(Piece::Hole(Hole { source: Bytes::copy_from_slice(raw.as_bytes()), ..Hole::of_text(rule, &text, place) }))
 }
 
-fn decoded(name: &str) -> String {
-    percent_decode_str(&name.replace('+', " ")).decode_utf8_lossy().into_owned()
+/// Decodes the name of a parameter. `None` if an escape is malformed, or the result is not UTF-8.
+fn decoded(name: &str) -> Option<String> {
+    let is_escape = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    if !name.split('%').skip(1).all(is_escape) {
+        return None;
+    }
+    percent_decode_str(&name.replace('+', " ")).decode_utf8().ok().map(Cow::into_owned)
 }
 
 fn position(rules: &[Rule], selects: impl Fn(&Rule) -> bool) -> Option<usize> {
     rules.iter().position(selects)
 }
 
-fn check_required(scope: &Scope, rule: &Rule, found: bool, is_for_these: bool) -> Result<(), Failure> {
-    if rule.required && is_for_these && rule.body.is_none() && !found {
-        return Err(scope.failure(Reason::Missing));
-    }
-    Ok(())
+/// Returns true if a rule requires a value that was not found in the places that it has.
+const fn is_missing(rule: &Rule, found: bool, has_places: bool) -> bool {
+    rule.required && has_places && rule.body.is_none() && !found
 }
 
 /// Replaces holes that stand alone. Returns one text per hole.
@@ -157,4 +215,87 @@ async fn texts(engine: &Engine, scope: &Scope, holes: Vec<Piece>) -> Result<Vec<
         begin = end + 1;
     }
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::{Action, Containers, Unneeded};
+
+    fn rule(action: Action, headers: &[&'static str], query: &[&str]) -> Rule {
+        Rule {
+            action,
+            app: "a".into(),
+            context: Context::None,
+            formats: Vec::new(),
+            body: None,
+            select: Vec::new(),
+            headers: headers.iter().map(|name| HeaderName::from_static(name)).collect(),
+            query: query.iter().map(|name| (*name).into()).collect(),
+            segments: Vec::new(),
+            required: false,
+            containers: Containers::default(),
+            unneeded: Unneeded::default(),
+        }
+    }
+
+    /// Values that are selected in a query; `None` if the query is rejected.
+    fn selected(rules: &[Rule], query: &str) -> Option<Vec<String>> {
+        let pieces = target_pieces(rules, &Segments::default(), "/a", Some(query)).ok()?;
+        let source: Vec<u8> = pieces.iter().flat_map(|piece| piece.source().to_vec()).collect();
+        assert!(pieces.is_empty() || source == format!("/a?{query}").into_bytes(), "{query}");
+        Some(pieces.iter().filter_map(Piece::hole).filter_map(|hole| hole.text().map(str::to_owned)).collect())
+    }
+
+    #[test]
+    fn parameters_that_some_readers_take_for_a_selected_one_are_rejected() {
+        let rules = [rule(Action::Encrypt, &[], &["ssn", "card[number]"])];
+        for (query, expected) in [
+            ("ssn=1", Some(vec!["1"])),
+            ("a=1&ssn=x+%20y&s%73n=2", Some(vec!["x  y", "2"])),
+            ("card[number]=1&card%5Bnumber%5D=2&card[expiry]=3", Some(vec!["1", "2"])),
+            ("a=%zz&b=%ff&ssn&ssn=&x[]=1&y.z=2&session=3", Some(vec![])),
+            ("a=1;ssn=2", None),
+            ("a=1;b", None),
+            ("SSN=1", None),
+            ("ssn[]=1", None),
+            ("ssn.x=1", None),
+            ("%20ssn=1", None),
+            ("+ssn=1", None),
+            ("ssn%00x=1", None),
+            ("a%00=1", None),
+            ("?ssn=1", None),
+            ("%C5%BFsn=1", None),
+            ("%2573sn=1", None),
+            ("%u0073sn=1", None),
+            ("s%=1", None),
+            ("%ffssn=1", None),
+            ("card[number]x=1", None),
+            ("card.number=1", None),
+        ] {
+            let expected = expected.map(|texts| texts.into_iter().map(str::to_owned).collect());
+            assert_eq!(selected(&rules, query), expected, "{query}");
+        }
+        // Routes without rules for queries, and rules that reveal, leave other spellings alone.
+        assert_eq!(selected(&[rule(Action::Encrypt, &["x-card"], &[])], "a=1;SSN=%zz"), Some(vec![]));
+        assert_eq!(selected(&[rule(Action::Decrypt, &[], &["ssn"])], "SSN=1&ssn=2"), Some(vec!["2".to_owned()]));
+    }
+
+    #[test]
+    fn headers_that_some_readers_take_for_a_selected_one_are_rejected() {
+        for (action, name, is_ok) in [
+            (Action::Encrypt, "x-card", true),
+            (Action::Encrypt, "x-cards", true),
+            (Action::Encrypt, "card", true),
+            (Action::Encrypt, "x_card", false),
+            (Action::Encrypt, "x.card", false),
+            (Action::Encrypt, "x*card", false),
+            (Action::Encrypt, "xcard", false),
+            (Action::Decrypt, "x_card", true),
+        ] {
+            let rules = [rule(Action::Encrypt, &[], &["x"]), rule(action, &["x-card", "x-other"], &[])];
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("v"))]);
+            assert_eq!(check_header_names(&rules, &headers).is_ok(), is_ok, "{name}");
+        }
+    }
 }

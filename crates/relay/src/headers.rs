@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use sealwire_relay_body::name;
 
 /// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for WebSocket.
 const HOP_BY_HOP: [&str; 8] =
@@ -42,6 +43,19 @@ const NOT_TRAILERS: [&str; 29] = [
     "warning",
     "www-authenticate",
     "x-real-ip",
+];
+/// Headers that some servers take method or path from, in place of those of the request.
+const OVERRIDES: [&str; 10] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-method",
+    "x-original-path",
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-rewrite-uri",
+    "x-rewrite-url",
 ];
 
 /// Facts about the client's side of a request, for forwarding headers.
@@ -88,6 +102,18 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
     remove_all(headers, &HOP_BY_HOP);
     if accepts_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Removes headers that some servers take method or path from, in any spelling, because these decided on the rules.
+pub fn remove_overrides(headers: &mut HeaderMap) {
+    let overrides = |present: &&HeaderName| {
+        let present = present.as_str();
+        OVERRIDES.iter().any(|name| present == *name || name::is_alias(present, name, false))
+    };
+    let named: Vec<HeaderName> = headers.keys().filter(overrides).cloned().collect();
+    for name in named {
+        headers.remove(name);
     }
 }
 
@@ -287,6 +313,15 @@ mod tests {
         check(|headers| remove_hop_by_hop(headers, true), before, "te: trailers\naccept: b");
         check(|headers| remove_hop_by_hop(headers, true), "te: gzip", "");
         check(|headers| remove_hop_by_hop(headers, true), "te: gzip, Trailers;q=1\nte: trailers", "te: trailers");
+    }
+
+    #[test]
+    fn headers_that_override_method_or_path_go_in_any_spelling() {
+        let before =
+            "x-http-method-override: POST\nX_HTTP_Method_Override: POST\nx-http-method: PUT\nx-method-override: PUT
+            x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nx-request-id: 1
+            x-original-file: a\nx-forwarded-for: a\nmethod: x";
+        check(remove_overrides, before, "x-request-id: 1\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
     }
 
     #[test]

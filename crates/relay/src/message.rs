@@ -9,7 +9,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use sealwire_relay_body::{BodyRule, Format, Scanner};
+use sealwire_relay_body::{BodyRule, Format};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{Outgoing, Source};
@@ -155,7 +155,8 @@ impl Message<'_> {
         // Lines and events that are malformed pass one by one; of the other formats the whole body does.
         let has_records = matches!(format, Format::JsonLines | Format::EventStream);
         let passes_whole = direction.pass_unparsed && !has_records;
-        let scanner = Scanner::new(format, rules, scanner_limits(self.relay, direction.pass_unparsed && has_records));
+        let limits_of_scanner = scanner_limits(self.relay, direction.pass_unparsed && has_records);
+        let scanner = direction.scanner(format, rules, limits_of_scanner, self.scope.phase);
         let length = content_length(self.headers).filter(|_| decoder.is_none());
         let is_short =
             self.scope.phase == Phase::Response && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);

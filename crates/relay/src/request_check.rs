@@ -1,8 +1,8 @@
 //! Rejects requests that two readers of HTTP can read differently.
 //!
 //! hyper parses what is on the wire and lets several forms pass on which proxies and servers disagree. A request that
-//! passes [`check`] has one framing, one host and a path without escapes that an upstream could resolve. The path that is
-//! matched against routes is therefore the path that is forwarded.
+//! passes [`check`] has one framing, one host, a method in capital letters and a path without escapes that an upstream
+//! could resolve. The path that is matched against routes is therefore the path that is forwarded.
 //!
 //! Two forms never reach [`check`] through hyper 1.12, which drops `Content-Length` beside `Transfer-Encoding` and merges
 //! equal `Content-Length` lines: [`crate::head_check`] rejects both before. They are checked here anyway, for heads from
@@ -11,6 +11,8 @@
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::{Method, Uri, Version};
+
+use sealwire_relay_body::name;
 
 use crate::error::{Failure, Reason};
 
@@ -83,6 +85,7 @@ pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     check_framing(request).map_err(ambiguous)?;
     check_connection(&request.headers).map_err(ambiguous)?;
     check_expect(&request.headers)?;
+    check_method(request.method.as_str()).map_err(ambiguous)?;
     let (host, port) = check_authority(request, is_tls).map_err(ambiguous)?;
     if request.method == Method::CONNECT {
         return Ok(CheckedTarget { host, port, path: "".into(), query: None });
@@ -111,6 +114,14 @@ fn check_sizes(request: &Parts) -> Result<(), Failure> {
         return too_large("target bytes", TARGET_BYTES_MAX);
     }
     Ok(())
+}
+
+/// Methods are compared by case (RFC 9110, section 9.1), and some servers compare them without.
+fn check_method(method: &str) -> Result<(), &'static str> {
+    if method.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'-') {
+        return Ok(());
+    }
+    Err("a method that is not in capital letters")
 }
 
 /// Rejects a name with `_` that becomes a significant or present name once `_` is read as `-`.
@@ -298,19 +309,22 @@ fn check_path(path: &str) -> Result<(), &'static str> {
 }
 
 /// Checks the two digits of an escape. An escaped control, `/`, `\` or `%` is read differently by a server that decodes
-/// before it splits, or decodes twice.
+/// before it splits, or decodes twice. [`crate::route_table`] rejects a path that takes another route with other escapes.
 fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-    let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-        None => Err("a path with a malformed escape"),
-        Some(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
-        Some(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
-        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC 3986, 6.2.2.2).
-        Some(b) if b.is_ascii_alphanumeric() || b"-._~;".contains(&b) => {
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit())).unwrap_or_default();
+    match u8::from_str_radix(text, 16) {
+        Err(_) => Err("a path with a malformed escape"),
+        Ok(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
+        Ok(0..=0x1f | 0x7f) => Err("a path with an escaped control character"),
+        // Routes are matched by the bytes as they came, so one path must have one spelling (RFC 3986, 6.2.2).
+        Ok(b) if b.is_ascii_alphanumeric() || b"-._~;".contains(&b) => {
             Err("a path with an escape of a character that needs none")
         }
-        Some(_) => Ok(()),
+        Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            Err("a path with an escape in lower case: write its digits in capital letters")
+        }
+        Ok(_) => Ok(()),
     }
 }
 
@@ -320,6 +334,25 @@ fn check_query(query: &str) -> Result<(), &'static str> {
         return Ok(());
     }
     Err("a query with a byte that is not visible ASCII")
+}
+
+/// Rejects a query with `_method`, which some frameworks take the method from. For paths whose route depends on the method.
+///
+/// # Errors
+/// [`Reason::Ambiguous`].
+pub fn check_no_method(query: &str) -> Result<(), Failure> {
+    const METHOD: &str = "_method";
+    let overrides = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
+        let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
+        // PHP writes `_` for these characters at the begin of a name.
+        let begins = name.trim_start().starts_with(['_', '.', '[']);
+        begins && (name == METHOD || name::is_alias(&name, METHOD, true))
+    };
+    if query.split(['&', ';', '?']).any(overrides) {
+        return Err(ambiguous("a query with _method, and a route that depends on the method"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -431,6 +464,16 @@ mod tests {
             ("GET /a%20b/%C3%A4", "a None /a%20b/%C3%A4 None"),
             ("GET /a/b...c/.hidden", "a None /a/b...c/.hidden None"),
             ("GET /a;v=1/b", "ambiguous"),
+            ("GET /a:b/c@d,e!$&'()*+=f", "a None /a:b/c@d,e!$&'()*+=f None"),
+            ("GET /a%40b/x%3Ay/%7Bz%7D", "a None /a%40b/x%3Ay/%7Bz%7D None"),
+            ("M-SEARCH /a", "a None /a None"),
+            ("post /a", "ambiguous"),
+            ("Post /a", "ambiguous"),
+            ("POSt /a", "ambiguous"),
+            ("GET_ /a", "ambiguous"),
+            ("GET /a%3ab", "ambiguous"),
+            ("GET /a%c3%a4", "ambiguous"),
+            ("GET /a%C3%a4", "ambiguous"),
             ("GET /%61/b", "ambiguous"),
             ("GET /a%2db", "ambiguous"),
             ("GET /a//b", "ambiguous"),
@@ -479,6 +522,27 @@ mod tests {
         assert_eq!(verdict(h1, false, "CONNECT a:443", &[("host", "b:443")]), "ambiguous");
         let with_body = [("host", "a:443"), ("content-length", "3")];
         assert_eq!(verdict(h1, false, "CONNECT a:443", &with_body), "ambiguous");
+    }
+
+    #[test]
+    fn methods_in_queries_are_found() {
+        for (query, is_ok) in [
+            ("", true),
+            ("method=POST", true),
+            ("a=_method&b_method=1", true),
+            ("_methods=1", true),
+            ("_method=PUT", false),
+            ("a=1&_method=PUT", false),
+            ("a=1;_method=PUT", false),
+            ("%5Fmethod=PUT", false),
+            ("_METHOD=PUT", false),
+            ("+_method=PUT", false),
+            (".method=PUT", false),
+            ("_method[]=PUT", false),
+            ("?_method=PUT", false),
+        ] {
+            assert_eq!(check_no_method(query).is_ok(), is_ok, "{query}");
+        }
     }
 
     #[test]

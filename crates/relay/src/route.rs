@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use http::HeaderName;
 use sealwire_payload::Selection;
-use sealwire_relay_body::{BodyRule, Format};
+use sealwire_relay_body::{BodyRule, Format, Limits, Scanner};
 
+use crate::error::Phase;
 use crate::upstream::pool::Pool;
 
 /// One route of a listener.
@@ -76,6 +77,19 @@ impl Direction {
             rule.body.is_some() && (rule.formats.is_empty() || rule.formats.iter().any(|other| other.is_like(format)))
         };
         self.rules.iter().any(is_for).then(|| self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect())
+    }
+
+    /// A scanner for a body of a format with the rules for it.
+    pub fn scanner(&self, format: Format, rules: Arc<[BodyRule]>, limits: Limits, phase: Phase) -> Scanner {
+        // An upstream with rules for forms may read a body of another type as one.
+        let has_forms = self.rules.iter().any(|rule| rule.formats.contains(&Format::Form));
+        let is_guarded = has_forms && !format.is_flat() && phase == Phase::Request;
+        let form_rules = is_guarded.then(|| self.body_rules(&Format::Form)).flatten();
+        let scanner = Scanner::new(format, rules, limits);
+        match form_rules {
+            Some(rules) => scanner.rejecting_forms(rules),
+            None => scanner,
+        }
     }
 }
 

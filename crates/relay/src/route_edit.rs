@@ -36,6 +36,8 @@ pub struct RouteEdit {
     pub segments: Segments,
     /// Target of the request.
     pub target: CheckedTarget,
+    /// True if path or method decided on the rules, so that no header may override them.
+    pub depends_on_target: bool,
     /// End of the time for the request and for the first bytes of the response.
     pub deadline: Instant,
     /// Id of the exchange.
@@ -107,6 +109,9 @@ impl RouteEdit {
         source: Source,
     ) -> Result<EditedRequest<'a>, Failure> {
         let engine = &self.relay.engine;
+        if self.depends_on_target {
+            headers::remove_overrides(headers);
+        }
         let (path, query) = (&self.target.path, self.target.query.as_deref());
         let target = fields::edit_target(engine, scope, &self.segments, path, query).await?;
         fields::edit_headers(engine, scope, headers).await?;

@@ -1,4 +1,8 @@
 //! Finds the route of a request: the most specific host, then the most specific path, then the method.
+//!
+//! Paths are compared as they were sent. Servers also take a path in another case, with other escapes or with a slash at
+//! its end, so a path that would take a route with rules in one of these spellings, and another route in its own, is
+//! rejected.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -35,6 +39,8 @@ pub enum NoMatch {
     Path,
     /// The path fits, and none of its routes has the method.
     Method,
+    /// The path is another spelling of a path whose routes have rules.
+    Spelling,
 }
 
 /// The routes of one listener.
@@ -49,12 +55,16 @@ pub struct RouteTable {
 #[derive(Debug, Default)]
 struct Paths {
     router: matchit::Router<usize>,
+    /// Finds the folded paths of entries that begin with the same route.
+    folded: matchit::Router<usize>,
     entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
     path: Box<str>,
+    /// The path in its folded form, with numbers for names.
+    folded: Box<str>,
     /// Names of the path's segments by position; the first one is empty, before the first `/`.
     names: Arc<[Option<Box<str>>]>,
     routes: Vec<(Vec<Method>, Arc<Route>)>,
@@ -125,6 +135,23 @@ impl RouteTable {
         self.of_host(host).next().ok_or(NoMatch::Host)?.find(method, path)
     }
 
+    /// Returns true if path and method of a request decide on the rules that apply to it: its host has routes with rules, and
+    /// more than one route, or one that is not for all paths and methods.
+    pub fn depends_on_target(&self, host: &str) -> bool {
+        self.of_host(host).next().is_some_and(|paths| {
+            let is_for_all = |entry: &Entry| entry.path.starts_with("/{*") && !entry.has_methods();
+            let is_one = matches!(&paths.entries[..], [entry] if is_for_all(entry));
+            !is_one && paths.entries.iter().any(Entry::has_rules)
+        })
+    }
+
+    /// Returns true if the method of a request to this path decides on its route.
+    pub fn depends_on_method(&self, host: &str, path: &str) -> bool {
+        let paths = self.of_host(host).next();
+        let entry = paths.and_then(|paths| paths.entries.get(*paths.router.at(path).ok()?.value));
+        entry.is_some_and(Entry::has_methods)
+    }
+
     /// Returns true if a route is for this host by its name, and leads to an upstream of this port.
     pub fn has_destination(&self, host: &str, port: u16) -> bool {
         let named = self.of_host(host).filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
@@ -154,7 +181,16 @@ impl Paths {
                     matchit::InsertError::Conflict { .. } => RouteConflict::Overlap,
                     _ => RouteConflict::Path,
                 })?;
-                self.entries.push(Entry { path: path.into(), names: names(path), routes: Vec::new() });
+                let folded = folded_template(path);
+                if !self.entries.iter().any(|entry| *entry.folded == *folded) {
+                    self.folded.insert(&*folded, at).map_err(|_| RouteConflict::Overlap)?;
+                }
+                self.entries.push(Entry {
+                    path: path.into(),
+                    folded: folded.into(),
+                    names: names(path),
+                    routes: Vec::new(),
+                });
                 at
             }
         };
@@ -175,6 +211,9 @@ impl Paths {
     fn find(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
         let found = self.router.at(path).map_err(|_| NoMatch::Path)?;
         let entry = self.entries.get(*found.value).ok_or(NoMatch::Path)?;
+        if self.is_other_spelling(entry, path) {
+            return Err(NoMatch::Spelling);
+        }
         let route = entry.routes.iter().find(|(methods, _)| methods.is_empty() || methods.contains(method));
         let (_, route) = route.ok_or(NoMatch::Method)?;
         let has_names = entry.names.iter().any(Option::is_some);
@@ -185,6 +224,61 @@ impl Paths {
         };
         Ok((Arc::clone(route), segments))
     }
+
+    /// Returns true if the path, which takes the routes of `entry`, takes other ones with rules in its folded form.
+    fn is_other_spelling(&self, entry: &Entry, path: &str) -> bool {
+        let Some(other) = self.folded.at(&folded(path)).ok().and_then(|found| self.entries.get(*found.value)) else {
+            return false;
+        };
+        let mut alike = self.entries.iter().filter(|candidate| candidate.folded == other.folded);
+        other.folded != entry.folded && alike.any(Entry::has_rules)
+    }
+}
+
+impl Entry {
+    fn has_rules(&self) -> bool {
+        self.routes.iter().any(|(_, route)| !route.pass)
+    }
+
+    fn has_methods(&self) -> bool {
+        self.routes.iter().any(|(methods, _)| !methods.is_empty())
+    }
+}
+
+/// A path without escapes, in lower case and without a slash at its end.
+fn folded(path: &str) -> String {
+    let mut folded = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+    if folded.len() > 1 && folded.ends_with('/') {
+        folded.pop();
+    }
+    folded
+}
+
+/// The folded form of a route's path: names in braces become numbers, so that equal forms are equal texts.
+fn folded_template(path: &str) -> String {
+    let (mut out, mut rest, mut names) = (String::new(), path, 0);
+    let literal =
+        |text: &str| percent_decode_str(text).decode_utf8_lossy().to_lowercase().replace('{', "{{").replace('}', "}}");
+    while let Some(begin) = rest.find('{') {
+        let (before, braces) = rest.split_at(begin);
+        let escaped = before.replace("}}", "}");
+        out.push_str(&literal(&escaped));
+        if let Some(behind) = braces.strip_prefix("{{") {
+            out.push_str("{{");
+            rest = behind;
+            continue;
+        }
+        let end = braces.find('}').map_or(braces.len(), |end| end + 1);
+        out.push_str(if braces.starts_with("{*") { "{*" } else { "{" });
+        out.push_str(&format!("n{names}}}"));
+        names += 1;
+        rest = &braces[end..];
+    }
+    out.push_str(&literal(&rest.replace("}}", "}")));
+    if out.len() > 1 && out.ends_with('/') {
+        out.pop();
+    }
+    out
 }
 
 /// Names of the segments of a path. A segment has a name if it is nothing but a name in braces.
@@ -204,6 +298,7 @@ mod tests {
     use crate::upstream::pool::Pool;
     use crate::upstream::{Protocol, Upstream};
 
+    /// A route that passes everything if its name ends with `pass`.
     fn route(name: &str) -> Arc<Route> {
         let second = std::time::Duration::from_secs(1);
         let upstream = Upstream {
@@ -228,7 +323,7 @@ mod tests {
             via: "".into(),
             upstream: Some(Pool::new(Arc::new(upstream))),
             strip_prefix: None,
-            pass: true,
+            pass: name.ends_with("pass"),
             request: Direction::default(),
             response: Direction::default(),
             fail_open: false,
@@ -282,6 +377,76 @@ mod tests {
             let found = table.find(host, &method.parse().unwrap(), path);
             let name = found.as_ref().map(|(route, _)| &*route.name);
             assert_eq!(name, Ok(expected), "{method} {host}{path}");
+        }
+    }
+
+    #[test]
+    fn other_spellings_of_a_path_with_rules_are_rejected() {
+        let mut table = RouteTable::default();
+        for (path, name) in [
+            ("/v1/orders:charge", "charge"),
+            ("/v1/Users/{id}", "users"),
+            ("/v1/Users/{id}/", "users with a slash"),
+            ("/v1/a|b/{x}/c", "bar"),
+            ("/v1/gr%C3%BC%C3%9Fe", "greeting"),
+            ("/v1/{{x}}", "braces"),
+            ("/v1/health", "health pass"),
+            ("/v1/{*rest}", "rest pass"),
+        ] {
+            table.add("a", path, Vec::new(), route(name)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        for (path, expected) in [
+            ("/v1/orders:charge", Ok("charge")),
+            ("/v1/orders%3Acharge", Err(NoMatch::Spelling)),
+            ("/v1/orders%3acharge", Err(NoMatch::Spelling)),
+            ("/v1/ORDERS:charge", Err(NoMatch::Spelling)),
+            ("/v1/orders:charge/", Err(NoMatch::Spelling)),
+            ("/v1/orders:charge2", Ok("rest pass")),
+            ("/v1/Users/1", Ok("users")),
+            ("/v1/Users/1/", Ok("users with a slash")),
+            ("/v1/Users/a%40b.example", Ok("users")),
+            ("/v1/Users/a@b.example", Ok("users")),
+            ("/v1/Users/A%20B", Ok("users")),
+            ("/v1/users/1", Err(NoMatch::Spelling)),
+            ("/v1/users/1/", Err(NoMatch::Spelling)),
+            ("/v1/users", Ok("rest pass")),
+            ("/v1/a|b/1/c", Ok("bar")),
+            ("/v1/a%7Cb/1/c", Err(NoMatch::Spelling)),
+            ("/v1/A|b/1/C/", Err(NoMatch::Spelling)),
+            ("/v1/gr%C3%BC%C3%9Fe", Ok("greeting")),
+            ("/v1/GR%C3%9C%C3%9FE", Err(NoMatch::Spelling)),
+            ("/v1/{x}", Ok("braces")),
+            ("/v1/%7Bx%7D", Err(NoMatch::Spelling)),
+            // Another spelling of a path that passes is no way around rules.
+            ("/v1/HEALTH", Ok("rest pass")),
+            ("/v1/a%40b", Ok("rest pass")),
+            ("/V1/orders:charge", Err(NoMatch::Path)),
+        ] {
+            let found = table.find("a", &Method::POST, path);
+            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+        }
+        let conflict = table.add("a", "/V1/users/{*all}", Vec::new(), route("all"));
+        assert_eq!(conflict, Err(RouteConflict::Overlap));
+    }
+
+    #[test]
+    fn rules_depend_on_path_or_method() {
+        for (routes, path, method) in [
+            (&[("/{*rest}", "", "seal")][..], false, false),
+            (&[("/{*rest}", "", "rest pass"), ("/x", "", "x pass")], false, false),
+            (&[("/{*rest}", "", "rest pass"), ("/x", "", "seal")], true, false),
+            (&[("/{*rest}", "POST", "seal")], true, true),
+            (&[("/x", "", "seal")], true, false),
+            (&[("/x", "POST", "seal"), ("/x", "", "pass")], true, true),
+        ] {
+            let mut table = RouteTable::default();
+            for (path, methods, name) in routes {
+                let methods = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
+                table.add("a", path, methods, route(name)).unwrap();
+            }
+            assert_eq!(table.depends_on_target("a"), path, "{routes:?}");
+            assert_eq!(table.depends_on_method("a", "/x"), method, "{routes:?}");
+            assert!(!table.depends_on_target("b") && !table.depends_on_method("b", "/x"));
         }
     }
 

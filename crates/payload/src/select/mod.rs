@@ -148,14 +148,14 @@ impl Selection {
         Position(self.at_key(object.0, key))
     }
 
-    /// Returns true if a key differs only in ASCII case from a name that a path has here, and neither is such a name nor
-    /// selected.
-    pub fn is_near(&self, object: Position, key: &[u8]) -> bool {
-        let is_here = |states: States| object.0 & states != NOTHING;
-        let mut alike =
-            self.names.iter().filter(|(name, states)| is_here(*states) && name.eq_ignore_ascii_case(key)).peekable();
-        // A descent or a wildcard goes on beneath any key, which says nothing about the name.
-        alike.peek().is_some() && alike.all(|(name, _)| **name != *key) && !self.selects(self.at(object, key))
+    /// Names that a path has next at an object. A wildcard and a descent go on beneath any key, and have none.
+    pub fn names_at(&self, object: Position) -> impl Iterator<Item = &[u8]> {
+        self.names.iter().filter(move |(_, states)| object.0 & states != NOTHING).map(|(name, _)| name.as_ref())
+    }
+
+    /// Returns true if a path has this index next at an array.
+    pub fn has_index(&self, array: Position, index: u32) -> bool {
+        array.0 & lookup(&self.indexes, |other| other.cmp(&index)) != NOTHING
     }
 
     /// Returns the position of an array's element.

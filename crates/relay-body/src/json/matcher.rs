@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sealwire_payload::{Position, Selection};
 
-use crate::{BodyError, BodyRule, Containers};
+use crate::{BodyError, BodyRule, Containers, name};
 
 /// Positions of all rules at the present value and the containers around it.
 #[derive(Debug)]
@@ -63,15 +63,14 @@ impl Matcher {
     /// Moves to the value of an unescaped key of the innermost container. Rejects a key that some readers take for a
     /// selected one.
     pub(super) fn key(&mut self, key: &[u8]) -> Result<(), BodyError> {
-        let is_near = |(rule, position): (&BodyRule, &Position)| {
-            rule.rejects_near_keys && rule.selection.as_ref().is_some_and(|selection| selection.is_near(*position, key))
-        };
-        let level = &self.levels[self.levels.len() - self.rules.len()..];
-        if let Some(rule) = self.rules.iter().zip(level).position(is_near) {
-            return Err(BodyError::Value { rule, reason: "a key differs from a selected one only in case" });
-        }
         self.child(|selection, position| selection.at(position, key));
-        Ok(())
+        let level = &self.levels[self.levels.len() - self.rules.len()..];
+        // The text was checked to be UTF-8.
+        let key = std::str::from_utf8(key).unwrap_or_default();
+        match name::misread_rule(&self.rules, level, key, false) {
+            Some((rule, reason)) if self.rule().is_none() => Err(BodyError::Value { rule, reason }),
+            _ => Ok(()),
+        }
     }
 
     /// Moves to an element of the innermost container.

@@ -87,7 +87,7 @@ impl Numbers {
             Format::Multipart { .. } => {
                 out.clear();
                 (0..self.below(3)).for_each(|_| {
-                    let _ = write!(out, "--bnd{}\r\n{PART}", self.one_of(&["", " ", "\t"]));
+                    let _ = write!(out, "--bnd{}\r\n{PART}", self.one_of(&["", "", "", "", "", "", "", "", " "]));
                     out.push_str(self.one_of(&["", "v", "\r\n", "--b\r\n-", "ü", "\r\n--bn"]));
                     out.push_str("\r\n");
                 });

@@ -30,7 +30,7 @@ use crate::body::{self, Outgoing};
 use crate::completion::Completion;
 use crate::engine::Scope;
 use crate::error::{Failure, Phase, Reason};
-use crate::exchange::{not_found, refuse};
+use crate::exchange::{find_route, refuse};
 use crate::relay::{Peer, Relay};
 use crate::request_check;
 use crate::route_edit::{RouteEdit, has_body, mark};
@@ -144,8 +144,8 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
     completion.carries(&head.parts);
     let target = request_check::check(&head.parts, head.is_tls)?; // 3. Nothing that can be read in two ways.
     let routes = &completion.peer().listener.routes;
-    let found = routes.find(&target.host, &head.parts.method, &target.path);
-    let (route, segments) = found.map_err(not_found)?; // 4. A route.
+    let (route, segments) = find_route(routes, &head.parts.method, &target)?; // 4. A route.
+    let depends_on_target = routes.depends_on_target(&target.host);
     completion.takes(&route);
     if head.is_upgrade && !route.pass {
         return Err(Failure::request(Reason::Forbidden("rules apply to no WebSocket here")).into());
@@ -156,6 +156,7 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
         route,
         segments,
         target,
+        depends_on_target,
         request_id: completion.request_id().into(),
         traceparent: completion.traceparent().map(Into::into),
         usage: Arc::clone(completion.usage()),

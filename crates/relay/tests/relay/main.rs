@@ -11,5 +11,6 @@ mod limits;
 mod output;
 mod processor;
 mod secrets;
+mod spellings;
 mod support;
 mod tunnel;

@@ -1,0 +1,3 @@
+module sealwire-relay-readers
+
+go 1.21
