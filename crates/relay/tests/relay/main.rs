@@ -10,5 +10,6 @@ mod failures;
 mod limits;
 mod output;
 mod processor;
+mod shares;
 mod support;
 mod tunnel;
