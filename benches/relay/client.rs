@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use hyper::Request;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 
 /// Bytes of one frame of a body that is sent.
 const FRAME_BYTES: usize = 64 << 10;
@@ -57,7 +57,14 @@ pub(crate) struct Client(SendRequest<Frames>);
 impl Client {
     /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+        Self::open_from(Ipv4Addr::LOCALHOST, address).await
+    }
+
+    /// Connects from this address.
+    pub(crate) async fn open_from(client: Ipv4Addr, address: SocketAddr) -> io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((client, 0).into())?;
+        let stream = socket.connect(address).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::spawn(connection);

@@ -15,7 +15,7 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use sealwire_relay::{config, serve::Server};
@@ -74,11 +74,15 @@ where
             let handle = handle.clone();
             tokio::spawn(async move {
                 let builder = Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection(TokioIo::new(stream), service_fn(handle)).await;
+                let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(handle)).await;
             });
         }
     });
     announce(address)
+}
+
+fn empty() -> Body {
+    Full::new(Bytes::new()).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
 /// Connections of the plain proxy to its upstream.
@@ -113,10 +117,33 @@ async fn forward(pool: Arc<PlainPool>, request: Request<Incoming>) -> Result<Res
     Ok(response.map(|body| body.boxed_unsync()))
 }
 
-/// The upstream: `/events` sends the request's body as an event at once and another one later, `/mirror` sends it back,
+/// The upstream: `/chat` accepts a WebSocket and keeps it, `/long` sends 64 MiB, `/events` sends the request's body as an event at once and another one later, `/mirror` sends it back,
 /// and every other path reads it and answers a short JSON document.
 async fn respond(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
     let path = request.uri().path().to_owned();
+    if path.ends_with("/chat") {
+        tokio::spawn(async move {
+            let open = hyper::upgrade::on(request).await;
+            std::future::pending::<()>().await;
+            drop(open);
+        });
+        let mut response = Response::new(empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        for (name, value) in [
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            // For the key of RFC 6455, section 1.3.
+            ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+        ] {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        return Ok(response);
+    }
+    if path.ends_with("/long") {
+        let frame = || Ok(Frame::data(Bytes::from_static(&[b'x'; 16 << 10])));
+        let frames = stream::iter(std::iter::repeat_with(frame).take(4_096));
+        return Ok(Response::new(StreamBody::new(frames).boxed_unsync()));
+    }
     let mut body = request.into_body();
     if path.ends_with("/events") {
         let mut event = b"data: ".to_vec();

@@ -20,6 +20,8 @@ pub(crate) struct Setup {
     _folder: TempDir,
     /// The relay.
     pub(crate) relay: ServerChild,
+    /// The relay's address of metrics.
+    pub(crate) admin: SocketAddr,
     /// The plain proxy.
     pub(crate) plain: ServerChild,
     _upstream: ServerChild,
@@ -35,9 +37,11 @@ impl Setup {
         let plain = ServerChild::start("plain", &upstream.address.to_string())?;
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("relay.toml");
-        std::fs::write(&file, text(&engine, &pki, upstream.address))?;
+        // Another process could take the port meanwhile, which the relay would tell.
+        let admin = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        std::fs::write(&file, text(&engine, &pki, upstream.address, admin))?;
         let relay = ServerChild::start("relay", &file.to_string_lossy())?;
-        Ok(Self { is_smoke, world, _folder: folder, relay, plain, _upstream: upstream })
+        Ok(Self { is_smoke, world, _folder: folder, relay, admin, plain, _upstream: upstream })
     }
 
     /// Returns the runtime of the clients.
@@ -54,20 +58,22 @@ impl Setup {
 }
 
 /// The relay's configuration. The path of a route is `/NAME/{*rest}`.
-fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr) -> String {
+fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr, admin: SocketAddr) -> String {
     let pki = pki.display();
     let mut text = format!(
         "[engine]\nendpoints = [\"{engine}\"]\nserver_name = \"localhost\"\nca = \"{pki}/ca.pem\"\n\
          certificate = \"{pki}/client.pem\"\nkey = \"{pki}/client.key\"\ndeadline_ms = 20000\n\
          [limits]\nidle_timeout_ms = 600000\n\
-         [admin]\naddress = \"127.0.0.1:0\"\n\
+         [admin]\naddress = \"{admin}\"\n\
          [listen.bench]\naddress = \"127.0.0.1:0\"\nclients = \"open\"\n\
-         [upstream.bench]\nurl = \"http://{upstream}\"\naddresses = [\"127.0.0.0/8\"]\n"
+         [upstream.bench]\nurl = \"http://{upstream}\"\naddresses = [\"127.0.0.0/8\"]\n\
+         [upstream.shared]\nurl = \"http://{upstream}\"\naddresses = [\"127.0.0.0/8\"]\nprotocol = \"http2\"\n\
+         [[route]]\nname = \"shared\"\nlisten = \"bench\"\npath = \"/shared/{{*rest}}\"\nupstream = \"shared\"\npass = true\n"
     );
     let fields = |count: usize| (0..count).map(|field| format!("\"$.f{field:02}\"")).collect::<Vec<_>>().join(", ");
     let rows = "\"$.rows[*].number\"".to_owned();
     for (name, key, select) in [
-        ("pass", "pass = true", String::new()),
+        ("pass", "pass = true\nwebsocket_origins = [\"*\"]", String::new()),
         ("three", "", fields(3)),
         ("thirty", "", fields(30)),
         ("held", "", rows),
@@ -81,7 +87,10 @@ fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr) -> String {
         );
         if !select.is_empty() {
             let types = if name == "lines" { "types = [\"application/x-ndjson\"]\n" } else { "" };
-            let _ = writeln!(text, "[[route.request]]\naction = \"encrypt\"\nunneeded = \"deny\"\n{types}select = [{select}]");
+            let _ = writeln!(
+                text,
+                "[[route.request]]\naction = \"encrypt\"\nunneeded = \"deny\"\n{types}select = [{select}]"
+            );
         }
     }
     let _ = write!(

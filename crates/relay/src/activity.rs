@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use crate::stall::Offer;
+
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -31,7 +33,7 @@ pub enum Expired {
     Header,
     /// No request for some time.
     Idle,
-    /// The client takes no more of a response.
+    /// The client takes no more of a response over HTTP/1.1.
     Stalled,
 }
 
@@ -49,7 +51,7 @@ pub struct Activity {
     /// True while a write, a flush or the end of the connection waits for the client.
     is_sending: AtomicBool,
     since: Mutex<Since>,
-    /// Responses of the exchanges that run.
+    /// Responses over HTTP/1.1 of the exchanges that run.
     offers: Mutex<Vec<Weak<Offer>>>,
     received: AtomicU64,
     sent: AtomicU64,
@@ -94,14 +96,11 @@ impl Activity {
         InFlight { activity: Arc::clone(self), offer }
     }
 
-    /// Returns true if bytes of a response have waited for the client for too long. Over HTTP/2 a client can keep its
-    /// window shut, and the connection itself still moves.
+    /// Returns true if bytes of a response have waited for the client for too long. Streams of HTTP/2 end one by one:
+    /// [`crate::stall`].
     fn is_stalled(&self, now: Instant) -> bool {
         let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
-        offers.iter().filter_map(Weak::upgrade).any(|offer| {
-            let since = *offer.since.lock().unwrap_or_else(PoisonError::into_inner);
-            since.is_some_and(|since| now >= since + self.timeouts.write)
-        })
+        offers.iter().filter_map(Weak::upgrade).any(|offer| offer.has_waited(self.timeouts.write, now))
     }
 
     /// Notes if a part of the next head has arrived.
@@ -183,12 +182,6 @@ impl Activity {
     }
 }
 
-/// The time since which bytes of a response wait for the client.
-#[derive(Debug, Default)]
-struct Offer {
-    since: Mutex<Option<Instant>>,
-}
-
 /// An exchange on a connection.
 #[derive(Debug)]
 pub struct InFlight {
@@ -197,10 +190,17 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// Notes that the running task serves the exchange: over HTTP/2 the stream ends if the client takes nothing of the
+    /// response, over HTTP/1.1 the connection does.
+    pub fn is_of_stream(&mut self) {
+        if let Some(offer) = Offer::of_task() {
+            self.offer = offer;
+        }
+    }
+
     /// Notes that bytes of the response wait for the client, or that they wait no longer.
     pub fn offers(&self, waits: bool) {
-        let since = waits.then(Instant::now);
-        *self.offer.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        self.offer.waits(waits);
     }
 }
 

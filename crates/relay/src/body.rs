@@ -78,6 +78,9 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     }
 }
 
+/// Longest frame that is given to hyper, which holds a frame until it is sent, also after the exchange has ended.
+const FRAME_BYTES_MAX: usize = 32 << 10;
+
 /// Edited frames, as a stream.
 type Edited = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>;
 
@@ -90,6 +93,8 @@ enum Content {
 /// A body that leaves the relay.
 pub struct Outgoing {
     content: Content,
+    /// The rest of a frame that is longer than [`FRAME_BYTES_MAX`].
+    rest: Bytes,
     /// Takes the failure of the body, for the side that only sees that it broke off.
     failed: Arc<OnceLock<Failure>>,
     /// Ends the exchange when the body ends.
@@ -105,7 +110,13 @@ impl std::fmt::Debug for Outgoing {
 
 impl Outgoing {
     fn new(content: Content) -> Self {
-        Self { content, failed: Arc::default(), completion: None, allowed_trailers: HeaderMap::clear }
+        Self {
+            content,
+            rest: Bytes::new(),
+            failed: Arc::default(),
+            completion: None,
+            allowed_trailers: HeaderMap::clear,
+        }
     }
 
     /// A body without bytes.
@@ -147,6 +158,19 @@ impl Outgoing {
     }
 
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        if self.rest.is_empty() {
+            match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(frame))) => return Poll::Ready(Some(Ok(frame))),
+                Some(Err(failure)) => return Poll::Ready(Some(Err(failure))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let len = self.rest.len().min(FRAME_BYTES_MAX);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(len)))))
+    }
+
+    fn poll_whole_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match &mut self.content {
             Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Edited(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
@@ -201,18 +225,20 @@ impl Body for Outgoing {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
+        let content_ended = match &self.content {
             Content::Whole(bytes) => bytes.is_none(),
             Content::Pass(source) => source.is_end_stream(),
             Content::Edited(_) => false,
-        }
+        };
+        content_ended && self.rest.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
+        let content = match &self.content {
             Content::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Content::Pass(source) => source.size_hint(),
             Content::Edited(_) => SizeHint::default(),
-        }
+        };
+        content.exact().map_or(content, |bytes| SizeHint::with_exact(bytes + self.rest.len() as u64))
     }
 }

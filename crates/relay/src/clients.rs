@@ -1,6 +1,7 @@
 //! Authentication of clients: by certificate, by token, or not at all.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use x509_parser::extensions::GeneralName;
 
 use crate::error::{Failure, Reason};
 use crate::server_tls::secret;
+use crate::shares::ClientId;
 
 /// Shortest token in bytes: 128 bits in base64 or hexadecimal are longer.
 const TOKEN_BYTES_MIN: usize = 20;
@@ -19,6 +21,15 @@ const TOKEN_BYTES_MIN: usize = 20;
 /// Tags of subject alternative names. The parser gives names that are not UTF-8 by tag.
 const DNS_TAG: Tag = Tag(2);
 const URI_TAG: Tag = Tag(6);
+
+/// A client that was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The name in its certificate, for the log.
+    pub principal: Option<Arc<str>>,
+    /// The client that limits are counted for.
+    pub id: ClientId,
+}
 
 /// Authentication that a listener asks its clients for.
 pub enum Clients {
@@ -68,7 +79,7 @@ impl Clients {
         if tokens.is_empty() { Err(format!("{}: no token", path.display())) } else { Ok(Self::Bearer(tokens)) }
     }
 
-    /// Decides on a request. `name` is that of the client's verified certificate. Returns the principal for the log.
+    /// Decides on a request. `name` is that of the client's verified certificate.
     ///
     /// # Errors
     /// [`Reason::Unauthenticated`].
@@ -77,13 +88,15 @@ impl Clients {
         headers: &HeaderMap,
         is_proxy: bool,
         name: Option<&Arc<str>>,
-    ) -> Result<Option<Arc<str>>, Failure> {
+        address: IpAddr,
+    ) -> Result<Client, Failure> {
         let unauthenticated = || Failure::request(Reason::Unauthenticated);
         match self {
-            Self::Open => Ok(None),
+            Self::Open => Ok(Client { principal: None, id: ClientId::of_address(address) }),
             Self::Certificate(allowed) => {
                 let name = name.filter(|name| allowed.is_empty() || allowed.contains(&***name));
-                name.cloned().map(Some).ok_or_else(unauthenticated)
+                let name = name.ok_or_else(unauthenticated)?;
+                Ok(Client { principal: Some(Arc::clone(name)), id: ClientId::Name(Arc::clone(name)) })
             }
             Self::Bearer(tokens) => {
                 let header = if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION };
@@ -91,7 +104,12 @@ impl Clients {
                 let (Some(value), None) = (values.next(), values.next()) else { return Err(unauthenticated()) };
                 let token = token_of(value, is_proxy).ok_or_else(unauthenticated)?;
                 // A lookup by digest takes a time that says nothing about the token.
-                if tokens.contains(&digest(&token)) { Ok(None) } else { Err(unauthenticated()) }
+                let digest = digest(&token);
+                if tokens.contains(&digest) {
+                    Ok(Client { principal: None, id: ClientId::Token(digest) })
+                } else {
+                    Err(unauthenticated())
+                }
             }
         }
     }
@@ -162,6 +180,8 @@ fn is_uri(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     fn bearer() -> Clients {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# comment\n0123456789abcdefghij\n").unwrap();
@@ -187,11 +207,11 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, value.parse().unwrap());
-            assert_eq!(bearer().authenticate(&headers, is_proxy, None).is_ok(), is_let_in, "{value}");
+            assert_eq!(bearer().authenticate(&headers, is_proxy, None, ADDRESS).is_ok(), is_let_in, "{value}");
             headers.append(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, "Bearer x".parse().unwrap());
-            assert!(bearer().authenticate(&headers, is_proxy, None).is_err(), "two headers");
+            assert!(bearer().authenticate(&headers, is_proxy, None, ADDRESS).is_err(), "two headers");
         }
-        assert!(bearer().authenticate(&HeaderMap::new(), false, None).is_err());
+        assert!(bearer().authenticate(&HeaderMap::new(), false, None, ADDRESS).is_err());
     }
 
     #[test]
@@ -259,7 +279,7 @@ mod tests {
         ] {
             let clients = Clients::certificates([principal]);
             let name = Arc::from(name);
-            let outcome = clients.authenticate(&HeaderMap::new(), false, Some(&name));
+            let outcome = clients.authenticate(&HeaderMap::new(), false, Some(&name), ADDRESS);
             assert_eq!(outcome.is_ok(), is_let_in, "{principal} {name}");
         }
     }
@@ -270,10 +290,11 @@ mod tests {
         let all = Clients::Certificate(HashSet::new());
         let (known, other): (Arc<str>, Arc<str>) = ("relay.example".into(), "other".into());
         let headers = HeaderMap::new();
-        assert_eq!(only.authenticate(&headers, false, Some(&known)), Ok(Some(known)));
-        assert!(only.authenticate(&headers, false, Some(&other)).is_err());
-        assert!(only.authenticate(&headers, false, None).is_err());
-        assert!(all.authenticate(&headers, false, Some(&other)).is_ok());
-        assert!(all.authenticate(&headers, false, None).is_err());
+        let client = Client { principal: Some(Arc::clone(&known)), id: ClientId::Name(Arc::clone(&known)) };
+        assert_eq!(only.authenticate(&headers, false, Some(&known), ADDRESS), Ok(client));
+        assert!(only.authenticate(&headers, false, Some(&other), ADDRESS).is_err());
+        assert!(only.authenticate(&headers, false, None, ADDRESS).is_err());
+        assert!(all.authenticate(&headers, false, Some(&other), ADDRESS).is_ok());
+        assert!(all.authenticate(&headers, false, None, ADDRESS).is_err());
     }
 }

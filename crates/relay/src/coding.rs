@@ -6,8 +6,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use brotli_decompressor::DecompressorWriter;
+use brotli_decompressor::writer::DecompressorWriterCustomAlloc;
+use brotli_decompressor::{Allocator, SliceWrapper as _, StandardAlloc};
 use flate2::write::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -22,6 +25,8 @@ pub const RATIO_FREE_BYTES: u64 = 64 << 10;
 const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// Scratch memory of one step.
 const STEP_BYTES: usize = 8 << 10;
+/// Memory of a decoder of gzip or deflate: its window, tables and buffers.
+const INFLATE_BYTES: usize = 128 << 10;
 
 /// Why a body cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +77,11 @@ enum Engine {
         sink: Sink,
         is_done: bool,
     },
-    Brotli(Box<DecompressorWriter<Sink>>),
+    Brotli {
+        writer: Box<Brotli>,
+        /// Bytes that the library has allocated.
+        allocated: Arc<AtomicUsize>,
+    },
     /// Holds the compressed body, since the library reads whole blocks only.
     Zstd {
         input: Vec<u8>,
@@ -85,7 +94,7 @@ impl fmt::Debug for Decoder {
         let name = match self.engine {
             Engine::Gzip(_) => "gzip",
             Engine::Deflate { .. } => "deflate",
-            Engine::Brotli(_) => "br",
+            Engine::Brotli { .. } => "br",
             Engine::Zstd { .. } => "zstd",
         };
         f.debug_struct("Decoder").field("coding", &name).finish_non_exhaustive()
@@ -105,7 +114,13 @@ impl Decoder {
             "" | "identity" => return Ok(None),
             "gzip" | "x-gzip" => Engine::Gzip(Box::new(MultiGzDecoder::new(sink))),
             "deflate" => Engine::Deflate { state: Decompress::new(true), sink, is_done: false },
-            "br" => Engine::Brotli(Box::new(DecompressorWriter::new(sink, STEP_BYTES))),
+            "br" => {
+                let allocated = Arc::<AtomicUsize>::default();
+                let counting = || CountingAlloc(Arc::clone(&allocated));
+                let buffer = Allocator::<u8>::alloc_cell(&mut counting(), STEP_BYTES);
+                let writer = Brotli::new(sink, buffer, counting(), counting(), counting());
+                Engine::Brotli { writer: Box::new(writer), allocated }
+            }
             "zstd" => Engine::Zstd { input: Vec::new(), sink },
             _ => return Err(CodingError::Unknown),
         };
@@ -115,6 +130,22 @@ impl Decoder {
     /// Returns true if the decoder gives its output at the end only.
     pub const fn holds_input(&self) -> bool {
         matches!(self.engine, Engine::Zstd { .. })
+    }
+
+    /// Memory of the decoder itself in bytes: window, tables and input that it holds. After [`Decoder::push`] it is what
+    /// the decoder has allocated. [`Decoder::finish`] of zstd allocates the most here, which is counted from the begin.
+    pub fn memory_bytes(&self) -> usize {
+        match &self.engine {
+            Engine::Gzip(_) | Engine::Deflate { .. } => INFLATE_BYTES,
+            Engine::Brotli { allocated, .. } => allocated.load(Ordering::Relaxed),
+            Engine::Zstd { input, sink } => {
+                // All output is there at once, beside the window.
+                let ratio_max = RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
+                let output = sink.bytes_max.min(ratio_max);
+                let window = zstd_window(input).unwrap_or(0).min(ZSTD_WINDOW_BYTES_MAX).min(output);
+                input.capacity() + usize::try_from(window + output).unwrap_or(usize::MAX)
+            }
+        }
     }
 
     /// Decodes a part of the body and appends the output to `output`. zstd gives its output at the end only.
@@ -129,7 +160,7 @@ impl Decoder {
                 let result = writer.write_all(part).and_then(|()| writer.flush());
                 writer.get_mut().fault(result)?;
             }
-            Engine::Brotli(writer) => {
+            Engine::Brotli { writer, .. } => {
                 let result = writer.write_all(part);
                 writer.get_mut().fault(result)?;
             }
@@ -156,7 +187,7 @@ impl Decoder {
                 let result = writer.try_finish();
                 writer.get_mut().fault(result)?;
             }
-            Engine::Brotli(writer) => {
+            Engine::Brotli { writer, .. } => {
                 let result = writer.close();
                 writer.get_mut().fault(result)?;
             }
@@ -171,9 +202,34 @@ impl Decoder {
     fn sink(&mut self) -> &mut Sink {
         match &mut self.engine {
             Engine::Gzip(writer) => writer.get_mut(),
-            Engine::Brotli(writer) => writer.get_mut(),
+            Engine::Brotli { writer, .. } => writer.get_mut(),
             Engine::Deflate { sink, .. } | Engine::Zstd { sink, .. } => sink,
         }
+    }
+}
+
+/// A decoder of brotli whose allocations are counted.
+type Brotli = DecompressorWriterCustomAlloc<
+    Sink,
+    <StandardAlloc as Allocator<u8>>::AllocatedMemory,
+    CountingAlloc,
+    CountingAlloc,
+    CountingAlloc,
+>;
+
+/// Counts the bytes of what it allocates: the window that a brotli stream asks for has up to 16 MiB, its tables more.
+struct CountingAlloc(Arc<AtomicUsize>);
+
+impl<T: Clone + Default> Allocator<T> for CountingAlloc {
+    type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
+
+    fn alloc_cell(&mut self, len: usize) -> Self::AllocatedMemory {
+        self.0.fetch_add(len * size_of::<T>(), Ordering::Relaxed);
+        Allocator::<T>::alloc_cell(&mut StandardAlloc::default(), len)
+    }
+
+    fn free_cell(&mut self, data: Self::AllocatedMemory) {
+        self.0.fetch_sub(size_of_val(data.slice()), Ordering::Relaxed);
     }
 }
 
@@ -279,8 +335,16 @@ fn is_cut(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
 }
 
-/// Reads the window size of a frame header (RFC 8878, section 3.1.1.1) before the library reserves it.
+/// Checks the window size of a frame before the library reserves it.
 fn check_zstd_window(input: &[u8]) -> Result<(), CodingError> {
+    if zstd_window(input)? > ZSTD_WINDOW_BYTES_MAX {
+        return Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
+    }
+    Ok(())
+}
+
+/// Reads the window size of a frame header (RFC 8878, section 3.1.1.1).
+fn zstd_window(input: &[u8]) -> Result<u64, CodingError> {
     let Some((&descriptor, fields)) = input.get(4..).and_then(<[u8]>::split_first) else {
         return Err(CodingError::Truncated);
     };
@@ -289,7 +353,7 @@ fn check_zstd_window(input: &[u8]) -> Result<(), CodingError> {
     if dictionary_bytes != 0 {
         return Err(CodingError::Malformed);
     }
-    let window = if is_single_segment {
+    Ok(if is_single_segment {
         let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
         let field = fields.get(..size_bytes).ok_or(CodingError::Truncated)?;
         let offset = if size_bytes == 2 { 256 } else { 0 };
@@ -298,8 +362,7 @@ fn check_zstd_window(input: &[u8]) -> Result<(), CodingError> {
         let byte = *fields.first().ok_or(CodingError::Truncated)?;
         let base = 1_u64 << (10 + (byte >> 3));
         base + base / 8 * u64::from(byte & 7)
-    };
-    if window > ZSTD_WINDOW_BYTES_MAX { Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX)) } else { Ok(()) }
+    })
 }
 
 #[cfg(test)]
@@ -376,6 +439,28 @@ mod tests {
             let bytes: Vec<&[u8]> = body.chunks(1).collect();
             assert_eq!(decode(coding, &bytes, 1 << 20), Ok(TEXT.to_vec()), "{coding}");
         }
+    }
+
+    #[test]
+    fn windows_of_decoders_are_counted() {
+        let memory = |coding: &str, body: &[u8]| {
+            let mut decoder = Decoder::new(coding, 10 << 20).unwrap().unwrap();
+            let mut output = Vec::new();
+            decoder.push(body, &mut output).unwrap();
+            decoder.memory_bytes()
+        };
+        // A window of 16 MiB, and a block of one byte that is not the last.
+        let wide = memory("br", b"\x0f\x00\x80x");
+        assert!((16 << 20..24 << 20).contains(&wide), "{wide}");
+        // A short body needs less, whatever window its encoder allows.
+        let short = memory("br", BR);
+        assert!((STEP_BYTES..1 << 20).contains(&short), "{short}");
+        assert_eq!(memory("gzip", &gzip(TEXT)), INFLATE_BYTES);
+        assert_eq!(memory("deflate", &zlib(TEXT)), INFLATE_BYTES);
+        // zstd gives its output at the end, up to the ratio.
+        let output = RATIO_FREE_BYTES as usize;
+        assert!((output..4 * output).contains(&memory("zstd", ZSTD)));
+        assert!(memory("zstd", &zstd_bomb(400)[..1_000]) > 100_000);
     }
 
     #[test]

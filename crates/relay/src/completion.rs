@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::activity::InFlight;
 use crate::config::ListenKind;
 use crate::error::Failure;
+use crate::memory::Reservation;
 use crate::relay::{Peer, Relay};
 use crate::route::Route;
 use crate::usage::Usage;
@@ -42,6 +43,7 @@ pub struct Completion {
     /// True once the last byte of the response was given to hyper.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
+    memory: Vec<Reservation>,
     in_flight: Arc<InFlight>,
 }
 
@@ -66,6 +68,7 @@ impl Completion {
             sent_bytes: 0,
             is_complete: false,
             permits: Vec::new(),
+            memory: Vec::new(),
             in_flight: Arc::new(in_flight),
         };
         // The request that a stream of Envoy carries has the trace.
@@ -104,6 +107,11 @@ impl Completion {
     /// Keeps a permit until the end.
     pub fn holds(&mut self, permit: OwnedSemaphorePermit) {
         self.permits.push(permit);
+    }
+
+    /// Keeps the memory of a body until the end.
+    pub fn holds_memory(&mut self, memory: Reservation) {
+        self.memory.push(memory);
     }
 
     /// The exchange as its connection sees it.

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service};
 use hyper::{Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -27,16 +27,16 @@ use crate::body::Outgoing;
 use crate::exchange;
 use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Peer, Relay, stops};
+use crate::stall::StreamExecutor;
 
 /// Time for an idle connection to take its end.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 /// Time without traffic after which a connection over HTTP/1.1 is parked.
 const PARK_AFTER: Duration = Duration::from_secs(2);
-/// Flow-control window of a stream and of a connection over HTTP/2, in bytes.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Most bytes that wait to be sent, per stream over HTTP/2 and per connection over HTTP/1.1.
 const SEND_BYTES_MAX: usize = 64 << 10;
+/// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
+const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// Most headers of a request over HTTP/1.1.
 const HEADERS_MAX: usize = 100;
 /// Interval and limit of pings over HTTP/2.
@@ -59,9 +59,15 @@ where
 {
     let upgrade = Upgrade::default();
     let io = ReadAhead::new(HeadCheck::new(io, upgrade.clone(), Arc::clone(&activity)));
-    let (streams_max, header_bytes_max) = (relay.limits.streams_per_connection, relay.limits.header_bytes);
+    let limits = &relay.limits;
+    let http2 = Http2Limits {
+        streams_max: limits.streams_per_connection,
+        window_bytes: limits.http2_window_bytes,
+        header_bytes_max: limits.header_bytes,
+        stall: limits.body_idle(),
+    };
     let service = Exchanges { relay, peer, activity: Arc::clone(&activity), upgrade };
-    Box::pin(Connection { streams_max, header_bytes_max, activity, stop, service }.serve(io))
+    Box::pin(Connection { http2, activity, stop, service }.serve(io))
 }
 
 /// The exchanges of one connection.
@@ -79,9 +85,10 @@ impl Service<Request<Incoming>> for Exchanges {
     type Future = BoxFuture<'static, Result<Response<Outgoing>, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let in_flight = self.activity.begin(request.version() == Version::HTTP_2);
-        let Self { relay, peer, upgrade, .. } = self.clone();
+        let Self { relay, peer, activity, upgrade } = self.clone();
+        let mut in_flight = activity.begin(request.version() == Version::HTTP_2);
         Box::pin(async move {
+            in_flight.is_of_stream();
             let response = exchange::handle(relay, peer, request, in_flight).await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 upgrade.begins();
@@ -91,11 +98,22 @@ impl Service<Request<Incoming>> for Exchanges {
     }
 }
 
+/// Limits of a connection over HTTP/2.
+#[derive(Clone, Copy, Debug)]
+struct Http2Limits {
+    /// Requests at once.
+    streams_max: u32,
+    /// Bytes of a request's body that are held while nobody reads them.
+    window_bytes: u32,
+    /// Longest head of a request in bytes.
+    header_bytes_max: u32,
+    /// Time after which a stream is reset whose client takes nothing of its response.
+    stall: Duration,
+}
+
 /// A connection, without its I/O.
 struct Connection<S> {
-    /// Requests at once and longest head of a request, over HTTP/2.
-    streams_max: u32,
-    header_bytes_max: u32,
+    http2: Http2Limits,
     activity: Arc<Activity>,
     stop: watch::Receiver<bool>,
     service: S,
@@ -170,14 +188,16 @@ where
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let Http2Limits { streams_max, window_bytes, header_bytes_max, stall } = self.http2;
+        let mut builder = http2::Builder::new(StreamExecutor::new(stall));
         builder
             .timer(TokioTimer::new())
-            .max_concurrent_streams(self.streams_max)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(streams_max)
+            .initial_stream_window_size(window_bytes)
+            // No stream that is not read takes the window of another.
+            .initial_connection_window_size(streams_max.saturating_mul(window_bytes).min(WINDOW_BYTES_MAX))
             .max_send_buf_size(SEND_BYTES_MAX)
-            .max_header_list_size(self.header_bytes_max)
+            .max_header_list_size(header_bytes_max)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_EVERY);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), self.service.clone()));
@@ -321,7 +341,9 @@ mod tests {
                 Ok::<_, Infallible>(Response::new(Outgoing::whole(vec![b'x'; len].into())))
             }
         });
-        (Connection { streams_max: 1, header_bytes_max: 1_024, activity, stop, service }, ReadAhead::new(io), far)
+        let http2 =
+            Http2Limits { streams_max: 1, window_bytes: 64 << 10, header_bytes_max: 1_024, stall: TIMEOUTS.write };
+        (Connection { http2, activity, stop, service }, ReadAhead::new(io), far)
     }
 
     trait HttpServiceOf:

@@ -16,12 +16,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesOrdered;
 use http_body_util::BodyExt as _;
 use sealwire_relay_body::{Piece, Scanner};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::Source;
 use crate::coding::Decoder;
 use crate::engine::{Engine, Scope};
 use crate::error::{Failure, Reason};
+use crate::memory::Reservation;
 
 /// Concurrent engine calls of one body.
 const CALLS_MAX: usize = 2;
@@ -34,6 +34,21 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 const SLICE_BYTES_MAX: usize = 8 << 10;
 /// An edited body that is held has at most this many times the bytes that its source may have.
 pub const EXPANSION_MAX: usize = 8;
+
+/// The part of a body that is in memory at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Extent {
+    /// All of it.
+    Held {
+        /// Longest body in bytes, after decoding.
+        bytes_max: usize,
+    },
+    /// A window of it.
+    Streams {
+        /// Most memory in bytes.
+        memory_bytes_max: usize,
+    },
+}
 
 /// An editor of one body.
 pub struct Editor {
@@ -58,20 +73,28 @@ pub struct Editor {
     bytes_max: usize,
     /// Source as it was read, if the caller may need it.
     originals: Option<Vec<Bytes>>,
-    /// Memory that is counted for the body.
-    memory: Option<OwnedSemaphorePermit>,
+    /// Bytes of the source so far, after decoding.
+    read_bytes: usize,
+    /// Memory that is counted for the body, and the most that is counted for its bytes.
+    memory: Reservation,
+    memory_bytes_max: usize,
 }
 
 impl Editor {
-    /// Creates an editor. `bytes_max` limits a body that is held; `None` is for one that streams.
+    /// Creates an editor.
     pub fn new(
         source: Source,
         decoder: Option<Decoder>,
         scanner: Scanner,
         engine: Engine,
         scope: Arc<Scope>,
-        bytes_max: Option<usize>,
+        extent: Extent,
+        memory: Reservation,
     ) -> Self {
+        let (bytes_max, memory_bytes_max) = match extent {
+            Extent::Held { bytes_max } => (Some(bytes_max), usize::MAX),
+            Extent::Streams { memory_bytes_max } => (None, memory_bytes_max),
+        };
         Self {
             source,
             decoder,
@@ -89,7 +112,9 @@ impl Editor {
             bytes_left: bytes_max,
             bytes_max: bytes_max.unwrap_or(0),
             originals: None,
-            memory: None,
+            read_bytes: 0,
+            memory,
+            memory_bytes_max,
         }
     }
 
@@ -98,9 +123,9 @@ impl Editor {
         self.originals = Some(Vec::new());
     }
 
-    /// Keeps memory until the body ends.
-    pub fn reserve(&mut self, memory: OwnedSemaphorePermit) {
-        self.memory = Some(memory);
+    /// Takes the memory that was counted, for what was returned.
+    pub fn into_memory(self) -> Reservation {
+        self.memory
     }
 
     /// Returns the next edited bytes, or `None` after the last ones.
@@ -146,6 +171,8 @@ impl Editor {
             if bytes > max {
                 return Err(self.scope.failure(Reason::TooLarge("edited body", max as u64)));
             }
+            // Frames are joined at the end.
+            self.reserve(2 * bytes)?;
             frames.push(frame);
         }
         Ok(frames)
@@ -155,7 +182,7 @@ impl Editor {
     ///
     /// # Errors
     /// A failure of the source, or the limit of the body.
-    pub async fn into_originals(mut self) -> Result<Vec<Bytes>, Failure> {
+    pub async fn into_originals(mut self) -> Result<(Vec<Bytes>, Reservation), Failure> {
         let unread = std::mem::take(&mut self.unread);
         drop(self.decoded(unread)?);
         while !self.source_ended {
@@ -170,7 +197,7 @@ impl Editor {
             decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
             self.counted(rest.into())?;
         }
-        Ok(self.originals.unwrap_or_default())
+        Ok((self.originals.unwrap_or_default(), self.memory))
     }
 
     /// Takes a frame of the source, or its end.
@@ -226,10 +253,21 @@ impl Editor {
             let too_large = Reason::TooLarge("body", self.bytes_max as u64);
             *left = left.checked_sub(data.len()).ok_or_else(|| self.scope.failure(too_large))?;
         }
+        self.read_bytes += data.len();
+        // The body as it came, as it leaves, and once more if the original can be needed.
+        let copies = if self.originals.is_some() { 3 } else { 2 };
+        self.reserve(copies * self.read_bytes)?;
         if let Some(originals) = &mut self.originals {
             originals.push(data.clone());
         }
         Ok(data)
+    }
+
+    /// Counts memory for this many bytes of the body, beside that of the decoder.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
+        let decoder = self.decoder.as_ref().map_or(0, Decoder::memory_bytes);
+        let reserved = self.memory.at_least(bytes.min(self.memory_bytes_max) + decoder);
+        reserved.map_err(|reason| self.scope.failure(reason))
     }
 
     fn failure_of(&self, error: &sealwire_relay_body::BodyError) -> Failure {

@@ -11,6 +11,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
@@ -28,6 +29,7 @@ use crate::request_check::{self, CheckedTarget};
 use crate::route::Route;
 use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
 use crate::route_table::{NoMatch, RouteTable, Segments};
+use crate::shares::ClientId;
 use crate::upstream::Protocol;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::pool::Pool;
@@ -65,9 +67,12 @@ async fn run(
     completion.holds(relay.request_permit()?); // 1. A permit, or 503.
     let (parts, body) = request.into_parts();
     let target = request_check::check(&parts, peer.is_tls)?; // 2. Nothing that can be read in two ways.
-    completion.is_of(peer.authenticate(&parts)?); // 3. A known client.
+    let client = peer.authenticate(&parts)?; // 3. A known client, within its share.
+    completion.is_of(client.principal.clone());
+    completion.holds(relay.client_permit(&client.id)?);
     if peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none() {
-        return Box::pin(connect::open(relay, peer, completion, &target, Request::from_parts(parts, body))).await;
+        return Box::pin(connect::open(relay, peer, completion, client, &target, Request::from_parts(parts, body)))
+            .await;
     }
     if peer
         .tunnel
@@ -100,8 +105,10 @@ async fn run(
             request_id: completion.request_id().into(),
             traceparent: completion.traceparent().map(Into::into),
             usage: Arc::clone(completion.usage()),
+            memory: relay.account(peer, &client.id),
         },
         peer,
+        client: client.id,
         client_version: parts.version,
     };
     exchange.run(completion, parts, body).await
@@ -138,6 +145,7 @@ const fn not_found(reason: NoMatch) -> Failure {
 struct Exchange<'a> {
     edit: RouteEdit,
     peer: &'a Arc<Peer>,
+    client: ClientId,
     client_version: Version,
 }
 
@@ -152,21 +160,16 @@ impl Exchange<'_> {
         let is_head = parts.method == Method::HEAD;
         let outward = self.edit.scope(Phase::Request, &parts.headers)?;
         let inward = self.edit.scope(Phase::Response, &parts.headers)?;
-        let key = if websocket::is_handshake(route, &parts.method, parts.version, &parts.headers)? {
-            parts.headers.get(http::header::SEC_WEBSOCKET_KEY).cloned()
-        } else {
-            None
-        };
-        let upgrade = key.as_ref().and_then(|_| parts.extensions.remove::<hyper::upgrade::OnUpgrade>());
+        let handshake = websocket::handshake(&route.websockets, &mut parts, !body.is_end_stream(), &self.client)?;
         let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         let upstream = upstream_of(route)?;
         // 5. Values of the request, or a failure before the upstream hears of it.
-        let editing = self.edit_request(completion, upstream, &outward, parts, source, key.is_some());
+        let editing = self.edit_request(completion, upstream, &outward, parts, source, handshake.is_some());
         let late = |_| Failure::request(Reason::ClientTimeout);
         let request = timeout_at(deadline, editing).await.map_err(late)??;
-        // 6. The upstream.
+        // 6. The upstream, within the client's share of its connections.
         let request_failed = request.body().failed();
-        let sent = upstream.send(request, deadline).await;
+        let sent = upstream.send(request, &self.client, deadline).await;
         let mut response = sent.map_err(|error| {
             tracing::debug!(route = %route.name, error = &error as &dyn std::error::Error, "the upstream failed");
             request_failed
@@ -175,11 +178,12 @@ impl Exchange<'_> {
                 .map_or_else(|| error.into_failure(), |failure| Failure { upstream_called: true, ..failure })
         })?;
         completion.upstream_answered();
-        if let (StatusCode::SWITCHING_PROTOCOLS, Some(key), Some(upgrade)) = (response.status(), &key, upgrade) {
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(handshake)) = (response.status(), handshake) {
             let editing = fields::edit_headers(&relay.engine, &inward, response.headers_mut());
             let late = |_| Failure::response(Reason::UpstreamTimeout);
             timeout_at(deadline, editing).await.map_err(late)??;
-            return websocket::start(relay, self.peer, (outward, inward), key, upgrade, response);
+            let account = self.edit.memory.clone();
+            return websocket::start(relay, self.peer, (outward, inward), handshake, response, account);
         }
         // 7. Values of the response. Its head waits for the first of them.
         let editing = self.edit_response(completion, &inward, response, is_head);
@@ -266,7 +270,7 @@ fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
 /// Takes a body out of an edited message. Its memory is released at the end of the exchange.
 fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
     if let Some(memory) = edited.memory {
-        completion.holds(memory);
+        completion.holds_memory(memory);
     }
     edited.body
 }

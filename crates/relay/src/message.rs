@@ -10,13 +10,13 @@ use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use sealwire_relay_body::{BodyRule, Format};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{Outgoing, Source};
 use crate::coding::Decoder;
-use crate::edit::Editor;
+use crate::edit::{Editor, Extent};
 use crate::engine::{Scope, joined};
 use crate::error::{Failure, Phase, Reason};
+use crate::memory::{Account, Reservation};
 use crate::relay::Relay;
 use crate::route::{Direction, Rule};
 
@@ -38,6 +38,8 @@ pub struct Message<'a> {
     pub status: Option<StatusCode>,
     /// If true, the receiver cannot tell a broken body from a complete one, so the body must be held.
     pub must_hold: bool,
+    /// Memory that the body may take.
+    pub memory: &'a Account,
 }
 
 /// A body after the rules were applied, or the first part of it.
@@ -49,7 +51,7 @@ pub enum Edited {
         /// Its bytes.
         bytes: Bytes,
         /// Memory that the body takes until it was sent.
-        memory: OwnedSemaphorePermit,
+        memory: Reservation,
         /// True if the rules were applied.
         was_edited: bool,
     },
@@ -87,16 +89,23 @@ impl Message<'_> {
     ///
     /// # Errors
     /// A failure of the source, or a body beyond the limit.
-    pub async fn hold(&self, source: Source) -> Result<Edited, Failure> {
+    pub async fn hold(&self, mut source: Source) -> Result<Edited, Failure> {
         if source.size_hint().exact().is_some() {
             return Ok(Edited::Unchanged(source));
         }
         let max = self.scope.direction().body_bytes_max;
-        let memory = self.relay.memory(max).map_err(|reason| self.scope.failure(reason))?;
-        let too_large = |_| self.scope.failure(Reason::TooLarge("body", max as u64));
-        let body = http_body_util::Limited::new(source, max).collect().await;
-        let body = body.map_err(|error| error.downcast().map_or_else(too_large, |failure| *failure))?;
-        Ok(Edited::Held { bytes: body.to_bytes(), memory, was_edited: false })
+        let (mut memory, mut frames, mut bytes) = (self.memory.clone().reservation(), Vec::new(), 0);
+        while let Some(frame) = source.frame().await.transpose()? {
+            let Ok(data) = frame.into_data() else { continue };
+            bytes += data.len();
+            if bytes > max {
+                return Err(self.scope.failure(Reason::TooLarge("body", max as u64)));
+            }
+            // Frames are joined at the end.
+            memory.at_least(2 * bytes).map_err(|reason| self.scope.failure(reason))?;
+            frames.push(data);
+        }
+        Ok(Edited::Held { bytes: joined(frames), memory, was_edited: false })
     }
 
     /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only
@@ -128,8 +137,8 @@ impl Message<'_> {
         let mut bytes = 0;
         loop {
             let Some(frame) = next else {
-                let memory = self.relay.memory(bytes).map_err(|reason| self.scope.failure(reason))?;
-                return Ok(Edited::Held { bytes: joined(frames.into()), memory, was_edited: true });
+                let (bytes, memory) = (joined(frames.into()), editor.into_memory());
+                return Ok(Edited::Held { bytes, memory, was_edited: true });
             };
             bytes += frame.len();
             frames.push_back(frame);
@@ -166,33 +175,29 @@ impl Message<'_> {
             || is_short
             || decoder.as_ref().is_some_and(Decoder::holds_input);
         let body_max = if decoder.is_some() { limits.decoded_bytes } else { direction.body_bytes_max };
-        let bytes_max = holds.then_some(body_max);
-        let engine = self.relay.engine.clone();
-        let mut editor = Editor::new(source, decoder, scanner, engine, Arc::clone(&self.scope), bytes_max);
-        if !holds {
-            editor.reserve(self.relay.memory(limits.stream_window_bytes).map_err(|reason| self.scope.failure(reason))?);
-            return self.begin_stream(editor).await;
-        }
-        let expected = length.map_or(body_max, |length| usize::try_from(length).unwrap_or(usize::MAX));
-        if expected > body_max {
+        let expected = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        if holds && expected > body_max {
             return Err(self.scope.failure(Reason::TooLarge("body", body_max as u64)));
         }
-        // The body as it came, and as it leaves.
-        let mut memory = self.relay.memory(expected.saturating_mul(2)).map_err(|reason| self.scope.failure(reason))?;
+        let extent = if holds {
+            Extent::Held { bytes_max: body_max }
+        } else {
+            Extent::Streams { memory_bytes_max: limits.stream_window_bytes }
+        };
+        let memory = self.memory.clone().reservation();
+        let engine = self.relay.engine.clone();
+        let mut editor = Editor::new(source, decoder, scanner, engine, Arc::clone(&self.scope), extent, memory);
+        if !holds {
+            return self.begin_stream(editor).await;
+        }
         if passes_whole {
             editor.keep_originals();
         }
         match editor.collect().await {
-            Ok(frames) => {
-                let bytes: usize = frames.iter().map(Bytes::len).sum();
-                if bytes > expected {
-                    memory
-                        .merge(self.relay.memory(2 * (bytes - expected)).map_err(|reason| self.scope.failure(reason))?);
-                }
-                Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true })
-            }
+            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory: editor.into_memory(), was_edited: true }),
             Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
-                Ok(Edited::Held { bytes: joined(editor.into_originals().await?), memory, was_edited: true })
+                let (frames, memory) = editor.into_originals().await?;
+                Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true })
             }
             Err(failure) => Err(failure),
         }

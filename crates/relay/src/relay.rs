@@ -8,18 +8,17 @@ use rustls::pki_types::CertificateDer;
 use sealwire_spans::Traces;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::clients::{Clients, name_of};
+use crate::clients::{Client, Clients, name_of};
 use crate::config::{Limits, ListenKind, TunnelProtocols, Unlisted};
 use crate::egress::Destination;
 use crate::egress::authority::Authority;
 use crate::engine::Engine;
 use crate::error::{Failure, Reason};
+use crate::memory::{Account, Budget};
 use crate::metrics::Metrics;
 use crate::route_table::RouteTable;
 use crate::server_tls::ServerTls;
-
-/// Unit of the memory semaphore in bytes: a semaphore counts to 2^29 on 32-bit machines.
-const MEMORY_UNIT: usize = 1 << 10;
+use crate::shares::{ClientId, ClientShares};
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -36,7 +35,9 @@ pub struct Relay {
     pub logs_access: bool,
     connections: Arc<Semaphore>,
     requests: Arc<Semaphore>,
-    memory: Arc<Semaphore>,
+    client_requests: ClientShares,
+    memory: Budget,
+    client_memory: ClientShares,
 }
 
 impl Relay {
@@ -46,7 +47,9 @@ impl Relay {
         Self {
             connections: semaphore(limits.connections_max as usize),
             requests: semaphore(limits.requests_max as usize),
-            memory: semaphore(limits.memory_bytes / MEMORY_UNIT),
+            client_requests: ClientShares::new(limits.requests_per_client_max()),
+            memory: Budget::new(limits.memory_bytes, "limits.memory_bytes are in use"),
+            client_memory: ClientShares::new(Budget::units(limits.client_memory_bytes())),
             limits,
             engine,
             metrics,
@@ -74,21 +77,30 @@ impl Relay {
         permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_max exchanges run")))
     }
 
-    /// Takes memory for a body.
+    /// Takes a client's permit of one exchange.
     ///
     /// # Errors
-    /// Too little is left.
-    pub fn memory(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Reason> {
-        let units = u32::try_from(bytes.div_ceil(MEMORY_UNIT)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.memory).try_acquire_many_owned(units);
-        permit.map_err(|_| Reason::Busy("limits.memory_bytes are in use"))
+    /// The client's share is in use.
+    pub fn client_permit(&self, client: &ClientId) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = self.client_requests.of(client).try_acquire_owned();
+        permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_per_client_max exchanges of the client run")))
+    }
+
+    /// The budget of a new connection.
+    pub fn connection_memory(&self) -> Budget {
+        Budget::new(self.limits.connection_memory_bytes(), "limits.connection_memory_bytes are in use")
+    }
+
+    /// The memory that exchanges of a client on a connection may take.
+    pub fn account(&self, peer: &Peer, client: &ClientId) -> Account {
+        let share = Budget::of(self.client_memory.of(client), "limits.client_memory_bytes are in use");
+        Account { budgets: [peer.memory.clone(), share, self.memory.clone()] }
     }
 
     /// Updates the gauges of permits.
     pub fn measure(&self) {
         let in_flight = self.limits.requests_max as usize - self.requests.available_permits();
-        let memory = self.limits.memory_bytes / MEMORY_UNIT - self.memory.available_permits();
-        self.metrics.set_usage(in_flight, memory * MEMORY_UNIT);
+        self.metrics.set_usage(in_flight, self.memory.used(self.limits.memory_bytes));
     }
 }
 
@@ -130,8 +142,11 @@ pub struct Peer {
     pub is_tls: bool,
     /// Name of the client's verified certificate.
     name: Option<Arc<str>>,
-    /// Destination of the tunnel that the connection is inside of.
+    /// Destination of the tunnel that the connection is inside of, and the client that opened it.
     pub tunnel: Option<Destination>,
+    opened_by: Option<Client>,
+    /// Memory for bodies of the connection.
+    memory: Budget,
     /// Becomes true when the relay drains.
     pub stop: watch::Receiver<bool>,
 }
@@ -143,19 +158,23 @@ impl Peer {
         address: SocketAddr,
         is_tls: bool,
         certificate: Option<&CertificateDer<'_>>,
+        memory: Budget,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { listener, address, is_tls, name: certificate.and_then(name_of), tunnel: None, stop }
+        let name = certificate.and_then(name_of);
+        Self { listener, address, is_tls, name, tunnel: None, opened_by: None, memory, stop }
     }
 
     /// The peer inside an intercepted tunnel, whose client was let in when the tunnel was opened.
-    pub fn inside(&self, tunnel: Destination) -> Self {
+    pub fn inside(&self, tunnel: Destination, client: Client) -> Self {
         Self {
             listener: Arc::clone(&self.listener),
             address: self.address,
             is_tls: true,
             name: self.name.clone(),
             tunnel: Some(tunnel),
+            opened_by: Some(client),
+            memory: self.memory.clone(),
             stop: self.stop.clone(),
         }
     }
@@ -169,12 +188,12 @@ impl Peer {
     ///
     /// # Errors
     /// [`Reason::Unauthenticated`].
-    pub fn authenticate(&self, parts: &Parts) -> Result<Option<Arc<str>>, Failure> {
-        if self.tunnel.is_some() {
-            return Ok(self.name.clone());
+    pub fn authenticate(&self, parts: &Parts) -> Result<Client, Failure> {
+        if let Some(client) = &self.opened_by {
+            return Ok(client.clone());
         }
         let is_proxy = self.listener.kind == ListenKind::Forward;
-        self.listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref())
+        self.listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref(), self.address.ip())
     }
 }
 

@@ -11,6 +11,7 @@ use sealwire_relay_body::{BodyRule, Format, Limits, Scanner};
 
 use crate::error::Phase;
 use crate::upstream::pool::Pool;
+use crate::websocket::Sessions;
 
 /// One route of a listener.
 #[derive(Debug)]
@@ -36,8 +37,8 @@ pub struct Route {
     pub fail_open: bool,
     /// Time from the first byte of a request to the last byte of its response, unless the response streams.
     pub deadline: Duration,
-    /// Allowed values of `Origin` for WebSocket upgrades; `None` denies upgrades on this route.
-    pub websocket_origins: Option<Vec<String>>,
+    /// WebSockets that are permitted.
+    pub websockets: Sessions,
 }
 
 /// The rules for one direction of a route.

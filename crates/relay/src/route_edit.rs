@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::body::{Outgoing, Source};
@@ -13,6 +12,7 @@ use crate::engine::Scope;
 use crate::error::{Failure, Phase, Reason};
 use crate::fields;
 use crate::headers;
+use crate::memory::{Account, Reservation};
 use crate::message::{Edited, Message};
 use crate::relay::Relay;
 use crate::request_check::CheckedTarget;
@@ -46,6 +46,8 @@ pub struct RouteEdit {
     pub traceparent: Option<Box<str>>,
     /// Sums of the exchange.
     pub usage: Arc<Usage>,
+    /// Memory that its bodies may take.
+    pub memory: Account,
 }
 
 /// A request after the rules were applied. Without `Debug`, because the target can hold values.
@@ -73,7 +75,7 @@ pub struct EditedBody {
     /// The body.
     pub body: Outgoing,
     /// Memory that must be kept until the body was sent.
-    pub memory: Option<OwnedSemaphorePermit>,
+    pub memory: Option<Reservation>,
     /// True if the rules were applied to it.
     pub was_changed: bool,
 }
@@ -115,7 +117,7 @@ impl RouteEdit {
         let (path, query) = (&self.target.path, self.target.query.as_deref());
         let target = fields::edit_target(engine, scope, &self.segments, path, query).await?;
         fields::edit_headers(engine, scope, headers).await?;
-        let message = Message { relay: &self.relay, scope: Arc::clone(scope), headers, status: None, must_hold: false };
+        let message = self.message(scope, headers, None, false);
         let edited = message.edit(source).await?;
         Ok(EditedRequest { target, body: self.outgoing(edited) })
     }
@@ -152,8 +154,7 @@ impl RouteEdit {
             return Err(Failure::response(Reason::UpstreamBroken("a part of a body that must be changed")));
         }
         let headers_changed = fields::edit_headers(&self.relay.engine, scope, headers).await?;
-        let message =
-            Message { relay: &self.relay, scope: Arc::clone(scope), headers, status: Some(status), must_hold };
+        let message = self.message(scope, headers, Some(status), must_hold);
         let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
             Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
             edited => edited,
@@ -177,6 +178,16 @@ impl RouteEdit {
         if (body_changed || edited.headers_changed) && self.route.response.reveals() {
             headers::revealed(headers);
         }
+    }
+
+    fn message<'a>(
+        &'a self,
+        scope: &Arc<Scope>,
+        headers: &'a HeaderMap,
+        status: Option<StatusCode>,
+        must_hold: bool,
+    ) -> Message<'a> {
+        Message { relay: &self.relay, scope: Arc::clone(scope), headers, status, must_hold, memory: &self.memory }
     }
 
     fn outgoing(&self, edited: Edited) -> EditedBody {

@@ -312,6 +312,8 @@ mod tests {
             addresses: Vec::new(),
             protocol: Protocol::Auto,
             connections_max: 1,
+            connections_per_client_max: 1,
+            window_bytes: 64 << 10,
             connect_timeout: second,
             first_byte_timeout: second,
             body_idle_timeout: second,
@@ -328,7 +330,7 @@ mod tests {
             response: Direction::default(),
             fail_open: false,
             deadline: second,
-            websocket_origins: None,
+            websockets: crate::websocket::Sessions::default(),
         })
     }
 

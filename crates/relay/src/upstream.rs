@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+pub use connection::STREAMS_MAX;
+
 /// One upstream, as configured.
 #[derive(Debug)]
 pub struct Upstream {
@@ -34,8 +36,12 @@ pub struct Upstream {
     pub addresses: Vec<IpNet>,
     /// HTTP versions that are offered.
     pub protocol: Protocol,
-    /// Most connections at once, over HTTP/1.1; half as many are kept idle.
+    /// Most connections at once, over HTTP/1.1; half as many are kept idle. WebSockets do not count.
     pub connections_max: usize,
+    /// Most of these connections that one client uses at once.
+    pub connections_per_client_max: usize,
+    /// Bytes of one body that HTTP/2 holds while nobody reads them.
+    pub window_bytes: u32,
     /// Time for DNS, TCP and TLS together.
     pub connect_timeout: Duration,
     /// Time from the end of a request to the head of its response.

@@ -9,13 +9,17 @@ use http::Uri;
 
 use super::text::{self, ConfigError, ConfigErrors};
 use super::{
-    ClientsKind, Config, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, TunnelProtocols, Unlisted,
+    ClientsKind, Config, Limits, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, TunnelProtocols, Unlisted,
     UpstreamConfig,
 };
 use crate::egress::Destination;
 use crate::route_table::RouteTable;
 use crate::upstream::pool::Pool;
 use crate::upstream::{Protocol, Upstream};
+
+/// The error of a body that is longer than its memory.
+pub(super) const BODY_TOO_LONG: &str =
+    "must be at most half of limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set";
 
 /// A checked configuration.
 #[derive(Debug)]
@@ -54,10 +58,13 @@ pub(super) struct Compiler {
 pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
     let mut compiler = Compiler { errors: Vec::new(), warnings: Vec::new() };
     compiler.process(config);
+    let window_bytes = config.limits.http2_window_bytes;
     let upstreams: BTreeMap<String, Pool> = config
         .upstream
         .iter()
-        .filter_map(|(name, upstream)| Some((name.clone(), Pool::new(Arc::new(compiler.upstream(name, upstream)?)))))
+        .filter_map(|(name, upstream)| {
+            Some((name.clone(), Pool::new(Arc::new(compiler.upstream(name, upstream, window_bytes)?))))
+        })
         .collect();
     let mut listeners: Vec<CompiledListener> =
         config.listen.iter().map(|(name, listener)| compiler.listener(name, listener)).collect();
@@ -100,14 +107,17 @@ impl Compiler {
         let limits = &config.limits;
         self.require(!config.listen.is_empty(), "listen", "at least one listener is needed, such as [listen.public]");
         self.require(!config.route.is_empty(), "route", "at least one [[route]] is needed");
-        let half = limits.memory_bytes / 2;
-        let most = "must be at most half of limits.memory_bytes";
-        self.require(limits.body_bytes <= half, "limits.body_bytes", most);
-        self.require(limits.decoded_bytes <= half, "limits.decoded_bytes", most);
+        self.memory(limits);
         self.require(
-            limits.stream_window_bytes <= limits.memory_bytes,
-            "limits.stream_window_bytes",
-            "must be at most limits.memory_bytes",
+            limits.requests_per_client_max() <= limits.requests_max as usize,
+            "limits.requests_per_client_max",
+            "must be at most limits.requests_max",
+        );
+        let windows = u64::from(limits.streams_per_connection) * u64::from(limits.http2_window_bytes);
+        self.require(
+            windows < 1 << 31,
+            "limits.http2_window_bytes",
+            "times limits.streams_per_connection must be below 2 GiB, which is the largest window of a connection",
         );
         let addresses: Vec<_> = config.listen.iter().map(|(name, listener)| (name, listener.address)).collect();
         for (at, (name, address)) in addresses.iter().enumerate().filter(|(_, (_, address))| address.port() != 0) {
@@ -117,8 +127,35 @@ impl Compiler {
         }
     }
 
-    fn upstream(&mut self, name: &str, config: &UpstreamConfig) -> Option<Upstream> {
+    /// Shares of the memory hold the longest bodies.
+    fn memory(&mut self, limits: &Limits) {
+        let (client, connection) = (limits.client_memory_bytes(), limits.connection_memory_bytes());
+        self.require(
+            client <= limits.memory_bytes,
+            "limits.client_memory_bytes",
+            "must be at most limits.memory_bytes",
+        );
+        self.require(
+            connection <= client,
+            "limits.connection_memory_bytes",
+            "must be at most limits.client_memory_bytes",
+        );
+        self.require(limits.body_bytes <= connection / 2, "limits.body_bytes", BODY_TOO_LONG);
+        self.require(limits.decoded_bytes <= connection / 2, "limits.decoded_bytes", BODY_TOO_LONG);
+        self.require(
+            limits.stream_window_bytes <= connection,
+            "limits.stream_window_bytes",
+            "must be at most limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set",
+        );
+    }
+
+    fn upstream(&mut self, name: &str, config: &UpstreamConfig, window_bytes: u32) -> Option<Upstream> {
         let place = format!("upstream.{name}");
+        self.require(
+            config.connections_per_client_max() <= config.connections_max,
+            &format!("{place}.connections_per_client_max"),
+            "must be at most connections_max",
+        );
         let uri = config.url.parse::<Uri>().ok().filter(|uri| uri.query().is_none());
         let Some((scheme, authority)) = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?))) else {
             self.error(&place, "url must be http:// or https:// with a host, and no query");
@@ -146,6 +183,8 @@ impl Compiler {
                 ProtocolConfig::Http2 => Protocol::Http2,
             },
             connections_max: config.connections_max,
+            connections_per_client_max: config.connections_per_client_max(),
+            window_bytes,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             first_byte_timeout: Duration::from_millis(config.first_byte_timeout_ms),
             body_idle_timeout: Duration::from_millis(config.body_idle_timeout_ms),
@@ -337,9 +376,14 @@ mod tests {
     #[test]
     fn limits_fit_into_the_memory() {
         for (limits, expected) in [
-            ("body_bytes = 536_870_913", "limits.body_bytes: must be at most half of limits.memory_bytes"),
-            ("decoded_bytes = 536_870_913", "limits.decoded_bytes: must be at most half of limits.memory_bytes"),
-            ("memory_bytes = 65536", "limits.stream_window_bytes: must be at most limits.memory_bytes"),
+            ("body_bytes = 134_217_729", "limits.body_bytes: must be at most half of limits.connection_memory_bytes"),
+            ("decoded_bytes = 134_217_729", "limits.decoded_bytes: must be at most half of limits.connection_memory"),
+            ("memory_bytes = 65536", "limits.stream_window_bytes: must be at most limits.connection_memory_bytes"),
+            ("client_memory_bytes = 1_073_741_825", "limits.client_memory_bytes: must be at most limits.memory_bytes"),
+            ("connection_memory_bytes = 536_870_913", "limits.connection_memory_bytes: must be at most limits.client_"),
+            ("requests_per_client_max = 4_097", "limits.requests_per_client_max: must be at most limits.requests_max"),
+            ("streams_per_connection = 65536", "limits.http2_window_bytes: times limits.streams_per_connection must"),
+            ("http2_window_bytes = 16_777_216\nstreams_per_connection = 128", "limits.http2_window_bytes: times"),
         ] {
             is_rejected(&format!("[limits]\n{limits}\n{LISTEN}{REST}"), expected);
         }

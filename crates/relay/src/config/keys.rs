@@ -152,14 +152,22 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Connections of clients. Further connections are closed.";
             "requests_max", count("exchanges", MIB), Value("4_096"),
                 "Concurrent exchanges. Further requests get 503.";
+            "requests_per_client_max", count("exchanges", MIB), Rare("3_072"),
+                "Concurrent exchanges of one client: of one certificate name or token, or of one address (a network of 64 bits in IPv6) where clients are not authenticated. Without it: three quarters of `requests_max`. Set it to `requests_max` behind a proxy that is the only client.";
             "memory_bytes", bytes(1, 1 << 40), Value("1_073_741_824"),
-                "Memory for bodies that are held or streamed, over all exchanges. Further requests get 503.";
+                "Memory for bodies that are held or streamed, with decoders, over all exchanges. It is taken as bytes arrive: about twice the bytes of a body. Further requests get 503, and a body that streams is broken off.";
+            "client_memory_bytes", bytes(1, 1 << 40), Rare("536_870_912"),
+                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Set it to `memory_bytes` behind a proxy that is the only client.";
+            "connection_memory_bytes", bytes(1, 1 << 40), Rare("268_435_456"),
+                "Of `memory_bytes`, what one connection can take. Without it: a quarter.";
             "body_bytes", bytes(1, 1 << 40), Value("1_048_576"),
-                "Longest body that is held before it is forwarded. At most half of `memory_bytes`.";
+                "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`.";
             "decoded_bytes", bytes(1, 1 << 40), Value("10_485_760"),
-                "Longest body that is held after it was decompressed. At most half of `memory_bytes`.";
+                "Longest body that is held after it was decompressed. At most half of `connection_memory_bytes`.";
             "stream_window_bytes", bytes(64 << 10, 1 << 40), Value("2_097_152"),
-                "Memory that is counted per direction of a body that streams. At most `memory_bytes`.";
+                "Most memory that is counted per direction of a body that streams, beside its decoder. At most `connection_memory_bytes`.";
+            "http2_window_bytes", bytes(64 << 10, 16 * MIB), Value("131_072"),
+                "Bytes of one body that a stream of HTTP/2 holds while nobody reads them, towards clients and upstreams. They come on top of `memory_bytes`. A connection has this window for each of its streams, so that a stream that is not read takes nothing from others. With `streams_per_connection` of them at most 2 GiB.";
             "value_bytes", bytes(1, 64 * MIB), Value("1_048_576"),
                 "Longest selected value.";
             "record_bytes", bytes(1, 64 * MIB), Value("1_048_576"),
@@ -171,11 +179,11 @@ pub(super) const SECTIONS: &[Section] = &[
             "header_timeout_ms", time(DAY), Value("10_000"),
                 "Time for the head of a request, and for a TLS handshake.";
             "body_idle_timeout_ms", time(DAY), Value("15_000"),
-                "Time without a byte of a client's body, or without progress of a write.";
+                "Time without a byte of a client's body, or without progress of a write. Then a stream of HTTP/2 is reset, or a connection of HTTP/1.1 closed.";
             "idle_timeout_ms", time(DAY), Value("60_000"),
                 "Time without a request after which a connection is closed.";
             "websocket_idle_timeout_ms", time(DAY), Value("300_000"),
-                "Time without a message after which a WebSocket is closed.";
+                "Time without a message in either direction after which a WebSocket is closed. Pings and incomplete messages are no messages.";
             "ext_proc_stream_ms", time(DAY), Value("3_600_000"),
                 "Longest external-processing stream. Envoy gets an error when it ends.";
             "drain_ms", time(DAY), Value("25_000"),
@@ -282,7 +290,9 @@ pub(super) const SECTIONS: &[Section] = &[
             "protocol", Kind::Choice(&["auto", "http1", "http2"]), Value("\"auto\""),
                 "\"auto\": ALPN decides, and HTTP/1.1 without TLS. \"http2\": also without TLS.";
             "connections_max", count("connections", 65_536), Value("256"),
-                "Connections over HTTP/1.1.";
+                "Connections over HTTP/1.1, without those of WebSockets. Further requests wait for `deadline_ms` of their route.";
+            "connections_per_client_max", count("connections", 65_536), Rare("192"),
+                "Of them, those of one client. Further requests of the client wait. Without it: three quarters. Set it to `connections_max` behind a proxy that is the only client.";
             "connect_timeout_ms", time(DAY), Value("5_000"),
                 "Time for DNS, TCP and TLS together.";
             "first_byte_timeout_ms", time(DAY), Value("30_000"),
@@ -332,6 +342,10 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Handling of such response bodies.";
             "websocket_origins", Kind::Texts, Rare("[\"https://www.example.com\"]"),
                 "Values of Origin whose WebSockets are permitted, \"*\" for all. Without it: no WebSockets.";
+            "websockets_max", count("WebSockets", MIB), Value("1_024"),
+                "Concurrent WebSockets. Further handshakes get 503. Each also counts in `limits.connections_max`.";
+            "websockets_per_client_max", count("WebSockets", MIB), Value("128"),
+                "Concurrent WebSockets of one client. Further handshakes get 503.";
         ),
     },
     Section {

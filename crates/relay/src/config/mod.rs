@@ -116,14 +116,22 @@ pub struct Limits {
     pub connections_max: u32,
     /// Exchanges at once.
     pub requests_max: u32,
+    /// Exchanges at once of one client; see [`Limits::requests_per_client_max`].
+    pub requests_per_client_max: Option<u32>,
     /// Bytes of bodies that are held or streamed at once.
     pub memory_bytes: usize,
+    /// Of them those of one client; see [`Limits::client_memory_bytes`].
+    pub client_memory_bytes: Option<usize>,
+    /// Of them those of one connection; see [`Limits::connection_memory_bytes`].
+    pub connection_memory_bytes: Option<usize>,
     /// Longest body that is held, in bytes, unless its route says otherwise.
     pub body_bytes: usize,
     /// Longest body that is held after it was decompressed, in bytes.
     pub decoded_bytes: usize,
-    /// Memory that is counted for each direction of a body that streams, in bytes.
+    /// Most memory for each direction of a body that streams, in bytes.
     pub stream_window_bytes: usize,
+    /// Bytes of one body that HTTP/2 holds while nobody reads them.
+    pub http2_window_bytes: u32,
     /// Longest selected value, in bytes.
     pub value_bytes: usize,
     /// Longest line of JSON lines or event of an event stream that is held because malformed ones pass, in bytes.
@@ -151,10 +159,14 @@ impl Default for Limits {
         Self {
             connections_max: 12_000,
             requests_max: 4_096,
+            requests_per_client_max: None,
             memory_bytes: 1 << 30,
+            client_memory_bytes: None,
+            connection_memory_bytes: None,
             body_bytes: 1 << 20,
             decoded_bytes: 10 << 20,
             stream_window_bytes: 2 << 20,
+            http2_window_bytes: 128 << 10,
             value_bytes: 1 << 20,
             record_bytes: 1 << 20,
             header_bytes: 32 << 10,
@@ -170,6 +182,21 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Exchanges at once of one client: three quarters of all, unless set.
+    pub fn requests_per_client_max(&self) -> usize {
+        self.requests_per_client_max.map_or_else(|| three_quarters(self.requests_max as usize), |max| max as usize)
+    }
+
+    /// Memory of one client in bytes: half of all, unless set.
+    pub fn client_memory_bytes(&self) -> usize {
+        self.client_memory_bytes.unwrap_or(self.memory_bytes / 2)
+    }
+
+    /// Memory of one connection in bytes: a quarter of all, unless set.
+    pub fn connection_memory_bytes(&self) -> usize {
+        self.connection_memory_bytes.unwrap_or(self.memory_bytes / 4)
+    }
+
     /// Time without a byte of a body.
     pub const fn body_idle(&self) -> Duration {
         Duration::from_millis(self.body_idle_timeout_ms)
@@ -199,6 +226,12 @@ impl Limits {
     pub const fn drain(&self) -> Duration {
         Duration::from_millis(self.drain_ms)
     }
+}
+
+/// The share of a client in a number, which leaves some for others.
+const fn three_quarters(of: usize) -> usize {
+    let rest = of / 4;
+    of - rest
 }
 
 /// Probes and metrics.
@@ -423,6 +456,8 @@ pub struct UpstreamConfig {
     /// Connections at once over HTTP/1.1.
     #[serde(default = "UpstreamConfig::connections_max")]
     pub connections_max: usize,
+    /// Of them those of one client; see [`UpstreamConfig::connections_per_client_max`].
+    pub connections_per_client_max: Option<usize>,
     /// Time for DNS, TCP and TLS, in milliseconds.
     #[serde(default = "UpstreamConfig::connect_timeout_ms")]
     pub connect_timeout_ms: u64,
@@ -438,6 +473,10 @@ pub struct UpstreamConfig {
 }
 
 impl UpstreamConfig {
+    /// Connections at once of one client over HTTP/1.1: three quarters of all, unless set.
+    pub fn connections_per_client_max(&self) -> usize {
+        self.connections_per_client_max.unwrap_or_else(|| three_quarters(self.connections_max))
+    }
     const fn connections_max() -> usize {
         256
     }

@@ -49,6 +49,12 @@ pub struct RouteConfig {
     pub response_unparsed: UnparsedKind,
     /// Origins whose WebSockets are allowed; absent for none.
     pub websocket_origins: Option<Vec<String>>,
+    /// WebSockets at once.
+    #[serde(default = "RouteConfig::websockets_max")]
+    pub websockets_max: usize,
+    /// WebSockets at once of one client.
+    #[serde(default = "RouteConfig::websockets_per_client_max")]
+    pub websockets_per_client_max: usize,
     /// Rules for requests.
     #[serde(default)]
     pub request: Vec<RuleConfig>,
@@ -63,6 +69,12 @@ impl RouteConfig {
     }
     const fn deadline_ms() -> u64 {
         30_000
+    }
+    const fn websockets_max() -> usize {
+        1_024
+    }
+    const fn websockets_per_client_max() -> usize {
+        128
     }
 }
 

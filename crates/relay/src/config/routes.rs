@@ -6,12 +6,13 @@ use http::{HeaderName, Method};
 use sealwire_payload::{SelectError, Selection};
 use sealwire_relay_body::Format;
 
-use super::compiler::Compiler;
+use super::compiler::{BODY_TOO_LONG, Compiler};
 use super::{
     ActionKind, Config, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind, UnparsedKind,
 };
 use crate::route::{Action, Containers, Context, Direction, Route, Rule, Unneeded};
 use crate::upstream::pool::Pool;
+use crate::websocket::Sessions;
 
 /// Headers that no rule replaces: framing, routing, identity of the exchange, and the type and coding of the body.
 const FIXED_HEADERS: [&str; 20] = [
@@ -62,9 +63,9 @@ impl Compiler {
         self.require(has_rules != route.pass, place, "a route has rules, or pass = true");
         let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
         self.require(
-            body_bytes_max <= config.limits.memory_bytes / 2,
+            body_bytes_max <= config.limits.connection_memory_bytes() / 2,
             &format!("{place}.body_bytes"),
-            "must be at most half of limits.memory_bytes",
+            BODY_TOO_LONG,
         );
         let request = self.rules(place, "request", route, &route.request);
         let response = self.rules(place, "response", route, &route.response);
@@ -76,6 +77,11 @@ impl Compiler {
         self.fail_open(place, config, route, &request, &response);
         self.strip_prefix(place, route);
         self.origins(place, route);
+        self.require(
+            route.websockets_per_client_max <= route.websockets_max,
+            &format!("{place}.websockets_per_client_max"),
+            "must be at most websockets_max",
+        );
         let direction =
             |rules, stream, unparsed| Direction::new(rules, stream, unparsed == UnparsedKind::Pass, body_bytes_max);
         Route {
@@ -89,7 +95,11 @@ impl Compiler {
             response: direction(response, route.response_stream, route.response_unparsed),
             fail_open: route.fail == FailKind::Open,
             deadline: Duration::from_millis(route.deadline_ms),
-            websocket_origins: route.websocket_origins.clone(),
+            websockets: Sessions::new(
+                route.websocket_origins.clone(),
+                route.websockets_max,
+                route.websockets_per_client_max,
+            ),
         }
     }
 

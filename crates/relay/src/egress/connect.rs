@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{Destination, first_bytes};
 use crate::activity::{Activity, Timeouts, Watched};
 use crate::body::Outgoing;
+use crate::clients::Client;
 use crate::completion::Completion;
 use crate::config::Unlisted;
 use crate::connection;
@@ -42,6 +43,7 @@ pub async fn open(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
     completion: &Completion,
+    client: Client,
     target: &CheckedTarget,
     mut request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Failure> {
@@ -59,11 +61,11 @@ pub async fn open(
     let permit =
         relay.connection_permit().ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
     if intercepts(listener, &destination) {
-        let (relay, peer) = (Arc::clone(relay), Arc::clone(peer));
+        let (relay, peer, owner) = (Arc::clone(relay), Arc::clone(peer), client);
         tokio::spawn(async move {
             let _held = (permit, in_flight);
             if let Ok(client) = upgrade.await {
-                intercept(relay, peer, destination, TokioIo::new(client)).await;
+                intercept(relay, peer, destination, owner, TokioIo::new(client)).await;
             }
         });
     } else if listener.tunnel.contains(&destination) || listener.unlisted == Unlisted::Tunnel {
@@ -95,7 +97,13 @@ fn intercepts(listener: &Listener, destination: &Destination) -> bool {
 }
 
 /// Serves requests inside a tunnel, as the destination.
-async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination, client: TokioIo<Upgraded>) {
+async fn intercept(
+    relay: Arc<Relay>,
+    peer: Arc<Peer>,
+    destination: Destination,
+    owner: Client,
+    client: TokioIo<Upgraded>,
+) {
     let Some(authority) = &peer.listener.authority else { return };
     let config = match authority.server_config(&destination.host, OffsetDateTime::now_utc()) {
         Ok(config) => config,
@@ -110,7 +118,7 @@ async fn intercept(relay: Arc<Relay>, peer: Arc<Peer>, destination: Destination,
     let io = Watched::new(client, Arc::clone(&activity));
     match timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(io)).await {
         Ok(Ok(stream)) => {
-            let inside = Arc::new(peer.inside(destination));
+            let inside = Arc::new(peer.inside(destination, owner));
             connection::serve(Arc::clone(&relay), inside, stream, activity, peer.stop.clone()).await;
         }
         // Among them clients that pin the destination's certificate: list it under `tunnel`.

@@ -13,16 +13,16 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use prost::Message as _;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::proto::{ProcessingRequest, ProcessingResponse, ResponsePart};
 use crate::activity::InFlight;
 use crate::error::{Failure, Reason};
-use crate::relay::Relay;
+use crate::memory::{Account, Reservation};
 
 /// Longest message of the proxy in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// A message that is longer takes memory of the process's limit.
+/// A message that is longer takes memory of the limits as it arrives.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Flag and length before each message.
 const PREFIX_BYTES: usize = 5;
@@ -42,7 +42,7 @@ pub(super) struct Received {
     /// The message.
     pub(super) message: ProcessingRequest,
     /// Memory, if the message is long.
-    pub(super) memory: Option<OwnedSemaphorePermit>,
+    pub(super) memory: Option<Reservation>,
 }
 
 /// Reads the messages of the proxy.
@@ -50,14 +50,14 @@ pub(super) struct Reader<B> {
     body: B,
     buffer: BytesMut,
     /// Memory of the message that arrives, if it is long.
-    memory: Option<OwnedSemaphorePermit>,
-    relay: Arc<Relay>,
+    memory: Option<Reservation>,
+    account: Account,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// Reads from a body.
-    pub(super) fn new(body: B, relay: Arc<Relay>) -> Self {
-        Self { body, buffer: BytesMut::new(), memory: None, relay }
+    pub(super) fn new(body: B, account: Account) -> Self {
+        Self { body, buffer: BytesMut::new(), memory: None, account }
     }
 
     /// Returns the next message, or `None` after the proxy ended its side. Safe to drop.
@@ -92,9 +92,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if length > MESSAGE_BYTES_MAX {
             return Err(Failure::request(Reason::TooLarge("message of the proxy", MESSAGE_BYTES_MAX as u64)));
         }
-        // Before the message is read, because its bytes can arrive slowly.
-        if length > SMALL_BYTES_MAX && self.memory.is_none() {
-            self.memory = Some(self.relay.memory(length).map_err(Failure::request)?);
+        if length > SMALL_BYTES_MAX {
+            let memory = self.memory.get_or_insert_with(|| self.account.clone().reservation());
+            memory.at_least(self.buffer.len().min(PREFIX_BYTES + length)).map_err(Failure::request)?;
         }
         if rest.len() < length {
             return Ok(None);

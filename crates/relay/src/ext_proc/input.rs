@@ -6,19 +6,20 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::grpc::{Reader, Received};
 use super::mutation::check_size;
 use super::proto::{HeaderMap, HttpBody, HttpHeaders, HttpTrailers, Part, ProcessingRequest};
 use crate::error::{Failure, Phase, Reason};
+use crate::memory::Reservation;
 
 /// Parts of a body that were received and not read.
 const QUEUE_MAX: usize = 1;
 
 /// Next part of a body.
 enum FeedItem {
-    Data(Bytes, Option<OwnedSemaphorePermit>),
+    Data(Bytes, Option<Reservation>),
     End(Option<HeaderMap>),
 }
 
@@ -31,7 +32,7 @@ pub(super) struct Feed {
     end: End,
     phase: Phase,
     /// Memory of the part that was read last.
-    memory: Option<OwnedSemaphorePermit>,
+    memory: Option<Reservation>,
 }
 
 /// The sender's side of a [`Feed`].
@@ -107,7 +108,7 @@ impl Sink {
 
     /// Passes bytes on. Waits until the part before was read. Parts after the end are ignored: Envoy can send the last
     /// one twice (envoyproxy/envoy#46237).
-    async fn data(&mut self, body: HttpBody, memory: Option<OwnedSemaphorePermit>) {
+    async fn data(&mut self, body: HttpBody, memory: Option<Reservation>) {
         if let Some(items) = &self.items
             && !body.body.is_empty()
         {

@@ -34,6 +34,7 @@ use crate::exchange::{find_route, refuse};
 use crate::relay::{Peer, Relay};
 use crate::request_check;
 use crate::route_edit::{RouteEdit, has_body, mark};
+use crate::shares::ClientId;
 
 /// Path of the only method.
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
@@ -71,27 +72,29 @@ pub fn handle(
     let (parts, body) = request.into_parts();
     // Envoy names the scheme http here, also over TLS.
     let is_https = parts.uri.scheme_str() == Some("https");
-    let principal = request_check::check(&parts, is_https).and_then(|_| {
+    let client = request_check::check(&parts, is_https).and_then(|_| {
         let is_grpc = parts.headers.get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
         if parts.version != Version::HTTP_2 || parts.method != Method::POST || parts.uri.path() != PROCESS || !is_grpc {
             return Err(Failure::request(Reason::NoRoute));
         }
         peer.authenticate(&parts)
     });
-    match principal {
-        Ok(principal) => completion.is_of(principal),
+    let client = match client {
+        Ok(client) => client,
         Err(failure) => {
             let mut response = refuse(peer, &mut completion, &failure);
             mark(response.headers_mut(), completion.request_id());
             completion.responds(response.status());
             return response.map(|body| body.completing(completion));
         }
-    }
-    let (reader, in_flight) = (Reader::new(body, Arc::clone(relay)), completion.in_flight());
+    };
+    completion.is_of(client.principal);
+    let reader = Reader::new(body, relay.account(peer, &client.id));
+    let in_flight = completion.in_flight();
     let work = {
         let relay = Arc::clone(relay);
         |output| -> futures_util::future::BoxFuture<'static, _> {
-            Box::pin(async move { work(relay, completion, reader, output).await })
+            Box::pin(async move { work(relay, client.id, completion, reader, output).await })
         }
     };
     let mut response = Response::new(Outgoing::pass(Messages::new(in_flight, work).boxed_unsync(), |_| {}));
@@ -106,13 +109,14 @@ fn is_grpc(content_type: &[u8]) -> bool {
 /// Serves a stream to its end, and tells proxy and log how it ended.
 async fn work<B: Body<Data = Bytes> + Unpin>(
     relay: Arc<Relay>,
+    client: ClientId,
     mut completion: Completion,
     reader: Reader<B>,
     output: Output,
 ) -> Result<Complete, Failure> {
     let limits = &relay.limits;
     let late = Failure::response(Reason::TooLarge("limits.ext_proc_stream_ms", limits.ext_proc_stream_ms));
-    let outcome = timeout(limits.ext_proc_stream(), process(&relay, &mut completion, reader, &output)).await;
+    let outcome = timeout(limits.ext_proc_stream(), process(&relay, &client, &mut completion, reader, &output)).await;
     match outcome.unwrap_or(Err(Stop::broken(late))) {
         Ok(complete) => {
             completion.is_complete();
@@ -131,11 +135,13 @@ async fn work<B: Body<Data = Bytes> + Unpin>(
 
 async fn process<B: Body<Data = Bytes> + Unpin>(
     relay: &Arc<Relay>,
+    client: &ClientId,
     completion: &mut Completion,
     mut reader: Reader<B>,
     output: &Output,
 ) -> Result<Complete, Stop> {
-    completion.holds(relay.request_permit()?); // 1. A permit, or 503.
+    completion.holds(relay.request_permit()?); // 1. Permits, or 503.
+    completion.holds(relay.client_permit(client)?);
     let late = |_| Stop::broken(Failure::request(Reason::ClientTimeout));
     let first = timeout(relay.limits.header_timeout(), reader.next()).await.map_err(late)?;
     let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. The mode that the relay can serve.
@@ -160,6 +166,7 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
         request_id: completion.request_id().into(),
         traceparent: completion.traceparent().map(Into::into),
         usage: Arc::clone(completion.usage()),
+        memory: relay.account(completion.peer(), client),
     };
     Exchange { edit, output, is_responding: AtomicBool::new(false) }.run(completion, reader, head.parts, has_body).await
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper::client::conn::{http1, http2};
 use hyper::rt::{Read, Write};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -23,14 +24,10 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
 /// Longest header list over HTTP/2, as its peer counts it.
 const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
-/// Bytes of one response that HTTP/2 holds for a slow client.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// Bytes of all responses of an HTTP/2 connection.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes of one request that HTTP/2 holds for a slow upstream.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Most streams per HTTP/2 connection, if the upstream allows more.
-const STREAMS_MAX: usize = 100;
+pub const STREAMS_MAX: u32 = 100;
 /// Pause between HTTP/2 pings while streams are open, and time for the reply.
 const PING: Duration = Duration::from_secs(20);
 
@@ -50,12 +47,14 @@ pub(super) struct Http2 {
     pub(super) streams: Arc<AtomicUsize>,
     /// Most streams that the upstream allows.
     streams_max: Arc<AtomicUsize>,
+    /// Wakes a request that waits for a connection with room.
+    pub(super) room: Arc<Notify>,
     pub(super) idle_since: Instant,
 }
 
 impl Http2 {
     pub(super) fn has_room(&self) -> bool {
-        self.streams.load(Ordering::Relaxed) < self.streams_max.load(Ordering::Relaxed).clamp(1, STREAMS_MAX)
+        self.streams.load(Ordering::Relaxed) < self.streams_max.load(Ordering::Relaxed).clamp(1, STREAMS_MAX as usize)
     }
 }
 
@@ -70,7 +69,7 @@ pub(super) async fn open(upstream: &Upstream, tls: &UpstreamTls) -> Result<Conne
     let opening = async {
         let tcp = dial(upstream).await?;
         if !upstream.is_tls {
-            return handshake(TokioIo::new(tcp), upstream.protocol == Protocol::Http2).await;
+            return handshake(TokioIo::new(tcp), upstream.protocol == Protocol::Http2, upstream.window_bytes).await;
         }
         let stream = tls.connect(upstream, tcp).await?;
         let is_h2 = match (stream.get_ref().1.alpn_protocol(), upstream.protocol) {
@@ -78,17 +77,17 @@ pub(super) async fn open(upstream: &Upstream, tls: &UpstreamTls) -> Result<Conne
             (_, Protocol::Http2) => return Err(UpstreamError::unsent(Stage::Tls).because("the upstream lacks HTTP/2")),
             _ => false,
         };
-        handshake(TokioIo::new(stream), is_h2).await
+        handshake(TokioIo::new(stream), is_h2, upstream.window_bytes).await
     };
     let timeout = tokio::time::timeout(upstream.connect_timeout, opening);
     timeout.await.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)))
 }
 
-async fn handshake<T>(io: T, is_h2: bool) -> Result<Connection, UpstreamError>
+async fn handshake<T>(io: T, is_h2: bool, window_bytes: u32) -> Result<Connection, UpstreamError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    if is_h2 { http2(io).await.map(Connection::Http2) } else { http1(io).await.map(Connection::Http1) }
+    if is_h2 { http2(io, window_bytes).await.map(Connection::Http2) } else { http1(io).await.map(Connection::Http1) }
 }
 
 async fn http1<T>(io: T) -> Result<Http1, UpstreamError>
@@ -107,14 +106,15 @@ where
     Ok(Http1 { sender, driver, idle_since: Instant::now() })
 }
 
-async fn http2<T>(io: T) -> Result<Http2, UpstreamError>
+async fn http2<T>(io: T, window_bytes: u32) -> Result<Http2, UpstreamError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(window_bytes)
+        // No response that is not read takes the window of another.
+        .initial_connection_window_size(STREAMS_MAX.saturating_mul(window_bytes))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .keep_alive_interval(PING)
@@ -122,7 +122,7 @@ where
         .handshake(io)
         .await
         .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
-    let streams_max = Arc::new(AtomicUsize::new(STREAMS_MAX));
+    let streams_max = Arc::new(AtomicUsize::new(STREAMS_MAX as usize));
     let published = Arc::clone(&streams_max);
     tokio::spawn(std::future::poll_fn(move |cx| {
         let polled = std::pin::Pin::new(&mut connection).poll(cx).map(drop);
@@ -131,5 +131,5 @@ where
         }
         polled
     }));
-    Ok(Http2 { sender, streams: Arc::default(), streams_max, idle_since: Instant::now() })
+    Ok(Http2 { sender, streams: Arc::default(), streams_max, room: Arc::default(), idle_since: Instant::now() })
 }

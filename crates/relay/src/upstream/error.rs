@@ -13,6 +13,8 @@ pub type Cause = Box<dyn Error + Send + Sync>;
 pub enum Stage {
     /// All connections are in use until the deadline.
     Busy,
+    /// The client's share of the connections is in use until the deadline.
+    ClientBusy,
     /// The name has no address.
     Resolve,
     /// An address of it is not allowed.
@@ -71,6 +73,7 @@ impl UpstreamError {
     pub fn into_failure(&self) -> Failure {
         let reason = match self.stage {
             Stage::Busy => Reason::Busy("upstream connections"),
+            Stage::ClientBusy => Reason::Busy("upstream connections of the client: connections_per_client_max"),
             Stage::Resolve => Reason::UpstreamUnreachable("name"),
             Stage::Denied => Reason::Forbidden("upstream address"),
             Stage::Connect => Reason::UpstreamUnreachable("connect"),

@@ -3,6 +3,7 @@
 //! A request is sent again only if none of its bytes were sent: an idle connection can be closed by the upstream at the
 //! moment in which it is taken. hyper gives the request back in that case, and no other retry exists.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::body::{Progress, RequestBody, UpstreamBody};
@@ -22,6 +23,7 @@ use super::error::{Cause, Stage, UpstreamError};
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
 use crate::headers::join_cookies;
+use crate::shares::{ClientId, ClientShares};
 
 /// Most idle connections that are tried before a new one is opened.
 const STALE_MAX: usize = 3;
@@ -41,8 +43,11 @@ pub(super) struct Shared {
     idle: Mutex<Vec<Http1>>,
     /// All connections over HTTP/2.
     shared: Mutex<Vec<Http2>>,
-    /// Rights to use a connection over HTTP/1.
+    /// Rights to use a connection over HTTP/1, of all clients and of each.
     permits: Arc<Semaphore>,
+    clients: ClientShares,
+    /// Wakes a request that waits for room on a connection over HTTP/2.
+    room: Arc<Notify>,
     /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
     opening: tokio::sync::Mutex<()>,
     /// Connections that could not be opened.
@@ -53,10 +58,17 @@ pub(super) struct Shared {
     prunes: Once,
 }
 
+/// The right to use a connection over HTTP/1.
+#[derive(Debug)]
+pub(super) struct Permit {
+    _share: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
+}
+
 /// The use of a connection by one request. Dropped, it closes an HTTP/1 connection.
 #[derive(Debug)]
 pub(super) enum Lease {
-    Http1 { connection: Option<Http1>, permit: Option<OwnedSemaphorePermit>, shared: Arc<Shared>, is_upgrade: bool },
+    Http1 { connection: Option<Http1>, permit: Option<Permit>, shared: Arc<Shared>, is_upgrade: bool },
     Http2(Http2),
 }
 
@@ -93,6 +105,7 @@ impl Drop for Lease {
             Self::Http1 { .. } => {}
             Self::Http2(connection) => {
                 connection.streams.fetch_sub(1, Ordering::Relaxed);
+                connection.room.notify_one();
             }
         }
     }
@@ -122,7 +135,7 @@ impl Shared {
         });
     }
 
-    fn take_idle(self: &Arc<Self>, permit: &mut Option<OwnedSemaphorePermit>) -> Option<Lease> {
+    fn take_idle(self: &Arc<Self>, permit: &mut Option<Permit>) -> Option<Lease> {
         self.prune();
         let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         Some(self.lease(connection, permit.take()))
@@ -131,17 +144,42 @@ impl Shared {
     fn take_shared(&self) -> Option<Lease> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|connection| !connection.sender.is_closed());
-        let is_full = shared.len() >= self.upstream.connections_max.max(1);
-        let least_used = || shared.iter().min_by_key(|connection| connection.streams.load(Ordering::Relaxed));
-        // At the limit of connections, a request waits for a stream within hyper.
-        let with_room = shared.iter().find(|connection| connection.has_room());
-        let connection = with_room.or_else(|| is_full.then(least_used).flatten())?.clone();
+        let connection = shared.iter().find(|connection| connection.has_room())?.clone();
         connection.streams.fetch_add(1, Ordering::Relaxed);
         Some(Lease::Http2(connection))
     }
 
-    fn lease(self: &Arc<Self>, connection: Http1, permit: Option<OwnedSemaphorePermit>) -> Lease {
+    /// Takes a connection over HTTP/2 with room for a stream. Returns `None` if another one may be opened. At the limit
+    /// of connections it waits for room: more streams than [`super::STREAMS_MAX`] would share the windows of others.
+    async fn wait_for_room(&self) -> Option<Lease> {
+        loop {
+            let mut room = pin!(self.room.notified());
+            // Each stream that ends wakes one request, also between the look and the wait.
+            room.as_mut().enable();
+            if let Some(lease) = self.take_shared() {
+                return Some(lease);
+            }
+            let connections = self.shared.lock().unwrap_or_else(PoisonError::into_inner).len();
+            if connections < self.upstream.connections_max.max(1) {
+                return None;
+            }
+            room.await;
+        }
+    }
+
+    fn lease(self: &Arc<Self>, connection: Http1, permit: Option<Permit>) -> Lease {
         Lease::Http1 { connection: Some(connection), permit, shared: Arc::clone(self), is_upgrade: false }
+    }
+
+    /// Waits for the right to use a connection over HTTP/1: that of the client first, so that those of others do not wait
+    /// behind the requests of one client.
+    async fn permit(&self, client: &ClientId, deadline: Instant) -> Result<Permit, UpstreamError> {
+        let acquire = async |semaphore: Arc<Semaphore>, stage| {
+            let acquired = timeout_at(deadline, semaphore.acquire_owned()).await;
+            acquired.ok().and_then(Result::ok).ok_or_else(|| UpstreamError::unsent(stage))
+        };
+        let share = acquire(self.clients.of(client), Stage::ClientBusy).await?;
+        Ok(Permit { _share: share, _permit: acquire(Arc::clone(&self.permits), Stage::Busy).await? })
     }
 
     fn may_be_http2(&self) -> bool {
@@ -157,12 +195,15 @@ impl Pool {
     /// Creates an empty pool.
     pub fn new(upstream: Arc<Upstream>) -> Self {
         let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        let clients = ClientShares::new(upstream.connections_per_client_max);
         Self(Arc::new(Shared {
             upstream,
             tls: UpstreamTls::default(),
             idle: Mutex::default(),
             shared: Mutex::default(),
             permits,
+            clients,
+            room: Arc::default(),
             opening: tokio::sync::Mutex::default(),
             failures: AtomicUsize::new(0),
             is_http1: AtomicBool::new(false),
@@ -190,15 +231,20 @@ impl Pool {
 
     /// Sends a request and returns the head of the response. The request's target needs a path only; its `Host`, or the
     /// upstream's without one, becomes the authority. Headers of the hop must be removed already, except `Connection`
-    /// and `Upgrade` of a WebSocket request: after a 101, [`hyper::upgrade::on`] gives the connection, and the body must
-    /// be kept as long as it is in use, since it holds the permit.
+    /// and `Upgrade` of a WebSocket request: after a 101, [`hyper::upgrade::on`] gives the connection, and dropping the
+    /// body lets the connection leave the pool, so that it takes no other request's place.
     ///
     /// Dropping the future closes an HTTP/1 connection and resets an HTTP/2 stream.
     ///
     /// # Errors
     ///
     /// See [`Stage`]; `sent` tells if a repetition could do something twice.
-    pub async fn send<B>(&self, request: Request<B>, deadline: Instant) -> Result<Response<UpstreamBody>, UpstreamError>
+    pub async fn send<B>(
+        &self,
+        request: Request<B>,
+        client: &ClientId,
+        deadline: Instant,
+    ) -> Result<Response<UpstreamBody>, UpstreamError>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Cause>,
@@ -210,7 +256,7 @@ impl Pool {
         let facts = Facts::of(&parts.method, &parts.headers);
         let mut request = Request::from_parts(parts, body);
         for attempt in 0..=STALE_MAX {
-            let (mut lease, is_reused) = self.take(deadline, attempt < STALE_MAX).await?;
+            let (mut lease, is_reused) = self.take(client, deadline, attempt < STALE_MAX).await?;
             address(&mut request, &host, &self.0.upstream, matches!(lease, Lease::Http2(_)))?;
             match self.exchange(&mut lease, request, progress.clone(), deadline).await {
                 Ok(response) => return self.receive(response, lease, facts),
@@ -223,17 +269,22 @@ impl Pool {
     }
 
     /// Takes an idle or shared connection, or opens one. Returns true if others used it before.
-    async fn take(&self, deadline: Instant, may_reuse: bool) -> Result<(Lease, bool), UpstreamError> {
+    async fn take(
+        &self,
+        client: &ClientId,
+        deadline: Instant,
+        may_reuse: bool,
+    ) -> Result<(Lease, bool), UpstreamError> {
         let shared = &self.0;
         let busy = |_| UpstreamError::unsent(Stage::Busy);
         let mut opening = None;
         if shared.may_be_http2() {
-            if let Some(lease) = shared.take_shared() {
+            if let Some(lease) = timeout_at(deadline, shared.wait_for_room()).await.map_err(busy)? {
                 return Ok((lease, true));
             }
             let failures = shared.failures.load(Ordering::Relaxed);
             opening = Some(timeout_at(deadline, shared.opening.lock()).await.map_err(busy)?);
-            if let Some(lease) = shared.take_shared() {
+            if let Some(lease) = timeout_at(deadline, shared.wait_for_room()).await.map_err(busy)? {
                 return Ok((lease, true));
             }
             // The upstream does not answer: whoever waited must not also wait for the others one after the other.
@@ -246,8 +297,7 @@ impl Pool {
             if !shared.may_be_http2() {
                 opening = None;
             }
-            let acquired = timeout_at(deadline, Arc::clone(&shared.permits).acquire_owned()).await.map_err(busy)?;
-            permit = Some(acquired.map_err(|_| UpstreamError::unsent(Stage::Busy))?);
+            permit = Some(shared.permit(client, deadline).await?);
             if let Some(lease) = may_reuse.then(|| shared.take_idle(&mut permit)).flatten() {
                 return Ok((lease, true));
             }
@@ -263,7 +313,8 @@ impl Pool {
                 shared.is_http1.store(true, Ordering::Relaxed);
                 shared.lease(connection, permit)
             }
-            Connection::Http2(connection) => {
+            Connection::Http2(mut connection) => {
+                connection.room = Arc::clone(&shared.room);
                 connection.streams.fetch_add(1, Ordering::Relaxed);
                 shared.shared.lock().unwrap_or_else(PoisonError::into_inner).push(connection.clone());
                 Lease::Http2(connection)

@@ -24,6 +24,8 @@ pub(crate) fn upstream(host: &str, port: u16, networks: &[&str]) -> Upstream {
         addresses: networks.iter().map(|network| network.parse().unwrap()).collect(),
         protocol: Protocol::Auto,
         connections_max: 4,
+        connections_per_client_max: 4,
+        window_bytes: 64 << 10,
         connect_timeout: Duration::from_secs(20),
         first_byte_timeout: Duration::from_secs(20),
         body_idle_timeout: Duration::from_secs(20),
@@ -117,12 +119,16 @@ fn get() -> Request<Full<Bytes>> {
     Request::builder().uri("/a?b=c").body(Full::default()).unwrap()
 }
 
+fn client() -> ClientId {
+    ClientId::of_address([127, 0, 0, 1].into())
+}
+
 fn late() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
 async fn fetch(pool: &Pool) -> Result<Bytes, UpstreamError> {
-    Ok(pool.send(get(), late()).await?.into_body().collect().await?.to_bytes())
+    Ok(pool.send(get(), &client(), late()).await?.into_body().collect().await?.to_bytes())
 }
 
 #[tokio::test]
@@ -149,7 +155,7 @@ async fn a_connection_that_ended_while_idle_costs_no_request() {
     // Ends at the moment in which it is taken: no task runs before the request is queued.
     pool.0.idle.lock().unwrap()[0].driver.abort();
     let request = Request::post("/").body(Full::<Bytes>::from("whole body")).unwrap();
-    assert_eq!(pool.send(request, late()).await.unwrap().status(), 200);
+    assert_eq!(pool.send(request, &client(), late()).await.unwrap().status(), 200);
     assert_eq!(server.counts(), (2, 2));
 }
 
@@ -192,7 +198,7 @@ async fn responses() {
     ];
     for (reply, expected) in cases {
         let server = Server::start(&[(reply, After::Close)]).await;
-        let result = server.pool(|_| ()).send(get(), late()).await;
+        let result = server.pool(|_| ()).send(get(), &client(), late()).await;
         let line = &reply[..reply.len().min(90)];
         match (result, expected) {
             (Ok(response), Ok(is_close_delimited)) => {
@@ -224,7 +230,7 @@ async fn silence_ends_in_timeouts() {
     let (_sender, body) = channel_body();
     let request = Request::post("/").body(body).unwrap();
     let pool = server.pool(|upstream| upstream.body_idle_timeout = short);
-    let error = pool.send(request, late()).await.unwrap_err();
+    let error = pool.send(request, &client(), late()).await.unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::RequestBodyTimeout, true));
 }
 
@@ -245,14 +251,14 @@ async fn cancelled_exchanges_close_their_connection() {
     let pool = server.pool(|_| ());
     let sending = tokio::spawn({
         let pool = pool.clone();
-        async move { pool.send(get(), late()).await.map(drop) }
+        async move { pool.send(get(), &client(), late()).await.map(drop) }
     });
     while server.counts().1 == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     sending.abort();
     server.closed.acquire().await.unwrap().forget();
-    drop(pool.send(get(), late()).await.unwrap());
+    drop(pool.send(get(), &client(), late()).await.unwrap());
     server.closed.acquire().await.unwrap().forget();
     while pool.0.permits.available_permits() != 4 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -267,7 +273,7 @@ async fn an_upgrade_gives_the_connection_and_keeps_its_permit() {
     let mut request = get();
     request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    let mut response = pool.send(request, late()).await.unwrap();
+    let mut response = pool.send(request, &client(), late()).await.unwrap();
     let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
     let mut greeting = [0; 5];
     let mut upgraded = hyper_util::rt::TokioIo::new(upgraded);
@@ -287,11 +293,11 @@ async fn policy_and_limits_hold_before_anything_is_sent() {
     assert_eq!((error.stage, error.sent), (Stage::Denied, false));
     let pool = server.pool(|upstream| upstream.connections_max = 1);
     let held = Arc::clone(&pool.0.permits).acquire_owned().await.unwrap();
-    let error = pool.send(get(), Instant::now()).await.unwrap_err();
+    let error = pool.send(get(), &client(), Instant::now()).await.unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::Busy, false));
     drop(held);
     assert_eq!(server.counts(), (0, 0));
-    assert_eq!(pool.send(get(), late()).await.unwrap().status(), 200);
+    assert_eq!(pool.send(get(), &client(), late()).await.unwrap().status(), 200);
 }
 
 fn private(file: &std::path::Path, text: &str) {
@@ -447,7 +453,7 @@ async fn a_cancelled_http2_request_resets_its_stream_only() {
     let hang = Request::get("/hang").body(Full::<Bytes>::default()).unwrap();
     let sending = tokio::spawn({
         let pool = pool.clone();
-        async move { pool.send(hang, late()).await.map(drop) }
+        async move { pool.send(hang, &client(), late()).await.map(drop) }
     });
     // The service was called: one permit tells so, another that it was dropped.
     cancelled.acquire().await.unwrap().forget();

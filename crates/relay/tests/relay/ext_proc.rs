@@ -385,7 +385,7 @@ async fn every_wait_has_an_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_and_memory_have_limits() {
-    let relay = start("requests_max = 1\nmemory_bytes = 65536\nbody_bytes = 1024\ndecoded_bytes = 1024\nstream_window_bytes = 65536\n").await;
+    let relay = start("requests_max = 1\nmemory_bytes = 65536\nclient_memory_bytes = 65536\nconnection_memory_bytes = 65536\nbody_bytes = 1024\ndecoded_bytes = 1024\nstream_window_bytes = 65536\n").await;
     let mut first = Stream::open(relay.address()).await;
     first.send(request("POST", "/p/1", &[], false)).await;
     assert!(matches!(first.next().await, Event::Answer(ResponsePart::RequestHeaders(_))));
@@ -395,9 +395,9 @@ async fn streams_and_memory_have_limits() {
     // A message that is longer than the memory, and one that is longer than the limit.
     first.send(request_body(vec![b'x'; 70_000], false)).await;
     assert_eq!(first.rest().await.1, Some(8));
-    // The memory is taken before the message is: its bytes can take as long as they want.
+    // The memory is taken as the message arrives: the rest of it can take as long as it wants.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send_bytes(vec![0, 0, 1, 0x11, 0x70]).await;
+    stream.send_bytes([&[0, 0, 1, 0x11, 0x70][..], &[b'x'; 66_000]].concat()).await;
     assert_eq!(stream.rest().await.1, Some(8));
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;

@@ -11,6 +11,7 @@ mod limits;
 mod output;
 mod processor;
 mod secrets;
+mod shares;
 mod spellings;
 mod support;
 mod tunnel;

@@ -1,0 +1,164 @@
+//! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and of its client.
+//!
+//! Nothing is taken for bytes that were only announced. The unit is small against a body, so what is counted is what
+//! was read, and the decoder's own memory.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::Reason;
+
+/// Unit of the semaphores in bytes: a semaphore counts to 2^29 on 32-bit machines.
+const UNIT: usize = 4 << 10;
+
+/// A bounded amount of memory.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    units: Arc<Semaphore>,
+    /// Detail of the failure when all of it is in use.
+    exceeded: &'static str,
+}
+
+impl Budget {
+    /// Creates a budget of this many bytes.
+    pub fn new(bytes: usize, exceeded: &'static str) -> Self {
+        Self { units: Arc::new(Semaphore::new(Self::units(bytes))), exceeded }
+    }
+
+    /// Wraps a semaphore that counts units of a budget.
+    pub const fn of(units: Arc<Semaphore>, exceeded: &'static str) -> Self {
+        Self { units, exceeded }
+    }
+
+    /// Units of a budget of this many bytes.
+    pub fn units(bytes: usize) -> usize {
+        (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS)
+    }
+
+    /// Bytes that are in use of a budget of `bytes`.
+    pub fn used(&self, bytes: usize) -> usize {
+        (Self::units(bytes) - self.units.available_permits()) * UNIT
+    }
+
+    fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, Reason> {
+        let permit = Arc::clone(&self.units).try_acquire_many_owned(units);
+        permit.map_err(|_| Reason::Busy(self.exceeded))
+    }
+}
+
+/// The budgets that an exchange takes memory from.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// That of the connection, that of the client on all its connections, and that of the process.
+    pub budgets: [Budget; 3],
+}
+
+impl Account {
+    /// Returns a reservation of nothing.
+    pub const fn reservation(self) -> Reservation {
+        Reservation { account: self, units: 0, permits: None }
+    }
+}
+
+/// Memory that a body has taken so far. Dropping it gives the memory back.
+#[derive(Debug)]
+pub struct Reservation {
+    account: Account,
+    units: usize,
+    permits: Option<[OwnedSemaphorePermit; 3]>,
+}
+
+impl Reservation {
+    /// Takes memory until at least `bytes` are reserved. Memory that was taken stays.
+    ///
+    /// # Errors
+    /// [`Reason::Busy`] with the budget that is used up. Nothing more is taken then.
+    pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
+        let units = bytes.div_ceil(UNIT);
+        if units <= self.units {
+            return Ok(());
+        }
+        let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
+        let [connection, client, process] = &self.account.budgets;
+        let taken = [connection.take(more)?, client.take(more)?, process.take(more)?];
+        self.units = units;
+        match &mut self.permits {
+            Some(permits) => permits.iter_mut().zip(taken).for_each(|(permit, more)| permit.merge(more)),
+            None => self.permits = Some(taken),
+        }
+        Ok(())
+    }
+
+    /// Gives all memory back.
+    pub fn release(&mut self) {
+        self.units = 0;
+        self.permits = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    /// An account of a connection with 64 KiB, of a client with 128 KiB, in a process with 256 KiB.
+    fn account(client: &Budget, process: &Budget) -> Account {
+        Account { budgets: [Budget::new(64 * KIB, "connection"), client.clone(), process.clone()] }
+    }
+
+    #[test]
+    fn memory_is_taken_as_it_is_used_and_within_every_share() {
+        let process = Budget::new(256 * KIB, "process");
+        let clients = [Budget::new(128 * KIB, "client"), Budget::new(128 * KIB, "client")];
+        let connections: Vec<_> = [0, 0, 0, 1, 1, 1].iter().map(|at| account(&clients[*at], &process)).collect();
+        let reserve = |connection: usize, bytes| {
+            let mut reservation = connections[connection].clone().reservation();
+            reservation.at_least(bytes).map(|()| reservation)
+        };
+        let refused = |connection, bytes| match reserve(connection, bytes) {
+            Err(Reason::Busy(share)) => share,
+            other => panic!("{other:?}"),
+        };
+
+        // Nothing, and less than a unit.
+        let nothing = connections[0].clone().reservation();
+        assert_eq!(process.used(256 * KIB), 0);
+        let mut first = reserve(0, 1).unwrap();
+        assert_eq!(process.used(256 * KIB), 4 * KIB);
+        first.at_least(1).unwrap();
+        first.at_least(64 * KIB).unwrap();
+        assert_eq!(process.used(256 * KIB), 64 * KIB);
+
+        assert_eq!(refused(0, 1), "connection");
+        let second = reserve(1, 64 * KIB).unwrap();
+        assert_eq!(refused(2, 1), "client");
+        // What one client takes is not the other client's.
+        let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 64 * KIB).unwrap()];
+        assert_eq!(refused(5, 1), "client");
+        assert_eq!(process.used(256 * KIB), 256 * KIB);
+
+        // A failed growth takes nothing of the other shares, and keeps what was taken.
+        assert!(first.at_least(65 * KIB).is_err());
+        drop((second, third, nothing));
+        assert_eq!(process.used(256 * KIB), 64 * KIB);
+        first.release();
+        assert_eq!(process.used(256 * KIB), 0);
+        assert!(reserve(0, 64 * KIB).is_ok());
+    }
+
+    #[test]
+    fn the_process_limits_what_clients_take_together() {
+        let process = Budget::new(100 * KIB, "process");
+        let clients = [Budget::new(128 * KIB, "client"), Budget::new(128 * KIB, "client")];
+        let _first = {
+            let mut reservation = account(&clients[0], &process).reservation();
+            reservation.at_least(64 * KIB).unwrap();
+            reservation
+        };
+        let mut second = account(&clients[1], &process).reservation();
+        assert_eq!(second.at_least(64 * KIB), Err(Reason::Busy("process")));
+        assert_eq!(second.at_least(36 * KIB), Ok(()));
+    }
+}
