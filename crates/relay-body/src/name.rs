@@ -6,11 +6,16 @@
 //! [`is_alias`] of it, and a message with such a name is rejected. The form is coarser than any reader's, because a
 //! rejected message can be corrected and a value that passed cannot be called back.
 
+use std::borrow::Cow;
+
 use icu_casemap::CaseMapper;
 use percent_encoding::percent_decode_str;
 use sealwire_payload::Position;
 
 use crate::BodyRule;
+
+/// Most times that a name is decoded. One that then still has escapes is an alias of any name.
+const DECODES_MAX: usize = 3;
 
 /// Error text for an alias.
 pub const ALIAS: &str = "a name that some readers take for a selected one: send it as the rule spells it";
@@ -23,14 +28,24 @@ pub fn is_alias(name: &str, selected: &str, has_levels: bool) -> bool {
     if name == selected {
         return false;
     }
-    if is_alike(name, selected) || (has_levels && has_alike_level(name, selected)) {
-        return true;
+    let mut decoded = Cow::Borrowed(name);
+    // Some readers decode twice, or decode what others leave.
+    for _ in 0..=DECODES_MAX {
+        let is_same = decoded == selected || is_alike(&decoded, selected);
+        if is_same || (has_levels && has_alike_level(&decoded, selected)) {
+            return true;
+        }
+        if !decoded.contains('%') {
+            return false;
+        }
+        let next = percent_decode_str(&decoded).decode_utf8_lossy().into_owned();
+        if next == decoded {
+            return false;
+        }
+        decoded = Cow::Owned(next);
     }
-    // Some readers decode twice, or decode what others leave. A decoded name is shorter, so this ends.
-    name.contains('%') && {
-        let decoded = percent_decode_str(name).decode_utf8_lossy();
-        *decoded != *name && (*decoded == *selected || is_alias(&decoded, selected, has_levels))
-    }
+    // Nobody escapes so often for a good reason, and each time costs as much as the name is long.
+    true
 }
 
 /// Returns true for a name that readers cut, drop or replace: with a NUL character, or with U+FFFD, which stands for half of
@@ -81,14 +96,24 @@ fn is_alike(name: &str, selected: &str) -> bool {
     form.peek().is_some() && form.eq(NormalForm::new(name))
 }
 
-/// Compares what stands before each level of a name: before `[` and `.`, and behind `]`, where PHP ends a name.
+/// Compares what stands before each level of a name: before `[` and `.`, and behind `]`, where PHP ends a name. One pass,
+/// because a name can consist of brackets.
 fn has_alike_level(name: &str, selected: &str) -> bool {
-    let ends = name.char_indices().filter_map(|(at, c)| match c {
-        '[' | '.' => Some(at),
-        ']' => Some(at + 1),
-        _ => None,
-    });
-    ends.filter(|end| *end < name.len()).any(|end| is_alike(&name[..end], selected))
+    let form: Vec<char> = NormalForm::new(selected).collect();
+    let mut left = form.iter();
+    for (at, c) in name.char_indices() {
+        if left.len() == 0 && !form.is_empty() && (matches!(c, '[' | '.') || (c == ']' && at + 1 < name.len())) {
+            return true;
+        }
+        if is_dropped(c) {
+            continue;
+        }
+        let is_alike = NormalForm::new(&name[at..at + c.len_utf8()]).all(|c| left.next() == Some(&c));
+        if !is_alike {
+            return false;
+        }
+    }
+    false
 }
 
 /// Characters of a name without separators, blanks and invisible characters, in lower case.
@@ -154,6 +179,22 @@ fn is_dropped(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_take_time_and_memory_in_proportion() {
+        // Each once took a frame of the stack for every two characters, or time by the square of the length.
+        let escaped = format!("%{}", "25".repeat(200_000));
+        let brackets = "[".repeat(400_000);
+        let both = format!("{brackets}{escaped}");
+        for (name, is_one) in [(&escaped, true), (&both, true), (&brackets, false)] {
+            for has_levels in [false, true] {
+                assert_eq!(is_alias(name, "card", has_levels), is_one, "{}", &name[..8]);
+            }
+        }
+        let dots = "a.".repeat(200_000);
+        assert!(!is_alias(&dots, &"a".repeat(200_001), true) && is_alias(&dots, &"a".repeat(200_000), true));
+        assert!(is_alias(&dots, "a", true));
+    }
 
     #[test]
     fn names_that_a_reader_takes_for_a_selected_one_are_aliases() {

@@ -167,7 +167,12 @@ impl Outgoing {
             }
         }
         let len = self.rest.len().min(FRAME_BYTES_MAX);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(len)))))
+        let piece = self.rest.split_to(len);
+        // The last piece can stay with HTTP/2 after the exchange has ended. A part of a body that was held would keep all of
+        // it, whose memory is not counted any more.
+        let is_part_of_held = self.rest.is_empty() && !matches!(self.content, Content::Pass(_));
+        let piece = if is_part_of_held { Bytes::copy_from_slice(&piece) } else { piece };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn poll_whole_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
@@ -240,5 +245,28 @@ impl Body for Outgoing {
             Content::Edited(_) => SizeHint::default(),
         };
         content.exact().map_or(content, |bytes| SizeHint::with_exact(bytes + self.rest.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_piece_of_a_held_body_keeps_no_other() {
+        for len in [1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 5 * FRAME_BYTES_MAX] {
+            let held: Bytes = (0..len).map(|at| at as u8).collect();
+            let range = held.as_ptr_range();
+            let mut body = Outgoing::whole(held.clone());
+            let (mut taken, mut last) = (Vec::new(), Bytes::new());
+            while let Some(frame) = body.frame().await {
+                last = frame.unwrap().into_data().unwrap();
+                taken.extend_from_slice(&last);
+            }
+            assert_eq!(taken, held, "{len}");
+            assert!(!range.contains(&last.as_ptr()), "{len}: the last piece is a part of the whole body");
+        }
     }
 }

@@ -109,6 +109,13 @@ impl Completion {
         self.permits.push(permit);
     }
 
+    /// Gives back permits and memory before the end: of an exchange that failed only a problem document is left, which a
+    /// client can leave unread as long as its connection allows.
+    pub fn releases(&mut self) {
+        self.permits.clear();
+        self.memory.clear();
+    }
+
     /// Keeps the memory of a body until the end.
     pub fn holds_memory(&mut self, memory: Reservation) {
         self.memory.push(memory);

@@ -287,6 +287,7 @@ fn upstream_target(base_path: &str, strip_prefix: Option<&str>, target: &str) ->
 /// The response to a failure: a problem document.
 pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Response<Outgoing> {
     completion.fails(failure);
+    completion.releases();
     let document = problem(failure, completion.request_id());
     let mut status = failure.status();
     let is_proxy = peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none();

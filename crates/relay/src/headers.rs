@@ -45,7 +45,9 @@ const NOT_TRAILERS: [&str; 29] = [
     "x-real-ip",
 ];
 /// Headers that some servers take method or path from, in place of those of the request.
-const OVERRIDES: [&str; 10] = [
+const OVERRIDES: [&str; 13] = [
+    "path-info",
+    "script-name",
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -56,6 +58,7 @@ const OVERRIDES: [&str; 10] = [
     "x-override-url",
     "x-rewrite-uri",
     "x-rewrite-url",
+    "x-script-name",
 ];
 
 /// Facts about the client's side of a request, for forwarding headers.
@@ -105,13 +108,13 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
     }
 }
 
+fn is_override(present: &str) -> bool {
+    OVERRIDES.iter().any(|name| present == *name || name::is_alias(present, name, false))
+}
+
 /// Removes headers that some servers take method or path from, in any spelling, because these decided on the rules.
 pub fn remove_overrides(headers: &mut HeaderMap) {
-    let overrides = |present: &&HeaderName| {
-        let present = present.as_str();
-        OVERRIDES.iter().any(|name| present == *name || name::is_alias(present, name, false))
-    };
-    let named: Vec<HeaderName> = headers.keys().filter(overrides).cloned().collect();
+    let named: Vec<HeaderName> = headers.keys().filter(|name| is_override(name.as_str())).cloned().collect();
     for name in named {
         headers.remove(name);
     }
@@ -179,7 +182,8 @@ fn can_be_trailer(name: &str) -> bool {
     !(NOT_TRAILERS.contains(&plain.as_str())
         || plain.starts_with("content-")
         || plain.starts_with("x-forwarded-")
-        || plain.starts_with("if-"))
+        || plain.starts_with("if-")
+        || is_override(name))
 }
 
 /// Adjusts a request whose body is changed. `was_decoded` tells that a content coding was removed.
@@ -319,7 +323,7 @@ mod tests {
     fn headers_that_override_method_or_path_go_in_any_spelling() {
         let before =
             "x-http-method-override: POST\nX_HTTP_Method_Override: POST\nx-http-method: PUT\nx-method-override: PUT
-            x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nx-request-id: 1
+            x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nscript_name: /a\nx-script-name: /a\npath_info: /a\nx-request-id: 1
             x-original-file: a\nx-forwarded-for: a\nmethod: x";
         check(remove_overrides, before, "x-request-id: 1\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
     }
@@ -328,7 +332,7 @@ mod tests {
     fn trailers_keep_what_is_harmless() {
         let before = "grpc-status: 0\nx-checksum: 1\ncontent-length: 3\ncontent_length: 3\nhost: b\nauthorization: x
             transfer-encoding: chunked\ncontent-type: text/html\nset-cookie: a=b\ncookie: a=b\nx-forwarded-for: a
-            if-match: *\ncache-control: x\ntrailer: x\nx-real-ip: a\nx_real_ip: a";
+            if-match: *\ncache-control: x\ntrailer: x\nx-real-ip: a\nx_real_ip: a\nx-http-method-override: PUT\nx_original_url: /a";
         check(filter_trailers, before, "grpc-status: 0\nx-checksum: 1");
     }
 

@@ -336,18 +336,20 @@ fn check_query(query: &str) -> Result<(), &'static str> {
     Err("a query with a byte that is not visible ASCII")
 }
 
-/// Rejects a query with `_method`, which some frameworks take the method from. For paths whose route depends on the method.
+/// Rejects a query with `_method` or a relative of it, which some frameworks take the method from. For paths whose route depends on the method.
 ///
 /// # Errors
 /// [`Reason::Ambiguous`].
 pub fn check_no_method(query: &str) -> Result<(), Failure> {
-    const METHOD: &str = "_method";
+    const UNDERSCORED: [&str; 2] = ["_method", "_httpmethod"];
+    const NAMED: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
     let overrides = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
         let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
         // PHP writes `_` for these characters at the begin of a name.
         let begins = name.trim_start().starts_with(['_', '.', '[']);
-        begins && (name == METHOD || name::is_alias(&name, METHOD, true))
+        let is = |method: &&str| name == **method || name::is_alias(&name, method, true);
+        (begins && UNDERSCORED.iter().any(|method| is(method))) || NAMED.iter().any(|method| is(method))
     };
     if query.split(['&', ';', '?']).any(overrides) {
         return Err(ambiguous("a query with _method, and a route that depends on the method"));
@@ -540,6 +542,10 @@ mod tests {
             (".method=PUT", false),
             ("_method[]=PUT", false),
             ("?_method=PUT", false),
+            ("_HttpMethod=PATCH", false),
+            ("X-HTTP-Method-Override=PUT", false),
+            ("x_http_method=PUT", false),
+            ("httpmethod=PUT", true),
         ] {
             assert_eq!(check_no_method(query).is_ok(), is_ok, "{query}");
         }

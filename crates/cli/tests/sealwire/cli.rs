@@ -591,7 +591,8 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
         dev.may_not(&publish, 1, &format!("no public keys of suite {suite} are published"));
     }
     for text in [SCALAR, "-----BEGIN PRIVATE KEY-----", "MC4CAQ\nAwBQ"] {
-        let import = dev.operators(&["apps", "import", "demo", "--suite", "p256", "--key-file", text]);
+        let file = format!("--key-file={text}");
+        let import = dev.operators(&["apps", "import", "demo", "--suite", "p256", &file]);
         let says = String::from_utf8(sealwire(dev.path(), &import).stderr).unwrap();
         assert!(says.contains("must be in a file or come from standard input") && !says.contains(text), "{says}");
     }

@@ -332,10 +332,12 @@ async fn the_first_administrators_are_made_once() {
     assert!(first_start(&access, &store).await.unwrap());
     assert_eq!(names(&store).await, both);
     assert!(!first_start(&access, &store).await.unwrap());
-    for principal in ["cn:root", "root.internal"] {
-        let call = PrincipalCall { principal, ask: PrincipalOperation::Revoke { role: None } };
-        change_principal(&store, call).await.unwrap();
-    }
+    let revoke = |principal| PrincipalCall { principal, ask: PrincipalOperation::Revoke { role: None } };
+    change_principal(&store, revoke("cn:root")).await.unwrap();
+    let last = change_principal(&store, revoke("root.internal")).await.unwrap_err();
+    assert_eq!(last.code, ErrorCode::Conflict, "nobody could grant roles any more");
+    let key = principal_key(&Principal::from_text("root.internal").unwrap());
+    store.commit(store.generation().await.unwrap(), &key, None).await.unwrap();
     assert!(!first_start(&access, &store).await.unwrap(), "once in the life of a store");
     assert!(names(&store).await.is_empty());
 

@@ -309,6 +309,22 @@ async fn a_client_leaves_exchanges_and_connections_to_others() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_that_nobody_reads_keep_no_exchange_from_others() {
+    let upstream = Upstream::start().await;
+    upstream.respond(OK, Then::Serve);
+    let relay = Relay::before(&upstream, &format!("{LONG}requests_max = 8\n"), "", ROUTES).await;
+    // Without a window the problem document of each failure stays with HTTP/2.
+    let (mut client, _connection) = http2_client::<String>(relay.address(), 0).await;
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        let request = Request::get("http://a.example/none").body(String::new()).unwrap();
+        unread.push(within(client.send_request(request)).await.unwrap());
+    }
+    assert!(unread.iter().all(|response| response.status() == 404), "no share is used up");
+    assert_eq!(send_from("127.0.0.2", relay.address(), get("/p/x")).await.status, 200);
+}
+
 /// Routes of WebSockets: one that passes, and one with rules.
 const CHATS: &str = "[[route]]\nname = 'chat'\nlisten = 'public'\npath = '/chat'\nupstream = 'u'\npass = true\n\
     websocket_origins = ['*']\n\

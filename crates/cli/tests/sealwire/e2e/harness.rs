@@ -59,8 +59,8 @@ pub(crate) fn run(body: impl Future<Output = ()>) {
 pub(crate) fn run_within(limit: Duration, body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // The largest that a configuration allows, because tests run code that is not optimized.
-        .on_thread_unpark(|| inline_budget::renew(Cost::from_nanos(1_000_000)))
+        // More than a configuration allows: tests run beside others, and code that is not optimized.
+        .on_thread_unpark(|| inline_budget::renew(Cost::from_nanos(100_000_000)))
         .enable_all()
         .build()
         .unwrap();
