@@ -349,7 +349,7 @@ pub fn check_no_method(query: &str) -> Result<(), Failure> {
         // PHP writes `_` for these characters at the begin of a name.
         let begins = name.trim_start().starts_with(['_', '.', '[']);
         let is = |method: &&str| name == **method || name::is_alias(&name, method, true);
-        (begins && UNDERSCORED.iter().any(|method| is(method))) || NAMED.iter().any(|method| is(method))
+        (begins && UNDERSCORED.iter().any(&is)) || NAMED.iter().any(is)
     };
     if query.split(['&', ';', '?']).any(overrides) {
         return Err(ambiguous("a query with _method, and a route that depends on the method"));
