@@ -219,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn the_cause_of_a_closed_tunnel_is_told() {
         let mut broken = hello_for("a.example");
-        broken[9] ^= 0xff;
+        broken[5] = SERVER_HELLO;
         for (sent, expected) in [
             (hello_for("b.example"), ANOTHER_HOST),
             // An address is no name in a hello.
