@@ -84,11 +84,12 @@ impl Format {
     }
 }
 
-/// Returns true for patches of JSON (RFC 6902) and their relatives. A merge patch has the form of its document (RFC 7396).
+/// Returns true for patches of JSON (RFC 6902), of SCIM (RFC 7644) and of SenML (RFC 8790), queries, and their relatives.
+/// A merge patch has the form of its document (RFC 7396).
 fn names_paths_in_values(media_type: &str) -> bool {
-    let is_patch = |word: &str| word == "patch";
-    let name = media_type.strip_suffix("+json").unwrap_or_default();
-    name.split(['/', '-', '.', '_']).any(is_patch) && !name.ends_with("merge-patch")
+    const WORDS: [&str; 6] = ["etch", "jsonpatch", "jsonpath", "patch", "path", "scim"];
+    let Some(name) = media_type.strip_suffix("+json") else { return false };
+    name.split(['/', '-', '.', '_', '+']).any(|word| WORDS.contains(&word)) && !name.ends_with("merge-patch")
 }
 
 fn is_file_name(name: &str) -> bool {

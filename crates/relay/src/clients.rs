@@ -54,6 +54,7 @@ impl std::fmt::Debug for Clients {
 impl Clients {
     /// Clients with a certificate of one of these names: a DNS name with or without `dns:`, a URI, or `cn:` and a common
     /// name. All clients with a certificate if there are none.
+    /// The configuration lets no other principals in ([`is_principal`]).
     pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
         let names = principals.into_iter().map(|name| name.strip_prefix("dns:").unwrap_or(name).into());
         Self::Certificate(names.collect())
@@ -157,12 +158,27 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let mut common = None;
     for name in certificate.subject().iter_common_name() {
         let text = name.as_str().ok()?;
-        let is_plain = !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control);
-        if !is_plain || common.replace(Arc::from(format!("cn:{text}"))).is_some() {
+        if !is_common_name(text) || common.replace(Arc::from(format!("cn:{text}"))).is_some() {
             return None;
         }
     }
     alternative.or(common)
+}
+
+/// Returns true if a text names a client as `principals` do. `dns:` stands before DNS names alone: before `cn:` it would
+/// let a common name in.
+pub fn is_principal(text: &str) -> bool {
+    if let Some(name) = text.strip_prefix("dns:") {
+        return is_dns_name(name);
+    }
+    match text.strip_prefix("cn:") {
+        Some(name) => is_common_name(name),
+        None => is_dns_name(text) || is_uri(text),
+    }
+}
+
+fn is_common_name(name: &str) -> bool {
+    !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control)
 }
 
 fn is_dns_name(name: &str) -> bool {

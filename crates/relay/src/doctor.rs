@@ -19,7 +19,7 @@ use crate::config::{Compiled, Config, ListenConfig};
 use crate::egress::authority::Authority;
 use crate::server_tls::{ServerFiles, ServerTls, certificates, roots, secret};
 use crate::upstream::Upstream;
-use crate::upstream::address::{self, OF_UPSTREAMS};
+use crate::upstream::address::{self, Lookup};
 use crate::upstream::error::Stage;
 use crate::upstream::tls::UpstreamTls;
 
@@ -181,7 +181,7 @@ impl Report {
             self.secret(&format!("{place}.key"), key);
         }
         let place = format!("{place}.url");
-        let resolving = address::resolve(&upstream.host, upstream.port, &upstream.addresses, &OF_UPSTREAMS);
+        let resolving = address::resolve(&upstream.host, upstream.port, &upstream.addresses, Lookup::OfUpstream);
         match tokio::time::timeout(RESOLVE_MAX, resolving).await {
             Ok(Ok(addresses)) => self.add(Level::Good, place, format!("the host has {} addresses", addresses.len())),
             Ok(Err(error)) if error.stage == Stage::Denied => self.add(

@@ -222,15 +222,26 @@ pub fn revealed(headers: &mut HeaderMap) {
 /// Returns true if a cache can take the header for a reason to keep a response, or a validator of one that it kept.
 fn concerns_caches(name: &str) -> bool {
     let plain = name.replace('_', "-");
+    // These are for browsers and their preflights.
+    if plain.starts_with("access-control-") {
+        return false;
+    }
     let has = |part: &str| plain.contains(part);
     let has_word = |wanted: &str| plain.split('-').any(|word| word == wanted);
     has("cache")
         || has("surrogate")
         || has("edge-control")
-        || has("expires")
-        || has("max-age")
+        || is_lifetime_in_caches(&plain)
         || ["etag", "ttl"].into_iter().any(has_word)
         || ["age", "last-modified", "pragma"].contains(&plain.as_str())
+}
+
+/// Returns true for `Expires`, `Max-Age` and those of a kind of cache, such as `X-Accel-Expires`. A session or a token can
+/// have such times too.
+fn is_lifetime_in_caches(name: &str) -> bool {
+    let owner = name.strip_suffix("expires").or_else(|| name.strip_suffix("max-age"));
+    let owner = owner.and_then(|owner| owner.trim_end_matches('-').rsplit('-').next());
+    owner.is_some_and(|owner| ["", "accel", "cdn", "edge", "proxy", "shared", "x"].contains(&owner))
 }
 
 fn remove_all(headers: &mut HeaderMap, names: &[&'static str]) {
@@ -412,9 +423,9 @@ mod tests {
             x-litespeed-cache-control: public\nx-lscache: on\nx-cache-enabled: true\nx-cacheable: yes\ncache-tag: a\nedge-cache-tag: a
             netlify-cache-tag: a\nsurrogate-control: max-age=60\nsurrogate-key: a\nedge-control: max-age=60\nx-edge-control: a
             x-accel-expires: 60\nexpires: Thu, 01 Dec 2044 16:00:00 GMT\ncache_control: public\nx_accel_expires: 60
-            etag: \"a\"\nlast-modified: Thu, 01 Dec 1994 16:00:00 GMT\nage: 5\npragma: public\nx-ttl: 60\nx-varnish-ttl: 60";
+            cdn-expires: 60\nx_edge_max_age: 60\nx-max-age: 60\netag: \"a\"\nlast-modified: Thu, 01 Dec 1994 16:00:00 GMT\nage: 5\npragma: public\nx-ttl: 60\nx-varnish-ttl: 60";
         let rest = "content-type: application/json\nvary: accept\nset-cookie: a=b\nx-accel-buffering: no\nlocation: /x
-            x-expired: 1\nx-page: 5\nx-usage: 7\nx-throttle: 7\nknowledge: 1";
+            x-expired: 1\naccess-control-max-age: 600\naccess_control_max_age: 600\nx-session-expires: 60\nx-token-max-age: 60\nx-page: 5\nx-usage: 7\nx-throttle: 7\nknowledge: 1";
         let after = format!("{rest}\ncache-control: no-store");
         check(revealed, &format!("{controls}\n{rest}"), &after);
         check(revealed, rest, &after);

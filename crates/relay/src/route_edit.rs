@@ -65,8 +65,8 @@ pub struct EditedResponse {
     pub body: EditedBody,
     /// True if a rule replaced a header.
     headers_changed: bool,
-    /// False if the response has no body by its status or by the request's method.
-    has_body: bool,
+    /// True if the response has no body, by the request's method or as unmodified, but describes one that would be edited.
+    describes_edited: bool,
 }
 
 /// A body after the rules were applied.
@@ -164,18 +164,18 @@ impl RouteEdit {
             // Over HTTP/2 such a response can carry bytes, which no rule would see.
             body.body = Outgoing::empty();
         }
-        Ok(EditedResponse { body, headers_changed, has_body })
+        let describes_edited = !has_body && status != StatusCode::NO_CONTENT && edits_bodies(&self.route.response);
+        Ok(EditedResponse { body, headers_changed, describes_edited })
     }
 
     /// Adjusts the headers of a response that was edited. Headers of the hop must be removed before.
     pub fn finish_response_headers(&self, headers: &mut HeaderMap, edited: &EditedResponse) {
-        // A response without its body has the headers that it would have with it.
-        let body_changed = edited.body.was_changed || (edits_bodies(&self.route.response) && !edited.has_body);
-        if body_changed {
+        // A response that describes a body has the headers that it would have with it. It reveals nothing itself.
+        if edited.body.was_changed || edited.describes_edited {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
             headers::body_of_response_changed(headers, was_decoded);
         }
-        if (body_changed || edited.headers_changed) && self.route.response.reveals() {
+        if (edited.body.was_changed || edited.headers_changed) && self.route.response.reveals() {
             headers::revealed(headers);
         }
     }

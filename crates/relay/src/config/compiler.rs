@@ -12,6 +12,7 @@ use super::{
     ClientsKind, Config, Limits, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, TunnelProtocols, Unlisted,
     UpstreamConfig,
 };
+use crate::clients::is_principal;
 use crate::egress::Destination;
 use crate::route_table::RouteTable;
 use crate::upstream::pool::Pool;
@@ -241,6 +242,10 @@ impl Compiler {
             place,
             "client_ca and principals are for clients = \"mtls\"",
         );
+        if let Some(at) = config.principals.iter().position(|principal| !is_principal(principal)) {
+            let message = "is no DNS name (with or without dns: before it), URI, or cn: and a common name";
+            self.error(&format!("{place}.principals"), &format!("entry {} {message}", at + 1));
+        }
         self.require(
             (clients == ClientsKind::Bearer) == config.tokens.is_some(),
             place,
@@ -403,6 +408,14 @@ mod tests {
             ("client_ca = 's3cret'", "clients = \"mtls\" needs certificate, key and client_ca"),
             ("clients = 'open'\nclient_ca = 's3cret'", "client_ca and principals are for clients = \"mtls\""),
             ("clients = 'open'\nprincipals = ['s3cret']", "client_ca and principals are for clients = \"mtls\""),
+            ("principals = ['dns:cn:s3cret']", "entry 1 is no DNS name"),
+            ("principals = ['cn:a', 'DNS:s3cret']", "entry 2 is no DNS name"),
+            ("principals = ['dns:spiffe://s3cret']", "entry 1 is no DNS name"),
+            ("principals = ['dns:dns:s3cret']", "entry 1 is no DNS name"),
+            ("principals = ['CN:s3cret']", "entry 1 is no DNS name"),
+            ("principals = ['cn:']", "entry 1 is no DNS name"),
+            ("principals = ['cn: s3cret']", "entry 1 is no DNS name"),
+            ("principals = ['']", "entry 1 is no DNS name"),
             ("clients = 'bearer'", "clients = \"bearer\" and tokens need each other"),
             ("clients = 'open'\ntokens = 's3cret'", "clients = \"bearer\" and tokens need each other"),
             ("clients = 'open'\nkind = 'forward'", "kind = \"forward\" and authority_certificate with authority_key"),

@@ -3,7 +3,10 @@
 //!
 //! An envelope that was sealed without a context opens in every place, so a client who finds one of `$.ssn` could send it
 //! as `$.card.number`. Only routes of one listener to one upstream are compared: what an upstream does with values of
-//! other clients is not known here.
+//! other clients is not known here. Two names for one scheme, host and port are one upstream.
+
+use http::Uri;
+use sealwire_relay_body::Format;
 
 use super::compiler::Compiler;
 use super::{ActionKind, Config, ContextConfig, RouteConfig, RuleConfig, UnneededKind};
@@ -17,17 +20,17 @@ impl Compiler {
         for reading in &config.route {
             let mut reveals: Vec<&RuleConfig> = reading.response.iter().filter(|rule| reveals(rule)).collect();
             reveals.retain(|rule| !is_bound(config, reading, rule));
-            let writing = config.route.iter().filter(|route| writes(route));
-            let writing = writing.filter(|route| route.listen == reading.listen && route.upstream == reading.upstream);
-            for route in writing.filter(|_| !reveals.is_empty()) {
+            let beside = config.route.iter().filter(|route| route.listen == reading.listen);
+            let beside = beside.filter(|route| has_one_upstream(config, route, reading));
+            for route in beside.filter(|_| !reveals.is_empty()) {
                 let opens = reveals.iter().any(|rule| rule.action == ActionKind::Decrypt);
-                route
-                    .request
-                    .iter()
-                    .enumerate()
-                    .filter(|_| opens)
-                    .for_each(|(at, rule)| self.passing(reading, route, at, rule));
-                self.unguarded(reading, &reveals, route);
+                // A response can repeat what its own request holds, whatever the method.
+                if opens && (writes(route) || route.name == reading.name) {
+                    route.request.iter().enumerate().for_each(|(at, rule)| self.passing(reading, route, at, rule));
+                }
+                if writes(route) {
+                    self.unguarded(reading, &reveals, route);
+                }
             }
         }
         // Two routes that read can have the same to say about one that writes.
@@ -59,14 +62,25 @@ impl Compiler {
         }
     }
 
-    /// A place that is revealed needs a rule where clients can write it.
+    /// A place that is revealed needs a rule where clients can write it, in each format that they can write.
     fn unguarded(&mut self, reading: &RouteConfig, reveals: &[&RuleConfig], route: &RouteConfig) {
-        let is_guarded = |path: &&String| route.request.iter().any(|rule| rule.select.contains(path));
+        let rules: Vec<(&RuleConfig, Vec<Format>)> =
+            route.request.iter().filter(|rule| !rule.select.is_empty()).map(|rule| (rule, formats(rule))).collect();
+        // Without a rule for bodies, all formats pass. With one, those without a rule are denied.
+        let is_guarded_in = |path: &String, format: &Format| {
+            let is_for = |(rule, formats): &&(&RuleConfig, Vec<Format>)| {
+                rule.select.contains(path) && formats.iter().any(|other| other.is_like(format))
+            };
+            rules.iter().find(is_for).is_some_and(|(rule, _)| seals(rule))
+        };
+        let is_guarded = |path: &&String| {
+            !rules.is_empty() && rules.iter().flat_map(|(_, formats)| formats).all(|format| is_guarded_in(path, format))
+        };
         let mut paths = reveals.iter().flat_map(|rule| &rule.select);
         if let Some(path) = paths.find(|path| !is_guarded(path)) {
             self.warnings.push(format!(
-                "route \"{}\": clients can write envelopes to {path}, which no request rule selects here and route {} reveals; give it a \
-                 rule with unneeded = \"deny\", a context there, or methods = [\"GET\"] here",
+                "route \"{}\": clients can write envelopes to {path}, which no request rule seals here in each media type and route {} \
+                 reveals; give it a rule with unneeded = \"deny\" for each of them, or a context there",
                 route.name, reading.name
             ));
         }
@@ -82,13 +96,58 @@ fn writes(route: &RouteConfig) -> bool {
     route.websocket_origins.is_some() || route.methods.is_empty() || route.methods.iter().any(is_writing)
 }
 
+/// Returns true if no envelope or token of a client stays what it is under the rule. [`Compiler::passing`] judges
+/// `encrypt` on its own.
+fn seals(rule: &RuleConfig) -> bool {
+    matches!(rule.action, ActionKind::Encrypt | ActionKind::Tokenize | ActionKind::Mask)
+}
+
+/// Formats of a rule for requests.
+fn formats(rule: &RuleConfig) -> Vec<Format> {
+    if rule.types.is_empty() {
+        return vec![Format::Json];
+    }
+    let read = |name: &String| Format::from_content_type(&format!("{}; boundary=b", name.trim())).ok();
+    rule.types.iter().filter_map(read).collect()
+}
+
+/// Returns true if both routes lead to one server. Envoy chooses it on listeners for external processing.
+fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
+    let server = |route: &RouteConfig| {
+        let uri = config.upstream.get(route.upstream.as_ref()?)?.url.parse::<Uri>().ok()?;
+        let scheme = uri.scheme_str()?.to_owned();
+        let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+        Some((scheme, uri.host()?.trim_end_matches('.').to_ascii_lowercase(), port))
+    };
+    one.upstream == other.upstream || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
+}
+
+/// Returns true if values at one selector of both routes are of one place: a collection, such as `/cards`, or an item of
+/// it, such as `/cards/{id}`, on one upstream.
+fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
+    let place = |route: &RouteConfig| {
+        let prefix = route.strip_prefix.as_deref().unwrap_or_default();
+        let path = route.path.strip_prefix(prefix).unwrap_or(&route.path);
+        let is_variable = |part: &&str| part.starts_with('{') && !part.starts_with("{*");
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        let mut parts: Vec<String> =
+            parts.map(|part| if is_variable(&part) { "{}".to_owned() } else { part.to_owned() }).collect();
+        while parts.last().is_some_and(|part| part == "{}") {
+            parts.pop();
+        }
+        parts
+    };
+    has_one_upstream(config, one, other) && place(one) == place(other)
+}
+
 /// Returns true if only envelopes of the rule's own places open for it: it has a context, and no rule seals values of
-/// other places with that.
+/// other places with that. The same selector on a route to something else is another place.
 fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
     let Some(context) = &rule.context else { return false };
     let seals_elsewhere = |(other_route, other): (&RouteConfig, &RuleConfig)| {
         let places = [(&other.select, &rule.select), (&other.headers, &rule.headers)];
-        let has_others = places.iter().any(|(others, own)| others.iter().any(|place| !own.contains(place)))
+        let has_others = !is_one_place(config, other_route, route)
+            || places.iter().any(|(others, own)| others.iter().any(|place| !own.contains(place)))
             || !other.query.is_empty()
             || !other.segments.is_empty();
         other.action == ActionKind::Encrypt

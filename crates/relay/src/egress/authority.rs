@@ -1,7 +1,8 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
 //! Clients behind the relay trust its certificate. It is constrained to the hosts that the relay may intercept (RFC
-//! 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it impersonates nobody else: no client, no mailbox. Leaves live for a day and only in memory.
+//! 5280, section 4.2.1.10) and to TLS servers, so a stolen key of it impersonates nobody else: no client, no mailbox. Some
+//! clients read the names alone and not the use of an authority that they trust. Leaves live for a day and only in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +16,8 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, ServerConfig};
 use rustls::sign::CertifiedKey;
 use time::{Duration, OffsetDateTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 
 /// Validity of a leaf.
 const LEAF_VALID: Duration = Duration::hours(24);
@@ -75,6 +78,14 @@ pub struct NewAuthority {
 /// # Errors
 /// [`AuthorityError::Issue`] if a host is no DNS name.
 pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAuthority, AuthorityError> {
+    let params = params(hosts, days, now)?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
+    let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
+    Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })
+}
+
+/// Content of an authority's certificate.
+fn params(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "Sealwire relay interception");
@@ -90,9 +101,7 @@ pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAutho
     let mut constraints = CustomExtension::from_oid_content(NAME_CONSTRAINTS, name_constraints(hosts));
     constraints.set_criticality(true);
     params.custom_extensions = vec![constraints];
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
-    let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
-    Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })
+    Ok(params)
 }
 
 /// Identifier of the extension with name constraints (RFC 5280, section 4.2.1.10).
@@ -145,9 +154,7 @@ impl Authority {
             return Err(AuthorityError::KeyMismatch);
         }
         let not_after = certificate.validity().not_after.to_datetime();
-        let usage = certificate.extended_key_usage().ok().flatten().map(|usage| usage.value);
-        let is_for_servers = usage.is_some_and(|usage| usage.server_auth && !usage.client_auth && !usage.any);
-        let is_limited = is_for_servers && certificate.name_constraints().is_ok_and(|found| found.is_some());
+        let is_limited = is_limited(&certificate);
         let issuer = Issuer::from_ca_cert_pem(cert_pem, key).map_err(AuthorityError::Unusable)?;
         Ok(Self { issuer, not_after, is_limited, leaves: Mutex::new(LruCache::new(LEAVES_MAX)) })
     }
@@ -208,6 +215,43 @@ impl Authority {
     }
 }
 
+/// Returns true if a certificate has the limits that [`params`] gives it, for any hosts.
+fn is_limited(certificate: &X509Certificate<'_>) -> bool {
+    let is_lowest = certificate
+        .basic_constraints()
+        .is_ok_and(|found| found.is_some_and(|found| found.value.path_len_constraint == Some(0)));
+    let is_for_servers = certificate.extended_key_usage().is_ok_and(|found| {
+        found.is_some_and(|found| {
+            let usage = found.value;
+            let others = [
+                usage.any,
+                usage.client_auth,
+                usage.code_signing,
+                usage.email_protection,
+                usage.time_stamping,
+                usage.ocsp_signing,
+                !usage.other.is_empty(),
+            ];
+            usage.server_auth && !others.contains(&true)
+        })
+    });
+    let has_names = certificate.extensions().iter().any(|extension| {
+        let ParsedExtension::NameConstraints(constraints) = extension.parsed_extension() else { return false };
+        let permitted = constraints.permitted_subtrees.iter().flatten();
+        let hosts: Vec<&str> = permitted
+            .filter_map(|subtree| match subtree.base {
+                GeneralName::DNSName(host) => Some(host),
+                _ => None,
+            })
+            .collect();
+        extension.critical
+            && !hosts.is_empty()
+            && !hosts.contains(&"")
+            && extension.value == name_constraints(&hosts).as_slice()
+    });
+    is_lowest && is_for_servers && has_names
+}
+
 /// Gives the leaf to clients that name the tunnel's host. Others get an alert.
 #[derive(Debug)]
 struct OneHost {
@@ -263,7 +307,6 @@ mod tests {
     #[test]
     fn an_authority_certifies_servers_and_no_other_names() {
         use rcgen::SanType;
-        use x509_parser::extensions::{GeneralName, ParsedExtension};
         let new = create(&["api.example.com", "example.org"], 30, OffsetDateTime::now_utc()).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(new.cert_pem.as_bytes()).unwrap();
         let certificate = pem.parse_x509().unwrap();
@@ -319,6 +362,52 @@ mod tests {
             let chain = vec![certificate.der().clone()];
             let leaf = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).unwrap();
             assert_eq!(is_trusted(&root, &leaf, host), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_can_certify_more_is_told_apart() {
+        type Change = fn(&mut CertificateParams);
+        fn constrain(params: &mut CertificateParams, content: Vec<u8>, is_critical: bool) {
+            let mut extension = CustomExtension::from_oid_content(NAME_CONSTRAINTS, content);
+            extension.set_criticality(is_critical);
+            params.custom_extensions = vec![extension];
+        }
+        const HOSTS: [&str; 2] = ["a.example", "b.example"];
+        let cases: [(&str, Change, bool); 11] = [
+            ("as made", |_| {}, true),
+            ("for one host", |params| constrain(params, name_constraints(&["a.example"]), true), true),
+            ("none", |params| params.custom_extensions.clear(), false),
+            ("not critical", |params| constrain(params, name_constraints(&HOSTS), false), false),
+            ("no host", |params| constrain(params, name_constraints(&[]), true), false),
+            ("all hosts", |params| constrain(params, name_constraints(&["a.example", ""]), true), false),
+            (
+                "addresses alone",
+                |params| {
+                    let address = der(0x30, &der(IP_ADDRESS, &[0; 8]));
+                    constrain(params, der(0x30, &der(0xa1, &address)), true);
+                },
+                false,
+            ),
+            (
+                "hosts alone",
+                |params| {
+                    let host = der(0x30, &der(DNS, b"a.example"));
+                    constrain(params, der(0x30, &der(0xa0, &host)), true);
+                },
+                false,
+            ),
+            ("any use", |params| params.extended_key_usages.clear(), false),
+            ("for code", |params| params.extended_key_usages.push(ExtendedKeyUsagePurpose::CodeSigning), false),
+            ("above others", |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained), false),
+        ];
+        for (name, change, is_limited) in cases {
+            let mut params = params(&HOSTS, 30, OffsetDateTime::now_utc()).unwrap();
+            change(&mut params);
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+            let cert_pem = params.self_signed(&key).unwrap().pem();
+            let authority = Authority::load(&cert_pem, &key.serialize_pem()).unwrap();
+            assert_eq!(authority.is_limited(), is_limited, "{name}");
         }
     }
 

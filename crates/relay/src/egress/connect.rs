@@ -28,7 +28,7 @@ use crate::connection;
 use crate::error::{Failure, Reason};
 use crate::relay::{Listener, Peer, Relay, stops};
 use crate::request_check::CheckedTarget;
-use crate::upstream::address::{OF_TUNNELS, dial_host};
+use crate::upstream::address::{Lookup, dial_host};
 
 /// Time for the client's TLS handshake after the tunnel was opened.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -69,8 +69,13 @@ pub async fn open(
             }
         });
     } else if listener.tunnel.contains(&destination) || listener.unlisted == Unlisted::Tunnel {
-        let dialling =
-            dial_host(&destination.host, destination.port, &listener.tunnel_addresses, DIAL_MAX, &OF_TUNNELS);
+        let dialling = dial_host(
+            &destination.host,
+            destination.port,
+            &listener.tunnel_addresses,
+            DIAL_MAX,
+            Lookup::OfTunnel(&client.id),
+        );
         let dialled = timeout(DIAL_MAX, dialling)
             .await
             .map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
@@ -80,8 +85,9 @@ pub async fn open(
         tokio::spawn(async move {
             let _held = (permit, in_flight);
             let Ok(client) = upgrade.await else { return };
-            if !pass(TokioIo::new(client), upstream, &destination.host, idle, &peer).await {
-                tracing::warn!(listener = %peer.listener.name, "a tunnel did not begin with TLS for its own host; see tunnel_protocols");
+            if let Err(cause) = pass(TokioIo::new(client), upstream, &destination.host, idle, &peer).await {
+                let (listener, host) = (&*peer.listener.name, &*destination.host);
+                tracing::warn!(listener, host, cause = %cause, "closed a tunnel that did not begin with TLS for its host");
                 relay.metrics.handshake_failed(&peer.listener.name);
             }
         });
@@ -126,30 +132,42 @@ async fn intercept(
     }
 }
 
-/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains. Returns false if the client's first
-/// bytes must not pass.
-async fn pass(client: TokioIo<Upgraded>, upstream: TcpStream, host: &str, idle: Duration, peer: &Peer) -> bool {
+/// Passes bytes until both sides end, nothing moves for `idle`, or the relay drains.
+///
+/// # Errors
+/// The cause for which the client's first bytes must not pass.
+async fn pass(
+    client: TokioIo<Upgraded>,
+    upstream: TcpStream,
+    host: &str,
+    idle: Duration,
+    peer: &Peer,
+) -> io::Result<()> {
     let timeouts = Timeouts { header: idle, idle, write: idle };
     let activity = Arc::new(Activity::new(timeouts));
     let mut client = Watched::new(client, Arc::clone(&activity));
     let mut upstream = Watched::new(upstream, Arc::clone(&activity));
     let protocols = peer.listener.tunnel_protocols;
     let mut stop = peer.stop.clone();
-    let mut may_pass = true;
     let passing = async {
         match first_bytes::forward(&mut client, &mut upstream, host, protocols, HANDSHAKE_MAX).await {
             Ok(()) => drop(copy_bidirectional(&mut client, &mut upstream).await),
-            Err(error) => may_pass = !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut),
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut) => {
+                return Err(error);
+            }
+            // A side has gone.
+            Err(_) => {}
         }
+        Ok(())
     };
-    tokio::select! {
-        () = passing => {}
-        () = nothing_moves(&activity, idle) => {}
-        () = stops(&mut stop) => {}
-    }
+    let outcome = tokio::select! {
+        outcome = passing => outcome,
+        () = nothing_moves(&activity, idle) => Ok(()),
+        () = stops(&mut stop) => Ok(()),
+    };
     close(&mut client).await;
     close(&mut upstream).await;
-    may_pass
+    outcome
 }
 
 async fn nothing_moves(activity: &Activity, idle: Duration) {

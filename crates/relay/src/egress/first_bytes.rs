@@ -1,10 +1,12 @@
 //! The first bytes of a tunnel that passes untouched: TLS in it must be for the tunnel's host.
 //!
 //! Otherwise a client could open a tunnel to a listed host, and ask the servers behind its address for another one. The
-//! relay reads the name in the TLS hello, and forwards nothing before it. A hello without a name, or with the outer name
-//! of an encrypted hello (RFC 9849), is for another host. A server can ask for a second hello (RFC 8446, section 4.1.4),
+//! relay reads the name in the TLS hello, and forwards nothing before it. A hello without a name is for another host, and so
+//! is an encrypted one (RFC 9849) whose outer name is not the tunnel's host. A server can ask for a second hello (RFC 8446, section 4.1.4),
 //! which must be for the host too. Nothing may stand before a hello, because some servers skip alerts and other records.
-//! What follows is encrypted: the relay does not see for which host an HTTP request within TLS is.
+//! What follows is encrypted: the relay does not see for which host an HTTP request within TLS is. Nor does it see the
+//! inner name of an encrypted hello whose outer name is the tunnel's host: the servers behind that host choose whom it
+//! reaches.
 
 use std::io;
 use std::time::Duration;
@@ -35,6 +37,11 @@ const RETRY_RANDOM: [u8; 32] = [
 /// Most bytes of a client that wait for a decision.
 const BYTES_MAX: usize = 64 << 10;
 
+/// Causes of a tunnel's end, for the log.
+const NO_HELLO: &str = "the client's first bytes are no TLS hello";
+const ANOTHER_HOST: &str = "the TLS hello is for another host, or names none";
+const TOO_LATE: &str = "no TLS hello came in time";
+
 /// Forwards the first bytes of both sides until the rest can pass unread.
 ///
 /// # Errors
@@ -55,7 +62,7 @@ where
     if protocols == TunnelProtocols::Any && !begins_tls(client, upstream, &mut bytes).await? {
         return upstream.write_all(&bytes).await;
     }
-    let end = timeout(hello_max, hello(client, &mut bytes, host, false)).await??;
+    let end = timeout(hello_max, hello(client, &mut bytes, host, false)).await.map_err(|_| late())??;
     let held = bytes.split_off(end);
     upstream.write_all(&bytes).await?;
     upstream.flush().await?;
@@ -112,7 +119,7 @@ where
     client.write_all(&response).await?;
     client.flush().await?;
     if is_retry {
-        timeout(hello_max, hello(client, &mut held, host, true)).await??;
+        timeout(hello_max, hello(client, &mut held, host, true)).await.map_err(|_| late())??;
     }
     upstream.write_all(&held).await
 }
@@ -134,21 +141,21 @@ async fn hello<C: AsyncRead + Unpin>(
         match record.first() {
             Some(&HANDSHAKE) => {}
             Some(&(CHANGE_CIPHER_SPEC | APPLICATION_DATA)) if is_second && message.is_empty() => continue,
-            _ => return Err(invalid("a record that is no hello")),
+            _ => return Err(invalid(NO_HELLO)),
         }
         message.extend_from_slice(record.get(RECORD_HEADER..).unwrap_or_default());
         let mut unread = record;
         while !unread.is_empty() {
-            acceptor.read_tls(&mut unread).map_err(invalid)?;
+            acceptor.read_tls(&mut unread).map_err(|_| invalid(NO_HELLO))?;
             match acceptor.accept() {
                 Ok(Some(accepted)) => {
                     let is_own =
                         accepted.client_hello().server_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
                     let is_alone = unread.is_empty() && message_end(&message) == Some(message.len());
-                    return if is_own && is_alone { Ok(end) } else { Err(invalid("a hello for another host")) };
+                    return if is_own && is_alone { Ok(end) } else { Err(invalid(ANOTHER_HOST)) };
                 }
                 Ok(None) => {}
-                Err((error, _alert)) => return Err(invalid(error)),
+                Err(_) => return Err(invalid(NO_HELLO)),
             }
         }
     }
@@ -169,8 +176,11 @@ async fn record_end<C: AsyncRead + Unpin>(client: &mut C, bytes: &mut Vec<u8>, a
                 return Ok(end);
             }
         }
+        if bytes.get(at).is_some_and(|kind| !(CHANGE_CIPHER_SPEC..=HEARTBEAT).contains(kind)) {
+            return Err(invalid(NO_HELLO));
+        }
         if bytes.len() >= BYTES_MAX {
-            return Err(invalid("a hello that is too long"));
+            return Err(invalid("the TLS hello is too long"));
         }
         filled(client.read_buf(bytes).await)?;
     }
@@ -180,6 +190,51 @@ fn filled(read: io::Result<usize>) -> io::Result<()> {
     if read? == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn invalid(cause: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, cause)
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, TOO_LATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use tokio::io::duplex;
+
+    /// A client's hello for a host.
+    fn hello_for(host: &'static str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn the_cause_of_a_closed_tunnel_is_told() {
+        let mut broken = hello_for("a.example");
+        broken[5] = SERVER_HELLO;
+        for (sent, expected) in [
+            (hello_for("b.example"), ANOTHER_HOST),
+            // An address is no name in a hello.
+            (hello_for("192.0.2.1"), ANOTHER_HOST),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), NO_HELLO),
+            (broken, NO_HELLO),
+            (vec![HANDSHAKE, 3, 1, 0xff, 0xff], TOO_LATE),
+            (Vec::new(), TOO_LATE),
+        ] {
+            let (mut client, mut at_relay) = duplex(BYTES_MAX);
+            let (mut to_server, _server) = duplex(BYTES_MAX);
+            client.write_all(&sent).await.unwrap();
+            let wait = Duration::from_millis(50);
+            let outcome = forward(&mut at_relay, &mut to_server, "a.example", TunnelProtocols::Tls, wait).await;
+            assert_eq!(outcome.unwrap_err().to_string(), expected, "{sent:x?}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Upstream;
 use super::error::{Stage, UpstreamError};
+use crate::shares::{ClientId, ClientShares};
 
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -23,41 +24,70 @@ const ADDRESSES_MAX: usize = 16;
 /// Look-ups of different names that run at once. Each keeps a thread of tokio's pool of 512 until the system's resolver
 /// answers, also if nobody waits for it any more. The rest of the pool is for files, such as certificates.
 const LOOKUPS_MAX: usize = 64;
+/// Those of one client. Further ones of it wait.
+const LOOKUPS_PER_CLIENT_MAX: usize = 8;
 
 /// The addresses of a name, once they are known; or a text that tells why there are none.
 type Outcome = Option<Result<Vec<SocketAddr>, Arc<str>>>;
-/// Look-ups that run, by name and port.
-type Running = BTreeMap<(Box<str>, u16), watch::Receiver<Outcome>>;
+/// Look-ups that run, by name in lower case.
+type Running = BTreeMap<Box<str>, watch::Receiver<Outcome>>;
 
 /// Look-ups that run. Those for one name share a thread, so a name whose servers do not answer keeps one thread only.
 #[derive(Debug)]
-pub struct Lookups {
+struct Lookups {
     permits: Semaphore,
+    clients: ClientShares,
     running: Mutex<Running>,
 }
 
-/// Look-ups of hosts that the configuration names.
-pub static OF_UPSTREAMS: Lookups = Lookups::new();
-/// Look-ups of hosts that clients name. They keep none of an upstream waiting.
-pub static OF_TUNNELS: Lookups = Lookups::new();
+static OF_UPSTREAMS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
+static OF_TUNNELS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
+
+/// Who named the host of a look-up.
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup<'a> {
+    /// The configuration.
+    OfUpstream,
+    /// A client. Its look-ups keep none of an upstream waiting, and none of another client.
+    OfTunnel(&'a ClientId),
+}
+
+impl Lookup<'_> {
+    async fn run(self, host: &str) -> io::Result<Vec<SocketAddr>> {
+        let look_up = |host: &str| Ok((host, 0).to_socket_addrs()?.collect());
+        match self {
+            Self::OfUpstream => OF_UPSTREAMS.run(host, None, look_up).await,
+            Self::OfTunnel(client) => OF_TUNNELS.run(host, Some(client), look_up).await,
+        }
+    }
+}
 
 impl Lookups {
-    const fn new() -> Self {
-        Self { permits: Semaphore::const_new(LOOKUPS_MAX), running: Mutex::new(BTreeMap::new()) }
+    fn new() -> Self {
+        Self {
+            permits: Semaphore::const_new(LOOKUPS_MAX),
+            clients: ClientShares::new(LOOKUPS_PER_CLIENT_MAX),
+            running: Mutex::default(),
+        }
     }
 
     /// Runs a look-up that blocks, or waits for the one that runs for the name already.
     async fn run(
         &'static self,
         host: &str,
-        port: u16,
+        client: Option<&ClientId>,
         look_up: impl FnOnce(&str) -> io::Result<Vec<SocketAddr>> + Send + 'static,
     ) -> io::Result<Vec<SocketAddr>> {
-        let key = (Box::from(host), port);
+        let key = host.to_ascii_lowercase().into_boxed_str();
         let found = self.running().get(&key).cloned();
         let mut outcome = match found {
             Some(outcome) => outcome,
             None => {
+                // Both are kept until the system's resolver answers.
+                let share = match client {
+                    Some(client) => Some(self.clients.of(client).acquire_owned().await.map_err(io::Error::other)?),
+                    None => None,
+                };
                 let permit = self.permits.acquire().await.map_err(io::Error::other)?;
                 // Others may have waited for a permit for the same name.
                 match self.running().entry(key) {
@@ -67,8 +97,8 @@ impl Lookups {
                         let (sender, outcome) = watch::channel(None);
                         entry.insert(outcome.clone());
                         tokio::task::spawn_blocking(move || {
-                            let _permit = permit;
-                            let found = look_up(&key.0).map_err(|error| error.to_string().into());
+                            let _held = (permit, share);
+                            let found = look_up(&key).map_err(|error| error.to_string().into());
                             self.running().remove(&key);
                             let _ = sender.send(Some(found));
                         });
@@ -119,20 +149,20 @@ const V6_SPECIAL: [(Ipv6Addr, u32); 4] = [
 
 /// Addresses at which clouds give credentials to whoever asks: they are in no wider network that a configuration names.
 const METADATA: [&str; 11] = [
-    // AWS, Azure, Google and most others; AWS's containers and pods; Tencent.
-    "169.254.169.254/32",
-    "169.254.170.2/32",
-    "169.254.170.23/32",
-    "169.254.0.23/32",
+    // Link-local addresses: AWS, Azure, Google, Scaleway and most others.
+    "169.254.0.0/16",
+    "fe80::/10",
     // Azure's virtual host, Alibaba, Oracle.
     "168.63.129.16/32",
     "100.100.100.200/32",
     "192.0.0.192/32",
-    // AWS, Google and OpenStack over IPv6.
+    // AWS, Google, Scaleway, Linode and Oracle over IPv6.
     "fd00:ec2::254/128",
     "fd00:ec2::23/128",
     "fd20:ce::254/128",
-    "fe80::a9fe:a9fe/128",
+    "fd00:42::42/128",
+    "fd00:a9fe:a9fe::1/128",
+    "fd00:c1::a9fe:a9fe/128",
 ];
 
 /// [`METADATA`], read once.
@@ -140,28 +170,37 @@ static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| METADATA.iter().filter_map(|text| text.parse().ok()).collect());
 
 /// Returns true if an upstream may have this address: it is in one of `networks`, or these are empty and it is public.
-/// The address of a metadata service must be in `networks` itself.
+/// The address of a metadata service, and any link-local one, must be in `networks` itself.
 pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     if networks.is_empty() {
         return is_public(address);
     }
-    let is_metadata = METADATA_ADDRESSES.iter().any(|network| network.addr() == embedded(address));
+    let is_metadata = |address: IpAddr| METADATA_ADDRESSES.iter().any(|network| network.contains(&address));
+    let is_metadata = is_metadata(address) || embedded(address).into_iter().any(|v4| is_metadata(v4.into()));
     let names_it = |network: &IpNet| {
         network.contains(&address) && (!is_metadata || network.prefix_len() == network.max_prefix_len())
     };
     networks.iter().any(names_it)
 }
 
-/// The IPv4 address that a mapped, NAT64 or 6to4 address leads to, or the address itself.
-fn embedded(address: IpAddr) -> IpAddr {
-    let IpAddr::V6(v6) = address else { return address };
-    let v4 = match v6.segments() {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
+/// The IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64 and 6to4 addresses. A local
+/// NAT64 prefix can be of any length that is allowed (RFC 6052, section 2.2; RFC 8215).
+fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
+    let IpAddr::V6(v6) = address else { return Vec::new() };
+    let bits = v6.to_bits();
+    let last = bits as u32;
+    let found = match v6.segments() {
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![last],
+        [0x2002, ..] => vec![(bits >> 80) as u32],
+        [0x64, 0xff9b, 1, ..] => {
+            // Bits 64 to 71 are left out.
+            let joined = (bits >> 64 << 64) | (bits << 72 >> 64);
+            let at = |prefix: u32| (joined << prefix >> 96) as u32;
+            vec![at(48), at(56), at(64), last]
         }
-        _ => return address,
+        _ => Vec::new(),
     };
-    v4.into()
+    found.into_iter().map(Ipv4Addr::from_bits).collect()
 }
 
 fn is_public(address: IpAddr) -> bool {
@@ -190,15 +229,13 @@ pub async fn resolve(
     host: &str,
     port: u16,
     networks: &[IpNet],
-    lookups: &'static Lookups,
+    lookup: Lookup<'_>,
 ) -> Result<Vec<SocketAddr>, UpstreamError> {
-    let found = match host.parse::<IpAddr>() {
+    let mut found = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => {
-            let found = lookups.run(host, port, move |host| Ok((host, port).to_socket_addrs()?.collect())).await;
-            found.map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?
-        }
+        Err(_) => lookup.run(host).await.map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?,
     };
+    found.iter_mut().for_each(|address| address.set_port(port));
     if found.is_empty() {
         return Err(UpstreamError::unsent(Stage::Resolve));
     }
@@ -211,7 +248,7 @@ pub async fn resolve(
 /// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest of the connect
 /// timeout, so that one silent address does not use it up. The caller bounds the whole by that timeout.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
-    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout, &OF_UPSTREAMS).await
+    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout, Lookup::OfUpstream).await
 }
 
 /// As [`dial`], for a host that is no upstream. Without `networks`, its addresses must be public.
@@ -220,10 +257,10 @@ pub async fn dial_host(
     port: u16,
     networks: &[IpNet],
     connect_timeout: Duration,
-    lookups: &'static Lookups,
+    lookup: Lookup<'_>,
 ) -> Result<TcpStream, UpstreamError> {
     let end = tokio::time::Instant::now() + connect_timeout;
-    let addresses = resolve(host, port, networks, lookups).await?;
+    let addresses = resolve(host, port, networks, lookup).await?;
     let tried = addresses.len().min(ADDRESSES_MAX);
     let mut last = UpstreamError::unsent(Stage::Connect);
     for (index, address) in addresses.into_iter().take(tried).enumerate() {
@@ -284,7 +321,23 @@ mod tests {
             ("0.0.0.0/0", "169.254.169.254", false),
             ("169.254.0.0/16", "169.254.169.254", false),
             ("169.254.169.254/32", "169.254.169.254", true),
-            ("169.254.0.0/16", "169.254.1.1", true),
+            ("169.254.0.0/16", "169.254.1.1", false),
+            ("169.254.1.0/31", "169.254.1.1", false),
+            ("169.254.1.1/32", "169.254.1.1", true),
+            ("169.254.0.0/16", "169.254.42.42", false),
+            ("fe80::/10", "fe80::1", false),
+            ("fe80::/10", "fe80::a9fe:a9fe", false),
+            ("fe80::1/128", "fe80::1", true),
+            ("fd00::/8", "fd00:42::42", false),
+            ("fd00::/8", "fd00:a9fe:a9fe::1", false),
+            ("fd00::/8", "fd00:c1::a9fe:a9fe", false),
+            ("fd00::/8", "fd00:42::43", true),
+            ("64:ff9b:1::/48", "64:ff9b:1::a9fe:a9fe", false),
+            ("64:ff9b:1::/48", "64:ff9b:1:7::a9fe:a9fe", false),
+            ("64:ff9b:1::/48", "64:ff9b:1:a9fe:a9:fe00::", false),
+            ("64:ff9b:1::/48", "64:ff9b:1::a02:304", true),
+            ("::/0", "::a9fe:a9fe", false),
+            ("::/0", "::ffff:0:a9fe:a9fe", false),
             ("168.0.0.0/8", "168.63.129.16", false),
             ("168.63.129.16/32", "168.63.129.16", true),
             ("168.0.0.0/8", "168.63.129.17", true),
@@ -309,15 +362,19 @@ mod tests {
     #[tokio::test]
     async fn literals_and_names_follow_the_policy() {
         for host in ["127.0.0.1", "::1", "169.254.169.254", "localhost"] {
-            assert_eq!(resolve(host, 9, &[], &OF_UPSTREAMS).await.unwrap_err().stage, Stage::Denied, "{host}");
+            assert_eq!(resolve(host, 9, &[], Lookup::OfUpstream).await.unwrap_err().stage, Stage::Denied, "{host}");
         }
         let networks = ["127.0.0.0/8".parse().unwrap()];
-        assert_eq!(resolve("127.0.0.1", 9, &networks, &OF_UPSTREAMS).await.unwrap(), ["127.0.0.1:9".parse().unwrap()]);
+        assert_eq!(
+            resolve("127.0.0.1", 9, &networks, Lookup::OfUpstream).await.unwrap(),
+            ["127.0.0.1:9".parse().unwrap()]
+        );
     }
 
     #[test]
     fn look_ups_that_hang_leave_threads_for_files() {
-        static LOOKUPS: Lookups = Lookups::new();
+        static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
+        let ids: [ClientId; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| ClientId::of_address(text.parse().unwrap()));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(LOOKUPS_MAX + 1)
             .enable_all()
@@ -325,10 +382,10 @@ mod tests {
             .unwrap();
         let (release, hang) = std::sync::mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
-        let hanging = async |host: &str| {
+        let hanging = async |host: &str, client: Option<&ClientId>| {
             let hang = Arc::clone(&hang);
             // Nobody waits for it in the end, as for a look-up whose time-out has passed.
-            let look_up = LOOKUPS.run(host, 1, move |_| {
+            let look_up = LOOKUPS.run(host, client, move |_| {
                 let _ = hang.lock().map(|hang| hang.recv());
                 Ok(Vec::new())
             });
@@ -338,21 +395,28 @@ mod tests {
         runtime.block_on(async {
             // One name takes one thread, and others are found meanwhile.
             for _ in 0..3 * LOOKUPS_MAX {
-                hanging("one.example").await;
+                hanging("one.example", None).await;
+                hanging("ONE.example", None).await;
             }
-            let found = LOOKUPS.run("other.example", 1, move |_| Ok(vec![address]));
+            // However many names a client has, those of others are found meanwhile.
+            for at in 0..3 * LOOKUPS_MAX {
+                hanging(&format!("{at}.of.one"), Some(&ids[0])).await;
+            }
+            let held = LOOKUPS_MAX - LOOKUPS.permits.available_permits();
+            assert_eq!(held, 1 + LOOKUPS_PER_CLIENT_MAX);
+            let found = LOOKUPS.run("other.example", Some(&ids[1]), move |_| Ok(vec![address]));
             let found = tokio::time::timeout(Duration::from_secs(60), found).await.expect("no thread is left");
             assert_eq!(found.unwrap(), [address]);
             for at in 0..3 * LOOKUPS_MAX {
-                hanging(&format!("{at}.example")).await;
+                hanging(&format!("{at}.example"), None).await;
             }
             let file = tokio::task::spawn_blocking(|| ());
             tokio::time::timeout(Duration::from_secs(60), file).await.expect("no thread is left").unwrap();
 
             drop(release);
-            let found = LOOKUPS.run("one.example", 1, move |_| Ok(vec![address])).await.unwrap();
+            let found = LOOKUPS.run("one.example", None, move |_| Ok(vec![address])).await.unwrap();
             assert!(found.is_empty() || found == [address]);
-            let failed = LOOKUPS.run("failing.example", 1, |_| Err(io::Error::other("no such name"))).await;
+            let failed = LOOKUPS.run("failing.example", None, |_| Err(io::Error::other("no such name"))).await;
             assert_eq!(failed.unwrap_err().to_string(), "no such name");
         });
     }

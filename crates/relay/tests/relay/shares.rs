@@ -439,7 +439,7 @@ async fn open_websockets_take_no_connection_of_others() {
     }
     upstream.respond(OK, Then::Serve);
     assert_eq!(send(relay.address(), get("/p/x")).await.status, 200);
-    assert_eq!(relay.metric("sealwire_relay_websockets", ""), 6);
+    until(|| relay.metric("sealwire_relay_websockets", "") == 6).await;
     // An idle session takes no memory.
     assert_eq!(relay.metric("sealwire_relay_memory_bytes", ""), 0);
 }
