@@ -186,7 +186,7 @@ fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
 /// Accepts the upstream's 101 and starts the session.
 ///
 /// # Errors
-/// As [`accept`].
+/// [`Reason::UpstreamBroken`] if the upstream did not accept; [`Reason::Busy`] without a connection left.
 pub fn start(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
