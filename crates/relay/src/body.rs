@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -80,6 +80,42 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
 
 /// Longest frame that is given to hyper, which holds a frame until it is sent, also after the exchange has ended.
 const FRAME_BYTES_MAX: usize = 32 << 10;
+/// Shortest one.
+const FRAME_BYTES_MIN: usize = 512;
+/// The first one.
+const FRAME_BYTES_FIRST: usize = 4 << 10;
+/// A frame that is taken within this time is followed by one of twice its length, and one that takes ten times as long by
+/// one of an eighth.
+const FRAME_TIME: Duration = Duration::from_millis(100);
+
+/// Length of the next frame. That a client takes bytes is seen when a whole frame is taken, so a client that reads slowly
+/// has short ones. Otherwise it would count as one that reads nothing.
+#[derive(Debug)]
+struct FrameLength {
+    bytes: usize,
+    given: Option<Instant>,
+}
+
+impl FrameLength {
+    const fn new() -> Self {
+        Self { bytes: FRAME_BYTES_FIRST, given: None }
+    }
+
+    /// Returns the longest length of a frame that is given to hyper now.
+    fn give(&mut self, now: Instant) -> usize {
+        self.given = Some(now);
+        self.bytes
+    }
+
+    /// Notes that hyper asks for more: it has sent what was given before.
+    fn taken(&mut self, now: Instant) {
+        match self.given.take().map(|given| now.saturating_duration_since(given)) {
+            Some(time) if time <= FRAME_TIME => self.bytes = (2 * self.bytes).min(FRAME_BYTES_MAX),
+            Some(time) if time >= 10 * FRAME_TIME => self.bytes = (self.bytes / 8).max(FRAME_BYTES_MIN),
+            _ => {}
+        }
+    }
+}
 
 /// Edited frames, as a stream.
 type Edited = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>;
@@ -95,6 +131,7 @@ pub struct Outgoing {
     content: Content,
     /// The rest of a frame that is longer than [`FRAME_BYTES_MAX`].
     rest: Bytes,
+    frame_length: FrameLength,
     /// Takes the failure of the body, for the side that only sees that it broke off.
     failed: Arc<OnceLock<Failure>>,
     /// Ends the exchange when the body ends.
@@ -113,6 +150,7 @@ impl Outgoing {
         Self {
             content,
             rest: Bytes::new(),
+            frame_length: FrameLength::new(),
             failed: Arc::default(),
             completion: None,
             allowed_trailers: HeaderMap::clear,
@@ -166,7 +204,7 @@ impl Outgoing {
                 None => return Poll::Ready(None),
             }
         }
-        let len = self.rest.len().min(FRAME_BYTES_MAX);
+        let len = self.rest.len().min(self.frame_length.give(Instant::now()));
         let piece = self.rest.split_to(len);
         // The last piece can stay with HTTP/2 after the exchange has ended. A part of a body that was held would keep all of
         // it, whose memory is not counted any more.
@@ -196,6 +234,7 @@ impl Body for Outgoing {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
+        this.frame_length.taken(Instant::now());
         let frame = this.poll_content(cx);
         if let Some(completion) = &this.completion {
             // Polled again, hyper has taken what was there before.
@@ -253,6 +292,25 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
+
+    #[test]
+    fn frames_are_as_long_as_the_client_reads_fast() {
+        let (mut length, mut now) = (FrameLength::new(), Instant::now());
+        // Bytes per second of a client, and the length and time of its frames after a while.
+        for (speed, frames) in [(10e6, FRAME_BYTES_MAX), (300.0, FRAME_BYTES_MIN), (100.0, FRAME_BYTES_MIN)] {
+            let (mut bytes, mut took) = (0, Duration::ZERO);
+            for _ in 0..20 {
+                bytes = length.give(now);
+                took = Duration::from_secs_f64(bytes as f64 / speed);
+                now += took;
+                length.taken(now);
+            }
+            assert_eq!(bytes, frames, "{speed} bytes/s");
+            assert!(took <= Duration::from_secs(6), "{speed} bytes/s: {took:?}");
+        }
+        // The first frame of the slowest client that is served.
+        assert!(FRAME_BYTES_FIRST / 300 <= 15);
+    }
 
     #[tokio::test]
     async fn the_last_piece_of_a_held_body_keeps_no_other() {
