@@ -2,7 +2,7 @@
 //!
 //! Readers take different spellings for one name. Go, Java and .NET ignore case, by several tables. PHP drops outer
 //! blanks and ends a name at `[`, Rails and qs read `[card]` as `card`, and readers of protobuf take `card_number` for
-//! `cardNumber`. All of these agree with [`NormalForm`]: a name that equals a selected one only in its normal form is
+//! `cardNumber`. All of these agree with `NormalForm`: a name that equals a selected one only in its normal form is
 //! [`is_alias`] of it, and a message with such a name is rejected. The form is coarser than any reader's, because a
 //! rejected message can be corrected and a value that passed cannot be called back.
 
