@@ -14,7 +14,7 @@ mod written;
 use std::cell::RefCell;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -117,6 +117,9 @@ pub struct TrailState {
     pub waiting: usize,
     /// True if the files cannot be written.
     pub fails: bool,
+    /// Bytes that can still be written: free on the disk, or left of the largest size of the folder. `None` before the
+    /// folder is inspected, or if it cannot be.
+    pub free_bytes: Option<u64>,
 }
 
 /// An audit log that takes records. Dropping it writes all queued records and stops the writer.
@@ -139,12 +142,17 @@ struct SpaceInputs {
 }
 
 impl SpaceInputs {
-    /// Returns true if the free space is reserved for permitted requests. If the folder cannot be inspected, returns
-    /// false: writing tells more.
-    fn is_short(&self) -> bool {
+    /// Returns the bytes that can still be written, or `None` if the folder cannot be inspected.
+    fn free_bytes(&self) -> Option<u64> {
+        files::bytes_left(&self.folder, self.folder_bytes_max).ok()
+    }
+
+    /// Returns true if that space is reserved for permitted requests. If the space is unknown, returns false: writing
+    /// tells more.
+    fn is_short(&self, free_bytes: Option<u64>) -> bool {
         // A small folder reserves a tenth of its size.
         let reserve = self.folder_bytes_max.map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
-        files::bytes_left(&self.folder, self.folder_bytes_max).is_ok_and(|left| left < reserve)
+        free_bytes.is_some_and(|free| free < reserve)
     }
 }
 
@@ -158,7 +166,12 @@ struct TrailShared {
     refusals: Mutex<Refusals>,
     /// True if the remaining space is reserved for permitted requests.
     is_short: AtomicBool,
+    /// Bytes that can still be written, or [`UNKNOWN_BYTES`].
+    free_bytes: AtomicU64,
 }
+
+/// Stands for an unknown number of bytes.
+const UNKNOWN_BYTES: u64 = u64::MAX;
 
 thread_local! {
     /// Buffer for encoding records. Grows to the longest record and is kept.
@@ -194,7 +207,8 @@ impl Trail {
         }
         let (fails, is_short) = (AtomicBool::new(false), AtomicBool::new(false));
         let (last, refusals) = (Mutex::new(last), Mutex::default());
-        let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short });
+        let free_bytes = AtomicU64::new(UNKNOWN_BYTES);
+        let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short, free_bytes });
         let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure);
         let writer = Arc::new(Mutex::new(Some(writer)));
@@ -256,7 +270,9 @@ impl Trail {
     /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called
     /// each second or so. Counts wait while room is short or the files fail.
     pub fn settle(&self, now: Instant) {
-        let is_short = self.room.is_short();
+        let free_bytes = self.room.free_bytes();
+        self.shared.free_bytes.store(free_bytes.unwrap_or(UNKNOWN_BYTES), Ordering::Relaxed);
+        let is_short = self.room.is_short(free_bytes);
         self.shared.is_short.store(is_short, Ordering::Relaxed);
         if !is_short && !self.shared.fails.load(Ordering::Relaxed) {
             self.refusals().settle(false, now, |event| drop(self.event(event)));
@@ -291,7 +307,15 @@ impl Trail {
     pub fn state(&self) -> TrailState {
         let (seq, hash) = *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiting, lost) = self.shared.queue.counts();
-        TrailState { seq, hash, lost, waiting, fails: self.shared.fails.load(Ordering::Relaxed) }
+        let free_bytes = self.shared.free_bytes.load(Ordering::Relaxed);
+        TrailState {
+            seq,
+            hash,
+            lost,
+            waiting,
+            fails: self.shared.fails.load(Ordering::Relaxed),
+            free_bytes: Some(free_bytes).filter(|free| *free != UNKNOWN_BYTES),
+        }
     }
 
     /// Records the stop, writes all queued records, and stops the writer. Blocks until the disk writes are done.

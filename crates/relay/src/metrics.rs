@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -82,6 +83,12 @@ const METRICS: &[MetricDoc] = &[
     MetricDoc { name: "websockets", kind: "gauge", labels: &[], help: "Open WebSockets" },
     MetricDoc { name: "in_flight", kind: "gauge", labels: &[], help: "Exchanges that run" },
     MetricDoc { name: "memory_bytes", kind: "gauge", labels: &[], help: "Memory taken by bodies" },
+    MetricDoc {
+        name: "certificate_remaining_seconds",
+        kind: "gauge",
+        labels: &["listener", "of"],
+        help: "Time until the first certificate of a file expires; negative: expired. of: server, client_ca; engine: the relay's certificate for the engine, without a listener",
+    },
     MetricDoc { name: "engine_ready", kind: "gauge", labels: &[], help: "1 if an engine answered the last probe" },
     MetricDoc {
         name: "spans",
@@ -171,6 +178,12 @@ struct ListenerLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    listener: Label,
+    of: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
     route: Label,
 }
@@ -216,6 +229,7 @@ pub struct Metrics {
     websockets: Gauge,
     in_flight: Gauge,
     memory_bytes: Gauge,
+    certificate_remaining: Family<CertificateLabels, Gauge<f64, AtomicU64>>,
     engine_ready: Gauge<i64>,
     /// Counters of spans.
     pub spans: SpanMetrics,
@@ -246,6 +260,7 @@ impl Default for Metrics {
             websockets: Gauge::default(),
             in_flight: Gauge::default(),
             memory_bytes: Gauge::default(),
+            certificate_remaining: Family::default(),
             engine_ready: Gauge::default(),
             spans: SpanMetrics::default(),
         };
@@ -263,6 +278,7 @@ impl Default for Metrics {
         registry.register("websockets", metrics.websockets.clone());
         registry.register("in_flight", metrics.in_flight.clone());
         registry.register("memory_bytes", metrics.memory_bytes.clone());
+        registry.register("certificate_remaining_seconds", metrics.certificate_remaining.clone());
         registry.register("engine_ready", metrics.engine_ready.clone());
         registry.register("spans", metrics.spans.spans.clone());
         registry.register("spans_waiting", metrics.spans.waiting.clone());
@@ -368,6 +384,12 @@ impl Metrics {
         self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
     }
 
+    /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty for files of no listener.
+    pub fn set_certificate_remaining(&self, listener: &Label, of: &'static str, seconds: f64) {
+        let labels = CertificateLabels { listener: Arc::clone(listener), of };
+        self.certificate_remaining.get_or_create(&labels).set(seconds);
+    }
+
     /// Sets the result of the last probe of the engine.
     pub fn set_engine_ready(&self, is_ready: bool) {
         self.engine_ready.set(i64::from(is_ready));
@@ -393,6 +415,7 @@ mod tests {
         metrics.tunnel(&name);
         drop(metrics.websocket());
         metrics.set_usage(1, 2);
+        metrics.set_certificate_remaining(&name, "server", 60.0);
         metrics.set_engine_ready(true);
         metrics
     }

@@ -1,10 +1,10 @@
 //! A running relay: reads the files of a configuration, binds its listeners, probes the engine, and drains.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_client::Client;
 use sealwire_file_trust::{FileKind, TrustedFile};
@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::listener;
 use crate::metrics::Metrics;
 use crate::relay::{Listener, Relay, stops};
-use crate::server_tls::{ServerFiles, ServerTls, secret};
+use crate::server_tls::{ServerFiles, ServerTls, first_end, secret};
 
 /// Interval of probes of the engine and of looks at certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -74,7 +74,14 @@ impl Server {
             .map_err(|cause| error("admin.address", format!("cannot listen on {}: {cause}", config.admin.address)))?;
         let (stop, stopped) = watch::channel(false);
         let (mut tasks, mut addresses, mut listeners) = (JoinSet::new(), Vec::new(), Vec::new());
+        let mut certificates = vec![CertificateFile::new("", "engine", &config.engine.certificate)];
         for compiled in compiled.listeners {
+            let files = [("server", &compiled.config.certificate), ("client_ca", &compiled.config.client_ca)];
+            certificates.extend(
+                files
+                    .into_iter()
+                    .filter_map(|(of, file)| Some(CertificateFile::new(&compiled.name, of, file.as_ref()?))),
+            );
             let place = format!("listen.{}", compiled.name);
             let address = compiled.config.address;
             let socket = TcpListener::bind(address)
@@ -86,7 +93,7 @@ impl Server {
             tasks.spawn(listener::accept(Arc::clone(&relay), listener, socket, stopped.clone()));
         }
         readiness.is_listening.store(true, Ordering::Relaxed);
-        tasks.spawn(watch(Arc::clone(&relay), Arc::clone(&readiness), listeners, stopped));
+        tasks.spawn(watch(Arc::clone(&relay), Arc::clone(&readiness), listeners, certificates, stopped));
         Ok(Self { relay, readiness, addresses, stop, tasks, admin })
     }
 
@@ -181,11 +188,36 @@ fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError>
     })
 }
 
+/// A certificate file whose end is a metric.
+struct CertificateFile {
+    listener: Arc<str>,
+    of: &'static str,
+    file: PathBuf,
+    /// Seconds since 1970, when the file was last readable.
+    ends: Option<i64>,
+}
+
+impl CertificateFile {
+    fn new(listener: &str, of: &'static str, file: &Path) -> Self {
+        Self { listener: listener.into(), of, file: file.to_owned(), ends: None }
+    }
+
+    /// Reads the file and sets the metric. Blocks.
+    fn measure(&mut self, metrics: &Metrics) {
+        self.ends = first_end(&self.file).or(self.ends);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        if let Some(ends) = self.ends {
+            metrics.set_certificate_remaining(&self.listener, self.of, ends as f64 - now);
+        }
+    }
+}
+
 /// Probes the engine and reloads certificates until `stop` becomes true.
 async fn watch(
     relay: Arc<Relay>,
     readiness: Arc<Readiness>,
     listeners: Vec<Arc<Listener>>,
+    mut certificates: Vec<CertificateFile>,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -207,6 +239,12 @@ async fn watch(
             })
             .await;
         }
+        let metrics = Arc::clone(&relay.metrics);
+        let measured = tokio::task::spawn_blocking(move || {
+            certificates.iter_mut().for_each(|file| file.measure(&metrics));
+            certificates
+        });
+        certificates = measured.await.unwrap_or_default();
         tokio::select! {
             () = tokio::time::sleep(WATCH_EVERY) => {}
             () = stops(&mut stop) => return,

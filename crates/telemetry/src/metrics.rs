@@ -178,6 +178,12 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Principals in the permission cache",
     },
     MetricDoc {
+        name: "sealwire_access_mode",
+        kind: "gauge",
+        labels: &["mode"],
+        help: "1 for the value of access.mode, else 0",
+    },
+    MetricDoc {
         name: "sealwire_requests_inline_total",
         kind: "counter",
         labels: &[],
@@ -393,6 +399,12 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "gauge",
         labels: &[],
         help: "1 while the audit log cannot be written",
+    },
+    MetricDoc {
+        name: "sealwire_audit_free_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Bytes that the audit log can still take: free on its disk, or left of audit.folder_mib_max; inf: no audit log, or unknown",
     },
     MetricDoc { name: "sealwire_audit_sequence", kind: "gauge", labels: &[], help: "Number of the last audit record" },
     MetricDoc {
@@ -651,6 +663,7 @@ pub struct Metrics {
     audit_write_seconds: Histogram,
     audit_waiting: Gauge,
     audit_failing: Gauge,
+    audit_free_bytes: Gauge64,
     audit_sequence: Gauge,
     audit_head: Gauge,
     audit: OnceLock<AuditProbe>,
@@ -770,6 +783,8 @@ impl Metrics {
         let audit_write_seconds = register(&mut registry, "sealwire_audit_write_seconds", seconds());
         let audit_waiting = register(&mut registry, "sealwire_audit_waiting", Gauge::default());
         let audit_failing = register(&mut registry, "sealwire_audit_failing", Gauge::default());
+        let audit_free_bytes = register(&mut registry, "sealwire_audit_free_bytes", Gauge64::default());
+        audit_free_bytes.set(f64::INFINITY);
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
         let audit_head = register(&mut registry, "sealwire_audit_checkpoint", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
@@ -842,6 +857,7 @@ impl Metrics {
             audit_write_seconds,
             audit_waiting,
             audit_failing,
+            audit_free_bytes,
             audit_sequence,
             audit_head,
             audit: OnceLock::new(),
@@ -898,6 +914,7 @@ impl Metrics {
         self.audit_lost.inc_by(state.lost.saturating_sub(self.audit_lost.get()));
         self.audit_waiting.set(gauge(state.waiting as u64));
         self.audit_failing.set(i64::from(state.fails));
+        self.audit_free_bytes.set(state.free_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
         self.audit_sequence.set(gauge(state.seq));
         let head = state.hash.0.iter().take(6).fold(0, |head, byte| head << 8 | i64::from(*byte));
         self.audit_head.set(head);
@@ -1010,7 +1027,7 @@ impl Metrics {
 
     /// Updates the gauges of readiness.
     pub fn readiness(&self, readiness: &Readiness) {
-        self.ready.set(readiness.refusal().is_none().into());
+        self.ready.set(readiness.state().is_ready().into());
         for (gauge, condition) in self.failing.iter().zip(Condition::ALL) {
             gauge.set(readiness.is_failing(condition).into());
         }
@@ -1182,6 +1199,7 @@ mod tests {
             lost: 4,
             waiting: 3,
             fails: true,
+            free_bytes: Some(1_000),
         }));
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
@@ -1264,6 +1282,7 @@ mod tests {
             ("sealwire_audit_sequence", 9.0),
             ("sealwire_audit_checkpoint", 1_108_152_157_446.0),
             ("sealwire_audit_failing", 1.0),
+            ("sealwire_audit_free_bytes", 1_000.0),
             ("sealwire_audit_write_seconds_count", 1.0),
             ("sealwire_request_bytes_total", 10.0),
             ("sealwire_reply_bytes_total", 20.0),

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sealwire_access::{Missing, Operation, Stats};
+use sealwire_access::{AccessMode, Missing, Operation, Stats};
 
 use super::register;
 
@@ -19,12 +19,18 @@ struct DeniedLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModeLabels {
+    mode: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EventLabels {
     event: &'static str,
 }
 
 /// Label of an unknown permission.
 const UNKNOWN: usize = Missing::ALL.len();
+const MODES: [AccessMode; 3] = [AccessMode::Enforce, AccessMode::Observe, AccessMode::Off];
 const EVENTS: [&str; 6] = ["hit", "miss", "stale", "load", "failure", "purge"];
 
 /// Reads what the cache has done, at each scrape.
@@ -35,6 +41,7 @@ pub struct AccessMetrics {
     denied: [[Counter; Missing::ALL.len() + 1]; Operation::ALL.len()],
     events: [Counter; EVENTS.len()],
     entries: Gauge,
+    modes: [Gauge; MODES.len()],
     cache: OnceLock<Probe>,
 }
 
@@ -45,6 +52,8 @@ impl AccessMetrics {
         register(registry, "sealwire_access_denied_total", denied.clone());
         register(registry, "sealwire_access_cache_total", events.clone());
         let entries = register(registry, "sealwire_access_cache_entries", Gauge::default());
+        let modes = Family::<ModeLabels, Gauge>::default();
+        register(registry, "sealwire_access_mode", modes.clone());
         let counters = |operation: Operation| {
             std::array::from_fn(|missing| {
                 let missing = Missing::ALL.get(missing).map_or("unknown", |missing| missing.name());
@@ -55,7 +64,15 @@ impl AccessMetrics {
             denied: Operation::ALL.map(counters),
             events: EVENTS.map(|event| events.get_or_create_owned(&EventLabels { event })),
             entries,
+            modes: MODES.map(|mode| modes.get_or_create_owned(&ModeLabels { mode: mode.name() })),
             cache: OnceLock::new(),
+        }
+    }
+
+    /// Sets the mode of `access.mode`.
+    pub fn set_mode(&self, mode: AccessMode) {
+        for (gauge, of) in self.modes.iter().zip(MODES) {
+            gauge.set((of == mode).into());
         }
     }
 

@@ -1,15 +1,20 @@
 //! Checks that panels and alerts use only existing metrics, and that every metric is used by one of them.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use sealwire_telemetry::metrics::METRICS;
 use serde_json::Value;
 
 use crate::operations::promql::Checker;
-use crate::operations::read;
+use crate::operations::{read, repository};
+use crate::relay::site::{not_tried, program};
 
 const DASHBOARD: &str = "ops/grafana/sealwire.json";
 const RULES: &str = "ops/prometheus/sealwire.rules.yml";
+const TESTS: &str = "ops/prometheus/sealwire.tests.yml";
+const RELAY_RULES: &str = "ops/prometheus/sealwire-relay.rules.yml";
+const RELAY_TESTS: &str = "ops/prometheus/sealwire-relay.tests.yml";
 
 /// Returns the labels between `{{` and `}}`.
 fn shown(text: &str) -> impl Iterator<Item = &str> {
@@ -52,29 +57,69 @@ fn every_panel_asks_for_what_there_is() {
     assert!(left.is_empty(), "{left:?} are in no panel: add one to {DASHBOARD}");
 }
 
-#[test]
-fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
-    let (rules, guide, checker) = (read(RULES), read("docs/operations.md"), Checker::new());
-    let field = |line: &str, name: &str| {
-        line.trim().trim_start_matches("- ").strip_prefix(name)?.strip_prefix(": ").map(str::to_owned)
-    };
-    let (mut alert, mut labels, mut count) = (String::new(), BTreeSet::new(), 0);
-    for line in rules.lines() {
-        if let Some(name) = field(line, "alert") {
-            assert!(
-                guide.contains(&format!("`{name}`")),
-                "{name} is not in docs/operations.md: say what to do about it"
-            );
-            alert = name;
-        } else if let Some(expression) = field(line, "expr") {
-            labels = checker.check(&expression).unwrap_or_else(|error| panic!("{RULES}, {alert}: {error}")).labels;
-            count += 1;
-        } else if let Some(text) = field(line, "summary").or_else(|| field(line, "description")) {
-            for shown in shown(&text) {
-                let label = shown.strip_prefix("$labels.");
-                assert!(shown == "$value" || label.is_some_and(|it| labels.contains(it)), "{alert}: {shown}");
-            }
+/// A rule of an alert.
+#[derive(Debug, Default)]
+struct Alert {
+    name: String,
+    expression: String,
+    /// Summary and description.
+    texts: Vec<String>,
+}
+
+/// Reads the alerts of a file of rules.
+fn alerts(file: &str) -> Vec<Alert> {
+    let mut alerts: Vec<Alert> = Vec::new();
+    for line in read(file).lines() {
+        let Some((field, value)) = line.trim().trim_start_matches("- ").split_once(": ") else { continue };
+        match (field, alerts.last_mut()) {
+            ("alert", _) => alerts.push(Alert { name: value.to_owned(), ..Alert::default() }),
+            ("expr", Some(alert)) => alert.expression = value.to_owned(),
+            ("summary" | "description", Some(alert)) => alert.texts.push(value.to_owned()),
+            _ => {}
         }
     }
-    assert!(count >= 10, "{count} alerts were read");
+    assert!(alerts.len() >= 10, "{file}: {} alerts were read", alerts.len());
+    alerts
+}
+
+#[test]
+fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
+    let guide = read("docs/operations.md");
+    let checker = Checker::new();
+    for Alert { name, expression, texts } in alerts(RULES) {
+        assert!(guide.contains(&format!("`{name}`")), "{name} is not in docs/operations.md: say what to do about it");
+        let labels = checker.check(&expression).unwrap_or_else(|error| panic!("{RULES}, {name}: {error}")).labels;
+        for shown in texts.iter().flat_map(|text| shown(text)) {
+            let label = shown.strip_prefix("$labels.");
+            assert!(shown == "$value" || label.is_some_and(|it| labels.contains(it)), "{name}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
+    let guide = read("docs/relay.md");
+    // A test of the relay compares this document with the program.
+    let metrics = read("docs/relay-metrics.md");
+    for Alert { name, expression, .. } in alerts(RELAY_RULES) {
+        assert!(guide.contains(&format!("`{name}`")), "{name} is not in docs/relay.md: say what to do about it");
+        let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for metric in words.filter(|word| word.starts_with("sealwire_")) {
+            assert!(metrics.contains(&format!("| `{metric}` |")), "{name}: no metric {metric}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_fires_on_a_time_series_of_its_failure_and_on_no_other() {
+    for (rules, tests) in [(RULES, TESTS), (RELAY_RULES, RELAY_TESTS)] {
+        let cases = read(tests);
+        for Alert { name, .. } in alerts(rules) {
+            assert!(cases.contains(&format!("alertname=\"{name}\"")), "{tests} has no time series for {name}");
+        }
+        let Some(promtool) = program("promtool") else { return not_tried("promtool") };
+        let output = Command::new(promtool).args(["test", "rules"]).arg(repository(tests)).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{text}");
+    }
 }

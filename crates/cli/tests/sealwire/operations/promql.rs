@@ -12,8 +12,8 @@ use sealwire_load::ProbeMetrics;
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_telemetry::metrics::exposition::{Family, parse};
 
-const FUNCTIONS: [&str; 8] =
-    ["rate", "increase", "changes", "histogram_quantile", "clamp_min", "time", "abs", "absent"];
+const FUNCTIONS: [&str; 9] =
+    ["rate", "increase", "changes", "histogram_quantile", "clamp_min", "time", "abs", "absent", "predict_linear"];
 const AGGREGATIONS: [&str; 7] = ["sum", "min", "max", "avg", "count", "topk", "quantile"];
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
@@ -44,6 +44,8 @@ impl Checker {
     pub(crate) fn new() -> Self {
         let mut families = parse(&Metrics::example().encode());
         families.extend(parse(&ProbeMetrics::new().encode()));
+        // Prometheus sets it for each target.
+        families.extend(parse("# TYPE up gauge\nup 1\n"));
         Self { families }
     }
 

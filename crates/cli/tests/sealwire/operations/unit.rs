@@ -53,7 +53,8 @@ fn the_unit_names_what_the_program_has() {
     let seconds = |key| value(&unit, key).parse::<u64>().unwrap();
     let limits = Limits::default();
     let traces = Config::defaults(Path::new("")).traces;
-    let drain_ms = limits.drain_ms_max + 2 * limits.write_stall_ms_max + traces.timeout.as_millis() as u64;
+    let drain_ms =
+        limits.drain_delay_ms + limits.drain_ms_max + 2 * limits.write_stall_ms_max + traces.timeout.as_millis() as u64;
     assert!(seconds("TimeoutStopSec") * 1_000 > drain_ms, "the unit kills an engine that drains as it may");
     assert!(seconds("LimitNOFILE") >= limits.connections_max as u64 + 256);
     assert_eq!((value(&unit, "Type"), seconds("LimitCORE")), ("notify".to_owned(), 0));
