@@ -138,9 +138,8 @@ function configuration(engines, numbers, addresses) {
     frontend
       .replace('frontend engines_in', `frontend engines_in_${count}`)
       .replace('bind :7443', `bind ${addresses[index]}`)
-      .replace('default_backend engines', `default_backend engines_${count}`)
-      .replace('backend engines\n', `backend engines_${count}\n`)
-      .replace(/( +server .*\n)+/, servers(engines.slice(0, count)));
+      .replace(/\bengines(_without_database)?(?= if |\)|\n)/g, `engines$1_${count}`)
+      .replace(/( +server .*\n)+/g, servers(engines.slice(0, count)));
   return text.slice(0, at) + numbers.map(part).join('\n');
 }
 

@@ -8,7 +8,7 @@
 //!   load. A revoked role therefore stops at once.
 //! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100 %, so that entries
 //!   loaded together do not expire together.
-//! - While loads fail, expired entries stay in use for a bounded time. Purged entries do not.
+//! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries do not.
 //! - The cache bounds entries, concurrent loads, waiting keys, and the time of a load.
 //!
 //! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load holds. The map is
@@ -75,6 +75,9 @@ pub struct CacheBounds {
 
 /// Time between two load attempts for an entry while loads fail.
 const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait for a load where an expired entry may still be used. A store that hangs would otherwise delay requests by
+/// [`CacheBounds::load_time`], beyond the deadlines of many.
+const STALE_WAIT: Duration = Duration::from_millis(250);
 
 /// A cache of loaded values; see the module documentation.
 pub struct Cache<K, V, L> {
@@ -197,6 +200,11 @@ where
             Boarded::Waits(outcome) => outcome,
         };
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        if timeout(STALE_WAIT, outcome.wait_for(Option::is_some)).await.is_err()
+            && let Some(value) = self.use_stale(key)
+        {
+            return Ok(value);
+        }
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("waited for"),
             Err(_) => Err(LoadError::failed("the look-up ended early")),
@@ -229,6 +237,19 @@ where
             }
             None => Ok(Boarded::Waits(outcome)),
         }
+    }
+
+    /// Returns an expired entry whose load takes long. Other requests use the entry at once from now on, until the load
+    /// ends.
+    fn use_stale(&self, key: &K) -> Option<Option<Arc<V>>> {
+        // The lock is held, so the entry is not one from before a purge.
+        let _pending_loads = self.pending_loads();
+        let entry = self.entries.peek(key).filter(|entry| Instant::now() < entry.stale_until)?;
+        if !entry.failing {
+            self.entries.insert(key.clone(), CachedValue { failing: true, ..entry.clone() });
+        }
+        self.counts.stale.fetch_add(1, Ordering::Relaxed);
+        Some(entry.value)
     }
 
     /// Starts a load in a task that continues if all waiters are dropped.

@@ -76,8 +76,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Cache time-to-live, jittered between 25 % and 100 %. A role change clears the cache.";
             "cache_negative_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
                 "Cache time-to-live for principals without a role.";
-            "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
-                "Additional time to use cached permissions while the store does not respond. Meanwhile, roles revoked on other\nengines stay in effect here. 0: such requests are `unavailable`.";
+            "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(3_600),
+                "Additional time to use cached permissions while the store does not respond. Meanwhile, roles revoked on other\nengines stay in effect here. Then `/ready` is 503. 0: such requests are `unavailable`, and `/ready` is 503 at once.";
         ),
     },
     Section {

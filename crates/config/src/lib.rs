@@ -147,6 +147,11 @@ impl Access {
             stale_s: values.number("access", "stale_s"),
         }
     }
+
+    /// Time for which cached permissions are used while the store cannot be read. `None` if requests need no permission.
+    pub fn stale(&self) -> Option<Duration> {
+        (self.mode == AccessMode::Enforce).then(|| Duration::from_secs(self.stale_s))
+    }
 }
 
 /// `[tls]`.

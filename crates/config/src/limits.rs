@@ -99,6 +99,10 @@ limits! {
     deadline_ms_default: u64, "ms", 1..=3_600_000, 30_000;
     /// Maximum deadline of a request; longer ones are shortened. Default: enough for a full message on a slow line.
     deadline_ms_max: u64, "ms", 1..=3_600_000, 600_000;
+    /// Time after SIGTERM in which `/ready` is 503 and everything is still served, so that a balancer sends no more
+    /// connections before the engine closes its own. Set it to what a balancer needs to notice: for checks every 2 s of
+    /// which two must fail, 5_000. Clients with a list of endpoints need none.
+    drain_delay_ms: u64, "ms", 0..=300_000, 0;
     /// Time for running requests after SIGTERM. Orchestrators kill after 30 s by default.
     drain_ms_max: u64, "ms", 0..=3_600_000, 10_000;
     /// Field errors listed in a response under `on_error: "report"`; further ones are only counted. 1,000 take 100 KB.

@@ -63,6 +63,16 @@ impl Authorizer {
             waiting: WAITING_MAX,
             load_time: LOAD_MAX,
         };
+        metrics.access.set_mode(config.mode);
+        match config.mode {
+            AccessMode::Enforce => {}
+            AccessMode::Observe => {
+                tracing::warn!("access.mode is \"observe\": requests that no role grants are permitted")
+            }
+            AccessMode::Off => {
+                tracing::warn!("access.mode is \"off\": each certificate of tls.client_ca may use every app")
+            }
+        }
         let policies =
             (config.mode != AccessMode::Off).then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {

@@ -507,9 +507,11 @@ impl Apps {
     }
 
     /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every
-    /// poll.
-    pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<Telemetry>) {
+    /// poll. `stale`: time for which cached permissions are used while the store cannot be read; `None` if requests need
+    /// no permission.
+    pub async fn watch(self: Arc<Self>, poll: Duration, stale: Option<Duration>, admin: Arc<Telemetry>) {
         let (mut failing, mut pause) = (false, Duration::ZERO);
+        let mut last_read = tokio::time::Instant::now();
         // The records were not authentic when they were loaded last.
         let mut is_false = false;
         let mut next_asked = tokio::time::Instant::now();
@@ -531,6 +533,11 @@ impl Apps {
             failing = failure.is_some();
             pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
             admin.readiness.set(Condition::Store, !failing);
+            if !failing {
+                last_read = tokio::time::Instant::now();
+            }
+            let are_known = stale.is_none_or(|stale| last_read.elapsed() < stale);
+            admin.readiness.set(Condition::Permissions, !failing || are_known);
             match &failure {
                 None => is_false = false,
                 Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => is_false = true,

@@ -2,7 +2,8 @@
 //!
 //! The thread runs its own runtime and shares only atomics with the engine, so it answers while every crypto and
 //! network thread is busy or stuck. `/live` says that the process runs, and nothing else: a lost dependency is no
-//! reason to restart it. `/ready` says whether to send calls here. Neither asks anything of anybody while answering.
+//! reason to restart it. `/ready` says whether to send requests here: those that need no store are served while the store
+//! is lost. `/ready/store` says whether the others are served, too. None asks anything of anybody while answering.
 //!
 //! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a pile of idle or
 //! stalled connections never keeps a probe out. Nothing here is authenticated; it listens where operators are.
@@ -26,9 +27,8 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use sealwire_telemetry::LogThrottle;
-use sealwire_telemetry::Telemetry;
 use sealwire_telemetry::metrics;
+use sealwire_telemetry::{LogThrottle, State, Telemetry};
 
 /// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of buffers.
 const CONNECTIONS_MAX: usize = 64;
@@ -187,8 +187,8 @@ async fn converse(stream: TcpStream, state: Arc<Telemetry>, start: Instant, last
 /// The whole interface. Nothing in it waits.
 fn answer(state: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
-    if !matches!(path, "/live" | "/ready" | "/metrics") {
-        return respond(StatusCode::NOT_FOUND, TEXT, "try /live, /ready or /metrics\n");
+    if !matches!(path, "/live" | "/ready" | "/ready/store" | "/metrics") {
+        return respond(StatusCode::NOT_FOUND, TEXT, "try /live, /ready, /ready/store or /metrics\n");
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
@@ -198,9 +198,14 @@ fn answer(state: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes
     match path {
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
         "/metrics" => respond(StatusCode::OK, metrics::CONTENT_TYPE, state.exposition()),
-        _ => match state.readiness.refusal() {
-            None => respond(StatusCode::OK, TEXT, "ready\n"),
-            Some(reason) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
+        _ => match state.readiness.state() {
+            State::Ready => respond(StatusCode::OK, TEXT, "ready\n"),
+            State::ReadyWithoutStore(failing) if path == "/ready" => {
+                respond(StatusCode::OK, TEXT, format!("ready, but {failing}\n"))
+            }
+            State::ReadyWithoutStore(reason) | State::NotReady(reason) => {
+                respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n"))
+            }
         },
     }
 }

@@ -259,7 +259,7 @@ impl Server {
         let probing = tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
-        let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
+        let watching = tokio::spawn(apps.watch(config.state.poll(), config.access.stale(), Arc::clone(&state)));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
         let completing = (!is_complete)
@@ -320,11 +320,13 @@ impl Server {
         Ok(self.config.needs_restart_for(config))
     }
 
-    /// Takes the engine down: no new connections or calls, running calls finish within `limits.drain_ms_max`, the
-    /// rest are answered `unavailable`. Returns when every connection has ended.
+    /// Takes the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then no new connections or requests are
+    /// accepted, running requests finish within `limits.drain_ms_max`, and the rest get `unavailable`. Returns when every
+    /// connection has ended.
     pub async fn shutdown(self) {
         self.state.readiness.enter(Phase::Draining);
         tracing::info!("draining");
+        tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
         if let Some(DataListener { open, accepting, .. }) = self.data {
             drop(open);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use log_throttle::LogThrottle;
 use metrics::Metrics;
-pub use readiness::{Condition, Phase, Readiness};
+pub use readiness::{Condition, Phase, Readiness, State};
 
 /// Readiness and metrics of one engine, as the admin listener serves them.
 #[derive(Debug, Default)]

@@ -20,8 +20,8 @@ pub enum Phase {
 pub enum Condition {
     /// The store of apps and keys does not answer.
     Store = 0,
-    /// The key-encryption key is not there, or does not open the app keys.
-    KeyEncryptionKey = 1,
+    /// The store has been unreadable for so long that the cached permissions of principals may no longer be used.
+    Permissions = 1,
     /// The server certificate has ended.
     Certificate = 2,
     /// The audit trail cannot be written.
@@ -35,13 +35,13 @@ pub enum Condition {
 impl Condition {
     /// Every condition.
     pub const ALL: [Self; 6] =
-        [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit, Self::ControlState, Self::Sealed];
+        [Self::Store, Self::Permissions, Self::Certificate, Self::Audit, Self::ControlState, Self::Sealed];
 
     /// Its name in `/ready`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
-            Self::KeyEncryptionKey => "key-encryption key",
+            Self::Permissions => "permissions",
             Self::Certificate => "server certificate",
             Self::Audit => "audit trail",
             Self::ControlState => "control state",
@@ -53,11 +53,20 @@ impl Condition {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Store => "store",
-            Self::KeyEncryptionKey => "key_encryption_key",
+            Self::Permissions => "permissions",
             Self::Certificate => "server_certificate",
             Self::Audit => "audit_trail",
             Self::ControlState => "control_state",
             Self::Sealed => "sealed",
+        }
+    }
+
+    /// Returns true if the engine serves requests that need no store while this condition fails: it keeps the last good
+    /// control state.
+    const fn spares_cryptography(self) -> bool {
+        match self {
+            Self::Store | Self::ControlState => true,
+            Self::Permissions | Self::Certificate | Self::Audit | Self::Sealed => false,
         }
     }
 
@@ -102,16 +111,38 @@ impl Readiness {
         self.failing.load(Ordering::Relaxed) & condition.bit() != 0
     }
 
-    /// Why calls should go elsewhere; `None` when they are welcome.
-    pub fn refusal(&self) -> Option<String> {
+    /// Returns the state for `/ready` and `/ready/store`.
+    pub fn state(&self) -> State {
         match self.phase() {
-            Phase::Starting => return Some("starting".into()),
-            Phase::Draining => return Some("draining".into()),
+            Phase::Starting => return State::NotReady("starting".into()),
+            Phase::Draining => return State::NotReady("draining".into()),
             Phase::Ready => {}
         }
-        let failing = Condition::ALL.iter().filter(|condition| self.is_failing(**condition));
-        let names: Vec<_> = failing.map(|condition| condition.name()).collect();
-        (!names.is_empty()).then(|| format!("failing: {}", names.join(", ")))
+        let failing = || Condition::ALL.iter().filter(|condition| self.is_failing(**condition));
+        let names = failing().map(|condition| condition.name()).collect::<Vec<_>>().join(", ");
+        match failing().all(|condition| condition.spares_cryptography()) {
+            true if names.is_empty() => State::Ready,
+            true => State::ReadyWithoutStore(format!("failing: {names}")),
+            false => State::NotReady(format!("failing: {names}")),
+        }
+    }
+}
+
+/// Which requests an engine serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// All.
+    Ready,
+    /// Those that need no store: encryption and decryption of documents. Tokens, objects and changes fail for this reason.
+    ReadyWithoutStore(String),
+    /// None, for this reason.
+    NotReady(String),
+}
+
+impl State {
+    /// Returns true if the engine serves requests that need no store.
+    pub const fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready | Self::ReadyWithoutStore(_))
     }
 }
 
@@ -120,21 +151,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_means_the_phase_and_every_condition() {
+    fn the_state_follows_the_phase_and_every_condition() {
+        fn not_ready(reason: &str) -> State {
+            State::NotReady(reason.into())
+        }
         let readiness = Readiness::default();
-        let refusal = |expected: Option<&str>| assert_eq!(readiness.refusal().as_deref(), expected);
-        refusal(Some("starting"));
+        assert_eq!(readiness.state(), not_ready("starting"));
         readiness.set(Condition::Store, false);
-        refusal(Some("starting"));
+        assert_eq!(readiness.state(), not_ready("starting"));
         readiness.enter(Phase::Ready);
-        refusal(Some("failing: store"));
+        assert_eq!(readiness.state(), State::ReadyWithoutStore("failing: store".into()));
         readiness.set(Condition::Certificate, false);
-        refusal(Some("failing: store, server certificate"));
+        assert_eq!(readiness.state(), not_ready("failing: store, server certificate"));
         readiness.set(Condition::Store, true);
+        assert_eq!(readiness.state(), not_ready("failing: server certificate"));
         readiness.set(Condition::Certificate, true);
-        refusal(None);
+        assert_eq!(readiness.state(), State::Ready);
         readiness.enter(Phase::Draining);
-        refusal(Some("draining"));
+        assert_eq!(readiness.state(), not_ready("draining"));
+    }
+
+    #[test]
+    fn a_lost_store_and_false_records_take_no_engine_from_balancers() {
+        for condition in Condition::ALL {
+            let readiness = Readiness::default();
+            readiness.enter(Phase::Ready);
+            readiness.set(condition, false);
+            let expected = matches!(condition, Condition::Store | Condition::ControlState);
+            assert_eq!(readiness.state().is_ready(), expected, "{}", condition.name());
+        }
     }
 
     #[test]

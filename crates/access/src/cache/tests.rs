@@ -299,6 +299,30 @@ async fn while_the_store_is_down_old_entries_serve_for_a_bounded_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_delays_one_request_where_an_old_entry_is_there() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    assert_eq!(get(&cache, 1).await, Ok(Some(1)));
+    advance(BOUNDS.time).await;
+    store.shut();
+    let start = Instant::now();
+    assert_eq!((get(&cache, 1).await, start.elapsed()), (Ok(Some(1)), STALE_WAIT));
+    assert_eq!((get(&cache, 1).await, start.elapsed()), (Ok(Some(1)), STALE_WAIT), "the next one does not wait");
+    let unknown = get(&cache, 2).await;
+    assert_eq!((unknown, start.elapsed()), (Err(LoadError::Late(BOUNDS.load_time)), STALE_WAIT + BOUNDS.load_time));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_takes_the_old_entry_from_requests_that_wait_for_a_store_that_hangs() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    assert_eq!(get(&cache, 1).await, Ok(Some(1)));
+    advance(BOUNDS.time).await;
+    store.shut();
+    let mut requests = waiting(&cache, [1]).await;
+    cache.purge();
+    assert_eq!(requests.join_next().await.unwrap().unwrap(), Err(LoadError::Late(BOUNDS.load_time)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_that_allowance_an_old_entry_is_no_answer() {
     let (cache, store) = cache(BOUNDS);
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));

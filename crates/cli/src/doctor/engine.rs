@@ -26,7 +26,7 @@ pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;
     }
-    let (status, said) = get(address, "/ready")?;
+    let (status, said) = get(address, "/ready/store")?;
     let (metrics_status, metrics) = get(address, "/metrics")?;
     if metrics_status != 200 || !metrics.contains("sealwire_build_info") {
         return None;

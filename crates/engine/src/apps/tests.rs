@@ -6,7 +6,7 @@ use sealwire_crypto::{AppId, Encoding, EpochLifetime, Kek, Sealer, Suite};
 use sealwire_store::{Changes, Commit, ControlStore, MemoryStore, Snapshot};
 
 use super::*;
-use sealwire_telemetry::Phase;
+use sealwire_telemetry::{Phase, State};
 
 fn control(store: &MemoryStore) -> Control {
     Control::new(Arc::new(store.clone()), Kek::from_hex(&"5a".repeat(32)).unwrap())
@@ -196,7 +196,7 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     let apps = Arc::new(Apps::load(watched, "127.0.0.1:7443".into(), None).await.unwrap());
     apps.listens("127.0.0.1:1".into());
     let admin = Arc::new(Telemetry::default());
-    let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), Arc::clone(&admin)));
+    let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&admin)));
     let settle = || tokio::time::sleep(Duration::from_millis(100));
     settle().await;
     assert_eq!(control.instances().await.unwrap()[0].address, "127.0.0.1:1", "said at once");
@@ -230,7 +230,11 @@ async fn the_watch_serves_changes_when_told_and_removes_what_is_due() {
     let apps = Arc::new(serving(&store).await);
     let admin = Arc::new(Telemetry::default());
     admin.readiness.enter(Phase::Ready);
-    let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(30), Arc::clone(&admin)));
+    let watch = tokio::spawn(Arc::clone(&apps).watch(
+        Duration::from_secs(30),
+        Some(Duration::from_secs(60)),
+        Arc::clone(&admin),
+    ));
     let becomes = async |generation| {
         let begun = tokio::time::Instant::now();
         while apps.generation() != generation {
@@ -244,21 +248,27 @@ async fn the_watch_serves_changes_when_told_and_removes_what_is_due() {
     control.delete(&shop(), Target::App, Duration::ZERO).await.unwrap();
     becomes(4).await;
     assert!(apps.find("shop").1.is_none());
-    assert_eq!(admin.readiness.refusal(), None);
+    assert_eq!(admin.readiness.state(), State::Ready);
 
     // A record that nobody can read: the last good state stays in use.
     control.create(&AppId::new("kept").unwrap(), &[]).await.unwrap();
     becomes(5).await;
     control.store().commit(5, "app/bad", Some(b"{}")).await.unwrap();
     let begun = tokio::time::Instant::now();
-    while admin.readiness.refusal().is_none() {
+    while admin.readiness.state() == State::Ready {
         assert!(begun.elapsed() < Duration::from_secs(10), "nobody said so");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    assert_eq!(admin.readiness.state(), State::ReadyWithoutStore("failing: store".into()));
+    // Permissions are known for a time only.
+    tokio::time::sleep_until(begun + Duration::from_secs(50)).await;
+    assert!(admin.readiness.state().is_ready());
+    tokio::time::sleep_until(begun + Duration::from_secs(70)).await;
+    assert_eq!(admin.readiness.state(), State::NotReady("failing: store, permissions".into()));
     assert!(apps.generation() == 5 && apps.find("kept").1.is_some());
     control.store().commit(6, "app/bad", None).await.unwrap();
     becomes(7).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(admin.readiness.refusal(), None);
+    assert_eq!(admin.readiness.state(), State::Ready);
     watch.abort();
 }

@@ -397,7 +397,8 @@ async fn an_older_state_that_is_served_fails_no_start_and_loses_nothing() {
     let before = sealwire_store::everything(&*deployment.store).await.unwrap();
     let telemetry = Arc::new(sealwire_telemetry::Telemetry::default());
     let watching = Arc::new(apps);
-    let watch = tokio::spawn(Arc::clone(&watching).watch(std::time::Duration::from_millis(5), Arc::clone(&telemetry)));
+    let watch =
+        tokio::spawn(Arc::clone(&watching).watch(std::time::Duration::from_millis(5), None, Arc::clone(&telemetry)));
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     watch.abort();
     assert!(!telemetry.readiness.is_failing(sealwire_telemetry::Condition::Store), "maintenance is no failure");

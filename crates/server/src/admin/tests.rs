@@ -39,15 +39,21 @@ fn every_path_and_method_has_its_answer() {
     check(&server, "GET", "/ready", 503, "starting\n");
     state.readiness.enter(Phase::Ready);
     check(&server, "GET", "/ready", 200, "ready\n");
+    check(&server, "GET", "/ready/store", 200, "ready\n");
     state.readiness.set(Condition::Store, false);
-    check(&server, "GET", "/ready", 503, "failing: store\n");
-    check(&server, "HEAD", "/ready", 503, "");
+    check(&server, "GET", "/ready", 200, "ready, but failing: store\n");
+    check(&server, "GET", "/ready/store", 503, "failing: store\n");
+    check(&server, "HEAD", "/ready", 200, "");
+    check(&server, "HEAD", "/ready/store", 503, "");
+    state.readiness.set(Condition::Permissions, false);
+    check(&server, "GET", "/ready", 503, "failing: store, permissions\n");
+    check(&server, "GET", "/ready/store", 503, "failing: store, permissions\n");
     check(&server, "GET", "/live", 200, "live\n");
     state.readiness.enter(Phase::Draining);
     check(&server, "GET", "/ready", 503, "draining\n");
-    check(&server, "GET", "/", 404, "try /live, /ready or /metrics\n");
-    check(&server, "POST", "/", 404, "try /live, /ready or /metrics\n");
-    check(&server, "GET", "/live/", 404, "try /live, /ready or /metrics\n");
+    check(&server, "GET", "/", 404, "try /live, /ready, /ready/store or /metrics\n");
+    check(&server, "POST", "/", 404, "try /live, /ready, /ready/store or /metrics\n");
+    check(&server, "GET", "/live/", 404, "try /live, /ready, /ready/store or /metrics\n");
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
         check(&server, method, "/live", 405, "only GET and HEAD\n");
     }

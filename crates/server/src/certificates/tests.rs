@@ -8,6 +8,7 @@ use super::*;
 use crate::shutdown::Shutdown;
 use crate::tls::tests::{self, der, leaf, list, private};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
+use sealwire_telemetry::State;
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// In seconds. Paused time passes at once, but for the time that work takes.
@@ -170,7 +171,7 @@ async fn what_does_not_load_leaves_what_was_in_service() {
         refused += 1.0;
         assert_eq!(kept.reloads(), [0.0, refused, 1.0], "once for each fault, however often it is looked at");
         assert!(Arc::ptr_eq(&before, &kept.gate.entrance().config));
-        assert!(kept.admin.readiness.refusal().is_none_or(|why| why == "starting"), "what serves is good");
+        assert!(!kept.admin.readiness.is_failing(Condition::Certificate), "what serves is good");
         kept.write(file, &whole);
         kept.looks().await;
         assert_eq!(kept.reloads(), [0.0, refused, 0.0], "back as it was");
@@ -300,12 +301,12 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
         certificates.say_ends();
         count += held.len();
         assert_eq!(lines().lines().count(), count, "{left}: {}", lines());
-        assert_eq!(admin.readiness.refusal().is_none(), is_ready, "{left}");
+        assert_eq!(admin.readiness.state() == State::Ready, is_ready, "{left}");
     }
     assert!(lines().contains("ERROR") && lines().contains("tls.client_crl"), "{}", lines());
     // A good one comes into service.
     certificates.hold(held);
-    assert_eq!((admin.readiness.refusal(), lines().lines().count()), (None, count));
+    assert_eq!((admin.readiness.state(), lines().lines().count()), (State::Ready, count));
 }
 
 #[tokio::test(start_paused = true)]

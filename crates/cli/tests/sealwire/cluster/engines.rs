@@ -36,7 +36,9 @@ pub(crate) struct Cluster<'a> {
     timeout_ms: u32,
     log_filter: &'static str,
     access: &'static str,
-    more: &'static str,
+    /// Value of `access.cache_s`.
+    cache_s: u32,
+    more: String,
     /// More settings of the section `[kek]`.
     kek: String,
     environment: Vec<(&'static str, PathBuf)>,
@@ -91,7 +93,8 @@ impl<'a> Cluster<'a> {
             timeout_ms: 2_000,
             log_filter: "info",
             access: "off",
-            more: "",
+            cache_s: 300,
+            more: String::new(),
             kek: String::new(),
             environment: Vec::new(),
         }
@@ -153,9 +156,15 @@ impl<'a> Cluster<'a> {
         self
     }
 
+    /// Sets the longest time for which engines cache permissions.
+    pub(crate) fn cache_s(mut self, cache_s: u32) -> Self {
+        self.cache_s = cache_s;
+        self
+    }
+
     /// Makes engines sweep continuously and record the sweeps.
     pub(crate) fn sweeping(mut self) -> Self {
-        self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n";
+        self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n".into();
         self
     }
 
@@ -184,7 +193,13 @@ impl<'a> Cluster<'a> {
 
     /// Makes engines record calls.
     pub(crate) fn audited(mut self) -> Self {
-        self.more = "[audit]\nfolder = \"audit\"\n";
+        self.more = "[audit]\nfolder = \"audit\"\n".into();
+        self
+    }
+
+    /// Makes engines record calls in folders of at most this size.
+    pub(crate) fn audited_in_mib(mut self, mib: u32) -> Self {
+        self.more = format!("[audit]\nfolder = \"audit\"\nsegment_mib = 1\nfolder_mib_max = {mib}\n");
         self
     }
 
@@ -256,7 +271,7 @@ impl<'a> Cluster<'a> {
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"\n{}", self.kek).unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
-        writeln!(text, "{}[state]\n{state}", self.more).unwrap();
+        writeln!(text, "cache_s = {}\n{}[state]\n{state}", self.cache_s, self.more).unwrap();
         // Long limits, so that no request is rejected because the machine is slow.
         writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\nprecomputed_tables = 0\n[log]\nfilter = \"{}\"", self.log_filter)
@@ -297,7 +312,13 @@ impl<'a> Cluster<'a> {
         self.client_at(&[engine.control], "operator", |config| config.connections = 1)
     }
 
-    fn client_at(&self, addresses: &[SocketAddr], name: &str, change: impl FnOnce(&mut ClientConfig)) -> Client {
+    /// Makes a client of other addresses, such as that of a balancer.
+    pub(crate) fn client_at(
+        &self,
+        addresses: &[SocketAddr],
+        name: &str,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Client {
         let Issued { cert_pem, key_pem, .. } = self.authority.issue(&leaf(Usage::Client, name)).unwrap();
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
         let (ca, cert, key) = (bytes(self.authority.cert_pem()), bytes(&cert_pem), bytes(key_pem.expose()));

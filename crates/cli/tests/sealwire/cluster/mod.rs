@@ -4,6 +4,7 @@
 
 mod access;
 mod agreement;
+mod alerts;
 mod dump;
 mod engines;
 mod kills;

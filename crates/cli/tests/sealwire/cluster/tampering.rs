@@ -97,7 +97,7 @@ fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
         }
         // In another generation, it loads all records, and keeps the ones before.
         thief.change_generation(1);
-        until("the engine to refuse them", async || (engine.ready() == Some(503)).then_some(())).await;
+        until("the engine to refuse them", async || (engine.status("/ready/store") == Some(503)).then_some(())).await;
         assert!(engine.page("/ready").unwrap().contains("control state"));
         assert!(!reads(&stranger, &sealed).await);
         let refused = refusal(&engine);
@@ -106,7 +106,8 @@ fn two_records_in_the_database_do_not_make_a_stranger_a_reader() {
         let refused = refusal(&engine);
         assert!(refused.contains("record role/thief is not authentic: it was added"), "{refused}");
         thief.remove();
-        until("the engine to be ready again", async || (engine.ready() == Some(200)).then_some(())).await;
+        until("the engine to be ready again", async || (engine.status("/ready/store") == Some(200)).then_some(()))
+            .await;
         assert!(!reads(&stranger, &sealed).await && reads(&relay, &sealed).await);
     });
 }

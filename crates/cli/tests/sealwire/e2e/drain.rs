@@ -47,6 +47,24 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
 }
 
 #[test]
+fn everything_is_served_while_a_balancer_notices_the_drain() {
+    run(async {
+        // The test ends long before that.
+        let mut harness = Harness::with(|config| config.limits.drain_delay_ms = 300_000).await;
+        let mut early = harness.raw().await;
+        let server = harness.take_server();
+        let stopping = tokio::spawn(server.shutdown());
+        while http_get(harness.admin, "/ready").await.0 != 503 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        early.is_alive().await;
+        harness.raw().await.is_alive().await;
+        assert!(!stopping.is_finished());
+        stopping.abort();
+    });
+}
+
+#[test]
 fn calls_beyond_the_limit_are_answered_unavailable() {
     run(async {
         let mut harness = Harness::with(|config| {

@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use crate::e2e::harness::{HANG, Harness, http_get, leaf, private, run};
 use crate::relay::sessions::echo;
-use crate::relay::site::{PATIENT, Upstream, not_tried, start_relay};
+use crate::relay::site::{PATIENT, Upstream, not_tried, program, start_relay};
 
 const CANARY: &str = "4111111111111111";
 /// A target whose query must be in no log.
@@ -90,12 +90,6 @@ impl Drop for Running {
 }
 
 impl Front {
-    /// The program's path, also in folders that are in the search path of root alone.
-    fn path(&self) -> Option<String> {
-        let paths = ["/usr/sbin/", "/usr/local/sbin/", "/usr/bin/", "/usr/local/bin/"];
-        paths.map(|folder| format!("{folder}{}", self.program)).into_iter().find(|path| Path::new(path).exists())
-    }
-
     /// Starts the program with its sample, between a free port and two relays, and waits until it listens.
     async fn start(
         &self,
@@ -232,7 +226,7 @@ async fn is_ready(relay: &Server) {
 
 /// Every check of a front.
 async fn check(front: &Front) {
-    let Some(path) = front.path() else {
+    let Some(path) = program(front.program) else {
         return not_tried(front.program);
     };
     let mut engine = Harness::with(|config| config.crypto.threads = 1).await;

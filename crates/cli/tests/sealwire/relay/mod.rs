@@ -14,5 +14,5 @@ mod places;
 #[path = "../../../../relay/tests/relay/processor.rs"]
 mod processor;
 mod sessions;
-mod site;
+pub(crate) mod site;
 mod traces;

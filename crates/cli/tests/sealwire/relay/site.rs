@@ -1,6 +1,7 @@
 //! A relay between real sockets: an engine behind it, an upstream that records every byte, and requests from outside.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -178,6 +179,12 @@ impl Upstream {
         let searched = received.len().saturating_sub(canary.len());
         received.drain(..searched);
     }
+}
+
+/// Returns the path of a program, also in folders that are in the search path of root alone.
+pub(crate) fn program(name: &str) -> Option<String> {
+    let folders = ["/usr/sbin/", "/usr/local/sbin/", "/usr/bin/", "/usr/local/bin/"];
+    folders.map(|folder| format!("{folder}{name}")).into_iter().find(|path| Path::new(path).exists())
 }
 
 /// Names a program that this machine lacks in the output. Fails where the tests need all programs, as in `.ci/test`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_apps::Target;
 use sealwire_audit::{AuditKey, Filter, Follow, RecordView};
 use sealwire_kek::{ProviderKind, RootBytes};
-use sealwire_telemetry::{Phase, Telemetry};
+use sealwire_telemetry::{Phase, State, Telemetry};
 use sealwire_testkit::child;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -218,7 +218,7 @@ async fn child_process() {
         engine.east.set(answer);
         tokio::time::sleep(DAY).await;
         assert_eq!((engine.slots("local"), engine.slots("east")), ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]), "{answer:?}");
-        assert_eq!(engine.telemetry.readiness.refusal(), None);
+        assert_eq!(engine.telemetry.readiness.state(), State::Ready);
         engine.control.load().await.unwrap();
         engine.east.set(Answer::Right);
         tokio::time::sleep(Duration::from_secs(3_700)).await;
@@ -353,7 +353,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     let apps = Arc::new(apps);
     let asking = Arc::clone(&engine.unsealer);
     apps.before_first_try(Box::new(move || asking.ask_again()));
-    let _watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), Arc::clone(&engine.telemetry)));
+    let _watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&engine.telemetry)));
     // Another process begins a rotation of the root key while this engine reaches no provider.
     let (_, other) = engine.deployment.open();
     engine.local.set(Answer::Down);
@@ -364,13 +364,13 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     tokio::time::sleep(Duration::from_secs(600)).await;
     let count = asked() - before;
     assert!((12..=24).contains(&count), "asked {count} times in 10 minutes");
-    assert!(engine.telemetry.readiness.refusal().is_some());
+    assert_ne!(engine.telemetry.readiness.state(), State::Ready);
     assert!(apps.generation() < staged);
 
     // The providers return: at most the longest pause later the engine serves the new state.
     engine.local.set(Answer::Right);
     tokio::time::sleep(Duration::from_secs(62)).await;
-    assert_eq!((apps.generation(), engine.telemetry.readiness.refusal()), (staged, None));
+    assert_eq!((apps.generation(), engine.telemetry.readiness.state()), (staged, State::Ready));
 
     // A change is tried at once, however long the pause is.
     engine.local.set(Answer::Down);
@@ -378,7 +378,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     let third = RootKey::generate().unwrap();
     other.stage_root(&third, engine.deployment.slots(&["local"], &third, 4).await).await.unwrap();
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert!(engine.telemetry.readiness.refusal().is_some());
+    assert_ne!(engine.telemetry.readiness.state(), State::Ready);
     engine.local.set(Answer::Right);
     let app = AppId::new("shop").unwrap();
     other.disable(&app, Target::App).await.unwrap();
