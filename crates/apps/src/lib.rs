@@ -502,10 +502,11 @@ impl Control {
         Err(StoreError::Conflict { key: key.to_owned(), generation, instances })
     }
 
-    /// Returns the ids of live instances that serve an older generation.
+    /// Returns the live instances that serve an older generation, each as its address and id.
     async fn behind(&self, generation: u64) -> Result<Vec<String>, StoreError> {
         let live = self.instances().await?.into_iter();
-        Ok(live.filter(|instance| instance.generation < generation).map(|instance| instance.id).collect())
+        let behind = live.filter(|instance| instance.generation < generation);
+        Ok(behind.map(|Instance { address, id, .. }| format!("{address} ({id})")).collect())
     }
 }
 

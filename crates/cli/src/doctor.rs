@@ -14,6 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::Path;
 
 use sealwire_config::{Config, Environment};
@@ -55,6 +56,17 @@ pub(crate) struct Finding {
     pub remedy: String,
 }
 
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { check, what, why, remedy, .. } = self;
+        write!(f, "{check}: {what}")?;
+        if !why.is_empty() {
+            write!(f, "; {why}: {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
 /// All findings, in the order of the checks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
@@ -86,6 +98,14 @@ impl Report {
     }
 }
 
+/// Checks the permissions of the files that a configuration names, and its certificates.
+pub(crate) fn examine_files(config: &Config) -> Report {
+    let mut report = Report::default();
+    files::modes(&mut report, config);
+    certificates::examine(&mut report, config);
+    report
+}
+
 /// Checks everything that the configuration names, and the machine. Needs a tokio runtime. Takes as long as the
 /// database does, and otherwise less than a second.
 pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
@@ -106,8 +126,7 @@ pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
         }
     };
     report.good("configuration", format!("{} is understood", file.display()));
-    files::modes(&mut report, &config);
-    certificates::examine(&mut report, &config);
+    report.findings.append(&mut examine_files(&config).findings);
     let engine = engine::ask(config.admin.address);
     ports::examine(&mut report, &config, engine.as_ref());
     machine::file_descriptors(&mut report, &config, engine.as_ref());

@@ -67,6 +67,14 @@ impl PostgresOptions {
             timeout: Duration::from_millis(5_000),
         }
     }
+
+    /// Checks what can be checked without a connection: the URL, and that the options fit each other.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] names the key. It never contains the URL.
+    pub fn check(&self) -> Result<(), StoreError> {
+        Settings::new(self.clone()).map(drop)
+    }
 }
 
 impl fmt::Debug for PostgresOptions {

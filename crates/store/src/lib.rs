@@ -164,13 +164,16 @@ pub enum StoreError {
     Sealed,
     /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
     #[error(
-        "the incoming root key was added in generation {generation}, and {} live instances serve an older one",
-        instances.len()
+        "the incoming root key was added in generation {generation}, and {} live instances serve an older one: {}. \
+         An engine that ended without notice counts as live for {} s",
+        instances.len(),
+        instances.join(", "),
+        LIVE_AGE_MAX.as_secs()
     )]
     NotServed {
         /// Generation that every live instance must reach first.
         generation: u64,
-        /// Ids of the instances that serve an older generation.
+        /// Addresses and ids of the instances that serve an older generation.
         instances: Vec<String>,
     },
     /// An app with this name exists.
@@ -233,13 +236,17 @@ pub enum StoreError {
     },
     /// An object with this name was removed, and live instances can still serve the removed object. Retry after a poll
     /// interval.
-    #[error("{key} was removed in generation {generation}, and {} live instances serve an older one", instances.len())]
+    #[error(
+        "{key} was removed in generation {generation}, and {} live instances serve an older one: {}",
+        instances.len(),
+        instances.join(", ")
+    )]
     Conflict {
         /// Key of the record.
         key: String,
         /// Generation that every live instance must reach first.
         generation: u64,
-        /// Ids of the instances that serve an older generation.
+        /// Addresses and ids of the instances that serve an older generation.
         instances: Vec<String>,
     },
     /// The collection's schema was changed, and the engine serves an older generation than the change. Load the control

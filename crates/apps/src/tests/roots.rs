@@ -309,13 +309,13 @@ async fn an_incoming_root_key_waits_for_every_live_instance() {
         Err(StoreError::NotServed { generation, instances }) if generation == staged => instances,
         other => panic!("{other:?}"),
     };
-    assert_eq!(behind().await, ["a", "b"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (a)", "127.0.0.1:7443 (b)"]);
     control.beat(&instance("a", staged)).await.unwrap();
-    assert_eq!(behind().await, ["b"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (b)"]);
     control.leave("b").await.unwrap();
     // An instance that starts can be about to load the records before.
     control.beat(&instance("c", 0)).await.unwrap();
-    assert_eq!(behind().await, ["c"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (c)"]);
     control.beat(&instance("c", staged + 1)).await.unwrap();
     assert!(matches!(control.activate_root(&first).await, Err(StoreError::RootKey(_))), "not the incoming one");
     control.activate_root(&second).await.unwrap();

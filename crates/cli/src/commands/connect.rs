@@ -60,10 +60,17 @@ impl ConnectArgs {
 
     /// Connects to the control listener as an operator.
     pub(super) async fn operator(&self) -> Result<Client, Failure> {
+        self.operator_with(|_| ()).await
+    }
+
+    /// Connects to the control listener as an operator, with a changed configuration of the client.
+    pub(super) async fn operator_with(&self, change: impl FnOnce(&mut ClientConfig)) -> Result<Client, Failure> {
         self.check_folder()?;
         let control_address = |config: &Config| config.control.as_ref().map(|control| control.address);
         let addresses = self.addresses(control_address, "--connect, or change a file of apps with --file")?;
-        Client::connect(self.config(&addresses, dev_folder::OPERATOR_CERT)).await.map_err(|error| {
+        let mut config = self.config(&addresses, dev_folder::OPERATOR_CERT);
+        change(&mut config);
+        Client::connect(config).await.map_err(|error| {
             let (addresses, cause) = (addresses.join(", "), super::chain(&error));
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
             match error {

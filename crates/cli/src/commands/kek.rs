@@ -47,7 +47,7 @@ pub(super) struct RootArgs {
 
 /// The store, or the engine that has it, and the output format.
 #[derive(Debug, clap::Args)]
-struct StoreArgs {
+pub(super) struct StoreArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -190,14 +190,14 @@ enum RootCommand {
 }
 
 /// The result of a command, as text and as JSON.
-type CommandOutput = (String, Value);
+pub(super) type CommandOutput = (String, Value);
 
 /// The opened store.
-struct RootStore {
+pub(super) struct RootStore {
     config: Config,
     /// The state in the anchor file, if the file is ignored.
     anchored: Option<StateId>,
-    control: Control,
+    pub(super) control: Control,
     admin: RootAdmin,
 }
 
@@ -290,7 +290,10 @@ impl StoreArgs {
     }
 
     /// Runs a command on the configured store, and says its result.
-    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>) -> Result<(), Failure> {
+    pub(super) fn say_done(
+        &self,
+        command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>,
+    ) -> Result<(), Failure> {
         self.check_direct()?;
         let (text, values) = self.on_store(command)?;
         self.say(&text, &values);
@@ -317,7 +320,7 @@ impl StoreArgs {
         if !self.engine.is_named() {
             return self.on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
         }
-        self.engine.run(async |client| {
+        self.engine.run_without_retries(async |client| {
             let end = tokio::time::Instant::now() + wait;
             loop {
                 match client.root(operation.clone()).await {

@@ -105,6 +105,18 @@ impl EngineArgs {
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
     }
+
+    /// Runs requests at the engine, each of which is sent once, so that the command can tell why it has to wait.
+    pub(super) fn run_without_retries<T>(
+        &self,
+        calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let requests = async {
+            let client = self.connect.operator_with(|config| config.attempts_max = 1).await?;
+            calls(client).await
+        };
+        self.connect.run(requests).map_err(explained)
+    }
 }
 
 impl ControlTarget {

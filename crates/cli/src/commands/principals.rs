@@ -5,7 +5,11 @@ use sealwire_output::outln;
 use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
 
 use super::Failure;
+use super::kek::{CommandOutput, RootStore, StoreArgs};
 use super::operator::TargetArgs;
+use sealwire_access::ADMINISTRATOR;
+use sealwire_engine::control;
+use serde_json::json;
 
 /// Arguments of `principals`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +44,18 @@ enum PrincipalsCommand {
         #[command(flatten)]
         target: TargetArgs,
     },
+    /// Make a principal an administrator when nobody can grant roles any more, directly in the store
+    ///
+    /// For an emergency. It changes the store that the configuration of this host names, and needs what an engine needs to
+    /// start there: the configuration, the key-encryption key and the store. No client gets access to an app by it. Engines on
+    /// a database follow at once; an engine with a folder must be stopped first. It leaves no record in the audit log: write
+    /// down who did it and why.
+    Recover {
+        /// The name in the certificate of the new administrator
+        principal: String,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
     /// Check whether the engine lets a request of a principal pass, by which role and in which access.mode; fails if it does not
     Check {
         /// The name in its certificate
@@ -73,6 +89,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         PrincipalsCommand::Revoke { principal, role, target } => {
             change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, target)
         }
+        PrincipalsCommand::Recover { principal, store } => {
+            store.say_done(async |store| recover(principal, store).await)
+        }
         PrincipalsCommand::Check { principal, operation, app, collection, property, reason, target } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
             let property = property.as_deref();
@@ -85,6 +104,15 @@ fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> 
     let call = PrincipalCall { principal, ask };
     let changed = target.run(async |control| control.change_principal(call).await)?;
     print(target.engine.json, changed.principal.as_slice())
+}
+
+/// Gives a principal the role administrator in the store.
+async fn recover(principal: &str, store: &RootStore) -> Result<CommandOutput, Failure> {
+    let ask = PrincipalOperation::Grant { role: ADMINISTRATOR };
+    control::change_principal(&**store.control.store(), PrincipalCall { principal, ask }).await?;
+    let generation = store.control.generation().await?;
+    let text = format!("{principal} has the role {ADMINISTRATOR}, from generation {generation} on");
+    Ok((text, json!({"principal": principal, "role": ADMINISTRATOR, "generation": generation})))
 }
 
 fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sealwire_apps::Control;
-use sealwire_output::outln;
+use sealwire_output::{errln, outln};
 use sealwire_store::StoreError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::Targets;
@@ -13,10 +13,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{ConfigArgs, Failure, chain};
 pub(super) use crate::core_dumps::forbid as no_core_dumps;
+use crate::doctor::{self, Level};
 use crate::systemd::Supervisor;
 use sealwire_config::{Config, LogFormat, Mode};
 use sealwire_engine::root::Unsealer;
-use sealwire_engine::stores::{Access, Stores};
+use sealwire_engine::stores::{Access, Stores, postgres_options};
 use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
 use sealwire_telemetry::panics;
@@ -32,6 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     let log = log(&config)?;
     no_core_dumps();
+    raise_file_limit();
     let runtime = runtime::start(&config)?;
     let ended = runtime.block_on(async {
         let supervisor = Supervisor::of_process();
@@ -68,6 +70,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     ended
 }
 
+/// Raises the limit of open files as far as this process may. Shells and service managers often set a soft limit of 1,024,
+/// while each connection takes a file.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).is_err()
+    {
+        tracing::warn!(limit = ?limit.current, "the limit of open files could not be raised");
+    }
+}
+
 /// Applies configuration changes that need no restart. Applies all of them, or none if there is an error.
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
@@ -90,6 +104,21 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     no_core_dumps();
     let tls = sealwire_server::tls::load(&config.tls, config.control.as_ref())?;
+    if config.state.mode == Mode::Postgres {
+        postgres_options(&config.postgres).check()?;
+    }
+    let files = doctor::examine_files(&config);
+    for finding in &files.findings {
+        match finding.level {
+            Level::Good => {}
+            Level::Warning => errln!("warning: {finding}"),
+            Level::Wrong => errln!("{finding}"),
+        }
+    }
+    if files.worst() == Level::Wrong {
+        let count = files.count(Level::Wrong);
+        return Err(format!("{}: {count} problems in the files that it names", args.config.config.display()).into());
+    }
     let apps = if config.state.mode == Mode::Postgres {
         // Reads the key-encryption key and the settings of providers. Connecting to the database would upgrade its schema.
         Unsealer::open(&config)?;

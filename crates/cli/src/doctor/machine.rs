@@ -121,7 +121,8 @@ pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Opt
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
     let (whose, has) = match engine.and_then(|engine| engine.max_fds) {
         Some(has) => ("the engine that runs", has),
-        None => ("this shell", getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)),
+        // A start raises its limit as far as it may.
+        None => ("an engine of this shell", getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
     };
     let what = format!("{whose} may open {has}, and limits.connections_max needs {wanted}");
     if has >= wanted {

@@ -299,12 +299,10 @@ async fn what_is_broken_is_found() {
         (|d| d.config.push_str("[state]\nmode = \"stateless\"\nfile = \"none.json\"\n"), Wrong, "state", "none.json"),
         (
             |d| {
-                let lower = |limit: rustix::process::Rlimit| rustix::process::Rlimit {
-                    current: Some(limit.maximum.map_or(8_192, |most| most.min(8_192))),
-                    ..limit
-                };
                 let resource = rustix::process::Resource::Nofile;
-                rustix::process::setrlimit(resource, lower(rustix::process::getrlimit(resource))).unwrap();
+                let maximum = rustix::process::getrlimit(resource).maximum;
+                let maximum = Some(maximum.map_or(8_192, |most| most.min(8_192)));
+                rustix::process::setrlimit(resource, rustix::process::Rlimit { current: maximum, maximum }).unwrap();
                 d.config.push_str("[limits]\nconnections_max = 65536\n");
             },
             Warning,

@@ -290,6 +290,27 @@ fn configuration_is_checked_before_anything_starts() {
 }
 
 #[test]
+fn a_configuration_is_checked_as_strictly_as_a_deployment() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    let config = path.join("sealwire-dev/sealwire.toml");
+    let good = std::fs::read_to_string(&config).unwrap();
+    let postgres = "mode = \"postgres\"\n[postgres]\nurl = \"postgres://user:hunter2@host/database\"";
+    for (text, says) in [
+        (good.replace("server.pem", "client.pem").replace("server-key.pem", "client-key.pem"), "is not for servers"),
+        (good.replace("client_ca = \"ca.pem\"", "client_ca = \"client.pem\""), "may not issue certificates"),
+        (good.replace("folder = \"state\"", postgres), "must not hold the password"),
+    ] {
+        assert_ne!(text, good);
+        std::fs::write(&config, &text).unwrap();
+        refused(path, &["config", "check"], 1, says);
+        let output = sealwire(path, &["config", "check"]);
+        assert!(!String::from_utf8(output.stderr).unwrap().contains("hunter2"));
+    }
+}
+
+#[test]
 fn certificates_are_made_and_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
@@ -994,6 +1015,24 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     in_file(&["roles", "set", "granter", "principals.list apps=*"]);
     in_file(&["principals", "grant", "cn:Anna", "relay"]);
     assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
+
+    // Nobody can log in as an administrator: the host makes another one.
+    let recover = |folder: &Path, principal, status, says| {
+        let config = ["--config", "sealwire-dev/sealwire.toml"];
+        refused(folder, &[&["principals", "recover", principal], &config[..]].concat(), status, says);
+    };
+    recover(dev.path(), "cn:Frank", 1, "stop the engine");
+    dev.may_not(&["principals", "recover", "cn:Frank"], 1, "changes the store directly");
+    let folder = dev.end();
+    recover(folder.path(), "no name!", 1, "principal must be a name");
+    let config = ["--config", "sealwire-dev/sealwire.toml"];
+    let recovered = ok(folder.path(), &[&["principals", "recover", "cn:Frank"], &config[..]].concat());
+    assert!(recovered.starts_with("cn:Frank has the role administrator, from generation "), "{recovered}");
+    let dev = Dev::start_in(folder);
+    let principals = dev.operate(&["principals", "list"]);
+    let frank = principals.lines().find(|line| line.starts_with("cn:Frank")).unwrap();
+    assert!(frank.ends_with(" administrator"), "{principals}");
+    dev.may_not(&["principals", "check", "cn:Frank", "decrypt", "demo"], 1, "no role of this principal grants decrypt");
     dev.stop();
 }
 
