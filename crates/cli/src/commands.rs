@@ -1,7 +1,7 @@
 //! The command line of `sealwire`: its commands, their arguments and their output.
 //!
 //! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
-//! prints results for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
+//! prints results for programs, and errors as one object on standard error: `{"error": {"code", "message"}}`. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
 //! invalid configuration, 141 if nobody reads standard output.
 
 mod apps;
@@ -17,6 +17,7 @@ mod dev_relay;
 mod doctor;
 mod documents;
 mod encapsulations;
+mod failure;
 mod instances;
 mod kek;
 mod keys;
@@ -40,8 +41,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use failure::chain;
 use sealwire_config::{Config, ConfigError, Environment};
 use sealwire_output::errln;
 
@@ -145,7 +147,9 @@ impl Drop for EndOfCalls {
 
 fn run_command() -> ExitCode {
     let calls = EndOfCalls;
-    let done = match Args::parse().command {
+    let matches = Args::command().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let done = match args.command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Encrypt(args) => documents::encrypt(&args),
@@ -182,24 +186,23 @@ fn run_command() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
         Err(failure) => {
-            errln!("sealwire: {}", chain(&*failure));
+            if wants_json(&matches) {
+                errln!("{}", failure::to_json(&failure));
+            } else {
+                errln!("sealwire: {}", chain(&*failure));
+            }
             if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends with.
-fn chain(failure: &(dyn Error + 'static)) -> String {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
+/// Returns true if the command that was given has the option `--json`, and it was given.
+fn wants_json(matches: &clap::ArgMatches) -> bool {
+    let mut command = matches;
+    while let Some((_, subcommand)) = command.subcommand() {
+        command = subcommand;
     }
-    text
+    matches!(command.try_get_one("json"), Ok(Some(true)))
 }
 
 /// The configuration file of a command.

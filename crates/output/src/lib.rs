@@ -8,6 +8,7 @@
 //! with status 1 and a message. The stack is unwound, so that values are dropped and keys wiped. A write to standard error
 //! that fails is ignored: there is nobody to tell.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
@@ -51,9 +52,34 @@ pub fn print_line(text: fmt::Arguments<'_>) {
     end_if_failed(writeln!(io::stdout().lock(), "{text}"));
 }
 
-/// Prints a line to standard error. [`errln!`](crate::errln) calls this.
+/// Prints a line to standard error. [`errln!`](crate::errln) calls this. Control characters are escaped but for line breaks and
+/// tabs: the text can be another program's, such as an engine's error, and must not control the terminal.
 pub fn print_error_line(text: fmt::Arguments<'_>) {
-    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stderr().lock().write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
+}
+
+fn is_printable(c: char) -> bool {
+    match c {
+        '\n' | '\t' => true,
+        // These change the direction of what follows.
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
+        _ => !c.is_control(),
+    }
+}
+
+fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        return text.into();
+    }
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_printable(c) {
+            printable.push(c);
+        } else {
+            printable.extend(c.escape_default());
+        }
+    }
+    printable.into()
 }
 
 /// Unwinds the stack to [`run`] after a write that failed.
@@ -108,6 +134,19 @@ fn has_no_reader() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        for (text, expected) in [
+            ("two\nlines\tand ümläut", "two\nlines\tand ümläut"),
+            ("\x1b[2Jgone\x07", "\\u{1b}[2Jgone\\u{7}"),
+            ("over\rwritten", "over\\rwritten"),
+            ("turned \u{202e}fdp.exe", "turned \\u{202e}fdp.exe"),
+            ("c1 \u{9b}31m", "c1 \\u{9b}31m"),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
+    }
 
     #[test]
     fn statuses_of_a_program_and_of_failed_output() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
+use super::failure::ExplainedFailure;
 use super::{Failure, dev_folder};
 use sealwire_config::Config;
 
@@ -53,8 +54,10 @@ impl ConnectArgs {
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
-        let with_addresses =
-            |error: Error| -> Failure { format!("{}: {}", addresses.join(", "), super::chain(&error)).into() };
+        let with_addresses = |error: Error| -> Failure {
+            let text = format!("{}: {}", addresses.join(", "), super::chain(&error));
+            ExplainedFailure::new(&error, text).into()
+        };
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT)).await.map_err(with_addresses)
     }
 
@@ -75,8 +78,11 @@ impl ConnectArgs {
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
             match error {
                 Error::Rpc(_) => error.into(),
-                Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}").into(),
-                _ => Failure::from(format!("{addresses}: {cause}")),
+                Error::Connect(_) => {
+                    let text = format!("no engine answers at {addresses} ({cause}): {advice}");
+                    ExplainedFailure::new(&error, text).into()
+                }
+                _ => ExplainedFailure::new(&error, format!("{addresses}: {cause}")).into(),
             }
         })
     }

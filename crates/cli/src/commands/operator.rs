@@ -18,6 +18,7 @@ use sealwire_wire::control::{
 };
 
 use super::connect::ConnectArgs;
+use super::failure::ExplainedFailure;
 use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
 use sealwire_engine::root::Unsealer;
@@ -255,22 +256,23 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 
 /// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
-    match failure.downcast_ref::<Error>() {
-        Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
-            let text = format!("{message}; --cert and --key name an operator's certificate");
-            match failure.downcast_ref::<Error>() {
+    let Some(error) = failure.downcast_ref::<Error>() else { return failure };
+    match error {
+        Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, details, .. }) => {
+            let mut text = format!("{message}; --cert and --key name an operator's certificate");
+            if !details.is_empty() {
                 // The principal lacks a role, which another certificate may have.
-                Some(Error::Rpc(error)) if !error.details.is_empty() => {
-                    format!("{text}, and `sealwire principals grant` gives it a role").into()
-                }
-                _ => text.into(),
+                text.push_str(", and `sealwire principals grant` gives it a role");
             }
+            ExplainedFailure::new(error, text).into()
         }
-        Some(Error::Rpc(error)) if error.code == ErrorCode::NotFound && error.message.starts_with("no method") => {
-            format!("{error}: is that the control listener (control.address)?").into()
+        Error::Rpc(RpcError { code: ErrorCode::NotFound, message, .. }) if message.starts_with("no method") => {
+            let text = format!("{error}: is that the control listener (control.address)?");
+            ExplainedFailure::new(error, text).into()
         }
-        Some(error @ (Error::Disconnected { .. } | Error::Deadline)) => {
-            format!("{error}; a change may have been made: look with `list` before you repeat it").into()
+        Error::Disconnected { .. } | Error::Deadline => {
+            let text = format!("{error}; a change may have been made: look with `list` before you repeat it");
+            ExplainedFailure::new(error, text).into()
         }
         _ => failure,
     }

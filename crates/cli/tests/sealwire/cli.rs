@@ -290,6 +290,34 @@ fn configuration_is_checked_before_anything_starts() {
 }
 
 #[test]
+fn errors_are_json_where_results_are() {
+    let dev = Dev::start();
+    std::fs::write(dev.path().join("bad.toml"), "[nothing]\n").unwrap();
+    let dead = ["--connect", "127.0.0.1:1"];
+    let missing = ["apps", "disable", "absent", "--json", "--connect", &dev.control];
+    let forbidden = ["apps", "list", "--json", "--connect", &dev.control];
+    let as_client = ["--cert", "sealwire-dev/client.pem", "--key", "sealwire-dev/client-key.pem"];
+    for (arguments, status, code) in [
+        ([&["health", "--json"], &dead[..]].concat(), 1, "unreachable"),
+        ([&["apps", "list", "--json"], &dead[..]].concat(), 1, "unreachable"),
+        ([&["tokens", "list", "--collection", "people", "--json"], &dead[..]].concat(), 1, "unreachable"),
+        (missing.to_vec(), 1, "not_found"),
+        ([&forbidden[..], &as_client].concat(), 1, "forbidden"),
+        (vec!["kek", "list", "--json", "--config", "bad.toml"], 64, "invalid_configuration"),
+        (vec!["health", "--json", "--connect", "no address"], 1, "failed"),
+    ] {
+        let output = sealwire(dev.path(), &arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(status), true), "{arguments:?}: {text}");
+        let said: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"));
+        assert_eq!(said["error"]["code"], code, "{arguments:?}: {text}");
+        assert!(said["error"]["message"].is_string(), "{text}");
+    }
+    dev.stop();
+}
+
+#[test]
 fn a_configuration_is_checked_as_strictly_as_a_deployment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
@@ -1015,20 +1043,24 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     in_file(&["roles", "set", "granter", "principals.list apps=*"]);
     in_file(&["principals", "grant", "cn:Anna", "relay"]);
     assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
+    dev.stop();
+}
 
-    // Nobody can log in as an administrator: the host makes another one.
+#[test]
+fn a_host_makes_an_administrator_where_nobody_can_log_in_as_one() {
+    let mut dev = Dev::start_to_come_again();
     let recover = |folder: &Path, principal, status, says| {
         let config = ["--config", "sealwire-dev/sealwire.toml"];
         refused(folder, &[&["principals", "recover", principal], &config[..]].concat(), status, says);
     };
     recover(dev.path(), "cn:Frank", 1, "stop the engine");
     dev.may_not(&["principals", "recover", "cn:Frank"], 1, "changes the store directly");
-    let folder = dev.end();
-    recover(folder.path(), "no name!", 1, "principal must be a name");
+    dev.kill();
+    recover(dev.path(), "no name!", 1, "principal must be a name");
     let config = ["--config", "sealwire-dev/sealwire.toml"];
-    let recovered = ok(folder.path(), &[&["principals", "recover", "cn:Frank"], &config[..]].concat());
+    let recovered = ok(dev.path(), &[&["principals", "recover", "cn:Frank"], &config[..]].concat());
     assert!(recovered.starts_with("cn:Frank has the role administrator, from generation "), "{recovered}");
-    let dev = Dev::start_in(folder);
+    let dev = dev.again();
     let principals = dev.operate(&["principals", "list"]);
     let frank = principals.lines().find(|line| line.starts_with("cn:Frank")).unwrap();
     assert!(frank.ends_with(" administrator"), "{principals}");
