@@ -394,12 +394,12 @@ async fn a_name_is_used_again_when_no_instance_may_serve_the_old_app() {
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(behind().await, ["a", "b"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (a)", "127.0.0.1:7443 (b)"]);
     control.beat(&instance("a", 3)).await.unwrap();
-    assert_eq!(behind().await, ["b"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (b)"]);
     // An instance that starts can be about to load the old records.
     control.beat(&instance("c", 0)).await.unwrap();
-    assert_eq!(behind().await, ["b", "c"]);
+    assert_eq!(behind().await, ["127.0.0.1:7443 (b)", "127.0.0.1:7443 (c)"]);
     control.create(&app("fresh"), &[]).await.expect("a new name is no one's");
     control.leave("c").await.unwrap();
     control.beat(&instance("b", 4)).await.unwrap();
