@@ -14,7 +14,7 @@ use crate::form::rule_of;
 use crate::format::Parameters;
 use crate::json::check_required;
 use crate::piece::{Hole, Piece, Place};
-use crate::{BodyError, BodyRule, Limits};
+use crate::{BodyError, Limits, RuleSet};
 
 /// Longest header block of a part in bytes.
 const PART_HEADER_BYTES_MAX: usize = 8 << 10;
@@ -22,7 +22,7 @@ const PART_HEADER_BYTES_MAX: usize = 8 << 10;
 const PARTS_MAX: usize = 10_000;
 
 pub(crate) struct MultipartScanner {
-    rules: Arc<[BodyRule]>,
+    rules: Arc<RuleSet>,
     limits: Limits,
     boundary: Box<str>,
     /// CRLF, two hyphens and the boundary.
@@ -51,7 +51,7 @@ enum State {
 }
 
 impl MultipartScanner {
-    pub(crate) fn new(boundary: Box<str>, rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(boundary: Box<str>, rules: Arc<RuleSet>, limits: Limits) -> Self {
         let delimiter = format!("\r\n--{boundary}").into_bytes();
         let found = vec![false; rules.len()];
         let buffer = BytesMut::from(&b"\r\n"[..]);

@@ -60,7 +60,7 @@ fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
     let request = Request::builder().uri(&*target).header("host", "a").body(()).ok()?;
     let target = request_check::check(&request.into_parts().0, false).ok()?;
     let (route, segments) = routes.find(&target.host, &Method::GET, &target.path).ok()?;
-    let pieces = fields::target_pieces(&route.request.rules, &segments, &target.path, target.query.as_deref()).ok()?;
+    let pieces = fields::target_pieces(&route.request, &segments, &target.path, target.query.as_deref()).ok()?;
     // Without the path and the question mark.
     Some(pieces.into_iter().skip_while(|piece| piece.source() != "?").skip(1).collect())
 }

@@ -8,11 +8,13 @@
 //! equal `Content-Length` lines: [`crate::head_check`] rejects both before. They are checked here anyway, for heads from
 //! elsewhere and for a later hyper.
 
+use std::sync::LazyLock;
+
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::{Method, Uri, Version};
 
-use sealwire_relay_body::name;
+use sealwire_relay_body::name::NameSet;
 
 use crate::error::{Failure, Reason};
 
@@ -52,6 +54,17 @@ const TWINS: [&str; 14] = [
     "x-real-ip",
     "x-request-id",
 ];
+
+/// Parameters that some frameworks take the method from.
+static UNDERSCORED_METHODS: LazyLock<NameSet> = LazyLock::new(|| parameters(&["_method", "_httpmethod"]));
+static NAMED_METHODS: LazyLock<NameSet> =
+    LazyLock::new(|| parameters(&["x-http-method", "x-http-method-override", "x-method-override"]));
+
+fn parameters(names: &[&str]) -> NameSet {
+    let mut set = NameSet::new(true);
+    names.iter().for_each(|name| set.insert(name, 0));
+    set
+}
 
 /// Target of a request that passed [`check`].
 #[derive(Clone, PartialEq, Eq)]
@@ -341,15 +354,12 @@ fn check_query(query: &str) -> Result<(), &'static str> {
 /// # Errors
 /// [`Reason::Ambiguous`].
 pub fn check_no_method(query: &str) -> Result<(), Failure> {
-    const UNDERSCORED: [&str; 2] = ["_method", "_httpmethod"];
-    const NAMED: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
     let overrides = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
         let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
         // PHP writes `_` for these characters at the begin of a name.
         let begins = name.trim_start().starts_with(['_', '.', '[']);
-        let is = |method: &&str| name == **method || name::is_alias(&name, method, true);
-        (begins && UNDERSCORED.iter().any(&is)) || NAMED.iter().any(is)
+        (begins && UNDERSCORED_METHODS.takes(&name)) || NAMED_METHODS.takes(&name)
     };
     if query.split(['&', ';', '?']).any(overrides) {
         return Err(ambiguous("a query with _method, and a route that depends on the method"));
