@@ -687,7 +687,18 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: form-data; name=\"a\"\r\n folded"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=q"),
-        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 4"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 6"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 05"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: +5"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length:"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5, 5"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5\r\ncontent-length: 5"),
+        with("Content-Disposition: form-data; name=\"b\"\r\nContent-Length: 4"),
+        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: 8bit, base64"),
+        with(
+            "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: 8bit\r\nContent-Transfer-Encoding: binary",
+        ),
         with("Content-Disposition: form-data; name=a\""),
         with("Content-Disposition: form-data; name="),
         with("Content-Disposition: form-data;\u{a0}name=\"a\""),
@@ -723,6 +734,40 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
     ] {
         assert!(scan(&multipart, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
         check_cuts(&multipart, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
+fn headers_of_parts_that_ordinary_clients_send_are_kept() {
+    let multipart = Format::Multipart { boundary: "xyz".into() };
+    // OkHttp and Spring send the first, Java's HttpClient and Python's email the second.
+    for (header, kept) in [
+        ("Content-Length: 5\r\n", ""),
+        ("content-length:5 \r\n", ""),
+        ("Content-Transfer-Encoding: binary\r\n", "Content-Transfer-Encoding: binary\r\n"),
+        ("Content-Transfer-Encoding: 8BIT\r\n", "Content-Transfer-Encoding: 8BIT\r\n"),
+        (
+            "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 5\r\nContent-Transfer-Encoding: 8bit\r\n",
+            "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n",
+        ),
+    ] {
+        for (name, is_selected) in [("a", true), ("b", false)] {
+            let with = |header: &str, value: &str| {
+                let disposition = format!("Content-Disposition: form-data; name=\"{name}\"");
+                format!(
+                    "--xyz\r\n{header}{disposition}\r\n\r\n{value}\r\n--xyz\r\n{disposition}\r\n{header}\r\n{value}\r\n--xyz--\r\n"
+                )
+            };
+            let pieces = scan(&multipart, &rules(&["$.a"]), with(header, "value").as_bytes()).unwrap();
+            let edited: Vec<u8> = pieces
+                .iter()
+                .flat_map(|piece| piece.hole().map_or_else(|| piece.source().to_vec(), |_| b"sealed".to_vec()))
+                .collect();
+            // The length of a value that is replaced is another one.
+            let expected = if is_selected { with(kept, "sealed") } else { with(header, "value") };
+            assert_eq!(String::from_utf8_lossy(&edited), expected);
+            check_cuts(&multipart, &rules(&["$.a"]), with(header, "value").as_bytes(), Limits::default());
+        }
     }
 }
 
