@@ -342,8 +342,9 @@ mod tests {
         let before =
             "x-http-method-override: POST\nX_HTTP_Method_Override: POST\nx-http-method: PUT\nx-method-override: PUT
             x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nscript_name: /a\nx-script-name: /a\npath_info: /a\nx-request-id: 1
+            x-forwarded-method: PUT\nX_Forwarded_Uri: /a\nx-forwarded-path: /a\nx-forwarded-url: /a\nx-forwarded-prefix: /a
             x-original-file: a\nx-forwarded-for: a\nmethod: x";
-        check(remove_overrides, before, "x-request-id: 1\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
+        check(remove_overrides, before, "x-request-id: 1\nx-forwarded-prefix: /a\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
     }
 
     #[test]
