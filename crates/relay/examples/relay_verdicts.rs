@@ -19,11 +19,11 @@ use sealwire_relay_body::{Format, Limits, Piece, Place};
 const CONFIG: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n\
     [listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n[upstream.u]\nurl = 'http://u'\n\
     [[route]]\nname = 'fields'\nlisten = 'public'\npath = '/fields'\nupstream = 'u'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token', '$.card.number']\n\
-    query = ['ssn', 'token', 'card_number', 'user[ssn]']\ncontainers = 'leaves'\n\
+    [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token', '$.card.number', '$.items[0]']\n\
+    query = ['ssn', 'token', 'card_number', 'user[ssn]', 'items[0]']\ncontainers = 'leaves'\n\
     [[route.request]]\naction = 'encrypt'\ncontainers = 'leaves'\n\
     types = ['application/x-www-form-urlencoded', 'multipart/form-data']\n\
-    select = ['$.ssn', '$.token', '$.card_number', \"$['user[ssn]']\"]\n";
+    select = ['$.ssn', '$.token', '$.card_number', \"$['user[ssn]']\", \"$['items[0]']\"]\n";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let config = config::parse(CONFIG, []).map_err(|error| error.to_string())?;
