@@ -344,7 +344,11 @@ mod tests {
             x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nscript_name: /a\nx-script-name: /a\npath_info: /a\nx-request-id: 1
             x-forwarded-method: PUT\nX_Forwarded_Uri: /a\nx-forwarded-path: /a\nx-forwarded-url: /a\nx-forwarded-prefix: /a
             x-original-file: a\nx-forwarded-for: a\nmethod: x";
-        check(remove_overrides, before, "x-request-id: 1\nx-forwarded-prefix: /a\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
+        check(
+            remove_overrides,
+            before,
+            "x-request-id: 1\nx-forwarded-prefix: /a\nx-original-file: a\nx-forwarded-for: a\nmethod: x",
+        );
     }
 
     #[test]

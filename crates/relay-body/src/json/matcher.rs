@@ -97,10 +97,8 @@ impl Matcher {
                 // A name that is accepted meets wildcards alone, as a name of nothing does.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
-                // Some databases and search engines take `card.number` for two levels.
                 if text.contains('.') && !is_accepted {
-                    let step = |position, level: &str| guarded.paths.at(position, normal_form(level).as_bytes());
-                    *here = here.union(text.split('.').fold(*position, step));
+                    *here = here.union(dotted(&guarded.paths, *position, text));
                 }
             }
         });
@@ -193,6 +191,20 @@ impl Matcher {
     pub(super) fn check_required(&self) -> Result<(), BodyError> {
         check_required(&self.rules, &self.found)
     }
+}
+
+/// Position of a key that some databases and search engines take for several levels, such as `card.number`. One that goes on
+/// beneath a selected value is within that.
+fn dotted(paths: &Selection, object: Position, key: &str) -> Position {
+    let mut position = object;
+    let mut selected = Position::NOWHERE;
+    for level in key.split('.') {
+        position = paths.at(position, normal_form(level).as_bytes());
+        if paths.selects(position) {
+            selected = selected.union(position);
+        }
+    }
+    position.union(selected)
 }
 
 /// Rejects a body without a value that a rule requires.

@@ -643,6 +643,43 @@ mod tests {
     }
 
     #[test]
+    fn accepted_names_are_other_spellings_of_sealed_ones() {
+        const SELECTED: &str = "route \"r\".accepted_names: entry 1 is selected by a rule";
+        const NO_SPELLING: &str =
+            "route \"r\".accepted_names: entry 2 is no other spelling of a name that a rule seals";
+        const IN_QUERY: &str = "route \"r\".accepted_query: entry 1 is selected in the query";
+        const NO_NAME: &str = "route \"r\".accepted_query: entry 1 is no name of a value that a rule seals";
+        let rule = "action = 'encrypt'\nselect = ['$.user.id']\nquery = ['ssn']";
+        for (keys, expected) in [
+            ("accepted_names = ['_id', 'ID', 'User', 'user.id', '_ssn']", ""),
+            ("accepted_names = ['id']", SELECTED),
+            ("accepted_names = ['user']", SELECTED),
+            ("accepted_names = ['ssn']", SELECTED),
+            ("accepted_names = ['_id', 'idx']", NO_SPELLING),
+            ("accepted_names = ['_id', '']", NO_SPELLING),
+            ("accepted_query = ['user[id]', 'id']", ""),
+            ("accepted_query = ['ssn']", IN_QUERY),
+            ("accepted_query = ['sort']", NO_NAME),
+        ] {
+            let text = ruled(rule).replace("app = ", &format!("{keys}\napp = "));
+            match expected {
+                "" => assert_eq!(compiled(&text), Ok(vec![]), "{keys}"),
+                expected => is_rejected(&text, expected),
+            }
+        }
+        // A rule that reveals seals no name.
+        let revealing = ruled("action = 'decrypt'\nselect = ['$.id']");
+        is_rejected(&revealing.replace("app = ", "accepted_names = ['x', '_id']\napp = "), NO_SPELLING);
+        // Each bracket has 20 names.
+        let names: Vec<String> = (0..20).map(|at| format!("'n{at}'")).collect();
+        let many = format!("$[{0}][{0}][{0}][{0}]", names.join(",")).replace('\'', "\\\"");
+        is_rejected(
+            &ruled(&format!("action = 'encrypt'\nselect = [\"{many}\"]")),
+            "a rule selects under more than 10,000 names",
+        );
+    }
+
+    #[test]
     fn two_routes_for_one_request_are_rejected() {
         let other = |keys: &str| route("pass = true") + &route(keys).replace("'r'", "'other'");
         for (keys, expected) in [
