@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_payload::Selection;
+use sealwire_payload::{Position, Selection};
 
 use crate::json::check_required;
 use crate::name::NameSet;
@@ -191,9 +191,11 @@ pub(crate) fn rule_of(rules: &RuleSet, name: &str, found: &mut [bool]) -> Result
         return Ok(first);
     }
     // A rule that names a field in this format decides on it, if the one that seals it is for another format.
-    let is_misread = |rule: &&usize| first.is_none() || rules[**rule].selection.is_some();
-    if let Some(rule) = rules.guard().rules_of(name).iter().find(is_misread) {
-        return Err(BodyError::Value { rule: *rule, reason: name::ALIAS });
+    let root = |rule: usize| rules[rule].selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
+    let is_named = first.is_some_and(|rule| rules.names_key(rule, root(rule), name.as_bytes()));
+    let is_misread = |rule: &usize| !is_named || rules[*rule].selection.is_some();
+    if let Some(rule) = rules.guard().rules_of(name).into_iter().find(is_misread) {
+        return Err(BodyError::Value { rule, reason: name::ALIAS });
     }
     if first.is_none() && rules.guard().is_unclear(name) {
         return Err(BodyError::Value { rule: 0, reason: name::UNCLEAR });

@@ -19,7 +19,7 @@ use percent_encoding::percent_decode_str;
 /// Most times that a name is decoded. One that then still has escapes is an alias of any name.
 const DECODES_MAX: usize = 3;
 /// Characters between the levels of a name, such as `card[number]` and `card.number`.
-const BREAKS: [char; 3] = ['[', ']', '.'];
+pub(crate) const BREAKS: [char; 3] = ['[', ']', '.'];
 
 /// Error text for an alias.
 pub const ALIAS: &str = "a name that some readers take for a selected one: send it as the rule spells it";

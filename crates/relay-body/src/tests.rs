@@ -360,6 +360,16 @@ fn near_keys_are_rejected_beside_descents_and_wildcards() {
         let flat: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), rule(&["$.Card"], Containers::Deny)]);
         assert!(scan(&Format::Form, &flat, b"Card=2").is_err());
     }
+    // Nor is one of another place, if a wildcard reveals it.
+    let sealed = [SealedValues { rule: 0, body: None, query: &["card".into()] }];
+    let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
+    for (paths, is_ok) in [("$.card", true), ("$.*", false), ("$..*", false)] {
+        let unselected = BodyRule { selection: None, ..guarded(&["$.x"])[0].clone() };
+        let revealed = vec![unselected, rule(&[paths], Containers::Deny)];
+        let revealed = Arc::new(RuleSet::new(revealed, Arc::clone(&guard)));
+        assert_eq!(scan(&Format::Json, &revealed, br#"{"card":1}"#).is_ok(), is_ok, "{paths}");
+        assert_eq!(scan(&Format::Form, &revealed, b"card=1").is_ok(), is_ok, "{paths}");
+    }
     // Rules that reveal values leave other names alone.
     assert!(scan(&Format::Json, &rules(&["$.card"]), br#"{"CARD":1}"#).is_ok());
 }

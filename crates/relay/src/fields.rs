@@ -167,7 +167,7 @@ fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> 
     let is_accepted = |name: &str| direction.accepted_query.iter().any(|accepted| **accepted == *name);
     for pair in query.split(['&', ';', '?']) {
         let raw = pair.split('=').next().unwrap_or_default();
-        let sealed = |name: &str| direction.guard.rules_of(name).first().filter(|_| !is_accepted(name)).copied();
+        let sealed = |name: &str| direction.guard.rules_of(name).first().copied().filter(|_| !is_accepted(name));
         if name_in_any_reading(raw.as_bytes(), sealed).is_some() {
             return Err(Reason::Invalid(ELSEWHERE));
         }
@@ -344,6 +344,13 @@ mod tests {
             ("$.users[0].ssn", "users[0].ssn=1", false),
             ("$.users[*].ssn", "users[0][id]=1&users=2", true),
             ("$..ssn", "ssn=1", false),
+            ("$..ssn", "user[ssn]=1", false),
+            ("$..ssn", "a.b.SSN=1", false),
+            ("$..ssn", "user[id]=1&a.b=2", true),
+            ("$.users[*].ssn", "users[x][ssn]=1", false),
+            ("$.users.*.ssn", "users.x.ssn=1", false),
+            ("$.users[*]", "users[]=1", false),
+            ("$.users[1].ssn", "users[1][ssn]=1", false),
         ] {
             assert_eq!(selected(vec![in_body(Action::Encrypt, path)], query).is_some(), is_ok, "{path} {query}");
             // A rule for another parameter, which makes the query one that is read.

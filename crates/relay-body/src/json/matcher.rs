@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sealwire_payload::{Position, Selection};
 
+use crate::guard::at_levels;
 use crate::name::{self, normal_form};
 use crate::{BodyError, BodyRule, Containers, RuleSet};
 
@@ -93,12 +94,14 @@ impl Matcher {
         self.guarded_here.fill(Position::NOWHERE);
         let is_endless = name::each_reading(key, |text| {
             let form = normal_form(text);
+            let is_dotted = text.contains('.') && !is_accepted;
+            let levels: Vec<_> = text.split('.').filter(|_| is_dotted).map(normal_form).collect();
             for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
                 // A name that is accepted meets wildcards alone, as a name of nothing does.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
-                if text.contains('.') && !is_accepted {
-                    *here = here.union(dotted(&guarded.paths, *position, text));
+                if is_dotted {
+                    *here = here.union(at_levels(&guarded.paths, *position, &levels));
                 }
             }
         });
@@ -111,7 +114,7 @@ impl Matcher {
         {
             return Err(BodyError::Value { rule, reason: if is_unclear { name::UNCLEAR } else { name::ALIAS } });
         }
-        self.check_sealed()
+        self.check_sealed(Some(key.as_bytes()))
     }
 
     /// Moves to an element of the innermost container. Rejects a value that a rule seals under a number as its key.
@@ -122,21 +125,26 @@ impl Matcher {
         for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
             *here = guarded.paths.at_element(*position, index);
         }
-        self.check_sealed()
+        self.check_sealed(None)
     }
 
     /// Rejects the present value if some reader finds a sealed value here, and no rule seals this one.
-    fn check_sealed(&mut self) -> Result<(), BodyError> {
-        self.is_reached |= self.guarded_here.iter().any(|position| !position.is_nowhere());
-        let applies = self.rule();
-        if applies.is_some_and(|rule| self.rules[rule].seals) {
+    fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
+        let guarded = || self.rules.guard().paths.iter().zip(&self.guarded_here);
+        let is_reached = guarded().any(|(_, position)| !position.is_nowhere());
+        let is_found = is_reached && guarded().any(|(guarded, position)| guarded.paths.selects(*position));
+        self.is_reached |= is_reached;
+        let applies = if is_found { self.rule() } else { None };
+        if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
             return Ok(());
         }
+        // A rule that names a value in this format decides on it, if the one that seals it is for another format.
+        let level = &self.levels[self.levels.len() - self.rules.len()..];
+        let is_named = applies.is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
         for (guarded, position) in self.rules.guard().paths.iter().zip(&self.guarded_here) {
             let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
-            // A rule that names a value in this format decides on it, if the one that seals it is for another format.
             let is_foreign = guarded.is_foreign || self.rules[guarded.rule].selection.is_none();
-            if is_here && !(is_foreign && applies.is_some()) {
+            if is_here && !(is_foreign && is_named) {
                 return Err(BodyError::Value { rule: guarded.rule, reason: name::ALIAS });
             }
         }
@@ -191,20 +199,6 @@ impl Matcher {
     pub(super) fn check_required(&self) -> Result<(), BodyError> {
         check_required(&self.rules, &self.found)
     }
-}
-
-/// Position of a key that some databases and search engines take for several levels, such as `card.number`. One that goes on
-/// beneath a selected value is within that.
-fn dotted(paths: &Selection, object: Position, key: &str) -> Position {
-    let mut position = object;
-    let mut selected = Position::NOWHERE;
-    for level in key.split('.') {
-        position = paths.at(position, normal_form(level).as_bytes());
-        if paths.selects(position) {
-            selected = selected.union(position);
-        }
-    }
-    position.union(selected)
 }
 
 /// Rejects a body without a value that a rule requires.

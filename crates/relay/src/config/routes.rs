@@ -138,7 +138,7 @@ impl Compiler {
         for (at, name) in route.accepted_query.iter().enumerate() {
             let place = format!("{place}.accepted_query");
             let is_selected = request.rules.iter().any(|rule| rule.query.iter().any(|other| **other == **name));
-            let is_sealed = request.guard.is_selected(name) || request.guard.is_other_spelling(name);
+            let is_sealed = request.guard.takes(name);
             self.require(!is_selected, &place, &format!("entry {} is selected in the query", at + 1));
             self.require(is_sealed, &place, &format!("entry {} is no name of a value that a rule seals", at + 1));
         }
@@ -657,7 +657,8 @@ mod tests {
             ("accepted_names = ['ssn']", SELECTED),
             ("accepted_names = ['_id', 'idx']", NO_SPELLING),
             ("accepted_names = ['_id', '']", NO_SPELLING),
-            ("accepted_query = ['user[id]', 'id']", ""),
+            ("accepted_query = ['user[id]', 'user.id']", ""),
+            ("accepted_query = ['id']", NO_NAME),
             ("accepted_query = ['ssn']", IN_QUERY),
             ("accepted_query = ['sort']", NO_NAME),
         ] {
