@@ -197,7 +197,7 @@ pub(crate) fn rule_of(rules: &RuleSet, name: &str, found: &mut [bool]) -> Result
     if let Some(rule) = rules.guard().rules_of(name).into_iter().find(is_misread) {
         return Err(BodyError::Value { rule, reason: name::ALIAS });
     }
-    if first.is_none() && rules.guard().is_unclear(name) {
+    if !is_named && rules.guard().is_unclear(name) {
         return Err(BodyError::Value { rule: 0, reason: name::UNCLEAR });
     }
     Ok(first)

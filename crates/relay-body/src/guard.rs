@@ -168,8 +168,8 @@ fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
     false
 }
 
-/// Position of a key of JSON with these levels, such as `card.number`, which some databases and search engines take for
-/// several keys. One that goes on beneath a selected value is within that.
+/// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for several keys. One that
+/// goes on beneath a selected value is within that.
 pub(crate) fn at_levels<T: Deref<Target = str>>(paths: &Selection, object: Position, levels: &[T]) -> Position {
     let mut position = object;
     for level in levels {

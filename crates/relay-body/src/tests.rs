@@ -300,6 +300,9 @@ fn keys_that_some_readers_take_for_a_selected_one_are_rejected() {
         (r#"{"Card":{"Number":1}}"#, false),
         (r#"{"card.number":1}"#, false),
         (r#"{"Card.number":1,"x":2}"#, false),
+        (r#"{"card[number]":1}"#, false),
+        (r#"{"[card][number]":1}"#, false),
+        (r#"{".":1,"..":{"ssn":1},"[]":{"number":1},"a.b":{"ssn":1},"card[expiry]":2}"#, true),
         (r#"{"ssn.x":1}"#, false),
         (r#"{"card":{"number.x.y":1}}"#, false),
         (r#"{"card.expiry":1,"number.card":2,"x.ssn":3,"ssns.x":4}"#, true),
@@ -357,6 +360,7 @@ fn near_keys_are_rejected_beside_descents_and_wildcards() {
         let revealed: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), rule(paths, Containers::Deny)]);
         assert!(scan(&Format::Json, &revealed, br#"{"card":1,"x":2}"#).is_ok(), "{paths:?}");
         assert!(scan(&Format::Json, &revealed, br#"{"Card":2}"#).is_err(), "{paths:?}");
+        assert!(scan(&Format::Json, &revealed, br#"{"card\u0000x":2}"#).is_err(), "{paths:?}");
         let flat: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), rule(&["$.Card"], Containers::Deny)]);
         assert!(scan(&Format::Form, &flat, b"Card=2").is_err());
     }

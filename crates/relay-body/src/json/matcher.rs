@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sealwire_payload::{Position, Selection};
 
 use crate::guard::at_levels;
-use crate::name::{self, normal_form};
+use crate::name::{self, BREAKS, normal_form};
 use crate::{BodyError, BodyRule, Containers, RuleSet};
 
 /// Positions of all rules at the present value and the containers around it.
@@ -94,13 +94,14 @@ impl Matcher {
         self.guarded_here.fill(Position::NOWHERE);
         let is_endless = name::each_reading(key, |text| {
             let form = normal_form(text);
-            let is_dotted = text.contains('.') && !is_accepted;
-            let levels: Vec<_> = text.split('.').filter(|_| is_dotted).map(normal_form).collect();
+            // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
+            let levels = text.split(BREAKS).filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
+            let levels: Vec<_> = levels.map(normal_form).collect();
             for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
                 // A name that is accepted meets wildcards alone, as a name of nothing does.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
-                if is_dotted {
+                if levels.len() > 1 {
                     *here = here.union(at_levels(&guarded.paths, *position, &levels));
                 }
             }
@@ -110,7 +111,7 @@ impl Matcher {
             unreadable = (0..level.len()).find(has_names).map(|at| guard.paths[at].rule);
         }
         if let Some(rule) = unreadable
-            && self.rule().is_none()
+            && !self.rule().is_some_and(|rule| self.rules[rule].seals)
         {
             return Err(BodyError::Value { rule, reason: if is_unclear { name::UNCLEAR } else { name::ALIAS } });
         }
