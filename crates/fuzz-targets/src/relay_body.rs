@@ -4,18 +4,19 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use sealwire_payload::Selection;
-use sealwire_relay_body::{BodyError, BodyRule, Containers, Format, Limits, Piece, Scanner};
+use sealwire_relay_body::{BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner};
 
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
-static RULES: LazyLock<[Arc<[BodyRule]>; 3]> = LazyLock::new(|| {
+static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
     [Containers::Deny, Containers::Leaves, Containers::Whole].map(|containers| {
         let rule = |paths: &[&str], required| {
             let selection = Selection::parse(paths.iter().copied()).expect("the paths are valid");
-            BodyRule { selection: Some(Arc::new(selection)), containers, rejects_near_keys: required, required }
+            BodyRule { selection: Some(Arc::new(selection)), containers, seals: required, required }
         };
-        [rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)].into()
+        let rules = vec![rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)];
+        Arc::new(RuleSet::alone(rules).expect("the rules have few names"))
     })
 });
 
@@ -23,7 +24,7 @@ static RULES: LazyLock<[Arc<[BodyRule]>; 3]> = LazyLock::new(|| {
 type Found = Option<(Vec<u8>, Vec<(usize, Vec<u8>, Bytes)>)>;
 
 /// Scans parts.
-fn scan<'a>(format: &Format, rules: &Arc<[BodyRule]>, limits: Limits, parts: impl Iterator<Item = &'a [u8]>) -> Found {
+fn scan<'a>(format: &Format, rules: &Arc<RuleSet>, limits: Limits, parts: impl Iterator<Item = &'a [u8]>) -> Found {
     let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
     let mut pieces = Vec::new();
     let scan = || -> Result<(), BodyError> {

@@ -10,10 +10,10 @@ use bytes::{Bytes, BytesMut};
 
 use crate::json::{JsonScanner, check_required};
 use crate::piece::Piece;
-use crate::{BodyError, BodyRule, Limits};
+use crate::{BodyError, Limits, RuleSet};
 
 pub(crate) struct EventScanner {
-    rules: Arc<[BodyRule]>,
+    rules: Arc<RuleSet>,
     limits: Limits,
     scanner: JsonScanner,
     /// The present event.
@@ -29,7 +29,7 @@ pub(crate) struct EventScanner {
 }
 
 impl EventScanner {
-    pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         let found = vec![false; rules.len()];
         let scanner = JsonScanner::new(Arc::clone(&rules), limits);
         Self { rules, limits, scanner, held: BytesMut::new(), line: 0, after_cr: false, is_first: true, found }

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use sealwire_payload::{Position, Selection};
 
 use crate::json::check_required;
+use crate::name::NameSet;
 use crate::piece::{Hole, Piece, Place};
-use crate::{BodyError, BodyRule, Limits, name};
+use crate::{BodyError, Limits, RuleSet, name};
 
 /// Bytes that no client leaves in the name of a field as they are. A JSON text has one of them before its first `=` or `&`,
 /// so no form is also JSON.
@@ -16,7 +17,7 @@ const NOT_IN_NAMES: &[u8] = b"\"<>\\^`{|}\x7f";
 const OTHER_NAME_BYTES_MAX: usize = 4 << 10;
 
 pub(crate) struct FormScanner {
-    rules: Arc<[BodyRule]>,
+    rules: Arc<RuleSet>,
     limits: Limits,
     state: State,
     /// The name, or the selected value, that is being read.
@@ -32,7 +33,7 @@ enum State {
 }
 
 impl FormScanner {
-    pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         let found = vec![false; rules.len()];
         Self { rules, limits, state: State::Name, held: Vec::new(), found }
     }
@@ -113,17 +114,17 @@ impl FormScanner {
 
 /// Finds fields of a form in a body of another format, for upstreams that read it as a form.
 pub(crate) struct FormGuard {
-    rules: Arc<[BodyRule]>,
+    selected: Arc<NameSet>,
     /// The name that is being read; `None` in a value.
     name: Option<Vec<u8>>,
 }
 
 impl FormGuard {
-    pub(crate) const fn new(rules: Arc<[BodyRule]>) -> Self {
-        Self { rules, name: Some(Vec::new()) }
+    pub(crate) const fn new(selected: Arc<NameSet>) -> Self {
+        Self { selected, name: Some(Vec::new()) }
     }
 
-    /// Rejects a body with a field that a rule for forms selects.
+    /// Rejects a body with a field that is selected.
     pub(crate) fn push(&mut self, mut input: &[u8]) -> Result<(), BodyError> {
         while !input.is_empty() {
             let end = match &self.name {
@@ -150,43 +151,54 @@ impl FormGuard {
 
     fn end_name(&mut self, is_cut: bool) -> Result<(), BodyError> {
         let raw = self.name.take().unwrap_or_default();
-        let spaced: Vec<u8> = raw.into_iter().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
-        let name = percent_encoding::percent_decode(&spaced).decode_utf8_lossy();
-        // Some readers cut a name at a NUL.
-        let parts = name.split(';').map(|part| part.split('\0').next().unwrap_or_default());
-        let parts: Vec<&str> = parts.chain([&*name]).collect();
-        for (rule, selected) in self.rules.iter().enumerate().filter(|(_, rule)| rule.rejects_near_keys) {
-            let names = selected.selection.iter().flat_map(|selection| selection.names_at(selection.root()));
-            for selected in names.filter_map(|name| std::str::from_utf8(name).ok()) {
-                // A name of which nearly nothing counts may continue with a selected one.
-                let may_continue = is_cut && name::form_len(&name) <= name::form_len(selected);
-                let is_met = |part: &&str| **part == *selected || name::is_alias(part, selected, true);
-                if may_continue || parts.iter().any(is_met) {
-                    return Err(BodyError::Value { rule, reason: "a body that is also a form with a selected field" });
-                }
-            }
+        let found = name_in_any_reading(&raw, |name| self.selected.rules_of(name).first().copied());
+        // A name of which nearly nothing counts may continue with a selected one.
+        let continues = is_cut && self.selected.may_begin(&leniently_decoded(&raw));
+        match found.or_else(|| continues.then_some(0)) {
+            Some(rule) => Err(BodyError::Value { rule, reason: "a body that is also a form with a selected field" }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// The first rule that selects a field of that name, and notes all that do. Rejects a name that some readers take for a
-/// selected one.
-pub(crate) fn rule_of(rules: &[BodyRule], name: &str, found: &mut [bool]) -> Result<Option<usize>, BodyError> {
-    let mut first = None;
+/// Returns what `find` returns first for a name of a form or a query, as readers can take it: decoded, and cut at
+/// semicolons, question marks and NUL.
+pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let name = leniently_decoded(raw);
+    let parts = name.split([';', '?']).map(|part| part.split('\0').next().unwrap_or_default());
+    parts.chain([&*name]).find_map(find)
+}
+
+/// Decodes `+` and percent escapes, and leaves what is malformed.
+fn leniently_decoded(raw: &[u8]) -> String {
+    let spaced: Vec<u8> = raw.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    percent_encoding::percent_decode(&spaced).decode_utf8_lossy().into_owned()
+}
+
+/// The first rule that selects a field of that name, and notes all that do. Rejects a name that some readers take for one
+/// of a sealed value, if no rule seals the field.
+pub(crate) fn rule_of(rules: &RuleSet, name: &str, found: &mut [bool]) -> Result<Option<usize>, BodyError> {
+    let (mut first, mut is_sealed) = (None, false);
     for (at, rule) in rules.iter().enumerate() {
         let selects = |selection: &Selection| selection.selects(selection.at(selection.root(), name.as_bytes()));
         if rule.selection.as_deref().is_some_and(selects) {
             found[at] = true;
             first = first.or(Some(at));
+            is_sealed |= rule.seals;
         }
     }
-    if first.is_none() {
-        let root = |rule: &BodyRule| rule.selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
-        let roots: Vec<Position> = rules.iter().map(root).collect();
-        if let Some((rule, reason)) = name::misread_rule(rules, &roots, name, true) {
-            return Err(BodyError::Value { rule, reason });
-        }
+    if is_sealed {
+        return Ok(first);
+    }
+    // A rule that names a field in this format decides on it, if the one that seals it is for another format.
+    let root = |rule: usize| rules[rule].selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
+    let is_named = first.is_some_and(|rule| rules.names_key(rule, root(rule), name.as_bytes()));
+    let is_misread = |rule: &usize| !is_named || rules[*rule].selection.is_some();
+    if let Some(rule) = rules.guard().rules_of(name).into_iter().find(is_misread) {
+        return Err(BodyError::Value { rule, reason: name::ALIAS });
+    }
+    if !is_named && rules.guard().is_unclear(name) {
+        return Err(BodyError::Value { rule: 0, reason: name::UNCLEAR });
     }
     Ok(first)
 }

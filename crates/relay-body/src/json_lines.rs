@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::json::JsonScanner;
 use crate::piece::Piece;
-use crate::{BodyError, BodyRule, Limits};
+use crate::{BodyError, Limits, RuleSet};
 
 pub(crate) struct LinesScanner {
     limits: Limits,
@@ -18,7 +18,7 @@ pub(crate) struct LinesScanner {
 }
 
 impl LinesScanner {
-    pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         Self { limits, scanner: JsonScanner::new(rules, limits), is_blank: true, held: BytesMut::new() }
     }
 

@@ -8,6 +8,7 @@ mod error;
 mod event_stream;
 mod form;
 mod format;
+mod guard;
 mod json;
 mod json_lines;
 mod multipart;
@@ -25,7 +26,9 @@ use std::sync::Arc;
 use sealwire_payload::Selection;
 
 pub use error::BodyError;
+pub use form::name_in_any_reading;
 pub use format::Format;
+pub use guard::{Guard, RuleSet, SealedValues};
 pub use piece::{Hole, Piece, Place};
 pub use render::RenderError;
 pub use scanner::Scanner;
@@ -37,8 +40,8 @@ pub struct BodyRule {
     pub selection: Option<Arc<Selection>>,
     /// Handling of selected arrays and objects.
     pub containers: Containers,
-    /// If true, a name that some readers take for a selected one is an error ([`name::is_alias`]).
-    pub rejects_near_keys: bool,
+    /// If true, the action hides the values. Such a value under another name or in another place is an error ([`Guard`]).
+    pub seals: bool,
     /// If true, a body in which the rule selects no value but null is rejected; of JSON lines, such a line.
     pub required: bool,
 }

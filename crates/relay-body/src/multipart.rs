@@ -14,7 +14,7 @@ use crate::form::rule_of;
 use crate::format::Parameters;
 use crate::json::check_required;
 use crate::piece::{Hole, Piece, Place};
-use crate::{BodyError, BodyRule, Limits};
+use crate::{BodyError, Limits, RuleSet};
 
 /// Longest header block of a part in bytes.
 const PART_HEADER_BYTES_MAX: usize = 8 << 10;
@@ -22,7 +22,7 @@ const PART_HEADER_BYTES_MAX: usize = 8 << 10;
 const PARTS_MAX: usize = 10_000;
 
 pub(crate) struct MultipartScanner {
-    rules: Arc<[BodyRule]>,
+    rules: Arc<RuleSet>,
     limits: Limits,
     boundary: Box<str>,
     /// CRLF, two hyphens and the boundary.
@@ -34,6 +34,9 @@ pub(crate) struct MultipartScanner {
     content: Vec<u8>,
     /// Closing hyphens and what follows them.
     epilogue: Vec<u8>,
+    /// Bytes of the present part's content that its header announces, and those that came.
+    announced: Option<u64>,
+    content_bytes: u64,
     parts: usize,
     found: Vec<bool>,
 }
@@ -51,7 +54,7 @@ enum State {
 }
 
 impl MultipartScanner {
-    pub(crate) fn new(boundary: Box<str>, rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(boundary: Box<str>, rules: Arc<RuleSet>, limits: Limits) -> Self {
         let delimiter = format!("\r\n--{boundary}").into_bytes();
         let found = vec![false; rules.len()];
         let buffer = BytesMut::from(&b"\r\n"[..]);
@@ -64,6 +67,8 @@ impl MultipartScanner {
             buffer,
             content: Vec::new(),
             epilogue: Vec::new(),
+            announced: None,
+            content_bytes: 0,
             parts: 0,
             found,
         }
@@ -155,11 +160,14 @@ impl MultipartScanner {
         let block = std::str::from_utf8(&self.buffer[..end]).map_err(|_| malformed("a part's header is not UTF-8"))?;
         let part = PartHeader::parse(block.strip_prefix("\r\n").unwrap_or(block))?;
         let rule = rule_of(&self.rules, part.name, &mut self.found)?;
-        if rule.is_some() && part.has_length {
-            return Err(malformed("a selected part has a Content-Length"));
-        }
+        self.announced = part.length;
+        self.content_bytes = 0;
         let is_file = part.is_file;
-        self.emit(end + 2, out);
+        let mut lines = self.buffer.split_to(end + 2);
+        if rule.is_some() && self.announced.is_some() {
+            lines = without_length(&lines);
+        }
+        out.push(Piece::Literal(lines.freeze()));
         self.emit(2, out);
         self.state = State::Content(rule, is_file);
         Ok(true)
@@ -174,6 +182,7 @@ impl MultipartScanner {
         }
         // Without a delimiter, the last bytes can be the begin of one.
         let len = found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
+        self.content_bytes += len as u64;
         match rule {
             None => self.emit(len, out),
             Some(_) => {
@@ -188,6 +197,10 @@ impl MultipartScanner {
         }
         if found.is_none() {
             return Ok(false);
+        }
+        // Some readers take so many bytes, and others look for the boundary.
+        if self.announced.is_some_and(|announced| announced != self.content_bytes) {
+            return Err(malformed("a part whose Content-Length is not its length"));
         }
         if let Some(rule) = rule {
             let source: Bytes = std::mem::take(&mut self.content).into();
@@ -228,16 +241,29 @@ const fn header_too_large() -> BodyError {
     BodyError::TooLarge { limit: "header of a part", max: PART_HEADER_BYTES_MAX as u64 }
 }
 
+/// Header lines of a part without its length, which a new value does not have. No standard has it there.
+fn without_length(lines: &[u8]) -> BytesMut {
+    let mut kept = BytesMut::with_capacity(lines.len());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        if !name.eq_ignore_ascii_case(b"content-length") {
+            kept.extend_from_slice(line);
+        }
+    }
+    kept
+}
+
 /// The header block of a part.
 struct PartHeader<'a> {
     name: &'a str,
     is_file: bool,
-    has_length: bool,
+    length: Option<u64>,
 }
 
 impl<'a> PartHeader<'a> {
     fn parse(block: &'a str) -> Result<Self, BodyError> {
-        let (mut disposition, mut has_type, mut has_length) = (None, false, false);
+        let (mut disposition, mut length) = (None, None);
+        let (mut has_type, mut has_encoding) = (false, false);
         for line in block.split("\r\n").filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').ok_or(malformed("a malformed header of a part"))?;
             // Some readers end lines at other characters than CRLF.
@@ -257,21 +283,30 @@ impl<'a> PartHeader<'a> {
                         return Err(malformed("a nested multipart body"));
                     }
                 }
-                "content-length" if !has_length => has_length = true,
-                "content-transfer-encoding"
-                    if !["7bit", "8bit", "binary"].contains(&value.trim().to_ascii_lowercase().as_str()) =>
-                {
-                    return Err(malformed("a content transfer encoding"));
+                "content-length" if length.is_none() => length = Some(part_length(value)?),
+                "content-transfer-encoding" if !has_encoding => {
+                    has_encoding = true;
+                    // These leave the content as it is.
+                    if !["7bit", "8bit", "binary"].contains(&value.trim().to_ascii_lowercase().as_str()) {
+                        return Err(malformed("a content transfer encoding"));
+                    }
                 }
-                "content-disposition" | "content-type" | "content-length" => {
+                "content-disposition" | "content-type" | "content-length" | "content-transfer-encoding" => {
                     return Err(malformed("a header of a part twice"));
                 }
                 _ => {}
             }
         }
         let (name, is_file) = names(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
-        Ok(Self { name, is_file, has_length })
+        Ok(Self { name, is_file, length })
     }
+}
+
+/// The value of a part's `Content-Length`: a plain number.
+fn part_length(value: &str) -> Result<u64, BodyError> {
+    let value = value.trim();
+    let is_plain = value == "0" || (!value.starts_with('0') && value.bytes().all(|byte| byte.is_ascii_digit()));
+    value.parse().ok().filter(|_| is_plain).ok_or(malformed("a malformed Content-Length of a part"))
 }
 
 /// Name of a part, and whether it is a file. The name comes first and once, and nothing but names of files follows it, so

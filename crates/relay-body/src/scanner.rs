@@ -9,8 +9,9 @@ use crate::form::{FormGuard, FormScanner};
 use crate::json::JsonScanner;
 use crate::json_lines::LinesScanner;
 use crate::multipart::MultipartScanner;
+use crate::name::NameSet;
 use crate::piece::Piece;
-use crate::{BodyError, BodyRule, Format, Limits};
+use crate::{BodyError, Format, Limits, RuleSet};
 
 /// Finds the values of one body.
 pub struct Scanner {
@@ -35,7 +36,7 @@ enum Inner {
 
 impl Scanner {
     /// Creates a scanner.
-    pub fn new(format: Format, rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub fn new(format: Format, rules: Arc<RuleSet>, limits: Limits) -> Self {
         let inner = match format {
             Format::Json => Inner::Json(JsonScanner::new(rules, limits)),
             Format::JsonLines => Inner::Lines(LinesScanner::new(rules, limits)),
@@ -46,10 +47,10 @@ impl Scanner {
         Self { inner, guard: None }
     }
 
-    /// Rejects a body that is also a form with a field that these rules select, for upstreams that take both.
+    /// Rejects a body that is also a form with a field of such a name, for upstreams that take both.
     #[must_use]
-    pub fn rejecting_forms(mut self, rules: Arc<[BodyRule]>) -> Self {
-        self.guard = Some(FormGuard::new(rules));
+    pub fn rejecting_forms(mut self, selected: Arc<NameSet>) -> Self {
+        self.guard = Some(FormGuard::new(selected));
         self
     }
 

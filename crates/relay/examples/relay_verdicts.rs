@@ -19,11 +19,11 @@ use sealwire_relay_body::{Format, Limits, Piece, Place};
 const CONFIG: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n\
     [listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n[upstream.u]\nurl = 'http://u'\n\
     [[route]]\nname = 'fields'\nlisten = 'public'\npath = '/fields'\nupstream = 'u'\napp = 'a'\n\
-    [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token', '$.card.number']\n\
-    query = ['ssn', 'token', 'card_number', 'user[ssn]']\ncontainers = 'leaves'\n\
+    [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token', '$.card.number', '$.items[0]']\n\
+    query = ['ssn', 'token', 'card_number', 'user[ssn]', 'items[0]']\ncontainers = 'leaves'\n\
     [[route.request]]\naction = 'encrypt'\ncontainers = 'leaves'\n\
     types = ['application/x-www-form-urlencoded', 'multipart/form-data']\n\
-    select = ['$.ssn', '$.token', '$.card_number', \"$['user[ssn]']\"]\n";
+    select = ['$.ssn', '$.token', '$.card_number', \"$['user[ssn]']\", \"$['items[0]']\"]\n";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let config = config::parse(CONFIG, []).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
     let request = Request::builder().uri(&*target).header("host", "a").body(()).ok()?;
     let target = request_check::check(&request.into_parts().0, false).ok()?;
     let (route, segments) = routes.find(&target.host, &Method::GET, &target.path).ok()?;
-    let pieces = fields::target_pieces(&route.request.rules, &segments, &target.path, target.query.as_deref()).ok()?;
+    let pieces = fields::target_pieces(&route.request, &segments, &target.path, target.query.as_deref()).ok()?;
     // Without the path and the question mark.
     Some(pieces.into_iter().skip_while(|piece| piece.source() != "?").skip(1).collect())
 }

@@ -136,7 +136,7 @@ const fn not_found(reason: NoMatch) -> Failure {
         NoMatch::Method => Reason::NoMethod,
         NoMatch::Host | NoMatch::Path => Reason::NoRoute,
         NoMatch::Spelling => Reason::Ambiguous(
-            "a path that differs from that of a route in case, escapes or a final slash: send it as the route has it",
+            "a path that differs from that of a route in case, escapes, a final slash, a suffix or a script: send it as the route has it",
         ),
     })
 }

@@ -5,12 +5,15 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
-use sealwire_relay_body::{Hole, Piece, Place, name};
+use sealwire_relay_body::{Hole, Piece, Place, name, name_in_any_reading};
 
 use crate::engine::{Engine, Scope, joined};
 use crate::error::{Failure, Reason};
-use crate::route::{Context, Rule};
+use crate::route::{Context, Direction, Rule};
 use crate::route_table::Segments;
+
+/// Error text for a value in another place than that of its rule.
+const ELSEWHERE: &str = "a query with the name of a value that a rule selects in the body: some readers join them";
 
 /// Returns the context bytes of each rule, from the request's headers and path segments.
 ///
@@ -38,7 +41,7 @@ pub fn contexts(rules: &[Rule], headers: &HeaderMap, segments: &Segments) -> Res
 /// # Errors
 /// The failure of a value, or a name that some readers take for one of a rule.
 pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMap) -> Result<bool, Failure> {
-    check_header_names(&scope.direction().rules, headers).map_err(|reason| scope.failure(reason))?;
+    check_header_names(scope.direction(), headers).map_err(|reason| scope.failure(reason))?;
     let (mut names, mut holes) = (Vec::<HeaderName>::new(), Vec::new());
     for (at, rule) in scope.direction().rules.iter().enumerate() {
         let mut found = false;
@@ -73,15 +76,15 @@ pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMa
 }
 
 /// Rejects headers that gateways of the CGI kind give the variable of a selected one, such as `X_Card` of `X-Card`.
-fn check_header_names(rules: &[Rule], headers: &HeaderMap) -> Result<(), Reason> {
-    let selected = || rules.iter().filter(|rule| !rule.action.reveals()).flat_map(|rule| &rule.headers);
-    if selected().next().is_none() {
+fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), Reason> {
+    if direction.sealed_headers.is_empty() {
         return Ok(());
     }
-    for present in headers.keys().filter(|name| rules.iter().all(|rule| !rule.headers.contains(name))) {
+    let is_selected = |name: &HeaderName| direction.rules.iter().any(|rule| rule.headers.contains(name));
+    for present in headers.keys() {
         // Gateways write one character for each that stands in no name of a variable.
         let plain = present.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        if selected().any(|name| *plain == *name.as_str() || name::is_alias(&plain, name.as_str(), false)) {
+        if direction.sealed_headers.takes(&plain) && !is_selected(present) {
             return Err(Reason::Invalid(name::ALIAS));
         }
     }
@@ -100,8 +103,7 @@ pub async fn edit_target<'a>(
     path: &'a str,
     query: Option<&'a str>,
 ) -> Result<Cow<'a, str>, Failure> {
-    let rules = &scope.direction().rules;
-    let pieces = target_pieces(rules, segments, path, query).map_err(|reason| scope.failure(reason))?;
+    let pieces = target_pieces(scope.direction(), segments, path, query).map_err(|reason| scope.failure(reason))?;
     if pieces.iter().all(|piece| piece.hole().is_none()) {
         return Ok(query.map_or(Cow::Borrowed(path), |query| Cow::Owned(format!("{path}?{query}"))));
     }
@@ -116,12 +118,17 @@ pub async fn edit_target<'a>(
 /// # Errors
 /// A part that can be read in two ways, that cannot be read, or that is missing.
 pub fn target_pieces(
-    rules: &[Rule],
+    direction: &Direction,
     segments: &Segments,
     path: &str,
     query: Option<&str>,
 ) -> Result<Vec<Piece>, Reason> {
-    if rules.iter().all(|rule| rule.query.is_empty() && rule.segments.is_empty()) {
+    let rules = &direction.rules;
+    let is_read = rules.iter().any(|rule| !rule.query.is_empty());
+    if !is_read {
+        check_unread_query(direction, query.unwrap_or_default())?;
+    }
+    if !is_read && rules.iter().all(|rule| rule.segments.is_empty()) {
         return Ok(Vec::new());
     }
     let (mut pieces, mut found) = (Vec::new(), vec![false; rules.len()]);
@@ -133,7 +140,6 @@ pub fn target_pieces(
             segments.name_at(at).and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
         pieces.push(piece(part, rule, Place::Segment, &mut found)?);
     }
-    let is_read = rules.iter().any(|rule| !rule.query.is_empty());
     // Some readers also split at `;`.
     if is_read && query.is_some_and(|query| query.contains(';')) {
         return Err(Reason::Ambiguous("a query with a semicolon: escape it as %3B"));
@@ -141,7 +147,7 @@ pub fn target_pieces(
     for (at, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
         pieces.push(Piece::Literal(Bytes::from_static(if at == 0 { b"?" } else { b"&" })));
         let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
-        let rule = if is_read { rule_of_parameter(rules, name)? } else { None };
+        let rule = if is_read { rule_of_parameter(direction, name)? } else { None };
         pieces.push(Piece::Literal(Bytes::copy_from_slice(name.as_bytes())));
         let Some(value) = value else { continue };
         pieces.push(Piece::Literal(Bytes::from_static(b"=")));
@@ -155,21 +161,42 @@ pub fn target_pieces(
     Ok(pieces)
 }
 
+/// Rejects a query, in which no rule selects, with the name of a value that a rule seals elsewhere: some frameworks join
+/// query and body. The query passes as it is otherwise.
+fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> {
+    let is_accepted = |name: &str| direction.accepted_query.iter().any(|accepted| **accepted == *name);
+    for pair in query.split(['&', ';', '?']) {
+        let raw = pair.split('=').next().unwrap_or_default();
+        let sealed = |name: &str| direction.guard.rules_of(name).first().copied().filter(|_| !is_accepted(name));
+        if name_in_any_reading(raw.as_bytes(), sealed).is_some() {
+            return Err(Reason::Invalid(ELSEWHERE));
+        }
+    }
+    Ok(())
+}
+
 /// The rule that selects a parameter of the query by its name as it stands there.
-fn rule_of_parameter(rules: &[Rule], raw: &str) -> Result<Option<usize>, Reason> {
+fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, Reason> {
+    let rules = &direction.rules;
     let name = decoded(raw).ok_or(Reason::Ambiguous("a query with a malformed name of a parameter"))?;
-    let rule = position(rules, |rule| rule.query.iter().any(|selected| **selected == *name));
-    if rule.is_some() {
+    let selects = |rule: &Rule| rule.query.iter().any(|selected| **selected == *name);
+    let rule = position(rules, selects);
+    let is_sealed = rules.iter().any(|rule| selects(rule) && !rule.action.reveals());
+    if is_sealed || direction.accepted_query.iter().any(|accepted| **accepted == *name) {
         return Ok(rule);
     }
-    let guarded = || rules.iter().filter(|rule| !rule.action.reveals()).flat_map(|rule| &rule.query);
-    if guarded().any(|selected| name::is_alias(&name, selected, true)) {
+    let sealed = direction.guard.rules_of(&name);
+    if sealed.iter().any(|sealed| !rules[*sealed].query.is_empty()) {
         return Err(Reason::Invalid(name::ALIAS));
     }
-    if name::is_unclear(&name) && guarded().next().is_some() {
+    // A rule that names a parameter decides on it, if the one that seals it is for bodies.
+    if rule.is_none() && !sealed.is_empty() {
+        return Err(Reason::Invalid(ELSEWHERE));
+    }
+    if rule.is_none() && direction.guard.is_unclear(&name) {
         return Err(Reason::Invalid(name::UNCLEAR));
     }
-    Ok(None)
+    Ok(rule)
 }
 
 /// A part of the target: a hole if a rule selects it and it has a value.
@@ -220,7 +247,9 @@ async fn texts(engine: &Engine, scope: &Scope, holes: Vec<Piece>) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Action, Containers, Unneeded};
+    use sealwire_payload::Selection;
+
+    use crate::route::{AcceptedNames, Action, Containers, Unneeded};
 
     fn rule(action: Action, headers: &[&'static str], query: &[&str]) -> Rule {
         Rule {
@@ -239,9 +268,17 @@ mod tests {
         }
     }
 
+    fn direction(rules: Vec<Rule>, accepted: AcceptedNames) -> Direction {
+        Direction::new(rules, false, false, 0, accepted).unwrap()
+    }
+
     /// Values that are selected in a query; `None` if the query is rejected.
-    fn selected(rules: &[Rule], query: &str) -> Option<Vec<String>> {
-        let pieces = target_pieces(rules, &Segments::default(), "/a", Some(query)).ok()?;
+    fn selected(rules: Vec<Rule>, query: &str) -> Option<Vec<String>> {
+        selected_by(&direction(rules, AcceptedNames::default()), query)
+    }
+
+    fn selected_by(direction: &Direction, query: &str) -> Option<Vec<String>> {
+        let pieces = target_pieces(direction, &Segments::default(), "/a", Some(query)).ok()?;
         let source: Vec<u8> = pieces.iter().flat_map(|piece| piece.source().to_vec()).collect();
         assert!(pieces.is_empty() || source == format!("/a?{query}").into_bytes(), "{query}");
         Some(pieces.iter().filter_map(Piece::hole).filter_map(|hole| hole.text().map(str::to_owned)).collect())
@@ -249,7 +286,7 @@ mod tests {
 
     #[test]
     fn parameters_that_some_readers_take_for_a_selected_one_are_rejected() {
-        let rules = [rule(Action::Encrypt, &[], &["ssn", "card[number]"])];
+        let rules = || vec![rule(Action::Encrypt, &[], &["ssn", "card[number]"])];
         for (query, expected) in [
             ("ssn=1", Some(vec!["1"])),
             ("a=1&ssn=x+%20y&s%73n=2", Some(vec!["x  y", "2"])),
@@ -274,11 +311,69 @@ mod tests {
             ("card.number=1", None),
         ] {
             let expected = expected.map(|texts| texts.into_iter().map(str::to_owned).collect());
-            assert_eq!(selected(&rules, query), expected, "{query}");
+            assert_eq!(selected(rules(), query), expected, "{query}");
         }
         // Routes without rules for queries, and rules that reveal, leave other spellings alone.
-        assert_eq!(selected(&[rule(Action::Encrypt, &["x-card"], &[])], "a=1;SSN=%zz"), Some(vec![]));
-        assert_eq!(selected(&[rule(Action::Decrypt, &[], &["ssn"])], "SSN=1&ssn=2"), Some(vec!["2".to_owned()]));
+        assert_eq!(selected(vec![rule(Action::Encrypt, &["x-card"], &[])], "a=1;SSN=%zz"), Some(vec![]));
+        assert_eq!(selected(vec![rule(Action::Decrypt, &[], &["ssn"])], "SSN=1&ssn=2"), Some(vec!["2".to_owned()]));
+    }
+
+    #[test]
+    fn parameters_with_the_name_of_a_sealed_value_of_the_body_are_rejected() {
+        let in_body = |action: Action, path: &str| {
+            let body = Selection::parse([path]).unwrap();
+            Rule { body: Some(body.into()), ..rule(action, &[], &[]) }
+        };
+        for (path, query, is_ok) in [
+            ("$.ssn", "ssn=1", false),
+            ("$.ssn", "a=1&SSN=1", false),
+            ("$.ssn", "a=1;ssn=1", false),
+            ("$.ssn", "?ssn=1", false),
+            ("$.ssn", "s%73n=1", false),
+            ("$.ssn", "ssn%00x=1", false),
+            ("$.ssn", "ssn[]=1", false),
+            ("$.ssn", "!ssn=1&_ssn=on", false),
+            ("$.ssn", "ssn", false),
+            ("$.ssn", "ssns=1&x=ssn&assn=1&a=%zz&%ff=1&b;c&%00=1", true),
+            ("$.user.ssn", "user[ssn]=1", false),
+            ("$.user.ssn", "user.ssn=1", false),
+            ("$.user.ssn", "User.SSN=1", false),
+            ("$.user.ssn", "user=1&ssn=2&userssn=3&user_ssn=4&user[id]=5", true),
+            ("$.users[*].ssn", "users[0][ssn]=1", false),
+            ("$.users[*].ssn", "users[][ssn]=1", false),
+            ("$.users[0].ssn", "users[0].ssn=1", false),
+            ("$.users[*].ssn", "users[0][id]=1&users=2", true),
+            ("$..ssn", "ssn=1", false),
+            ("$..ssn", "user[ssn]=1", false),
+            ("$..ssn", "a.b.SSN=1", false),
+            ("$..ssn", "user[id]=1&a.b=2", true),
+            ("$.users[*].ssn", "users[x][ssn]=1", false),
+            ("$.users.*.ssn", "users.x.ssn=1", false),
+            ("$.users[*]", "users[]=1", false),
+            ("$.users[1].ssn", "users[1][ssn]=1", false),
+        ] {
+            assert_eq!(selected(vec![in_body(Action::Encrypt, path)], query).is_some(), is_ok, "{path} {query}");
+            // A rule for another parameter, which makes the query one that is read.
+            let rules = vec![in_body(Action::Encrypt, path), rule(Action::Encrypt, &[], &["other"])];
+            let is_read_alike = !query.contains(['%', ';']);
+            assert!(!is_read_alike || selected(rules, query).is_some() == is_ok, "{path} {query}");
+            assert!(selected(vec![in_body(Action::Decrypt, path)], query).is_some(), "{path} {query}");
+        }
+        // A rule for the parameter decides on it, and the operator can accept it.
+        let both = |action| vec![in_body(Action::Encrypt, "$.ssn"), rule(action, &[], &["ssn"])];
+        assert_eq!(selected(both(Action::Encrypt), "ssn=1"), Some(vec!["1".into()]));
+        assert_eq!(selected(both(Action::Decrypt), "ssn=1"), Some(vec!["1".into()]));
+        assert_eq!(selected(both(Action::Decrypt), "SSN=1"), None);
+        let revealed = vec![rule(Action::Encrypt, &[], &["ssn"]), rule(Action::Decrypt, &[], &["SSN"])];
+        assert_eq!(selected(revealed, "SSN=1"), None);
+        for others in [&[][..], &["other"]] {
+            let accepted = AcceptedNames { names: vec!["_ssn".into()], query: vec!["ssn".into()] };
+            let rules = vec![in_body(Action::Encrypt, "$.ssn"), rule(Action::Encrypt, &[], others)];
+            let accepting = direction(rules, accepted);
+            for (query, is_ok) in [("ssn=1&_ssn=2", true), ("Ssn=1", false), ("__ssn=1", false), ("ssn[]=1", false)] {
+                assert_eq!(selected_by(&accepting, query).is_some(), is_ok, "{query}");
+            }
+        }
     }
 
     #[test]
@@ -293,7 +388,8 @@ mod tests {
             (Action::Encrypt, "xcard", false),
             (Action::Decrypt, "x_card", true),
         ] {
-            let rules = [rule(Action::Encrypt, &[], &["x"]), rule(action, &["x-card", "x-other"], &[])];
+            let rules = vec![rule(Action::Encrypt, &[], &["x"]), rule(action, &["x-card", "x-other"], &[])];
+            let rules = direction(rules, AcceptedNames::default());
             let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("v"))]);
             assert_eq!(check_header_names(&rules, &headers).is_ok(), is_ok, "{name}");
         }

@@ -1,9 +1,10 @@
 //! Headers and trailers that the relay removes, sets or joins when it forwards a message.
 
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use sealwire_relay_body::name;
+use sealwire_relay_body::name::NameSet;
 
 /// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for WebSocket.
 const HOP_BY_HOP: [&str; 8] =
@@ -45,9 +46,13 @@ const NOT_TRAILERS: [&str; 29] = [
     "x-real-ip",
 ];
 /// Headers that some servers take method or path from, in place of those of the request.
-const OVERRIDES: [&str; 13] = [
+const OVERRIDES: [&str; 17] = [
     "path-info",
     "script-name",
+    "x-forwarded-method",
+    "x-forwarded-path",
+    "x-forwarded-uri",
+    "x-forwarded-url",
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -60,6 +65,8 @@ const OVERRIDES: [&str; 13] = [
     "x-rewrite-url",
     "x-script-name",
 ];
+
+static OVERRIDE_NAMES: LazyLock<NameSet> = LazyLock::new(|| NameSet::of(&OVERRIDES));
 
 /// Facts about the client's side of a request, for forwarding headers.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +116,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
 }
 
 fn is_override(present: &str) -> bool {
-    OVERRIDES.iter().any(|name| present == *name || name::is_alias(present, name, false))
+    OVERRIDE_NAMES.takes(present)
 }
 
 /// Removes headers that some servers take method or path from, in any spelling, because these decided on the rules.
@@ -335,8 +342,13 @@ mod tests {
         let before =
             "x-http-method-override: POST\nX_HTTP_Method_Override: POST\nx-http-method: PUT\nx-method-override: PUT
             x-original-url: /a\nx-rewrite-url: /a\nx_rewrite.url: /a\nx-original-uri: /a\nscript_name: /a\nx-script-name: /a\npath_info: /a\nx-request-id: 1
+            x-forwarded-method: PUT\nX_Forwarded_Uri: /a\nx-forwarded-path: /a\nx-forwarded-url: /a\nx-forwarded-prefix: /a
             x-original-file: a\nx-forwarded-for: a\nmethod: x";
-        check(remove_overrides, before, "x-request-id: 1\nx-original-file: a\nx-forwarded-for: a\nmethod: x");
+        check(
+            remove_overrides,
+            before,
+            "x-request-id: 1\nx-forwarded-prefix: /a\nx-original-file: a\nx-forwarded-for: a\nmethod: x",
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use sealwire_relay_body::{BodyRule, Format};
+use sealwire_relay_body::{Format, RuleSet};
 
 use crate::body::{Outgoing, Source};
 use crate::coding::Decoder;
@@ -60,7 +60,7 @@ pub enum Edited {
 }
 
 /// Format, decoder and rules of a body.
-type Readable = (Format, Option<Decoder>, Arc<[BodyRule]>);
+type Readable = (Format, Option<Decoder>, Arc<RuleSet>);
 
 impl Message<'_> {
     /// Applies the rules.

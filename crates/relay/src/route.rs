@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 use sealwire_payload::Selection;
-use sealwire_relay_body::{BodyRule, Format, Limits, Scanner};
+use sealwire_relay_body::name::NameSet;
+use sealwire_relay_body::{BodyRule, Format, Guard, Limits, RuleSet, Scanner, SealedValues};
 
 use crate::error::Phase;
 use crate::upstream::pool::Pool;
@@ -52,16 +53,65 @@ pub struct Direction {
     pub pass_unparsed: bool,
     /// Longest body in bytes that is held before it is forwarded. A streamed body has no such limit.
     pub body_bytes_max: usize,
+    /// Names that must not stand where no rule seals their values.
+    pub guard: Arc<Guard>,
+    /// Query parameters that pass although a rule seals their name elsewhere.
+    pub accepted_query: Vec<Box<str>>,
+    /// Headers whose values rules seal.
+    pub sealed_headers: NameSet,
+    /// Fields whose values rules for forms seal; `None` without such rules.
+    form_names: Option<Arc<NameSet>>,
     /// The rules for bodies, if all of them are for every media type.
-    shared: Option<Arc<[BodyRule]>>,
+    shared: Option<Arc<RuleSet>>,
+}
+
+/// Names that a route accepts beside those of sealed values.
+#[derive(Clone, Debug, Default)]
+pub struct AcceptedNames {
+    /// Keys, fields, parts and parameters, as they are spelled here.
+    pub names: Vec<Box<str>>,
+    /// Query parameters whose name a rule seals elsewhere.
+    pub query: Vec<Box<str>>,
 }
 
 impl Direction {
-    /// Creates a direction.
-    pub fn new(rules: Vec<Rule>, stream: bool, pass_unparsed: bool, body_bytes_max: usize) -> Self {
+    /// Creates a direction. `None` if a rule that seals has too many names.
+    pub fn new(
+        rules: Vec<Rule>,
+        stream: bool,
+        pass_unparsed: bool,
+        body_bytes_max: usize,
+        accepted: AcceptedNames,
+    ) -> Option<Self> {
+        let guard = Arc::new(Guard::new(&sealed_values(&rules, |_| true), &accepted.names)?);
+        let is_form = |rule: &Rule| rule.formats.contains(&Format::Form);
+        let form_names = if rules.iter().any(is_form) {
+            let of_forms = Guard::new(&sealed_values(&rules, |rule| is_form(rule) || rule.formats.is_empty()), &[])?;
+            Some(Arc::new(of_forms.into_names()))
+        } else {
+            None
+        };
+        let mut sealed_headers = NameSet::new(false);
+        for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.action.reveals()) {
+            rule.headers.iter().for_each(|name| sealed_headers.insert(name.as_str(), at));
+        }
         let is_for_all = rules.iter().all(|rule| rule.formats.is_empty());
-        let shared = is_for_all.then(|| rules.iter().map(|rule| rule.body_rule(true)).collect());
-        Self { rules, stream, pass_unparsed, body_bytes_max, shared }
+        let shared = is_for_all.then(|| {
+            let body_rules = rules.iter().map(|rule| rule.body_rule(true)).collect();
+            Arc::new(RuleSet::new(body_rules, Arc::clone(&guard)))
+        });
+        let accepted_query = accepted.query;
+        Some(Self {
+            rules,
+            stream,
+            pass_unparsed,
+            body_bytes_max,
+            guard,
+            accepted_query,
+            sealed_headers,
+            form_names,
+            shared,
+        })
     }
 
     /// Returns true if a rule produces plaintext.
@@ -70,28 +120,33 @@ impl Direction {
     }
 
     /// Rules for bodies of a format, at the positions of all rules; `None` if no rule is for it.
-    pub fn body_rules(&self, format: &Format) -> Option<Arc<[BodyRule]>> {
+    pub fn body_rules(&self, format: &Format) -> Option<Arc<RuleSet>> {
         if let Some(shared) = &self.shared {
             return Some(Arc::clone(shared));
         }
         let is_for = |rule: &Rule| {
             rule.body.is_some() && (rule.formats.is_empty() || rule.formats.iter().any(|other| other.is_like(format)))
         };
-        self.rules.iter().any(is_for).then(|| self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect())
+        let body_rules = || self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect();
+        self.rules.iter().any(is_for).then(|| Arc::new(RuleSet::new(body_rules(), Arc::clone(&self.guard))))
     }
 
     /// A scanner for a body of a format with the rules for it.
-    pub fn scanner(&self, format: Format, rules: Arc<[BodyRule]>, limits: Limits, phase: Phase) -> Scanner {
+    pub fn scanner(&self, format: Format, rules: Arc<RuleSet>, limits: Limits, phase: Phase) -> Scanner {
         // An upstream with rules for forms may read a body of another type as one.
-        let has_forms = self.rules.iter().any(|rule| rule.formats.contains(&Format::Form));
-        let is_guarded = has_forms && !format.is_flat() && phase == Phase::Request;
-        let form_rules = is_guarded.then(|| self.body_rules(&Format::Form)).flatten();
+        let is_guarded = !format.is_flat() && phase == Phase::Request;
         let scanner = Scanner::new(format, rules, limits);
-        match form_rules {
-            Some(rules) => scanner.rejecting_forms(rules),
+        match self.form_names.as_ref().filter(|_| is_guarded) {
+            Some(names) => scanner.rejecting_forms(Arc::clone(names)),
             None => scanner,
         }
     }
+}
+
+/// The values that rules of a kind seal.
+fn sealed_values(rules: &[Rule], is_wanted: impl Fn(&Rule) -> bool) -> Vec<SealedValues<'_>> {
+    let sealing = rules.iter().enumerate().filter(|(_, rule)| !rule.action.reveals() && is_wanted(rule));
+    sealing.map(|(at, rule)| SealedValues { rule: at, body: rule.body.as_deref(), query: &rule.query }).collect()
 }
 
 impl Rule {
@@ -103,8 +158,8 @@ impl Rule {
             Containers::Whole => sealwire_relay_body::Containers::Whole,
             Containers::Leaves => sealwire_relay_body::Containers::Leaves,
         };
-        let rejects_near_keys = !self.action.reveals();
-        BodyRule { required: self.required && selection.is_some(), selection, containers, rejects_near_keys }
+        let seals = !self.action.reveals();
+        BodyRule { required: self.required && selection.is_some(), selection, containers, seals }
     }
 
     /// Returns true if a message without a value in its body is rejected.

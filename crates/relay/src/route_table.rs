@@ -1,8 +1,9 @@
 //! Finds the route of a request: the most specific host, then the most specific path, then the method.
 //!
-//! Paths are compared as they were sent. Servers also take a path in another case, with other escapes or with a slash at
-//! its end, so a path that would take a route with rules in one of these spellings, and another route in its own, is
-//! rejected.
+//! Paths are compared as they were sent. Servers also take a path in another case, with other escapes, with a slash at its
+//! end, with the suffix of a format (`/orders.json` in Rails and Spring) or through the script that serves it
+//! (`/index.php/orders`, `/orders/index`). So a path that would take a route with rules in one of these spellings, and
+//! another route in its own, is rejected. A route whose path ends so by itself decides on that spelling.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use http::Method;
 use percent_encoding::percent_decode_str;
+use sealwire_relay_body::name;
 
 use crate::route::Route;
 
@@ -57,6 +59,8 @@ struct Paths {
     router: matchit::Router<usize>,
     /// Finds the folded paths of entries that begin with the same route.
     folded: matchit::Router<usize>,
+    /// Finds the bare paths of entries with rules.
+    bare: matchit::Router<usize>,
     entries: Vec<Entry>,
 }
 
@@ -65,6 +69,8 @@ struct Entry {
     path: Box<str>,
     /// The path in its folded form, with numbers for names.
     folded: Box<str>,
+    /// The folded path without the suffix of a format and without scripts.
+    bare: Box<str>,
     /// Names of the path's segments by position; the first one is empty, before the first `/`.
     names: Arc<[Option<Box<str>>]>,
     routes: Vec<(Vec<Method>, Arc<Route>)>,
@@ -187,6 +193,7 @@ impl Paths {
                 }
                 self.entries.push(Entry {
                     path: path.into(),
+                    bare: bare_template(&folded).into(),
                     folded: folded.into(),
                     names: names(path),
                     routes: Vec::new(),
@@ -202,6 +209,14 @@ impl Paths {
         if let Some((_, other)) = entry.routes.iter().find(|(other, _)| shares(other)) {
             return Err(RouteConflict::Taken(Arc::clone(&other.name)));
         }
+        if !route.pass && !entry.has_rules() {
+            let bare = entry.bare.clone();
+            let is_there = self.entries.iter().any(|other| other.has_rules() && other.bare == bare);
+            if !is_there {
+                self.bare.insert(&*bare, at).map_err(|_| RouteConflict::Overlap)?;
+            }
+        }
+        let Some(entry) = self.entries.get_mut(at) else { return Err(RouteConflict::Path) };
         // A route for all methods comes last.
         let behind = if methods.is_empty() { entry.routes.len() } else { 0 };
         entry.routes.insert(behind, (methods, route));
@@ -211,7 +226,7 @@ impl Paths {
     fn find(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
         let found = self.router.at(path).map_err(|_| NoMatch::Path)?;
         let entry = self.entries.get(*found.value).ok_or(NoMatch::Path)?;
-        if self.is_other_spelling(entry, path) {
+        if self.is_other_spelling(entry, path) || self.is_other_format(entry, path) {
             return Err(NoMatch::Spelling);
         }
         let route = entry.routes.iter().find(|(methods, _)| methods.is_empty() || methods.contains(method));
@@ -233,6 +248,13 @@ impl Paths {
         let mut alike = self.entries.iter().filter(|candidate| candidate.folded == other.folded);
         other.folded != entry.folded && alike.any(Entry::has_rules)
     }
+
+    /// Returns true if the path, which takes the routes of `entry`, takes other ones with rules without its suffix or script.
+    fn is_other_format(&self, entry: &Entry, path: &str) -> bool {
+        let is_spelled_out = !entry.path.rsplit('/').next().unwrap_or_default().contains('{');
+        let other = self.bare.at(&bare(&folded(path))).ok().and_then(|found| self.entries.get(*found.value));
+        !is_spelled_out && other.is_some_and(|other| other.bare != entry.bare)
+    }
 }
 
 impl Entry {
@@ -245,20 +267,43 @@ impl Entry {
     }
 }
 
-/// A path without escapes, in lower case and without a slash at its end.
+/// A path without escapes, in the case that names are compared in, and without a slash at its end.
 fn folded(path: &str) -> String {
-    let mut folded = percent_decode_str(path).decode_utf8_lossy().to_lowercase();
+    let mut folded = name::folded(&percent_decode_str(path).decode_utf8_lossy());
     if folded.len() > 1 && folded.ends_with('/') {
         folded.pop();
     }
     folded
 }
 
+/// A folded path without the suffix of a format, without scripts that serve the rest of the path, and without the name of
+/// an index.
+fn bare(folded: &str) -> String {
+    let (before, last) = folded.rsplit_once('/').unwrap_or(("", folded));
+    let end = last.char_indices().skip(1).find(|(_, c)| *c == '.').map_or(last.len(), |(at, _)| at);
+    without_scripts(before, &last[..end])
+}
+
+/// The bare form of a route's folded path. What begins with another character than a letter is no format, but a version.
+fn bare_template(folded: &str) -> String {
+    let (before, last) = folded.rsplit_once('/').unwrap_or(("", folded));
+    let suffix = last.char_indices().skip(1).find(|(_, c)| *c == '.').map_or("", |(at, _)| &last[at..]);
+    let is_format = suffix[suffix.len().min(1)..].starts_with(char::is_alphabetic) && !suffix.contains('}');
+    without_scripts(before, if is_format { &last[..last.len() - suffix.len()] } else { last })
+}
+
+fn without_scripts(before: &str, last: &str) -> String {
+    let last = Some(last).filter(|last| *last != "index");
+    let segments = before.split('/').skip(1).filter(|segment| !segment.ends_with(".php"));
+    let bare: String = segments.chain(last).flat_map(|segment| ["/", segment]).collect();
+    if bare.is_empty() { "/".to_owned() } else { bare }
+}
+
 /// The folded form of a route's path: names in braces become numbers, so that equal forms are equal texts.
 fn folded_template(path: &str) -> String {
     let (mut out, mut rest, mut names) = (String::new(), path, 0);
     let literal =
-        |text: &str| percent_decode_str(text).decode_utf8_lossy().to_lowercase().replace('{', "{{").replace('}', "}}");
+        |text: &str| name::folded(&percent_decode_str(text).decode_utf8_lossy()).replace('{', "{{").replace('}', "}}");
     while let Some(begin) = rest.find('{') {
         let (before, braces) = rest.split_at(begin);
         let escaped = before.replace("}}", "}");
@@ -429,6 +474,68 @@ mod tests {
         }
         let conflict = table.add("a", "/V1/users/{*all}", Vec::new(), route("all"));
         assert_eq!(conflict, Err(RouteConflict::Overlap));
+    }
+
+    #[test]
+    fn other_formats_and_scripts_of_a_path_with_rules_are_rejected() {
+        let mut table = RouteTable::default();
+        for (path, name) in [
+            ("/orders", "orders"),
+            ("/orders/{id}", "order"),
+            ("/orders/new", "new"),
+            ("/orders/help.html", "help pass"),
+            ("/report.csv", "report"),
+            ("/v1.0", "version"),
+            ("/shop/index.php/cart", "cart"),
+            ("/gr%C3%BC%C3%9Fe", "greeting"),
+            ("/health", "health pass"),
+            ("/{*rest}", "rest pass"),
+        ] {
+            table.add("a", path, Vec::new(), route(name)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        for (path, expected) in [
+            ("/orders", Ok("orders")),
+            ("/orders.json", Err(NoMatch::Spelling)),
+            ("/ORDERS.JSON", Err(NoMatch::Spelling)),
+            ("/orders.json/", Err(NoMatch::Spelling)),
+            ("/orders.", Err(NoMatch::Spelling)),
+            ("/orders.1", Err(NoMatch::Spelling)),
+            ("/orders.a.b", Err(NoMatch::Spelling)),
+            ("/orders.php", Err(NoMatch::Spelling)),
+            ("/orders/index", Err(NoMatch::Spelling)),
+            ("/orders/index.php", Err(NoMatch::Spelling)),
+            ("/index.php/orders", Err(NoMatch::Spelling)),
+            ("/app_dev.php/orders/7", Err(NoMatch::Spelling)),
+            ("/Index.PHP/orders.json", Err(NoMatch::Spelling)),
+            ("/orders/7", Ok("order")),
+            ("/orders/7.json", Ok("order")),
+            ("/orders/jane.doe@a.example", Ok("order")),
+            ("/orders/new", Ok("new")),
+            ("/orders/new.json", Err(NoMatch::Spelling)),
+            ("/orders/help.html", Ok("help pass")),
+            ("/report.csv", Ok("report")),
+            ("/report", Err(NoMatch::Spelling)),
+            ("/report.xml", Err(NoMatch::Spelling)),
+            ("/v1.0", Ok("version")),
+            ("/v1", Ok("rest pass")),
+            ("/v1.1", Ok("rest pass")),
+            ("/shop/cart", Err(NoMatch::Spelling)),
+            ("/shop/index.php/cart", Ok("cart")),
+            ("/shop/index.php", Ok("rest pass")),
+            // Other forms of one character.
+            ("/gr%C3%BC%C5%BF%C5%BFe", Err(NoMatch::Spelling)),
+            ("/gru%CC%88%C3%9Fe", Err(NoMatch::Spelling)),
+            ("/gr%C3%BC%E2%80%8B%C3%9Fe", Err(NoMatch::Spelling)),
+            ("/%EF%BD%8Frders", Err(NoMatch::Spelling)),
+            ("/health.json", Ok("rest pass")),
+            ("/orders2.json", Ok("rest pass")),
+            ("/.orders", Ok("rest pass")),
+            ("/assets/app.js", Ok("rest pass")),
+            ("/", Err(NoMatch::Path)),
+        ] {
+            let found = table.find("a", &Method::POST, path);
+            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+        }
     }
 
     #[test]

@@ -41,26 +41,38 @@ ORDINARY = [
     ("json", "application/json; charset=utf-8", '{"größe":1,"名前":[{"Kartenſ":"x"}],"url":"https://a.example/?b=1&c=2","session":null}'),
     ("form", FORM, "name=x+y&a%5Bb%5D=%C3%A4&discard=1&empty=&flag&mail=a%40b.example"),
     ("query", "", "name=x+y&a[]=1&b.c=2&%C3%A4=%zz&flag"),
+    # A document of MongoDB, and keys beside selected ones.
+    ("json", "application/json", '{"_id":"1","Card":{"expiry":"x"},"CARD":"visa","user":{"name":"y"},"items":{"1":2},"username":"z"}'),
+    ("form", FORM, "user[name]=x&card=visa&username=y&item=1&ssns=2&_csrf=3"),
+    ("query", "", "user[name]=x&card=visa&userssn2=y&sort=-ssn&filter=ssn"),
+    # Parts as OkHttp, Spring and Java write them.
+    (
+        "multipart", "multipart/form-data; boundary=a-b",
+        '--a-b\r\nContent-Disposition: form-data; name="b"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: binary\r\n'
+        "Content-Length: 3\r\n\r\nx y\r\n--a-b--\r\n",
+    ),
     (
         "multipart", "multipart/form-data; boundary=----WebKitFormBoundaryk3mCXyVLYbTEFzIA",
         '------WebKitFormBoundaryk3mCXyVLYbTEFzIA\r\nContent-Disposition: form-data; name="größe"; filename="C:\\x; \'y\' %22.txt"\r\n'
         "Content-Type: text/plain\r\n\r\nx\r\n------WebKitFormBoundaryk3mCXyVLYbTEFzIA--\r\n",
     ),
 ]
-NAMES = ["ssn", "token", "card_number", "user[ssn]"]
+NAMES = ["ssn", "token", "card_number", "user[ssn]", "items[0]", "card[number]"]
 # What readers drop, cut at, fold or decode.
 INSERTED = [
     " ", "\t", "\0", "\x0b", "\x0c", "\r", "\n", "\r\n", "\x7f", "\x85", "\xa0", "\u200b", "\ufeff", "\ufffd", "\u2028", "'", '"', "`", "\\",
     "/", ",", ";", ":", "=", "&", "+", "?", "#", "%", "%00", "%20", "%09", "%0b", "%73", "%u0073", "%2573", "%ff", "&amp;", "&#115;", "[", "]",
     "[]", "[0]", "[x]", ".", "..", "_", "-", "$", "@", "*", "(", "{", "}", "<", "|", "~", "\u0307", "\u00ad", "0", "=?utf-8?Q?", "?=",
+    "!", "[00]", "[1]", "\U000e0041", "\U000e0100", "\u3164", "\u115f", "\uffa0", "\u180b", "\ufe0f", "\u2800", "\u0301",
 ]
-FOLDED = {"s": "S\u017f", "k": "K\u212a", "n": "N", "t": "T", "o": "O", "e": "E", "u": "U", "r": "R", "_": ".- [", "c": "C", "a": "A"}
+FOLDED = {"s": "S\u017f\uff53", "k": "K\u212a", "[": ".", "0": "1", "n": "N", "t": "T", "o": "O", "e": "E", "u": "U", "r": "R", "_": ".- [", "c": "C", "a": "A"}
 # Pieces of heads of parts and of their content type.
 HEADS = [
     "; xname=b", '; name="b"', "; name=b", "; name*=utf-8''ssn", "; name*0=ssn", '; filename="x"', "; filename=x", "; filename*=utf-8''x", ";",
     '; x="; name=ssn"', "; filename='x; name=ssn'", '; filename="x\\"; name=ssn"', "\r\nX: y", "\r\n x", "\nX: y", "\r\nContent-Type: text/plain",
     "\r\nContent-Type: message/rfc822", "\r\nContent-Type: multipart/mixed; boundary=php", "\r\nContent-Transfer-Encoding: base64",
-    "\r\nContent-Transfer-Encoding: quoted-printable", "\r\nContent-Length: 4", '\r\nContent-Disposition: form-data; name="ssn"',
+    "\r\nContent-Transfer-Encoding: quoted-printable", "\r\nContent-Transfer-Encoding: binary", "\r\nContent-Transfer-Encoding: 8BIT",
+    "\r\nContent-Length: 4", "\r\nContent-Length: 16", "\r\nContent-Length: 016", "\r\nContent-Length: 160", '\r\nContent-Disposition: form-data; name="ssn"',
     "\x0bContent-Disposition: form-data; name=ssn", '\u2028Content-Disposition: form-data; name="ssn"', "form-data", "attachment", "; charset=utf-16",
     "; boundary=php", "; boundary=\"php\"", "; xboundary=php", "; boundary*=utf-8''php", "; boundary*0=php", ",php", "; boundary =php", "php", "--php",
     "; boundary='php'", "\r\n--php\r\n", "\n--php\n", "--php--", "=?utf-8?Q?php?=", "=?utf-8?B?c3Nu?=",
@@ -153,7 +165,7 @@ def pairs(chance):
         if chance.random() < 0.6:
             name = "".join(c if c.isascii() and c > " " else "".join(f"%{byte:02X}" for byte in encoded(c)) for c in name)
         found.append(f"{name}{chance.choice(['=', '=', '=', '==', '%3D', ''])}{CANARY}")
-    found.insert(chance.randrange(len(found) + 1), chance.choice(["a=1", "b", "", "=1", "card[number]=1"]))
+    found.insert(chance.randrange(len(found) + 1), chance.choice(["a=1", "b", "", "=1", "card[expiry]=1", "items[1]=1"]))
     return chance.choice(["", "", "", "?", "&", "\ufeff", " "]) + chance.choice(["&", "&", "&", "&", ";", "&&", "&amp;", ",", "\r\n"]).join(found)
 
 
@@ -185,9 +197,13 @@ def json_case(chance):
     value = chance.choice([f'"{CANARY}"', f'"{CANARY}"', CANARY, f"{CANARY}.0", f"[{CANARY}]", f'{{"a":"{CANARY}"}}', f"'{CANARY}'"])
     members = []
     for _ in range(chance.randint(1, 3)):
-        name = chance.choice(["ssn", "token", "card"])
-        inner = f'{{"{json_key(chance, "number")}":{value}}}' if name == "card" else value
-        members.append(f'"{json_key(chance, name)}":{inner}')
+        name, inner = chance.choice([("ssn", ""), ("token", ""), ("card", "number"), ("card_number", ""), ("user", "ssn"), ("items", "0")])
+        member = f'{{"{json_key(chance, inner)}":{value}}}' if inner else value
+        if name == "items" and chance.random() < 0.5:
+            member = chance.choice(["[{}]", "[1,{}]", "[[{}]]"]).format(value)
+        if inner and chance.random() < 0.1:
+            name, member = f"{name}{chance.choice('.[_')}{inner}", value
+        members.append(f'"{json_key(chance, name)}":{member}')
     if chance.random() < 0.2:
         members.append(f'"x":"&{disguised(chance, chance.choice(NAMES))}={CANARY}&"'.replace("\n", "").replace("\r", "").replace("\0", ""))
     members.insert(chance.randrange(len(members) + 1), '"a":null')

@@ -13,7 +13,7 @@ import (
 	"os"
 )
 
-var fields = []string{"ssn", "token", "card_number", "user[ssn]"}
+var fields = []string{"ssn", "token", "card_number", "user[ssn]", "items[0]", "card[number]"}
 
 type message struct{ Kind, Type, Text string }
 
@@ -24,6 +24,24 @@ type document struct {
 	Card  struct {
 		Number any `json:"number"`
 	} `json:"card"`
+	CardNumber any `json:"card_number"`
+	User       struct {
+		Ssn any `json:"ssn"`
+	} `json:"user"`
+	Items any `json:"items"`
+}
+
+// The first element of a list, also of one that is an object.
+func first(items any) any {
+	switch items := items.(type) {
+	case []any:
+		if len(items) > 0 {
+			return items[0]
+		}
+	case map[string]any:
+		return items["0"]
+	}
+	return nil
 }
 
 func texts(value any) []string {
@@ -64,8 +82,8 @@ func read(it message) map[string][]string {
 		decoder.UseNumber()
 		// What follows the first value is left, as by many services.
 		_ = decoder.Decode(&parsed)
-		found := append(texts(parsed.Ssn), texts(parsed.Token)...)
-		return map[string][]string{"encoding/json": append(found, texts(parsed.Card.Number)...)}
+		values := []any{parsed.Ssn, parsed.Token, parsed.Card.Number, parsed.CardNumber, parsed.User.Ssn, first(parsed.Items)}
+		return map[string][]string{"encoding/json": texts(values)}
 	case "multipart":
 		request, err := http.NewRequest("POST", "/", bytes.NewReader(text))
 		if err != nil {

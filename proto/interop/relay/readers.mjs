@@ -8,7 +8,7 @@ const require = createRequire(`${process.argv[2]}/`);
 const busboy = require('busboy');
 const qs = require('qs');
 
-const FIELDS = ['ssn', 'token', 'card_number', 'user[ssn]'];
+const FIELDS = ['ssn', 'token', 'card_number', 'user[ssn]', 'items[0]', 'card[number]'];
 
 function texts(value) {
     if (value === null || value === undefined) return [];
@@ -16,7 +16,7 @@ function texts(value) {
 }
 
 function selected(fields) {
-    return texts([fields.ssn, fields.token, fields.card_number, fields['user[ssn]'], fields.user?.ssn]);
+    return texts([...FIELDS.map((name) => fields[name]), fields.user?.ssn, fields.items?.[0], fields.card?.number]);
 }
 
 function readMultipart(type, text) {
@@ -40,7 +40,7 @@ async function read({ kind, type, text }) {
     if (kind === 'multipart') return readMultipart(type, bytes);
     if (kind === 'json') {
         const document = JSON.parse(bytes.toString());
-        return { 'JSON.parse': texts([document?.ssn, document?.token, document?.card?.number]) };
+        return { 'JSON.parse': selected(document ?? {}) };
     }
     const form = bytes.toString();
     return {

@@ -10,9 +10,9 @@ function texts($value) {
 }
 
 function selected($fields) {
-    $user = $fields['user'] ?? null;
+    $within = fn($name, $key) => is_array($fields[$name] ?? null) ? $fields[$name][$key] ?? null : null;
     $found = [$fields['ssn'] ?? null, $fields['token'] ?? null, $fields['card_number'] ?? null];
-    return texts([...$found, is_array($user) ? $user['ssn'] ?? null : null]);
+    return texts([...$found, $within('user', 'ssn'), $within('card', 'number'), $within('items', 0)]);
 }
 
 if (PHP_SAPI === 'cli-server') {
@@ -26,10 +26,7 @@ while (($line = fgets(STDIN)) !== false) {
     $found = [];
     if ($case['kind'] === 'json') {
         $document = json_decode($text, true);
-        $card = is_array($document) ? $document['card'] ?? null : null;
-        $found['php json'] = !is_array($document) ? [] : texts([
-            $document['ssn'] ?? null, $document['token'] ?? null, is_array($card) ? $card['number'] ?? null : null,
-        ]);
+        $found['php json'] = is_array($document) ? selected($document) : [];
     } elseif ($case['kind'] !== 'multipart') {
         parse_str($text, $fields);
         $found['php'] = selected($fields);

@@ -15,7 +15,7 @@ import urllib.parse
 import python_multipart
 from werkzeug.formparser import parse_form_data
 
-FIELDS = ("ssn", "token", "card_number", "user[ssn]")
+FIELDS = ("ssn", "token", "card_number", "user[ssn]", "items[0]", "card[number]")
 
 
 def texts(value):
@@ -33,8 +33,12 @@ def selected(document):
     """Texts at the selected paths of a JSON document."""
     if not isinstance(document, dict):
         return []
-    card = document.get("card")
-    return texts([document.get("ssn"), document.get("token"), card.get("number") if isinstance(card, dict) else None])
+    found = [document.get(name) for name in ("ssn", "token", "card_number")]
+    for name, key in (("card", "number"), ("user", "ssn"), ("items", "0")):
+        inner = document.get(name)
+        found.append(inner.get(key) if isinstance(inner, dict) else None)
+    items = document.get("items")
+    return texts([found, items[:1] if isinstance(items, list) else None])
 
 
 def folded(value):

@@ -72,6 +72,12 @@ impl Position {
     pub const fn is_nowhere(self) -> bool {
         self.0 == NOTHING
     }
+
+    /// Joins the positions of a value whose place can be read in two ways.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 /// The reason why a list of select paths was rejected. An error of the client; retrying does not help.
@@ -117,14 +123,68 @@ impl Selection {
         for path in paths {
             selection.add(path, &mut bits_used, steps_max)?;
         }
-        selection.names.sort_unstable();
-        selection.names.dedup_by(merge_same);
-        selection.indexes.sort_unstable();
-        selection.indexes.dedup_by(merge_same);
-        selection.named = selection.names.iter().fold(0, |all, (_, states)| all | states);
-        selection.name_lengths = selection.names.iter().fold(0, |all, (key, _)| all | length_bit(key));
-        selection.indexed = selection.indexes.iter().fold(0, |all, (_, states)| all | states);
+        selection.index();
         Ok(selection)
+    }
+
+    /// Sorts names and indexes, and computes what a look-up needs beside them.
+    fn index(&mut self) {
+        self.names.sort_unstable();
+        self.names.dedup_by(merge_same);
+        self.indexes.sort_unstable();
+        self.indexes.dedup_by(merge_same);
+        self.named = self.names.iter().fold(0, |all, (_, states)| all | states);
+        self.name_lengths = self.names.iter().fold(0, |all, (key, _)| all | length_bit(key));
+        self.indexed = self.indexes.iter().fold(0, |all, (_, states)| all | states);
+    }
+
+    /// Returns the selection with each name replaced by its form, for keys in that form. It has indexes as names too, and
+    /// names that are numbers as indexes: some readers take elements of an array by keys, and values of an object by
+    /// indexes. The selection must not be ranked.
+    #[must_use]
+    pub fn in_form(&self, form: impl Fn(&str) -> String) -> Self {
+        let (mut names, mut indexes) = (Vec::new(), self.indexes.clone());
+        for (name, states) in &self.names {
+            // Names were read from a text.
+            let name = form(std::str::from_utf8(name).unwrap_or_default());
+            indexes.extend(name.parse().ok().map(|index: u32| (index, *states)));
+            names.push((name.into_bytes().into(), *states));
+        }
+        names.extend(self.indexes.iter().map(|(index, states)| (index.to_string().into_bytes().into(), *states)));
+        let mut formed = Self { names, indexes, ..Self::starting_with(self.start) };
+        formed.accept = self.accept;
+        formed.descend = self.descend;
+        formed.wild = self.wild;
+        formed.index();
+        formed
+    }
+
+    /// Returns the names on the way to each selected value, outermost first, without indexes and wildcards. `None` if
+    /// there are more than `max` ways. The selection must not be ranked.
+    pub fn name_paths(&self, max: usize) -> Option<Vec<Vec<&str>>> {
+        let mut paths = Vec::new();
+        let mut left = self.start;
+        while left != NOTHING {
+            let mut state = left & left.wrapping_neg();
+            left &= left - 1;
+            let mut ways = vec![Vec::new()];
+            while state & (self.accept | EVERYTHING) == 0 {
+                let named = self.names.iter().filter(|(_, states)| state & states != NOTHING);
+                let names: Vec<&str> = named.filter_map(|(name, _)| std::str::from_utf8(name).ok()).collect();
+                let has_others = state & (self.wild | self.indexed) != NOTHING;
+                if ways.len() * (names.len() + usize::from(has_others)) + paths.len() > max {
+                    return None;
+                }
+                let longer =
+                    ways.iter().flat_map(|way: &Vec<&str>| names.iter().map(|name| [&way[..], &[*name]].concat()));
+                let longer: Vec<_> = longer.collect();
+                ways.truncate(if has_others { ways.len() } else { 0 });
+                ways.extend(longer);
+                state <<= 1;
+            }
+            paths.extend(ways);
+        }
+        Some(paths)
     }
 
     /// Returns true if no document can have a field: the selection was parsed from no paths.
@@ -151,11 +211,6 @@ impl Selection {
     /// Names that a path has next at an object. A wildcard and a descent go on beneath any key, and have none.
     pub fn names_at(&self, object: Position) -> impl Iterator<Item = &[u8]> {
         self.names.iter().filter(move |(_, states)| object.0 & states != NOTHING).map(|(name, _)| name.as_ref())
-    }
-
-    /// Returns true if a path has this index next at an array.
-    pub fn has_index(&self, array: Position, index: u32) -> bool {
-        array.0 & lookup(&self.indexes, |other| other.cmp(&index)) != NOTHING
     }
 
     /// Returns the position of an array's element.
@@ -516,6 +571,49 @@ mod tests {
                     assert_eq!(selection.at(position, second.as_bytes()).0, expected, "{first} {second}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn forms_of_names_are_compared() {
+        let selection =
+            Selection::parse(["$.Card.NUMBER", "$..Ssn", "$.items[2].x", "$.list['1']"]).expect("paths parse");
+        let formed = selection.in_form(str::to_lowercase);
+        for (path, is_selected) in [
+            (&["card", "number"][..], true),
+            (&["Card", "NUMBER"], false),
+            (&["a", "ssn"], true),
+            (&["items", "2", "x"], true),
+            (&["items", "#2", "x"], true),
+            (&["items", "#1", "x"], false),
+            (&["list", "#1"], true),
+            (&["list", "1"], true),
+            (&["list", "#2"], false),
+        ] {
+            let step = |position, name: &&str| match name.strip_prefix('#') {
+                Some(index) => formed.at_element(position, index.parse().expect("an index")),
+                None => formed.at(position, name.as_bytes()),
+            };
+            let position = path.iter().fold(formed.root(), step);
+            assert_eq!(formed.selects(position), is_selected, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn paths_of_names_are_listed() {
+        for (paths, expected) in [
+            (&[][..], Some("")),
+            (&["$"], Some("")),
+            (&["$.a.b", "$..c"], Some("a.b c")),
+            (&["$.a[*].b", "$.d[0]"], Some("a.b d")),
+            (&["$['a','b'].c"], Some("a.c b.c")),
+            (&["$['a',0].c"], Some("c a.c")),
+            (&["$['a','b']['c','d']['e','f']"], None),
+        ] {
+            let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
+            let found = selection.name_paths(4);
+            let found = found.map(|paths| paths.iter().map(|path| path.join(".")).collect::<Vec<_>>().join(" "));
+            assert_eq!(found.as_deref(), expected, "{paths:?}");
         }
     }
 

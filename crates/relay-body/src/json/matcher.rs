@@ -4,26 +4,38 @@ use std::sync::Arc;
 
 use sealwire_payload::{Position, Selection};
 
-use crate::{BodyError, BodyRule, Containers, name};
+use crate::guard::at_levels;
+use crate::name::{self, BREAKS, normal_form};
+use crate::{BodyError, BodyRule, Containers, RuleSet};
 
 /// Positions of all rules at the present value and the containers around it.
 #[derive(Debug)]
 pub(super) struct Matcher {
-    rules: Arc<[BodyRule]>,
+    rules: Arc<RuleSet>,
     /// Positions of each rule at each open container that a path reaches, outermost first.
     levels: Vec<Position>,
     /// Positions of each rule at the value that comes next.
     here: Vec<Position>,
+    /// As `levels` and `here`, for each of the guard's paths, as some reader could follow them.
+    guarded_levels: Vec<Position>,
+    guarded_here: Vec<Position>,
     is_reached: bool,
     /// Rules that selected a value other than null.
     found: Vec<bool>,
 }
 
 impl Matcher {
-    pub(super) fn new(rules: Arc<[BodyRule]>) -> Self {
+    pub(super) fn new(rules: Arc<RuleSet>) -> Self {
         let found = vec![false; rules.len()];
-        let mut matcher =
-            Self { here: Vec::with_capacity(rules.len()), rules, levels: Vec::new(), is_reached: false, found };
+        let mut matcher = Self {
+            here: Vec::with_capacity(rules.len()),
+            guarded_here: Vec::with_capacity(rules.guard().paths.len()),
+            rules,
+            levels: Vec::new(),
+            guarded_levels: Vec::new(),
+            is_reached: false,
+            found,
+        };
         matcher.restart();
         matcher
     }
@@ -33,8 +45,11 @@ impl Matcher {
         let root = |rule: &BodyRule| rule.selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
         self.here.clear();
         self.here.extend(self.rules.iter().map(root));
-        self.is_reached = self.here.iter().any(|position| !position.is_nowhere());
+        self.guarded_here.clear();
+        self.guarded_here.extend(self.rules.guard().paths.iter().map(|guarded| guarded.paths.root()));
+        self.is_reached = self.here.iter().chain(&self.guarded_here).any(|position| !position.is_nowhere());
         self.levels.clear();
+        self.guarded_levels.clear();
         self.found.fill(false);
     }
 
@@ -47,11 +62,13 @@ impl Matcher {
     /// Enters the present value, which is a container that a path reaches.
     pub(super) fn open(&mut self) {
         self.levels.extend_from_slice(&self.here);
+        self.guarded_levels.extend_from_slice(&self.guarded_here);
     }
 
     /// Leaves a container that was entered.
     pub(super) fn close(&mut self) {
         self.levels.truncate(self.levels.len() - self.rules.len());
+        self.guarded_levels.truncate(self.guarded_levels.len() - self.rules.guard().paths.len());
     }
 
     /// Moves to a value that no path reaches.
@@ -60,22 +77,79 @@ impl Matcher {
         self.is_reached = false;
     }
 
-    /// Moves to the value of an unescaped key of the innermost container. Rejects a key that some readers take for a
-    /// selected one.
+    /// Moves to the value of an unescaped key of the innermost container. Rejects a value that a rule seals under another
+    /// name or in another place.
     pub(super) fn key(&mut self, key: &[u8]) -> Result<(), BodyError> {
         self.child(|selection, position| selection.at(position, key));
-        let level = &self.levels[self.levels.len() - self.rules.len()..];
+        if self.guarded_here.is_empty() {
+            return Ok(());
+        }
         // The text was checked to be UTF-8.
         let key = std::str::from_utf8(key).unwrap_or_default();
-        match name::misread_rule(&self.rules, level, key, false) {
-            Some((rule, reason)) if self.rule().is_none() => Err(BodyError::Value { rule, reason }),
-            _ => Ok(()),
+        let guard = self.rules.guard();
+        let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+        let is_accepted = guard.is_accepted(key);
+        let is_unclear = name::is_unclear(key) && !is_accepted;
+        let mut unreadable = None;
+        self.guarded_here.fill(Position::NOWHERE);
+        let is_endless = name::each_reading(key, |text| {
+            let form = normal_form(text);
+            // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
+            let levels = text.split(BREAKS).filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
+            let levels: Vec<_> = levels.map(normal_form).collect();
+            for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
+                // A name that is accepted meets wildcards alone, as a name of nothing does.
+                let form = if is_accepted { "\0" } else { &*form };
+                *here = here.union(guarded.paths.at(*position, form.as_bytes()));
+                if levels.len() > 1 {
+                    *here = here.union(at_levels(&guarded.paths, *position, &levels));
+                }
+            }
+        });
+        if is_unclear || is_endless {
+            let has_names = |at: &usize| guard.paths[*at].paths.names_at(level[*at]).next().is_some();
+            unreadable = (0..level.len()).find(has_names).map(|at| guard.paths[at].rule);
         }
+        if let Some(rule) = unreadable
+            && !self.rule().is_some_and(|rule| self.rules[rule].seals)
+        {
+            return Err(BodyError::Value { rule, reason: if is_unclear { name::UNCLEAR } else { name::ALIAS } });
+        }
+        self.check_sealed(Some(key.as_bytes()))
     }
 
-    /// Moves to an element of the innermost container.
-    pub(super) fn element(&mut self, index: u32) {
+    /// Moves to an element of the innermost container. Rejects a value that a rule seals under a number as its key.
+    pub(super) fn element(&mut self, index: u32) -> Result<(), BodyError> {
         self.child(|selection, position| selection.at_element(position, index));
+        let guard = self.rules.guard();
+        let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+        for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
+            *here = guarded.paths.at_element(*position, index);
+        }
+        self.check_sealed(None)
+    }
+
+    /// Rejects the present value if some reader finds a sealed value here, and no rule seals this one.
+    fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
+        let guarded = || self.rules.guard().paths.iter().zip(&self.guarded_here);
+        let is_reached = guarded().any(|(_, position)| !position.is_nowhere());
+        let is_found = is_reached && guarded().any(|(guarded, position)| guarded.paths.selects(*position));
+        self.is_reached |= is_reached;
+        let applies = if is_found { self.rule() } else { None };
+        if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
+            return Ok(());
+        }
+        // A rule that names a value in this format decides on it, if the one that seals it is for another format.
+        let level = &self.levels[self.levels.len() - self.rules.len()..];
+        let is_named = applies.is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
+        for (guarded, position) in self.rules.guard().paths.iter().zip(&self.guarded_here) {
+            let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
+            let is_foreign = guarded.is_foreign || self.rules[guarded.rule].selection.is_none();
+            if is_here && !(is_foreign && is_named) {
+                return Err(BodyError::Value { rule: guarded.rule, reason: name::ALIAS });
+            }
+        }
+        Ok(())
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use self::matcher::Matcher;
 pub(crate) use self::matcher::check_required;
 use crate::piece::Piece;
 use crate::utf8::Utf8;
-use crate::{BodyError, BodyRule, Containers, Limits};
+use crate::{BodyError, Containers, Limits, RuleSet};
 
 /// Deepest nesting of containers, equal to the engine's limit.
 const DEPTH_MAX: usize = 128;
@@ -56,7 +56,7 @@ pub(crate) struct JsonScanner {
 
 impl JsonScanner {
     /// Creates a scanner at the begin of a body.
-    pub(crate) fn new(rules: Arc<[BodyRule]>, limits: Limits) -> Self {
+    pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         Self {
             expect: Expect::Value,
             token: Token::None,
@@ -293,7 +293,7 @@ impl JsonScanner {
                     return Err(self.malformed(at, "more than 4294967295 elements"));
                 };
                 frame.index = next;
-                self.matcher.element(index);
+                self.matcher.element(index)?;
             }
             _ => self.matcher.skip(),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{PART, rule};
-use crate::{BodyError, BodyRule, Containers, Format, Limits, Piece, Scanner};
+use super::{PART, rule, set};
+use crate::{BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner};
 
 const BODIES: u64 = 1_000;
 
@@ -107,7 +107,7 @@ impl Numbers {
 type Joined = (Vec<u8>, Vec<(usize, usize, Bytes, Vec<u8>)>);
 
 /// Scans the parts of a body. `None` for a body that is rejected: with two faults, the cut can decide which is named.
-fn joined(format: &Format, rules: &Arc<[BodyRule]>, limits: Limits, parts: &[&[u8]]) -> Option<Joined> {
+fn joined(format: &Format, rules: &Arc<RuleSet>, limits: Limits, parts: &[&[u8]]) -> Option<Joined> {
     let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
     let mut pieces = Vec::new();
     let mut scan = || -> Result<(), BodyError> {
@@ -139,9 +139,9 @@ fn source((literal, holes): &Joined) -> Vec<u8> {
 
 #[track_caller]
 fn check(format: &Format) {
-    let rules: [Arc<[BodyRule]>; 2] = [
-        [rule(&["$.a", "$[*].a"], Containers::Whole), rule(&["$..b"], Containers::Leaves)].into(),
-        [BodyRule { required: true, ..rule(&["$..a"], Containers::Deny) }].into(),
+    let rules: [Arc<RuleSet>; 2] = [
+        set([rule(&["$.a", "$[*].a"], Containers::Whole), rule(&["$..b"], Containers::Leaves)]),
+        set([BodyRule { required: true, ..rule(&["$..a"], Containers::Deny) }]),
     ];
     let (mut accepted, mut found) = (0, 0);
     for seed in 0..BODIES {

@@ -324,6 +324,10 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Prefix of the path that the upstream does not have.";
             "pass", Kind::Flag, Value("false"),
                 "Pass everything unchanged. A route without rules must say so.";
+            "accepted_names", Kind::Texts, Value("[]"),
+                "Names of keys, fields, parts and query parameters that pass as they are, such as \"_id\" beside a rule for `id`: some readers\ntake them for the selected name. Only for names that the upstream keeps apart; spelled exactly as here.";
+            "accepted_query", Kind::Texts, Value("[]"),
+                "Query parameters that pass although a rule selects their name in the body. Only for an upstream that does not join query\nand body.";
             "app", Kind::Text, Unset("\"shop\""),
                 "App of its rules.";
             "fail", Kind::Choice(&["closed", "open"]), Value("\"closed\""),

@@ -25,6 +25,12 @@ pub struct RouteConfig {
     /// Passes requests and responses unchanged.
     #[serde(default)]
     pub pass: bool,
+    /// Names that pass beside selected ones that they are other spellings of.
+    #[serde(default)]
+    pub accepted_names: Vec<String>,
+    /// Query parameters that pass although a rule seals their name elsewhere.
+    #[serde(default)]
+    pub accepted_query: Vec<String>,
     /// App of its rules.
     pub app: Option<String>,
     /// Handling of an engine that does not answer.

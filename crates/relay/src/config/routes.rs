@@ -10,7 +10,7 @@ use super::compiler::{BODY_TOO_LONG, Compiler};
 use super::{
     ActionKind, Config, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind, UnparsedKind,
 };
-use crate::route::{Action, Containers, Context, Direction, Route, Rule, Unneeded};
+use crate::route::{AcceptedNames, Action, Containers, Context, Direction, Route, Rule, Unneeded};
 use crate::upstream::pool::Pool;
 use crate::websocket::Sessions;
 
@@ -82,8 +82,11 @@ impl Compiler {
             &format!("{place}.websockets_per_client_max"),
             "must be at most websockets_max",
         );
-        let direction =
-            |rules, stream, unparsed| Direction::new(rules, stream, unparsed == UnparsedKind::Pass, body_bytes_max);
+        let request =
+            self.direction(place, route, request, route.request_stream, route.request_unparsed, body_bytes_max);
+        let response =
+            self.direction(place, route, response, route.response_stream, route.response_unparsed, body_bytes_max);
+        self.accepted_names(place, route, &request, &response);
         Route {
             name: route.name.as_str().into(),
             path: route.path.as_str().into(),
@@ -91,8 +94,8 @@ impl Compiler {
             upstream: upstream.cloned(),
             strip_prefix: route.strip_prefix.as_deref().map(Into::into),
             pass: route.pass,
-            request: direction(request, route.request_stream, route.request_unparsed),
-            response: direction(response, route.response_stream, route.response_unparsed),
+            request,
+            response,
             fail_open: route.fail == FailKind::Open,
             deadline: Duration::from_millis(route.deadline_ms),
             websockets: Sessions::new(
@@ -100,6 +103,44 @@ impl Compiler {
                 route.websockets_max,
                 route.websockets_per_client_max,
             ),
+        }
+    }
+
+    fn direction(
+        &mut self,
+        place: &str,
+        route: &RouteConfig,
+        rules: Vec<Rule>,
+        stream: bool,
+        unparsed: UnparsedKind,
+        body_bytes_max: usize,
+    ) -> Direction {
+        let accepted = AcceptedNames { names: texts(&route.accepted_names), query: texts(&route.accepted_query) };
+        let direction = Direction::new(rules, stream, unparsed == UnparsedKind::Pass, body_bytes_max, accepted);
+        self.require(direction.is_some(), place, "a rule selects under more than 10,000 names");
+        direction.unwrap_or_default()
+    }
+
+    /// A name that is accepted must not be a selected one, and must be one that would be rejected.
+    fn accepted_names(&mut self, place: &str, route: &RouteConfig, request: &Direction, response: &Direction) {
+        let directions = [request, response];
+        for (at, name) in route.accepted_names.iter().enumerate() {
+            let place = format!("{place}.accepted_names");
+            let is_selected = directions.iter().any(|direction| direction.guard.is_selected(name));
+            let is_other = directions.iter().any(|direction| direction.guard.is_other_spelling(name));
+            self.require(!is_selected, &place, &format!("entry {} is selected by a rule", at + 1));
+            self.require(
+                is_selected || is_other,
+                &place,
+                &format!("entry {} is no other spelling of a name that a rule seals", at + 1),
+            );
+        }
+        for (at, name) in route.accepted_query.iter().enumerate() {
+            let place = format!("{place}.accepted_query");
+            let is_selected = request.rules.iter().any(|rule| rule.query.iter().any(|other| **other == **name));
+            let is_sealed = request.guard.takes(name);
+            self.require(!is_selected, &place, &format!("entry {} is selected in the query", at + 1));
+            self.require(is_sealed, &place, &format!("entry {} is no name of a value that a rule seals", at + 1));
         }
     }
 
@@ -599,6 +640,44 @@ mod tests {
             assert_eq!(warnings.len(), expected.len(), "{routes}\n{warnings:?}");
             assert!(warnings.iter().zip(&expected).all(|(told, start)| told.starts_with(start)), "{warnings:?}");
         }
+    }
+
+    #[test]
+    fn accepted_names_are_other_spellings_of_sealed_ones() {
+        const SELECTED: &str = "route \"r\".accepted_names: entry 1 is selected by a rule";
+        const NO_SPELLING: &str =
+            "route \"r\".accepted_names: entry 2 is no other spelling of a name that a rule seals";
+        const IN_QUERY: &str = "route \"r\".accepted_query: entry 1 is selected in the query";
+        const NO_NAME: &str = "route \"r\".accepted_query: entry 1 is no name of a value that a rule seals";
+        let rule = "action = 'encrypt'\nselect = ['$.user.id']\nquery = ['ssn']";
+        for (keys, expected) in [
+            ("accepted_names = ['_id', 'ID', 'User', 'user.id', '_ssn']", ""),
+            ("accepted_names = ['id']", SELECTED),
+            ("accepted_names = ['user']", SELECTED),
+            ("accepted_names = ['ssn']", SELECTED),
+            ("accepted_names = ['_id', 'idx']", NO_SPELLING),
+            ("accepted_names = ['_id', '']", NO_SPELLING),
+            ("accepted_query = ['user[id]', 'user.id']", ""),
+            ("accepted_query = ['id']", NO_NAME),
+            ("accepted_query = ['ssn']", IN_QUERY),
+            ("accepted_query = ['sort']", NO_NAME),
+        ] {
+            let text = ruled(rule).replace("app = ", &format!("{keys}\napp = "));
+            match expected {
+                "" => assert_eq!(compiled(&text), Ok(vec![]), "{keys}"),
+                expected => is_rejected(&text, expected),
+            }
+        }
+        // A rule that reveals seals no name.
+        let revealing = ruled("action = 'decrypt'\nselect = ['$.id']");
+        is_rejected(&revealing.replace("app = ", "accepted_names = ['x', '_id']\napp = "), NO_SPELLING);
+        // Each bracket has 20 names.
+        let names: Vec<String> = (0..20).map(|at| format!("'n{at}'")).collect();
+        let many = format!("$[{0}][{0}][{0}][{0}]", names.join(",")).replace('\'', "\\\"");
+        is_rejected(
+            &ruled(&format!("action = 'encrypt'\nselect = [\"{many}\"]")),
+            "a rule selects under more than 10,000 names",
+        );
     }
 
     #[test]

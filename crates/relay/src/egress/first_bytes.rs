@@ -8,10 +8,10 @@
 //! inner name of an encrypted hello whose outer name is the tunnel's host: the servers behind that host choose whom it
 //! reaches.
 
+use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
-use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -19,16 +19,23 @@ use crate::config::TunnelProtocols;
 
 /// Types of TLS records (RFC 8446, section 5.1; RFC 6520): `change_cipher_spec` is the first and `heartbeat` the last.
 const CHANGE_CIPHER_SPEC: u8 = 0x14;
+const ALERT: u8 = 0x15;
 const HANDSHAKE: u8 = 0x16;
 const APPLICATION_DATA: u8 = 0x17;
 const HEARTBEAT: u8 = 0x18;
 /// Bytes before the content of a record, and before that of a handshake message.
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
-/// Type of a server's hello (RFC 8446, section 4).
+/// Types of handshake messages (RFC 8446, section 4).
+const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
-/// Position of the random bytes in a record with a server's hello.
-const RANDOM: std::ops::Range<usize> = 11..43;
+/// Position of the random bytes in a server's hello.
+const RANDOM: std::ops::Range<usize> = 6..38;
+/// Type of the extension with the host (RFC 6066, section 3), and of the only kind of name in it.
+const SERVER_NAME: u16 = 0;
+const HOST_NAME: u8 = 0;
+/// Longest content of a record in the clear.
+const RECORD_BYTES_MAX: usize = 1 << 14;
 /// The random bytes of a request for a second hello (RFC 8446, section 4.1.3): the SHA-256 of "HelloRetryRequest".
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
@@ -108,14 +115,18 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let mut response = Vec::with_capacity(2 << 10);
-    while response.len() < RANDOM.end && response.first().is_none_or(|kind| *kind == HANDSHAKE) {
+    let is_retry = loop {
+        if let Some(is_retry) = asks_again(&response) {
+            break is_retry;
+        }
+        if response.len() >= BYTES_MAX {
+            return Err(invalid("the response to the TLS hello is too long"));
+        }
         tokio::select! {
-            read = upstream.read_buf(&mut response) => filled(read)?,
+            read = upstream.read_buf(&mut response) => if read? == 0 { break false },
             read = client.read_buf(&mut held), if held.len() < BYTES_MAX => filled(read)?,
         }
-    }
-    let is_retry =
-        response.get(RECORD_HEADER) == Some(&SERVER_HELLO) && response.get(RANDOM) == Some(&RETRY_RANDOM[..]);
+    };
     client.write_all(&response).await?;
     client.flush().await?;
     if is_retry {
@@ -132,7 +143,6 @@ async fn hello<C: AsyncRead + Unpin>(
     host: &str,
     is_second: bool,
 ) -> io::Result<usize> {
-    let mut acceptor = Acceptor::default();
     let (mut at, mut message) = (0, Vec::new());
     loop {
         let end = record_end(client, bytes, at).await?;
@@ -143,21 +153,96 @@ async fn hello<C: AsyncRead + Unpin>(
             Some(&(CHANGE_CIPHER_SPEC | APPLICATION_DATA)) if is_second && message.is_empty() => continue,
             _ => return Err(invalid(NO_HELLO)),
         }
-        message.extend_from_slice(record.get(RECORD_HEADER..).unwrap_or_default());
-        let mut unread = record;
-        while !unread.is_empty() {
-            acceptor.read_tls(&mut unread).map_err(|_| invalid(NO_HELLO))?;
-            match acceptor.accept() {
-                Ok(Some(accepted)) => {
-                    let is_own =
-                        accepted.client_hello().server_name().is_some_and(|name| name.eq_ignore_ascii_case(host));
-                    let is_alone = unread.is_empty() && message_end(&message) == Some(message.len());
-                    return if is_own && is_alone { Ok(end) } else { Err(invalid(ANOTHER_HOST)) };
-                }
-                Ok(None) => {}
-                Err(_) => return Err(invalid(NO_HELLO)),
-            }
+        let content = record.get(RECORD_HEADER..).unwrap_or_default();
+        // Records of TLS have the versions of SSL 3 to TLS 1.2, and none is empty.
+        if record.get(1) != Some(&3) || content.is_empty() || content.len() > RECORD_BYTES_MAX {
+            return Err(invalid(NO_HELLO));
         }
+        message.extend_from_slice(content);
+        if message.first() != Some(&CLIENT_HELLO) {
+            return Err(invalid(NO_HELLO));
+        }
+        let Some(len) = message_end(&message).filter(|len| *len <= message.len()) else { continue };
+        let name = server_name(message.get(MESSAGE_HEADER..len).unwrap_or_default()).ok_or(invalid(NO_HELLO))?;
+        let is_own = name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()));
+        // What follows the hello in its last record would be read by nobody.
+        return if is_own && len == message.len() { Ok(end) } else { Err(invalid(ANOTHER_HOST)) };
+    }
+}
+
+/// Returns the host in a client's hello (RFC 8446, section 4.1.2, with the forms of older versions). The outer `None` is for
+/// a malformed hello, and the inner one for a hello without a name.
+fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
+    let mut rest = hello;
+    take(&mut rest, 2 + 32)?; // Version and random bytes.
+    sized(&mut rest, 1).filter(|session| session.len() <= 32)?;
+    sized(&mut rest, 2).filter(|suites| !suites.is_empty() && suites.len().is_multiple_of(2))?;
+    sized(&mut rest, 1).filter(|compressions| !compressions.is_empty())?;
+    // TLS 1.0 has hellos without extensions.
+    if rest.is_empty() {
+        return Some(None);
+    }
+    let mut extensions = sized(&mut rest, 2).filter(|_| rest.is_empty())?;
+    let (mut kinds, mut name) = (HashSet::new(), None);
+    while !extensions.is_empty() {
+        let kind = number(&mut extensions, 2)?;
+        let mut data = sized(&mut extensions, 2)?;
+        if !kinds.insert(kind) {
+            return None;
+        }
+        if kind == usize::from(SERVER_NAME) {
+            let mut names = sized(&mut data, 2).filter(|_| data.is_empty())?;
+            let is_host = number(&mut names, 1)? == usize::from(HOST_NAME);
+            let host = sized(&mut names, 2).filter(|host| is_host && !host.is_empty() && names.is_empty())?;
+            name = Some(host);
+        }
+    }
+    Some(name)
+}
+
+/// Takes bytes from the begin of a message.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (taken, behind) = rest.split_at_checked(len)?;
+    *rest = behind;
+    Some(taken)
+}
+
+/// Takes a number of so many bytes.
+fn number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
+    Some(take(rest, bytes)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+}
+
+/// Takes a vector whose length has so many bytes.
+fn sized<'a>(rest: &mut &'a [u8], len_bytes: usize) -> Option<&'a [u8]> {
+    let len = number(rest, len_bytes)?;
+    take(rest, len)
+}
+
+/// Returns true if a server asks for a second hello; `None` if more of its bytes tell. Its hello can come in several records,
+/// and behind a warning.
+fn asks_again(response: &[u8]) -> Option<bool> {
+    let (mut rest, mut message) = (response, Vec::new());
+    loop {
+        let kind = *rest.first()?;
+        let header = rest.get(..RECORD_HEADER);
+        let is_record = matches!(kind, CHANGE_CIPHER_SPEC | ALERT | HANDSHAKE);
+        let Some(&[_, _, _, high, low]) = header else { return if is_record { None } else { Some(false) } };
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + len)];
+        match kind {
+            HANDSHAKE => message.extend_from_slice(content),
+            // A warning, other than the end of the connection.
+            ALERT if content.first().is_none_or(|level| *level == 1) && content.get(1) != Some(&0) => {}
+            CHANGE_CIPHER_SPEC => {}
+            _ => return Some(false),
+        }
+        if message.first().is_some_and(|kind| *kind != SERVER_HELLO) {
+            return Some(false);
+        }
+        if let Some(random) = message.get(RANDOM) {
+            return Some(random == RETRY_RANDOM);
+        }
+        rest = rest.get(RECORD_HEADER + len..)?;
     }
 }
 
@@ -214,6 +299,119 @@ mod tests {
         let mut bytes = Vec::new();
         client.write_tls(&mut bytes).unwrap();
         bytes
+    }
+
+    /// A vector with a length of so many bytes.
+    fn vector(len_bytes: usize, content: &[u8]) -> Vec<u8> {
+        [&content.len().to_be_bytes()[8 - len_bytes..], content].concat()
+    }
+
+    /// An extension of a kind.
+    fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
+        [&kind.to_be_bytes()[..], &vector(2, data)].concat()
+    }
+
+    fn name_extension(host: &str) -> Vec<u8> {
+        extension(SERVER_NAME, &vector(2, &[&[HOST_NAME][..], &vector(2, host.as_bytes())].concat()))
+    }
+
+    /// A hello of a version with extensions; `None` for the form without them.
+    fn old_hello(version: [u8; 2], extensions: Option<&[u8]>) -> Vec<u8> {
+        let mut hello = [&version[..], &[7; 32], &vector(1, &[]), &vector(2, &[0, 0x2f]), &vector(1, &[0])].concat();
+        hello.extend(extensions.map(|extensions| vector(2, extensions)).unwrap_or_default());
+        [&[CLIENT_HELLO][..], &vector(3, &hello)].concat()
+    }
+
+    /// Records of a version that cut a message after so many bytes each.
+    fn records(version: [u8; 2], message: &[u8], bytes: usize) -> Vec<u8> {
+        message
+            .chunks(bytes)
+            .flat_map(|part| [&[HANDSHAKE, version[0], version[1]][..], &vector(2, part)].concat())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn legal_hellos_for_the_host_pass() {
+        const TLS10: [u8; 2] = [3, 1];
+        const TLS12: [u8; 2] = [3, 3];
+        let name = name_extension("A.example");
+        let groups = extension(10, &[0, 2, 0, 23]);
+        let old = old_hello(TLS10, Some(&name));
+        let new = hello_for("a.example");
+        let two_names = [&[HOST_NAME][..], &vector(2, b"a.example"), &[HOST_NAME], &vector(2, b"b.example")].concat();
+        for (sent, expected) in [
+            (new.clone(), None),
+            (records([3, 1], &new[RECORD_HEADER..], 7), None),
+            (records(TLS12, &new[RECORD_HEADER..], 1), None),
+            // Without signature algorithms, as TLS 1.0 and 1.1 have it, in records of each version.
+            (records([3, 0], &old, usize::MAX), None),
+            (records(TLS10, &old, usize::MAX), None),
+            (records([3, 2], &old, 3), None),
+            (records(TLS12, &old_hello(TLS12, Some(&[&groups[..], &name].concat())), 50), None),
+            (records(TLS10, &old_hello(TLS10, None), 50), Some(ANOTHER_HOST)),
+            (records(TLS10, &old_hello(TLS10, Some(&[])), 50), Some(ANOTHER_HOST)),
+            (records(TLS10, &old_hello(TLS10, Some(&groups)), 50), Some(ANOTHER_HOST)),
+            (records(TLS10, &old_hello(TLS10, Some(&name_extension("b.example"))), 5), Some(ANOTHER_HOST)),
+            (records(TLS10, &old_hello(TLS10, Some(&name_extension("a.example.b"))), 5), Some(ANOTHER_HOST)),
+            // More behind the hello, in its record and in its message.
+            (records(TLS10, &[&old[..], &[0]].concat(), usize::MAX), Some(ANOTHER_HOST)),
+            (records(TLS10, &old_hello(TLS10, Some(&[&name[..], &[0]].concat())), 50), Some(NO_HELLO)),
+            (records(TLS10, &old_hello(TLS10, Some(&[&name[..], &name].concat())), 50), Some(NO_HELLO)),
+            (
+                records(TLS10, &old_hello(TLS10, Some(&extension(SERVER_NAME, &vector(2, &two_names)))), 50),
+                Some(NO_HELLO),
+            ),
+            (records(TLS10, &old_hello(TLS10, Some(&extension(SERVER_NAME, &[]))), 50), Some(NO_HELLO)),
+            (records([2, 0], &old, usize::MAX), Some(NO_HELLO)),
+            ([&[HANDSHAKE, 3, 1, 0, 0][..], &records(TLS10, &old, usize::MAX)].concat(), Some(NO_HELLO)),
+            ([&[ALERT, 3, 1, 0, 2, 1, 0][..], &records(TLS10, &old, usize::MAX)].concat(), Some(NO_HELLO)),
+        ] {
+            let (mut client, mut at_relay) = duplex(BYTES_MAX);
+            let (mut to_server, mut server) = duplex(BYTES_MAX);
+            client.write_all(&sent).await.unwrap();
+            server.write_all(&[ALERT, 3, 3, 0, 2, 2, 40]).await.unwrap();
+            let wait = Duration::from_secs(60);
+            let outcome = forward(&mut at_relay, &mut to_server, "a.example", TunnelProtocols::Tls, wait).await;
+            assert_eq!(
+                outcome.map_err(|error| error.to_string()),
+                expected.map_or(Ok(()), |text| Err(text.into())),
+                "{sent:x?}"
+            );
+            drop(to_server);
+            let mut forwarded = Vec::new();
+            server.read_to_end(&mut forwarded).await.unwrap();
+            assert_eq!(forwarded, if expected.is_none() { sent } else { Vec::new() });
+        }
+    }
+
+    #[test]
+    fn requests_for_a_second_hello_are_found_in_any_records() {
+        let hello = |random: &[u8; 32]| {
+            let body = [&[3, 3][..], random, &vector(1, &[]), &[0x13, 1, 0], &vector(2, &[])].concat();
+            [&[SERVER_HELLO][..], &vector(3, &body)].concat()
+        };
+        let warning = [ALERT, 3, 3, 0, 2, 1, 112];
+        let retry = hello(&RETRY_RANDOM);
+        let once = records([3, 3], &retry, usize::MAX);
+        for (response, expected) in [
+            (once.clone(), Some(true)),
+            (records([3, 3], &retry, 1), Some(true)),
+            (records([3, 3], &retry, 9), Some(true)),
+            ([&warning[..], &once].concat(), Some(true)),
+            ([&warning[..], &warning, &records([3, 3], &retry, 7)].concat(), Some(true)),
+            (records([3, 3], &hello(&[9; 32]), 5), Some(false)),
+            (once[..once.len() - 4].to_vec(), Some(true)),
+            (once[..30].to_vec(), None),
+            (warning.to_vec(), None),
+            (warning[..5].to_vec(), None),
+            (Vec::new(), None),
+            (vec![ALERT, 3, 3, 0, 2, 2, 40], Some(false)),
+            (vec![ALERT, 3, 3, 0, 2, 1, 0], Some(false)),
+            (b"HTTP/1.1 400\r\n".to_vec(), Some(false)),
+            (records([3, 3], &[11, 0, 0, 0], usize::MAX), Some(false)),
+        ] {
+            assert_eq!(asks_again(&response), expected, "{response:x?}");
+        }
     }
 
     #[tokio::test]

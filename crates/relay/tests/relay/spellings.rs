@@ -7,6 +7,9 @@ const ROUTES: &str = "[[route]]\nname = 'fields'\nlisten = 'public'\npath = '/fi
     [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.token']\nquery = ['ssn']\nheaders = ['x-card']\n\
     [[route.request]]\naction = 'encrypt'\nselect = ['$.card']\n\
     types = ['application/x-www-form-urlencoded', 'multipart/form-data']\n\
+    [[route]]\nname = 'orders'\nlisten = 'public'\npath = '/v1/orders'\nupstream = 'u'\napp = 'a'\n\
+    accepted_names = ['_id']\naccepted_query = ['id']\n\
+    [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn', '$.id']\n\
     [[route]]\nname = 'charge'\nlisten = 'public'\npath = '/v1/orders:charge'\nupstream = 'u'\napp = 'a'\n\
     [[route.request]]\naction = 'encrypt'\nselect = ['$.ssn']\n\
     [[route]]\nname = 'posted'\nlisten = 'public'\npath = '/method'\nmethods = ['POST']\nupstream = 'u'\napp = 'a'\n\
@@ -41,15 +44,33 @@ async fn other_spellings_are_rejected_or_sealed() {
     for key in ["\u{17f}sn", "\\u017fsn", "to\u{212a}en", "to\\u212aen", "ssn\\u0000", "s\\ud800sn", "SSN", "ssn"] {
         requests.push(request("POST /fields", &[], JSON, &format!("{{\"{key}\":\"{CANARY}\"}}")));
     }
-    for query in
-        ["ssn=", "a=1;ssn=", "SSN=", "ssn[]=", "%20ssn=", "+ssn=", "ssn%00x=", "?ssn=", "%73%FFsn=", "%u0073sn="]
-    {
+    for query in [
+        "ssn=",
+        "token=",
+        "card=",
+        "card[]=",
+        "a=1;ssn=",
+        "SSN=",
+        "ssn[]=",
+        "%20ssn=",
+        "+ssn=",
+        "ssn%00x=",
+        "?ssn=",
+        "%73%FFsn=",
+        "%u0073sn=",
+    ] {
         requests.push(request(&format!("GET /fields?{query}{CANARY}"), &[], "", ""));
     }
     for name in ["X-Card", "X_Card", "x.card", "XCard", "X*Card"] {
         requests.push(request("GET /fields", &[&format!("{name}: {CANARY}")], "", ""));
     }
-    for name in ["card=", "+card=", "%20card=", "card%00x=", "Card=", "card[]=", "card.x=", "x=1;card="] {
+    for key in ["card", "Card", "ssn.x", "items"] {
+        let value = if key == "items" { "&card=" } else { "" };
+        requests.push(request("POST /fields", &[], JSON, &format!("{{\"{key}\":\"{value}{CANARY}\"}}")));
+    }
+    for name in
+        ["ssn=", "token=", "card=", "+card=", "%20card=", "card%00x=", "Card=", "card[]=", "card.x=", "x=1;card="]
+    {
         requests.push(request("POST /fields", &[], FORM, &format!("{name}{CANARY}")));
     }
     requests.push(request("POST /fields", &[], FORM, &format!("{{\"card\":\"{CANARY}\"}}")));
@@ -77,6 +98,11 @@ async fn other_spellings_are_rejected_or_sealed() {
         "POST /v1/Orders:charge",
         "POST /v1/orders:charge/",
         "POST http://a.example/v1/orders%3Acharge",
+        "POST /v1/orders.json",
+        "POST /v1/orders/",
+        "POST /v1/orders/index.php",
+        "POST /v1/index.php/orders",
+        "POST /v1/orders?ssn=1",
         "POST /method",
         "post /method",
         "Post /method",
@@ -128,6 +154,8 @@ async fn ordinary_requests_pass() {
         ("POST /fields", "multipart/form-data; charset=UTF-8; boundary=\"waf\"", browser),
         ("GET /v1/a%20b/%C3%A4/c@d/e:f?x=%2f;y", "", ""),
         ("GET /v1/jane%40a.example", "", ""),
+        ("POST /v1/orders?id=7&user[ssn]=x", JSON, r#"{"_id":"1","user":{"id":2},"Ssns":3}"#),
+        ("GET /v1/assets/app.js", "", ""),
         ("M-SEARCH /v1/x", "", ""),
         ("GET /method?method=POST", "", ""),
     ] {

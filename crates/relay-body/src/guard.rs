@@ -1,0 +1,239 @@
+//! Values that rules seal, under other names and in other places.
+//!
+//! A reader can find a selected value under another spelling of its name, and in another place: some frameworks join
+//! query, form and JSON into one set of parameters, and take `user[ssn]` for `{"user":{"ssn":..}}`. A [`Guard`] knows the
+//! names of all values that the rules of one direction seal. A message in which one of them stands where no rule seals it
+//! is rejected.
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use sealwire_payload::{Position, Selection};
+
+use crate::BodyRule;
+use crate::name::{self, BREAKS, NameSet, each_reading, normal_form};
+
+/// Most names of the values of one rule.
+const NAMES_MAX: usize = 10_000;
+
+/// The values that one rule seals.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedValues<'a> {
+    /// Position of the rule.
+    pub rule: usize,
+    /// Paths of values in bodies, of any format.
+    pub body: Option<&'a Selection>,
+    /// Names of query parameters.
+    pub query: &'a [Box<str>],
+}
+
+/// Names that must not stand where no rule seals their values.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// Paths in JSON.
+    pub(crate) paths: Vec<GuardedPaths>,
+    /// Names in forms, multipart bodies and queries.
+    pub(crate) names: NameSet,
+    /// Every name on the way to a value, as the rules spell it.
+    selected: HashSet<Box<str>>,
+    /// Names of other values, which pass as they are spelled here.
+    accepted: HashSet<Box<str>>,
+}
+
+/// Paths of the values of one rule, with names in their normal form.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardedPaths {
+    pub(crate) rule: usize,
+    pub(crate) paths: Selection,
+    /// True if they are of another place than the body.
+    pub(crate) is_foreign: bool,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { paths: Vec::new(), names: NameSet::new(true), selected: HashSet::new(), accepted: HashSet::new() }
+    }
+}
+
+impl Guard {
+    /// Creates a guard for the rules that seal. `None` if a rule has too many names.
+    pub fn new(sealed: &[SealedValues<'_>], accepted: &[Box<str>]) -> Option<Self> {
+        let mut guard = Self { accepted: accepted.iter().cloned().collect(), ..Self::default() };
+        for values in sealed {
+            let rule = values.rule;
+            let mut foreign = Vec::new();
+            if let Some(selection) = values.body {
+                guard.add_paths(rule, selection, false);
+                for names in selection.name_paths(NAMES_MAX)? {
+                    guard.selected.extend(names.iter().map(|name| Box::from(*name)));
+                    guard.names.insert_levels(&names, rule);
+                    foreign.extend(path_of_levels(&names));
+                }
+            }
+            for name in values.query {
+                guard.selected.insert(name.clone());
+                guard.names.insert(name, rule);
+                foreign.push(path(&[name]));
+                foreign.extend(path_of_levels(&[name]));
+            }
+            guard.add_foreign(rule, &foreign)?;
+        }
+        Some(guard)
+    }
+
+    /// Takes the names in forms, multipart bodies and queries.
+    pub fn into_names(self) -> NameSet {
+        self.names
+    }
+
+    /// Returns true for a name that the route accepts beside selected ones.
+    pub fn is_accepted(&self, name: &str) -> bool {
+        self.accepted.contains(name)
+    }
+
+    /// Returns true for a name that stands on the way to a value.
+    pub fn is_selected(&self, name: &str) -> bool {
+        self.selected.contains(name)
+    }
+
+    /// Returns true for another spelling of a name on the way to a value.
+    pub fn is_other_spelling(&self, name: &str) -> bool {
+        let form = normal_form(name);
+        let is_like = self.selected.iter().any(|selected| normal_form(selected) == form);
+        !self.is_selected(name) && (is_like || self.takes(name))
+    }
+
+    /// Returns true if some reader finds a value under a name of a form, of a part or of a query, whether accepted or not.
+    pub fn takes(&self, name: &str) -> bool {
+        let levels: Vec<_> = name.split(BREAKS).map(normal_form).collect();
+        let has_levels = name.contains(BREAKS) && self.paths.iter().any(|guarded| reaches(&guarded.paths, &levels));
+        self.names.takes(name) || has_levels
+    }
+
+    /// Returns the rules whose values some reader finds under a name of a form, of a part or of a query.
+    pub fn rules_of(&self, name: &str) -> Vec<usize> {
+        if self.is_accepted(name) {
+            return Vec::new();
+        }
+        let mut rules = self.names.rules_of(name).to_vec();
+        // A name with levels is also a path, which meets wildcards.
+        each_reading(name, |text| {
+            if text.contains(BREAKS) {
+                let levels: Vec<_> = text.split(BREAKS).map(normal_form).collect();
+                let reached = self.paths.iter().filter(|guarded| reaches(&guarded.paths, &levels));
+                rules.extend(reached.map(|guarded| guarded.rule));
+            }
+        });
+        rules
+    }
+
+    /// Returns true for a name whose reading is not clear, where names are guarded.
+    pub fn is_unclear(&self, name: &str) -> bool {
+        name::is_unclear(name) && !self.names.is_empty() && !self.is_accepted(name)
+    }
+
+    fn add_paths(&mut self, rule: usize, selection: &Selection, is_foreign: bool) {
+        let paths = selection.in_form(|name| normal_form(name).into_owned());
+        self.paths.push(GuardedPaths { rule, paths, is_foreign });
+    }
+
+    /// Adds paths of other places, in as few selections as hold them. `None` for one that no selection holds.
+    fn add_foreign(&mut self, rule: usize, paths: &[String]) -> Option<()> {
+        match Selection::parse(paths.iter().map(String::as_str)) {
+            Ok(selection) if paths.is_empty() => debug_assert!(selection.is_empty()),
+            Ok(selection) => self.add_paths(rule, &selection, true),
+            Err(_) if paths.len() < 2 => return None,
+            Err(_) => {
+                let (first, second) = paths.split_at(paths.len() / 2);
+                self.add_foreign(rule, first)?;
+                self.add_foreign(rule, second)?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Returns true if a name with these levels is a selected value, or something within one.
+fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
+    let mut position = paths.root();
+    for level in levels {
+        let next = paths.at(position, level.as_bytes());
+        // `[]` is the next element, and an empty level also stands behind each bracket that closes.
+        position = if level.is_empty() { position.union(next).union(paths.at_element(position, 0)) } else { next };
+        if paths.selects(position) || position.is_nowhere() {
+            return !position.is_nowhere();
+        }
+    }
+    false
+}
+
+/// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for several keys. One that
+/// goes on beneath a selected value is within that.
+pub(crate) fn at_levels<T: Deref<Target = str>>(paths: &Selection, object: Position, levels: &[T]) -> Position {
+    let mut position = object;
+    for level in levels {
+        position = paths.at(position, level.as_bytes());
+        if paths.selects(position) || position.is_nowhere() {
+            break;
+        }
+    }
+    position
+}
+
+/// The path in JSON that frameworks give a name with levels, such as `user[ssn]`.
+fn path_of_levels(names: &[&str]) -> Option<String> {
+    let levels = names.iter().flat_map(|name| name.split(BREAKS)).filter(|level| !level.is_empty());
+    let levels: Vec<&str> = levels.collect();
+    (levels.len() > names.len()).then(|| path(&levels))
+}
+
+fn path(names: &[&str]) -> String {
+    names.iter().fold("$".to_owned(), |path, name| path + &quoted(name))
+}
+
+/// A name as a step of a path.
+fn quoted(name: &str) -> String {
+    format!("['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// Rules for one body, and the guard of their direction.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Box<[BodyRule]>,
+    guard: Arc<Guard>,
+}
+
+impl RuleSet {
+    /// Creates a set.
+    pub fn new(rules: Vec<BodyRule>, guard: Arc<Guard>) -> Self {
+        Self { rules: rules.into(), guard }
+    }
+
+    /// Creates a set of rules that are all of their direction. `None` if a rule has too many names.
+    pub fn alone(rules: Vec<BodyRule>) -> Option<Self> {
+        let sealed = rules.iter().enumerate().filter(|(_, rule)| rule.seals);
+        let sealed: Vec<SealedValues<'_>> =
+            sealed.map(|(rule, other)| SealedValues { rule, body: other.selection.as_deref(), query: &[] }).collect();
+        let guard = Guard::new(&sealed, &[])?;
+        Some(Self::new(rules, guard.into()))
+    }
+
+    /// Returns true if a rule names the value of a key of an object at this position, other than by a wildcard.
+    pub(crate) fn names_key(&self, rule: usize, object: Position, key: &[u8]) -> bool {
+        let selection = self.rules.get(rule).and_then(|rule| rule.selection.as_deref());
+        selection.is_some_and(|selection| selection.names_at(object).any(|name| name == key))
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+impl Deref for RuleSet {
+    type Target = [BodyRule];
+
+    fn deref(&self) -> &[BodyRule] {
+        &self.rules
+    }
+}
