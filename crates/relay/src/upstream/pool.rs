@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::body::{Progress, RequestBody, UpstreamBody};
 use super::connection::{Connection, Http1, Http2, open};
 use super::error::{Cause, Stage, UpstreamError};
+use super::short_frames::ShortFrames;
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
 use crate::headers::join_cookies;
@@ -76,6 +77,14 @@ impl Lease {
     /// True if the connection has left HTTP.
     pub(super) fn is_upgrade(&self) -> bool {
         matches!(self, Self::Http1 { is_upgrade: true, .. })
+    }
+
+    /// Short frames that a connection over HTTP/2 can still send at once.
+    fn short_frames(&self) -> Option<Arc<ShortFrames>> {
+        match self {
+            Self::Http1 { .. } => None,
+            Self::Http2(connection) => Some(Arc::clone(&connection.short_frames)),
+        }
     }
 
     /// Gives the connection back.
@@ -258,6 +267,7 @@ impl Pool {
         for attempt in 0..=STALE_MAX {
             let (mut lease, is_reused) = self.take(client, deadline, attempt < STALE_MAX).await?;
             address(&mut request, &host, &self.0.upstream, matches!(lease, Lease::Http2(_)))?;
+            request.body_mut().is_sent_on(lease.short_frames());
             match self.exchange(&mut lease, request, progress.clone(), deadline).await {
                 Ok(response) => return self.receive(response, lease, facts),
                 Err(Fault::Unsent(same, _)) if is_reused => request = *same,
