@@ -26,6 +26,7 @@ use crate::error::{Failure, Phase, Reason, problem};
 use crate::headers::{self, Hop};
 use crate::relay::{Peer, Relay};
 use crate::request_check::{self, CheckedTarget};
+use crate::response_body::ResponseBody;
 use crate::route::Route;
 use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
 use crate::route_table::{NoMatch, RouteTable, Segments};
@@ -44,7 +45,7 @@ pub async fn handle(
     peer: Arc<Peer>,
     request: Request<Incoming>,
     in_flight: InFlight,
-) -> Response<Outgoing> {
+) -> Response<ResponseBody> {
     let mut completion = Completion::begin(&relay, &peer, &request, in_flight);
     if peer.listener.kind == ListenKind::ExtProc {
         return ext_proc::handle(&relay, &peer, completion, request);
@@ -55,7 +56,7 @@ pub async fn handle(
     };
     mark(response.headers_mut(), completion.request_id());
     completion.responds(response.status());
-    response.map(|body| body.completing(completion))
+    response.map(|body| ResponseBody::completing(body, completion))
 }
 
 async fn run(

@@ -29,6 +29,7 @@ pub mod message;
 pub mod metrics;
 pub mod relay;
 pub mod request_check;
+pub mod response_body;
 pub mod route;
 pub mod route_edit;
 pub mod route_table;

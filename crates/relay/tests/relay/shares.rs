@@ -69,8 +69,15 @@ async fn settles(counter: &AtomicUsize) {
     }
 }
 
-/// An upstream over HTTP/2 that sends 64 MiB for `/p/long` and 1 MiB for other paths. It reads no body of `/p/unread`.
+/// An upstream over HTTP/2 that sends 64 MiB for `/p/long`, 1,000 bytes for `/p/short` and 1 MiB for other paths. It reads
+/// no body of `/p/unread`.
 async fn http2_upstream(sent: Arc<AtomicUsize>) -> SocketAddr {
+    // Its own windows are fair.
+    http2_upstream_with(sent, 16 << 10, 64 << 20).await
+}
+
+/// As [`http2_upstream`], with these windows of a stream and of a connection.
+async fn http2_upstream_with(sent: Arc<AtomicUsize>, stream_window: u32, connection_window: u32) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -81,7 +88,11 @@ async fn http2_upstream(sent: Arc<AtomicUsize>) -> SocketAddr {
                 let _unread = request.into_body();
                 return std::future::pending().await;
             }
-            let left = if path == "/p/long" { 64 << 20 } else { 1 << 20 };
+            let left = match &*path {
+                "/p/long" => 64 << 20,
+                "/p/short" => 1_000,
+                _ => 1 << 20,
+            };
             let _ = request.into_body().collect().await;
             Ok::<_, Infallible>(Response::new(Endless { left, taken }))
         }
@@ -89,8 +100,7 @@ async fn http2_upstream(sent: Arc<AtomicUsize>) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let mut builder = http2::Builder::new(TokioExecutor::new());
-            // Its own windows are fair.
-            builder.initial_stream_window_size(16 << 10).initial_connection_window_size(64 << 20);
+            builder.initial_stream_window_size(stream_window).initial_connection_window_size(connection_window);
             tokio::spawn(builder.serve_connection(TokioIo::new(stream), service.clone()));
         }
     });
@@ -184,6 +194,59 @@ async fn a_stream_that_stalls_is_reset_and_its_connection_stays() {
     let head = Request::head("http://a.example/p/x").body(String::new()).unwrap();
     assert_eq!(within(client.send_request(head)).await.unwrap().status(), StatusCode::OK);
     assert_eq!(relay.metric("sealwire_relay_connections", ""), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_bytes_that_stall_are_reset_like_others() {
+    let upstream = http2_upstream(Arc::default()).await;
+    let limits = "header_timeout_ms = 60000\nidle_timeout_ms = 60000\nbody_idle_timeout_ms = 300\n";
+    let relay = Relay::start(&reverse(upstream, limits, "protocol = 'http2'\n", ROUTES)).await;
+    // The window has room for the first byte, so HTTP/2 takes the whole response.
+    let (mut client, _connection) = http2_client::<String>(relay.address(), 1).await;
+    for (path, status, reason) in [("/p/short", 200, "client_gone"), ("/none", 404, "no_route")] {
+        let request = Request::get(format!("http://a.example{path}")).body(String::new()).unwrap();
+        let response = within(client.send_request(request)).await.unwrap();
+        assert_eq!(response.status(), status);
+        until(|| relay.metric("sealwire_relay_requests_total", &format!("reason=\"{reason}\"")) == 1).await;
+        let error = within(response.into_body().collect()).await.unwrap_err();
+        let reason = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(reason.contains("stream no longer needed"), "{path}: {error} {reason}");
+    }
+    let head = Request::head("http://a.example/p/x").body(String::new()).unwrap();
+    assert_eq!(within(client.send_request(head)).await.unwrap().status(), StatusCode::OK);
+    until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
+    assert_eq!(relay.metric("sealwire_relay_memory_bytes", ""), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_of_short_frames_leave_the_streams_of_others() {
+    // The windows that servers of Rust have by default: the connection ends after about 2,000 short frames that wait.
+    let upstream = http2_upstream_with(Arc::default(), 1 << 20, 1 << 20).await;
+    let settings =
+        "protocol = 'http2'\nconnections_max = 1\nfirst_byte_timeout_ms = 60000\nbody_idle_timeout_ms = 60000\n";
+    let relay = Relay::start(&reverse(upstream, LONG, settings, ROUTES)).await;
+    let mut neighbour = TcpStream::connect(relay.address()).await.unwrap();
+    neighbour.write_all(b"POST /p/x HTTP/1.1\r\nhost: a.example\r\ncontent-length: 10\r\n\r\n01234").await.unwrap();
+    until(|| relay.metric("sealwire_relay_in_flight", "") == 1).await;
+    let mut uploads = Vec::new();
+    for _ in 0..8 {
+        let mut upload = TcpStream::connect(relay.address()).await.unwrap();
+        let head = "POST /p/unread HTTP/1.1\r\nhost: a.example\r\ntransfer-encoding: chunked\r\n\r\n";
+        upload.write_all(head.as_bytes()).await.unwrap();
+        uploads.push(upload);
+    }
+    for _ in 0..100 {
+        for upload in &mut uploads {
+            // Fails once the relay has answered.
+            let _ = upload.write_all("1\r\nx\r\n".repeat(50).as_bytes()).await;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    neighbour.write_all(b"56789").await.unwrap();
+    let reply = Reply::of(&read_reply(&mut neighbour).await).unwrap();
+    assert!(reply.status == 200 && reply.is_complete, "{}", reply.head);
+    assert_eq!(relay.metric("sealwire_relay_in_flight", ""), 8);
 }
 
 /// Limits of a process with 8 MiB: 4 MiB for a client, 2 MiB for a connection.
