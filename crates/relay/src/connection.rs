@@ -28,6 +28,7 @@ use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Peer, Relay, stops};
 use crate::response_body::ResponseBody;
 use crate::stall::StreamExecutor;
+use crate::write_through::write_through;
 
 /// Time for an idle connection to take its end.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
@@ -283,31 +284,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for ReadAhead<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-}
+write_through!(ReadAhead);
 
 #[cfg(test)]
 mod tests {

@@ -40,3 +40,4 @@ pub mod stall;
 pub mod upstream;
 pub mod usage;
 pub mod websocket;
+mod write_through;
