@@ -161,9 +161,11 @@ impl Exchange<'_> {
         let is_head = parts.method == Method::HEAD;
         let outward = self.edit.scope(Phase::Request, &parts.headers)?;
         let inward = self.edit.scope(Phase::Response, &parts.headers)?;
-        let handshake = websocket::handshake(&route.websockets, &mut parts, !body.is_end_stream(), &self.client)?;
-        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         let upstream = upstream_of(route)?;
+        let has_body = !body.is_end_stream();
+        let handshake =
+            websocket::handshake(&route.websockets, upstream.websockets(), &mut parts, has_body, &self.client)?;
+        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         // 5. Values of the request, or a failure before the upstream hears of it.
         let editing = self.edit_request(completion, upstream, &outward, parts, source, handshake.is_some());
         let late = |_| Failure::request(Reason::ClientTimeout);

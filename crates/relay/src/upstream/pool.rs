@@ -47,6 +47,8 @@ pub(super) struct Shared {
     /// Rights to use a connection over HTTP/1, of all clients and of each.
     permits: Arc<Semaphore>,
     clients: ClientShares,
+    /// Permits of WebSockets.
+    websockets: Arc<Semaphore>,
     /// Wakes a request that waits for room on a connection over HTTP/2.
     room: Arc<Notify>,
     /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
@@ -203,6 +205,11 @@ impl Shared {
 impl Pool {
     /// Creates an empty pool.
     pub fn new(upstream: Arc<Upstream>) -> Self {
+        Self::limited(upstream, Semaphore::MAX_PERMITS)
+    }
+
+    /// As [`Pool::new`], for at most this many WebSockets at once.
+    pub fn limited(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
         let clients = ClientShares::new(upstream.connections_per_client_max);
         Self(Arc::new(Shared {
@@ -212,6 +219,7 @@ impl Pool {
             shared: Mutex::default(),
             permits,
             clients,
+            websockets: Arc::new(Semaphore::new(websockets_max.min(Semaphore::MAX_PERMITS))),
             room: Arc::default(),
             opening: tokio::sync::Mutex::default(),
             failures: AtomicUsize::new(0),
@@ -231,6 +239,11 @@ impl Pool {
                 shared.prune();
             }
         });
+    }
+
+    /// Permits of WebSockets.
+    pub fn websockets(&self) -> &Arc<Semaphore> {
+        &self.0.websockets
     }
 
     /// Returns the upstream.
