@@ -140,7 +140,8 @@ impl Outgoing {
     }
 
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        if self.rest.is_empty() {
+        // Empty frames are dropped: HTTP/2 libraries end a connection that has had a hundred of them.
+        while self.rest.is_empty() {
             match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => self.rest = data,
                 Some(Ok(Err(frame))) => return Poll::Ready(Some(Ok(frame))),
@@ -207,6 +208,18 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
+
+    #[tokio::test]
+    async fn empty_frames_are_dropped() {
+        let frames = ["", "a", "", "", "b", ""].map(|text| Ok::<_, Failure>(Frame::data(Bytes::from(text))));
+        let source = http_body_util::StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let mut body = Outgoing::pass(source, HeaderMap::clear);
+        let mut taken = Vec::new();
+        while let Some(frame) = body.frame().await {
+            taken.push(frame.unwrap().into_data().unwrap());
+        }
+        assert_eq!(taken, ["a", "b"]);
+    }
 
     #[tokio::test]
     async fn the_last_piece_of_a_held_body_keeps_no_other() {
