@@ -1,6 +1,6 @@
 //! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and of its client.
 //!
-//! A client has a part of what other clients leave, and a body that finds no room in an empty share is too large.
+//! A client leaves a part of what other clients leave, and a body that finds no room in an empty share is too large.
 //! Nothing is taken for bytes that were only announced. The unit is small against a body, so what is counted is what
 //! was read, and the decoder's own memory.
 
@@ -152,10 +152,10 @@ mod tests {
         let second = reserve(1, 64 * KIB).unwrap();
         assert_eq!(refused(2, 1), "client");
         // What one client takes is not the other client's.
-        let third = reserve(3, 64 * KIB).unwrap();
-        // It has a half of what the first client leaves.
-        assert_eq!(refused(4, 1), "client");
-        assert_eq!(process.used(256 * KIB), 192 * KIB);
+        let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
+        // It leaves a quarter of what the first client leaves.
+        assert_eq!(refused(5, 1), "client");
+        assert_eq!(process.used(256 * KIB), 224 * KIB);
 
         // No share of a connection has so much.
         let too_large = reserve(5, 64 * KIB + 1).unwrap_err();

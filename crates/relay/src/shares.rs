@@ -1,8 +1,8 @@
 //! Shares of clients: each client has permits of its own, so none can take all permits of a limit that clients share.
 //!
 //! One host can be several clients: by its addresses in several networks, or by an address on one listener and a name or
-//! token on another. So the share of a client is a part of what other clients leave ([`leaves_others_their_part`]), and a
-//! few clients together leave something, too.
+//! token on another. So a client also leaves a part of what other clients leave ([`leaves_others_their_part`]), and a few
+//! clients together leave something, too.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -54,9 +54,10 @@ pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
     last.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
-/// Returns true if a client that uses `used` of `left`, which is all that other clients leave, stays within its share: the
-/// part `share` of `total`. A client has at least one.
+/// Returns true if a client that uses `used` of `left`, which is all that other clients leave, leaves enough to others: a
+/// quarter, or less if its share of the total is larger. A client has at least one.
 pub fn leaves_others_their_part(used: usize, left: usize, share: usize, total: usize) -> bool {
+    let share = share.max(total - total / 4);
     used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
 }
 
@@ -170,6 +171,9 @@ mod tests {
             free -= most.unwrap_or(0);
         }
         assert_eq!(used, [48, 12, 3, 1]);
+        // A small share is not smaller because others use theirs.
+        assert!(leaves_others_their_part(10, 14, 10, 64));
+        assert!(!leaves_others_their_part(10, 13, 10, 64));
         // The whole is for one client, where a proxy is the only one.
         assert!(leaves_others_their_part(64, 64, 64, 64));
         assert!(!leaves_others_their_part(65, 64, 64, 64));

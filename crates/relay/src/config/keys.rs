@@ -153,13 +153,13 @@ pub(super) const SECTIONS: &[Section] = &[
             "requests_max", count("exchanges", MIB), Value("4_096"),
                 "Concurrent exchanges. Further requests get 503.";
             "requests_per_client_max", count("exchanges", MIB), Rare("3_072"),
-                "Concurrent exchanges of one client: of one certificate name or token, or of one address (`client_ipv6_bits`) where clients are not authenticated. Without it: three quarters of `requests_max`. Of what other clients leave, a client has the same part. Set it to `requests_max` behind a proxy that is the only client.";
+                "Concurrent exchanges of one client: of one certificate name or token, or of one address (`client_ipv6_bits`) where clients are not authenticated. Without it: three quarters of `requests_max`. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `requests_max` behind a proxy that is the only client.";
             "client_ipv6_bits", Kind::Number { unit: "bits", min: 32, max: 128 }, Value("56"),
                 "First bits of an IPv6 address that are one client where it is known by its address: the network that a provider gives one customer. An IPv4 address that is written as IPv6 is the IPv4 address.";
             "memory_bytes", bytes(1, 1 << 40), Value("1_073_741_824"),
                 "Memory for bodies that are held or streamed, with decoders, over all exchanges. It is taken as bytes arrive: about twice the bytes of a body. Further requests get 503, and a body that streams is broken off.";
             "client_memory_bytes", bytes(1, 1 << 40), Rare("536_870_912"),
-                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Of what other clients leave, a client has the same part. Set it to `memory_bytes` behind a proxy that is the only client.";
+                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `memory_bytes` behind a proxy that is the only client.";
             "connection_memory_bytes", bytes(1, 1 << 40), Rare("268_435_456"),
                 "Of `memory_bytes`, what one connection can take. Without it: a quarter.";
             "body_bytes", bytes(1, 1 << 40), Value("1_048_576"),
