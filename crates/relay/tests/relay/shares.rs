@@ -18,7 +18,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -619,6 +619,37 @@ async fn websockets_have_limits_per_client_and_route() {
     drop(first);
     until(|| relay.metric("sealwire_relay_websockets", "") == 3).await;
     assert!(open("127.0.0.1", "/chat").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edited_messages_take_memory_until_they_are_sent() {
+    // An upstream that accepts a WebSocket and reads no message.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(ACCEPTED.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let routes = CHATS.replace("path = '/rules'\n", "path = '/rules'\nbody_bytes = 16777216\n");
+    let relay = Relay::start(&reverse(upstream, LONG, "body_idle_timeout_ms = 60000\n", &routes)).await;
+    let mut client = TcpStream::connect(relay.address()).await.unwrap();
+    client.write_all(handshake("/rules", "").as_bytes()).await.unwrap();
+    assert_eq!(Reply::of(&read_reply(&mut client).await).unwrap().status, 101);
+    // More than the buffers of a connection hold, in one frame whose mask is zero.
+    let text = format!("{{\"a\":\"{}\"}}", "x".repeat(14_000_000));
+    let frame = [&[0x81, 0xff][..], &(text.len() as u64).to_be_bytes(), &[0; 4], text.as_bytes()].concat();
+    client.write_all(&frame).await.unwrap();
+    // Twice as it came, and twice as it leaves.
+    let is_counted = || relay.metric("sealwire_relay_memory_bytes", "") >= 4 * text.len() as u64;
+    until(is_counted).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(is_counted(), "{}", relay.metric("sealwire_relay_memory_bytes", ""));
+    drop(client);
 }
 
 #[tokio::test(flavor = "multi_thread")]
