@@ -198,9 +198,9 @@ impl InFlight {
         }
     }
 
-    /// Notes that bytes of the response wait for the client, or that they wait no longer.
-    pub fn offers(&self, waits: bool) {
-        self.offer.waits(waits);
+    /// The bytes of the response that wait for the client.
+    pub const fn offer(&self) -> &Arc<Offer> {
+        &self.offer
     }
 }
 
@@ -371,10 +371,10 @@ mod tests {
     async fn a_response_that_nobody_takes_ends_the_connection() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
         let exchange = activity.begin(true);
-        exchange.offers(true);
+        exchange.offer().give(1);
         // Checked when the next limit could have passed.
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Stalled, 20));
-        exchange.offers(false);
+        exchange.offer().take(1);
         let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
         assert!(expired.is_err());
     }

@@ -1,7 +1,6 @@
 //! Authentication of clients: by certificate, by token, or not at all.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,7 +79,8 @@ impl Clients {
         if tokens.is_empty() { Err(format!("{}: no token", path.display())) } else { Ok(Self::Bearer(tokens)) }
     }
 
-    /// Decides on a request. `name` is that of the client's verified certificate.
+    /// Decides on a request. `name` is that of the client's verified certificate, `address` the client that it is without
+    /// authentication.
     ///
     /// # Errors
     /// [`Reason::Unauthenticated`].
@@ -89,11 +89,11 @@ impl Clients {
         headers: &HeaderMap,
         is_proxy: bool,
         name: Option<&Arc<str>>,
-        address: IpAddr,
+        address: ClientId,
     ) -> Result<Client, Failure> {
         let unauthenticated = || Failure::request(Reason::Unauthenticated);
         match self {
-            Self::Open => Ok(Client { principal: None, id: ClientId::of_address(address) }),
+            Self::Open => Ok(Client { principal: None, id: address }),
             Self::Certificate(allowed) => {
                 let name = name.filter(|name| allowed.is_empty() || allowed.contains(&***name));
                 let name = name.ok_or_else(unauthenticated)?;
@@ -196,7 +196,7 @@ fn is_uri(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const ADDRESS: ClientId = ClientId::Address(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     fn bearer() -> Clients {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -23,6 +23,8 @@ pub const RATIO_MAX: u64 = 100;
 pub const RATIO_FREE_BYTES: u64 = 64 << 10;
 /// Largest window of a zstd frame (RFC 9659). brotli's largest is 16 MiB, deflate's 32 KiB.
 const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
+/// Most output of a zstd block.
+const ZSTD_BLOCK_BYTES_MAX: u64 = 128 << 10;
 /// Scratch memory of one step.
 const STEP_BYTES: usize = 8 << 10;
 /// Memory of a decoder of gzip or deflate: its window, tables and buffers.
@@ -65,9 +67,30 @@ impl CodingError {
     }
 }
 
-/// A decoder of one body.
+/// A decoder of one body. It takes no memory before the first byte.
 pub struct Decoder {
-    engine: Engine,
+    coding: Coding,
+    bytes_max: u64,
+    engine: Option<Engine>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+}
+
+impl Coding {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
 }
 
 enum Engine {
@@ -85,19 +108,40 @@ enum Engine {
     /// Holds the compressed body, since the library reads whole blocks only.
     Zstd {
         input: Vec<u8>,
+        blocks: ZstdBlocks,
         sink: Sink,
     },
 }
 
+impl Engine {
+    fn new(coding: Coding, bytes_max: u64) -> Self {
+        let sink = Sink { output: Vec::new(), input_bytes: 0, output_bytes: 0, bytes_max, exceeded: None };
+        match coding {
+            Coding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(sink))),
+            Coding::Deflate => Self::Deflate { state: Decompress::new(true), sink, is_done: false },
+            Coding::Brotli => {
+                let allocated = Arc::<AtomicUsize>::default();
+                let counting = || CountingAlloc(Arc::clone(&allocated));
+                let buffer = Allocator::<u8>::alloc_cell(&mut counting(), STEP_BYTES);
+                let writer = Brotli::new(sink, buffer, counting(), counting(), counting());
+                Self::Brotli { writer: Box::new(writer), allocated }
+            }
+            Coding::Zstd => Self::Zstd { input: Vec::new(), blocks: ZstdBlocks::default(), sink },
+        }
+    }
+
+    fn sink(&mut self) -> &mut Sink {
+        match self {
+            Self::Gzip(writer) => writer.get_mut(),
+            Self::Brotli { writer, .. } => writer.get_mut(),
+            Self::Deflate { sink, .. } | Self::Zstd { sink, .. } => sink,
+        }
+    }
+}
+
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.engine {
-            Engine::Gzip(_) => "gzip",
-            Engine::Deflate { .. } => "deflate",
-            Engine::Brotli { .. } => "br",
-            Engine::Zstd { .. } => "zstd",
-        };
-        f.debug_struct("Decoder").field("coding", &name).finish_non_exhaustive()
+        f.debug_struct("Decoder").field("coding", &self.coding.name()).finish_non_exhaustive()
     }
 }
 
@@ -109,40 +153,35 @@ impl Decoder {
     ///
     /// [`CodingError::Unknown`].
     pub fn new(coding: &str, bytes_max: u64) -> Result<Option<Self>, CodingError> {
-        let sink = Sink { output: Vec::new(), input_bytes: 0, output_bytes: 0, bytes_max, exceeded: None };
-        let engine = match coding.trim().to_ascii_lowercase().as_str() {
+        let coding = match coding.trim().to_ascii_lowercase().as_str() {
             "" | "identity" => return Ok(None),
-            "gzip" | "x-gzip" => Engine::Gzip(Box::new(MultiGzDecoder::new(sink))),
-            "deflate" => Engine::Deflate { state: Decompress::new(true), sink, is_done: false },
-            "br" => {
-                let allocated = Arc::<AtomicUsize>::default();
-                let counting = || CountingAlloc(Arc::clone(&allocated));
-                let buffer = Allocator::<u8>::alloc_cell(&mut counting(), STEP_BYTES);
-                let writer = Brotli::new(sink, buffer, counting(), counting(), counting());
-                Engine::Brotli { writer: Box::new(writer), allocated }
-            }
-            "zstd" => Engine::Zstd { input: Vec::new(), sink },
+            "gzip" | "x-gzip" => Coding::Gzip,
+            "deflate" => Coding::Deflate,
+            "br" => Coding::Brotli,
+            "zstd" => Coding::Zstd,
             _ => return Err(CodingError::Unknown),
         };
-        Ok(Some(Self { engine }))
+        Ok(Some(Self { coding, bytes_max, engine: None }))
     }
 
     /// Returns true if the decoder gives its output at the end only.
     pub const fn holds_input(&self) -> bool {
-        matches!(self.engine, Engine::Zstd { .. })
+        matches!(self.coding, Coding::Zstd)
     }
 
     /// Memory of the decoder itself in bytes: window, tables and input that it holds. After [`Decoder::push`] it is what
     /// the decoder has allocated. [`Decoder::finish`] of zstd allocates the most here, which is counted from the begin.
     pub fn memory_bytes(&self) -> usize {
         match &self.engine {
-            Engine::Gzip(_) | Engine::Deflate { .. } => INFLATE_BYTES,
-            Engine::Brotli { allocated, .. } => allocated.load(Ordering::Relaxed),
-            Engine::Zstd { input, sink } => {
+            None => 0,
+            Some(Engine::Gzip(_) | Engine::Deflate { .. }) => INFLATE_BYTES,
+            Some(Engine::Brotli { allocated, .. }) => allocated.load(Ordering::Relaxed),
+            Some(Engine::Zstd { input, blocks, sink }) => {
                 // All output is there at once, beside the window.
                 let ratio_max = RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
-                let output = sink.bytes_max.min(ratio_max);
-                let window = zstd_window(input).unwrap_or(0).min(ZSTD_WINDOW_BYTES_MAX).min(output);
+                let output = sink.bytes_max.min(ratio_max).min(blocks.output_max);
+                let window =
+                    zstd_header(input).map_or(0, |header| header.window).min(ZSTD_WINDOW_BYTES_MAX).min(output);
                 input.capacity() + usize::try_from(window + output).unwrap_or(usize::MAX)
             }
         }
@@ -154,8 +193,12 @@ impl Decoder {
     ///
     /// See [`CodingError`]. The decoder must not be used after an error.
     pub fn push(&mut self, part: &[u8], output: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.sink().input_bytes += part.len() as u64;
-        match &mut self.engine {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let engine = self.engine.get_or_insert_with(|| Engine::new(self.coding, self.bytes_max));
+        engine.sink().input_bytes += part.len() as u64;
+        match engine {
             Engine::Gzip(writer) => {
                 let result = writer.write_all(part).and_then(|()| writer.flush());
                 writer.get_mut().fault(result)?;
@@ -165,14 +208,20 @@ impl Decoder {
                 writer.get_mut().fault(result)?;
             }
             Engine::Deflate { state, sink, is_done } => inflate(state, part, sink, is_done)?,
-            Engine::Zstd { input, sink } => {
-                if (input.len() + part.len()) as u64 > sink.bytes_max {
+            Engine::Zstd { input, blocks, sink } => {
+                let needed = input.len() + part.len();
+                if needed as u64 > sink.bytes_max {
                     return Err(CodingError::TooLarge(sink.bytes_max));
                 }
+                if needed > input.capacity() {
+                    let most = usize::try_from(sink.bytes_max).unwrap_or(usize::MAX);
+                    input.reserve_exact(needed.max(2 * input.capacity()).min(most) - input.len());
+                }
                 input.extend_from_slice(part);
+                blocks.follow(input);
             }
         }
-        output.append(&mut self.sink().output);
+        output.append(&mut engine.sink().output);
         Ok(())
     }
 
@@ -181,8 +230,9 @@ impl Decoder {
     /// # Errors
     ///
     /// [`CodingError::Truncated`] if the coding is not at its end; see [`CodingError`].
-    pub fn finish(mut self, output: &mut Vec<u8>) -> Result<(), CodingError> {
-        match &mut self.engine {
+    pub fn finish(self, output: &mut Vec<u8>) -> Result<(), CodingError> {
+        let mut engine = self.engine.ok_or(CodingError::Truncated)?;
+        match &mut engine {
             Engine::Gzip(writer) => {
                 let result = writer.try_finish();
                 writer.get_mut().fault(result)?;
@@ -193,18 +243,10 @@ impl Decoder {
             }
             Engine::Deflate { is_done: false, .. } => return Err(CodingError::Truncated),
             Engine::Deflate { .. } => {}
-            Engine::Zstd { input, sink } => unzstd(input, sink)?,
+            Engine::Zstd { input, sink, .. } => unzstd(input, sink)?,
         }
-        output.append(&mut self.sink().output);
+        output.append(&mut engine.sink().output);
         Ok(())
-    }
-
-    fn sink(&mut self) -> &mut Sink {
-        match &mut self.engine {
-            Engine::Gzip(writer) => writer.get_mut(),
-            Engine::Brotli { writer, .. } => writer.get_mut(),
-            Engine::Deflate { sink, .. } | Engine::Zstd { sink, .. } => sink,
-        }
     }
 }
 
@@ -306,7 +348,11 @@ fn inflate(state: &mut Decompress, mut part: &[u8], sink: &mut Sink, is_done: &m
 fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
     let mut rest = input;
     let mut decoder = FrameDecoder::new();
-    check_zstd_window(input)?;
+    let header = zstd_header(input)?;
+    if header.window > ZSTD_WINDOW_BYTES_MAX {
+        return Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
+    }
+    let content = header.content;
     let malformed_or_cut = |rest: &[u8]| if rest.is_empty() { CodingError::Truncated } else { CodingError::Malformed };
     if decoder.init(&mut rest).is_err() {
         return Err(malformed_or_cut(rest));
@@ -323,9 +369,16 @@ fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
         if let Some(bytes) = decoder.collect() {
             sink.put(&bytes)?;
         }
+        // The library ignores the length of the frame.
+        if content.is_some_and(|content| sink.output_bytes > content) {
+            return Err(CodingError::Malformed);
+        }
     }
     if let Some(bytes) = decoder.collect() {
         sink.put(&bytes)?;
+    }
+    if content.is_some_and(|content| sink.output_bytes != content) {
+        return Err(CodingError::Malformed);
     }
     if rest.is_empty() { Ok(()) } else { Err(CodingError::Trailing) }
 }
@@ -335,34 +388,71 @@ fn is_cut(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
 }
 
-/// Checks the window size of a frame before the library reserves it.
-fn check_zstd_window(input: &[u8]) -> Result<(), CodingError> {
-    if zstd_window(input)? > ZSTD_WINDOW_BYTES_MAX {
-        return Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
-    }
-    Ok(())
+/// Header of a zstd frame.
+struct ZstdHeader {
+    /// Its length.
+    bytes: usize,
+    /// Bytes of output that the decoder keeps.
+    window: u64,
+    /// Bytes of all output, if the frame says it.
+    content: Option<u64>,
 }
 
-/// Reads the window size of a frame header (RFC 8878, section 3.1.1.1).
-fn zstd_window(input: &[u8]) -> Result<u64, CodingError> {
+/// Reads the header of a frame (RFC 8878, section 3.1.1.1).
+fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
     let Some((&descriptor, fields)) = input.get(4..).and_then(<[u8]>::split_first) else {
         return Err(CodingError::Truncated);
     };
     let is_single_segment = descriptor & 0x20 != 0;
-    let dictionary_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
-    if dictionary_bytes != 0 {
+    if descriptor & 3 != 0 {
+        // A dictionary, which the relay does not have.
         return Err(CodingError::Malformed);
     }
-    Ok(if is_single_segment {
-        let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
-        let field = fields.get(..size_bytes).ok_or(CodingError::Truncated)?;
-        let offset = if size_bytes == 2 { 256 } else { 0 };
-        field.iter().rev().fold(0_u64, |size, byte| size << 8 | u64::from(*byte)).saturating_add(offset)
-    } else {
-        let byte = *fields.first().ok_or(CodingError::Truncated)?;
-        let base = 1_u64 << (10 + (byte >> 3));
-        base + base / 8 * u64::from(byte & 7)
-    })
+    let window_bytes = usize::from(!is_single_segment);
+    let size_bytes = match descriptor >> 6 {
+        0 => usize::from(is_single_segment),
+        flag => 1 << flag,
+    };
+    let size = fields.get(window_bytes..window_bytes + size_bytes).ok_or(CodingError::Truncated)?;
+    let offset = if size_bytes == 2 { 256 } else { 0 };
+    let size = size.iter().rev().fold(0_u64, |size, byte| size << 8 | u64::from(*byte)).saturating_add(offset);
+    let window = match fields.first() {
+        _ if is_single_segment => size,
+        Some(byte) => {
+            let base = 1_u64 << (10 + (byte >> 3));
+            base + base / 8 * u64::from(byte & 7)
+        }
+        None => return Err(CodingError::Truncated),
+    };
+    Ok(ZstdHeader { bytes: 5 + window_bytes + size_bytes, window, content: (size_bytes > 0).then_some(size) })
+}
+
+/// Most output of the blocks of a frame that have begun to arrive.
+#[derive(Default)]
+struct ZstdBlocks {
+    /// Position of the next header of a block.
+    next: usize,
+    output_max: u64,
+}
+
+impl ZstdBlocks {
+    /// Follows the headers of blocks (RFC 8878, section 3.1.1.2). Malformed ones are found when the frame is decoded.
+    fn follow(&mut self, input: &[u8]) {
+        let Ok(header) = zstd_header(input) else { return };
+        self.next = self.next.max(header.bytes);
+        while let Some(&[low, middle, high]) = input.get(self.next..).and_then(<[u8]>::first_chunk) {
+            let block = u32::from_le_bytes([low, middle, high, 0]);
+            let size = block >> 3;
+            let (input_bytes, output_bytes) = match block >> 1 & 3 {
+                0 => (size, size.into()),
+                1 => (1, size.into()),
+                _ => (size, header.window.min(ZSTD_BLOCK_BYTES_MAX)),
+            };
+            self.next += 3 + input_bytes as usize;
+            self.output_max = self.output_max.saturating_add(output_bytes);
+        }
+        self.output_max = self.output_max.min(header.content.unwrap_or(u64::MAX));
+    }
 }
 
 #[cfg(test)]
@@ -457,10 +547,35 @@ mod tests {
         assert!((STEP_BYTES..1 << 20).contains(&short), "{short}");
         assert_eq!(memory("gzip", &gzip(TEXT)), INFLATE_BYTES);
         assert_eq!(memory("deflate", &zlib(TEXT)), INFLATE_BYTES);
-        // zstd gives its output at the end, up to the ratio.
-        let output = RATIO_FREE_BYTES as usize;
-        assert!((output..4 * output).contains(&memory("zstd", ZSTD)));
+        // zstd gives its output at the end: as many bytes as the frame says, or as its blocks can have, up to the ratio.
+        let stated = memory("zstd", ZSTD);
+        assert!((TEXT.len()..1 << 10).contains(&stated), "{stated}");
+        let raw = [b"\x28\xb5\x2f\xfd\x00\x58\x81\x00\x00", &[b'x'; 16][..]].concat();
+        let raw = memory("zstd", &raw);
+        assert!((48..1 << 10).contains(&raw), "{raw}");
         assert!(memory("zstd", &zstd_bomb(400)[..1_000]) > 100_000);
+    }
+
+    #[test]
+    fn decoders_take_no_memory_before_the_first_byte() {
+        for (coding, body) in samples() {
+            let mut decoder = Decoder::new(coding, 1 << 20).unwrap().unwrap();
+            decoder.push(&[], &mut Vec::new()).unwrap();
+            assert!(decoder.engine.is_none() && decoder.memory_bytes() == 0, "{coding}");
+            decoder.push(&body[..1], &mut Vec::new()).unwrap();
+            assert!(decoder.memory_bytes() > 0, "{coding}");
+        }
+    }
+
+    #[test]
+    fn a_zstd_frame_has_the_length_that_it_says() {
+        for (length, expected) in
+            [(0x36, Ok(TEXT.to_vec())), (0x35, Err(CodingError::Malformed)), (0x37, Err(CodingError::Malformed))]
+        {
+            let mut body = ZSTD.to_vec();
+            body[5] = length;
+            assert_eq!(decode("zstd", &[&body], 1 << 20), expected, "{length}");
+        }
     }
 
     #[test]

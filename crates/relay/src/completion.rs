@@ -40,7 +40,7 @@ pub struct Completion {
     status: Option<StatusCode>,
     failure: Option<Failure>,
     sent_bytes: u64,
-    /// True once the last byte of the response was given to hyper.
+    /// True once the last byte of the response was given to hyper, or, over HTTP/2, written to the connection.
     is_complete: bool,
     permits: Vec<OwnedSemaphorePermit>,
     memory: Vec<Reservation>,
@@ -126,6 +126,11 @@ impl Completion {
         Arc::clone(&self.in_flight)
     }
 
+    /// Returns true if the exchange is a stream of HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.version == Version::HTTP_2
+    }
+
     /// The client's side of the connection.
     pub const fn peer(&self) -> &Arc<Peer> {
         &self.peer
@@ -170,11 +175,6 @@ impl Completion {
     /// Notes bytes of the response's body.
     pub fn sent(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
-    }
-
-    /// Notes that bytes of the body wait for the client, or that they wait no longer.
-    pub fn offers(&self, waits: bool) {
-        self.in_flight.offers(waits);
     }
 
     /// Notes that the body ended early.

@@ -23,11 +23,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::activity::{Activity, Expired};
-use crate::body::Outgoing;
 use crate::exchange;
 use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Peer, Relay, stops};
+use crate::response_body::ResponseBody;
 use crate::stall::StreamExecutor;
+use crate::write_through::write_through;
 
 /// Time for an idle connection to take its end.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
@@ -80,9 +81,9 @@ struct Exchanges {
 }
 
 impl Service<Request<Incoming>> for Exchanges {
-    type Response = Response<Outgoing>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Outgoing>, Infallible>>;
+    type Future = BoxFuture<'static, Result<Response<ResponseBody>, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let Self { relay, peer, activity, upgrade } = self.clone();
@@ -121,7 +122,7 @@ struct Connection<S> {
 
 impl<S> Connection<S>
 where
-    S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible> + Clone + Send + 'static,
+    S: HttpService<Incoming, ResBody = ResponseBody, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     async fn serve<IO>(mut self, mut io: ReadAhead<IO>)
@@ -283,31 +284,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for ReadAhead<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-}
+write_through!(ReadAhead);
 
 #[cfg(test)]
 mod tests {
@@ -317,6 +294,7 @@ mod tests {
 
     use super::*;
     use crate::activity::{Timeouts, Watched};
+    use crate::body::Outgoing;
 
     const TIMEOUTS: Timeouts =
         Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(60), write: Duration::from_secs(15) };
@@ -335,10 +313,12 @@ mod tests {
         let running = Arc::new(running);
         let service = service_fn(move |request: Request<Incoming>| {
             let _ = &running;
-            let in_flight = watched.begin(request.version() == Version::HTTP_2);
+            let is_http2 = request.version() == Version::HTTP_2;
+            let mut in_flight = watched.begin(is_http2);
             async move {
-                drop(in_flight);
-                Ok::<_, Infallible>(Response::new(Outgoing::whole(vec![b'x'; len].into())))
+                in_flight.is_of_stream();
+                let body = Outgoing::whole(vec![b'x'; len].into());
+                Ok::<_, Infallible>(Response::new(ResponseBody::new(body, Arc::new(in_flight), is_http2)))
             }
         });
         let http2 =
@@ -347,12 +327,15 @@ mod tests {
     }
 
     trait HttpServiceOf:
-        HttpService<Incoming, ResBody = Outgoing, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static
+        HttpService<Incoming, ResBody = ResponseBody, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + 'static
     {
     }
 
     impl<S> HttpServiceOf for S where
-        S: HttpService<Incoming, ResBody = Outgoing, Error = Infallible, Future: Send + 'static>
+        S: HttpService<Incoming, ResBody = ResponseBody, Error = Infallible, Future: Send + 'static>
             + Clone
             + Send
             + 'static
@@ -421,6 +404,62 @@ mod tests {
         // Longer than until a connection is parked, shorter than the limit of a write.
         tokio::time::sleep(PARK_AFTER * 5).await;
         assert_eq!(response(&mut client, 10_000).await, 10_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_nobody_takes_ends_its_connection() {
+        // Lengths that hyper holds as a whole, and one of several frames.
+        for len in [100, 30_000, 200_000] {
+            let (connection, io, mut client) = connection(len);
+            client.write_all(REQUEST).await.unwrap();
+            let begun = Instant::now();
+            connection.serve(io).await;
+            assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.write.as_secs(), "{len}");
+            let mut rest = Vec::new();
+            client.read_to_end(&mut rest).await.unwrap();
+            assert!(rest.len() < len, "{len}: {}", rest.len());
+        }
+    }
+
+    /// A frame of HTTP/2.
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    }
+
+    /// Reads a frame of HTTP/2, and returns its type, its stream and the length of its payload.
+    async fn read_frame(client: &mut DuplexStream) -> (u8, u8, usize) {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        let len = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        client.read_exact(&mut vec![0; len]).await.unwrap();
+        (head[3], head[8], len)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_that_shrinks_keeps_no_bytes() {
+        const DATA: u8 = 0;
+        const HEADERS: u8 = 1;
+        const RST_STREAM: u8 = 3;
+        const SETTINGS: u8 = 4;
+        let (connection, io, mut client) = connection(30_000);
+        let serving = tokio::spawn(connection.serve(io));
+        let head = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
+        let begin = [&PREFACE[..], &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 1, &head)].concat();
+        client.write_all(&begin).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // HTTP/2 has taken the whole response, and the connection has not: the window is taken back.
+        client.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await.unwrap();
+        let begun = Instant::now();
+        let mut taken = 0;
+        loop {
+            match timeout(Duration::from_secs(100), read_frame(&mut client)).await.expect("the stream is not reset") {
+                (DATA, 1, len) => taken += len,
+                (RST_STREAM, 1, _) => break,
+                _ => {}
+            }
+        }
+        assert_eq!((taken, begun.elapsed().as_secs()), (16 << 10, TIMEOUTS.write.as_secs()));
+        assert!(!serving.is_finished());
     }
 
     #[tokio::test(start_paused = true)]

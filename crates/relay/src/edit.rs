@@ -32,6 +32,8 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes that are decoded and scanned in one step.
 const SLICE_BYTES_MAX: usize = 8 << 10;
+/// Bytes that a frame of the source counts at least: its handle, and those of its pieces.
+const FRAME_BYTES_MIN: usize = 128;
 /// An edited body that is held has at most this many times the bytes that its source may have.
 pub const EXPANSION_MAX: usize = 8;
 
@@ -73,7 +75,7 @@ pub struct Editor {
     bytes_max: usize,
     /// Source as it was read, if the caller may need it.
     originals: Option<Vec<Bytes>>,
-    /// Bytes of the source so far, after decoding.
+    /// Bytes of the source so far, after decoding, with the overhead of short frames.
     read_bytes: usize,
     /// Memory that is counted for the body, and the most that is counted for its bytes.
     memory: Reservation,
@@ -171,9 +173,9 @@ impl Editor {
             if bytes > max {
                 return Err(self.scope.failure(Reason::TooLarge("edited body", max as u64)));
             }
-            // Frames are joined at the end.
-            self.reserve(2 * bytes)?;
             frames.push(frame);
+            // Frames are joined at the end.
+            self.reserve(2 * bytes + size_of::<Bytes>() * frames.len())?;
         }
         Ok(frames)
     }
@@ -253,7 +255,9 @@ impl Editor {
             let too_large = Reason::TooLarge("body", self.bytes_max as u64);
             *left = left.checked_sub(data.len()).ok_or_else(|| self.scope.failure(too_large))?;
         }
-        self.read_bytes += data.len();
+        if !data.is_empty() {
+            self.read_bytes += data.len().max(FRAME_BYTES_MIN);
+        }
         // The body as it came, as it leaves, and once more if the original can be needed.
         let copies = if self.originals.is_some() { 3 } else { 2 };
         self.reserve(copies * self.read_bytes)?;

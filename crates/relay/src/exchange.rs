@@ -26,6 +26,7 @@ use crate::error::{Failure, Phase, Reason, problem};
 use crate::headers::{self, Hop};
 use crate::relay::{Peer, Relay};
 use crate::request_check::{self, CheckedTarget};
+use crate::response_body::ResponseBody;
 use crate::route::Route;
 use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
 use crate::route_table::{NoMatch, RouteTable, Segments};
@@ -44,7 +45,7 @@ pub async fn handle(
     peer: Arc<Peer>,
     request: Request<Incoming>,
     in_flight: InFlight,
-) -> Response<Outgoing> {
+) -> Response<ResponseBody> {
     let mut completion = Completion::begin(&relay, &peer, &request, in_flight);
     if peer.listener.kind == ListenKind::ExtProc {
         return ext_proc::handle(&relay, &peer, completion, request);
@@ -55,7 +56,7 @@ pub async fn handle(
     };
     mark(response.headers_mut(), completion.request_id());
     completion.responds(response.status());
-    response.map(|body| body.completing(completion))
+    response.map(|body| ResponseBody::completing(body, completion))
 }
 
 async fn run(
@@ -160,9 +161,11 @@ impl Exchange<'_> {
         let is_head = parts.method == Method::HEAD;
         let outward = self.edit.scope(Phase::Request, &parts.headers)?;
         let inward = self.edit.scope(Phase::Response, &parts.headers)?;
-        let handshake = websocket::handshake(&route.websockets, &mut parts, !body.is_end_stream(), &self.client)?;
-        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         let upstream = upstream_of(route)?;
+        let has_body = !body.is_end_stream();
+        let handshake =
+            websocket::handshake(&route.websockets, upstream.websockets(), &mut parts, has_body, &self.client)?;
+        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
         // 5. Values of the request, or a failure before the upstream hears of it.
         let editing = self.edit_request(completion, upstream, &outward, parts, source, handshake.is_some());
         let late = |_| Failure::request(Reason::ClientTimeout);

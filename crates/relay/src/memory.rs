@@ -1,5 +1,6 @@
 //! Memory for bodies: an exchange takes it as bytes arrive, within the shares of its connection and of its client.
 //!
+//! A client leaves a part of what other clients leave, and a body that finds no room in an empty share is too large.
 //! Nothing is taken for bytes that were only announced. The unit is small against a body, so what is counted is what
 //! was read, and the decoder's own memory.
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Reason;
+use crate::shares::leaves_others_their_part;
 
 /// Unit of the semaphores in bytes: a semaphore counts to 2^29 on 32-bit machines.
 const UNIT: usize = 4 << 10;
@@ -16,6 +18,8 @@ const UNIT: usize = 4 << 10;
 #[derive(Clone, Debug)]
 pub struct Budget {
     units: Arc<Semaphore>,
+    /// All units.
+    total: usize,
     /// Detail of the failure when all of it is in use.
     exceeded: &'static str,
 }
@@ -23,12 +27,12 @@ pub struct Budget {
 impl Budget {
     /// Creates a budget of this many bytes.
     pub fn new(bytes: usize, exceeded: &'static str) -> Self {
-        Self { units: Arc::new(Semaphore::new(Self::units(bytes))), exceeded }
+        Self::of(Arc::new(Semaphore::new(Self::units(bytes))), bytes, exceeded)
     }
 
-    /// Wraps a semaphore that counts units of a budget.
-    pub const fn of(units: Arc<Semaphore>, exceeded: &'static str) -> Self {
-        Self { units, exceeded }
+    /// Wraps a semaphore that counts units of a budget of this many bytes.
+    pub fn of(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
+        Self { units, total: Self::units(bytes), exceeded }
     }
 
     /// Units of a budget of this many bytes.
@@ -39,6 +43,10 @@ impl Budget {
     /// Bytes that are in use of a budget of `bytes`.
     pub fn used(&self, bytes: usize) -> usize {
         (Self::units(bytes) - self.units.available_permits()) * UNIT
+    }
+
+    fn used_units(&self) -> usize {
+        self.total.saturating_sub(self.units.available_permits())
     }
 
     fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, Reason> {
@@ -73,7 +81,8 @@ impl Reservation {
     /// Takes memory until at least `bytes` are reserved. Memory that was taken stays.
     ///
     /// # Errors
-    /// [`Reason::Busy`] with the budget that is used up. Nothing more is taken then.
+    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if the share of a connection is smaller.
+    /// Nothing more is taken then.
     pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
         if units <= self.units {
@@ -81,7 +90,15 @@ impl Reservation {
         }
         let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
         let [connection, client, process] = &self.account.budgets;
+        if units > connection.total {
+            return Err(Reason::TooLarge("limits.connection_memory_bytes", (connection.total * UNIT) as u64));
+        }
         let taken = [connection.take(more)?, client.take(more)?, process.take(more)?];
+        let used = client.used_units();
+        let left = process.units.available_permits() + used;
+        if !leaves_others_their_part(used, left, client.total, process.total) {
+            return Err(Reason::Busy(client.exceeded));
+        }
         self.units = units;
         match &mut self.permits {
             Some(permits) => permits.iter_mut().zip(taken).for_each(|(permit, more)| permit.merge(more)),
@@ -135,10 +152,14 @@ mod tests {
         let second = reserve(1, 64 * KIB).unwrap();
         assert_eq!(refused(2, 1), "client");
         // What one client takes is not the other client's.
-        let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 64 * KIB).unwrap()];
+        let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
+        // It leaves a quarter of what the first client leaves.
         assert_eq!(refused(5, 1), "client");
-        assert_eq!(process.used(256 * KIB), 256 * KIB);
+        assert_eq!(process.used(256 * KIB), 224 * KIB);
 
+        // No share of a connection has so much.
+        let too_large = reserve(5, 64 * KIB + 1).unwrap_err();
+        assert_eq!(too_large, Reason::TooLarge("limits.connection_memory_bytes", 64 << 10));
         // A failed growth takes nothing of the other shares, and keeps what was taken.
         assert!(first.at_least(65 * KIB).is_err());
         drop((second, third, nothing));

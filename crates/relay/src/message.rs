@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -94,18 +94,19 @@ impl Message<'_> {
             return Ok(Edited::Unchanged(source));
         }
         let max = self.scope.direction().body_bytes_max;
-        let (mut memory, mut frames, mut bytes) = (self.memory.clone().reservation(), Vec::new(), 0);
+        let mut memory = self.memory.clone().reservation();
+        let mut bytes = BytesMut::new();
         while let Some(frame) = source.frame().await.transpose()? {
             let Ok(data) = frame.into_data() else { continue };
-            bytes += data.len();
-            if bytes > max {
+            let len = bytes.len() + data.len();
+            if len > max {
                 return Err(self.scope.failure(Reason::TooLarge("body", max as u64)));
             }
-            // Frames are joined at the end.
-            memory.at_least(2 * bytes).map_err(|reason| self.scope.failure(reason))?;
-            frames.push(data);
+            // The buffer grows to twice its length.
+            memory.at_least(2 * len).map_err(|reason| self.scope.failure(reason))?;
+            bytes.extend_from_slice(&data);
         }
-        Ok(Edited::Held { bytes: joined(frames), memory, was_edited: false })
+        Ok(Edited::Held { bytes: bytes.freeze(), memory, was_edited: false })
     }
 
     /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only

@@ -18,7 +18,7 @@ use crate::memory::{Account, Budget};
 use crate::metrics::Metrics;
 use crate::route_table::RouteTable;
 use crate::server_tls::ServerTls;
-use crate::shares::{ClientId, ClientShares};
+use crate::shares::{ClientId, ClientShares, forwarded_address, leaves_others_their_part};
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -77,13 +77,20 @@ impl Relay {
         permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_max exchanges run")))
     }
 
-    /// Takes a client's permit of one exchange.
+    /// Takes a client's permit of an exchange that has its permit of the process.
     ///
     /// # Errors
     /// The client's share is in use.
     pub fn client_permit(&self, client: &ClientId) -> Result<OwnedSemaphorePermit, Failure> {
-        let permit = self.client_requests.of(client).try_acquire_owned();
-        permit.map_err(|_| Failure::request(Reason::Busy("limits.requests_per_client_max exchanges of the client run")))
+        let busy = || Failure::request(Reason::Busy("limits.requests_per_client_max exchanges of the client run"));
+        let share = self.client_requests.of(client);
+        let permit = Arc::clone(&share).try_acquire_owned().map_err(|_| busy())?;
+        let used = self.client_requests.permits() - share.available_permits();
+        // The exchange has its permit of the process already.
+        let left = self.requests.available_permits() + used;
+        let is_within =
+            leaves_others_their_part(used, left, self.client_requests.permits(), self.limits.requests_max as usize);
+        if is_within { Ok(permit) } else { Err(busy()) }
     }
 
     /// The budget of a new connection.
@@ -93,7 +100,8 @@ impl Relay {
 
     /// The memory that exchanges of a client on a connection may take.
     pub fn account(&self, peer: &Peer, client: &ClientId) -> Account {
-        let share = Budget::of(self.client_memory.of(client), "limits.client_memory_bytes are in use");
+        let bytes = self.limits.client_memory_bytes();
+        let share = Budget::of(self.client_memory.of(client), bytes, "limits.client_memory_bytes are in use");
         Account { budgets: [peer.memory.clone(), share, self.memory.clone()] }
     }
 
@@ -117,8 +125,10 @@ pub struct Listener {
     pub clients: Clients,
     /// Routes.
     pub routes: RouteTable,
-    /// If true, forwarding headers of clients are kept.
+    /// If true, forwarding headers of clients are kept, and limits count for the client that they name.
     pub trust_forwarded: bool,
+    /// First bits of an IPv6 address that are one client.
+    pub ipv6_bits: u8,
     /// Authority for interception, of a CONNECT proxy.
     pub authority: Option<Authority>,
     /// Destinations whose tunnels pass untouched.
@@ -192,8 +202,18 @@ impl Peer {
         if let Some(client) = &self.opened_by {
             return Ok(client.clone());
         }
-        let is_proxy = self.listener.kind == ListenKind::Forward;
-        self.listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref(), self.address.ip())
+        let listener = &self.listener;
+        let is_proxy = listener.kind == ListenKind::Forward;
+        let address = ClientId::of_address(self.address.ip(), listener.ipv6_bits);
+        let mut client = listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
+        // Behind a proxy the certificate and the address are the proxy's. A token is the client's own.
+        if listener.trust_forwarded
+            && !matches!(client.id, ClientId::Token(_))
+            && let Some(address) = forwarded_address(&parts.headers)
+        {
+            client.id = ClientId::of_address(address, listener.ipv6_bits);
+        }
+        Ok(client)
     }
 }
 

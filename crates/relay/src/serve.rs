@@ -87,7 +87,7 @@ impl Server {
             let socket = TcpListener::bind(address)
                 .await
                 .map_err(|cause| error(&place, format!("cannot listen on {address}: {cause}")))?;
-            let listener = Arc::new(open(compiled, &place)?);
+            let listener = Arc::new(open(compiled, &place, config.limits.client_ipv6_bits)?);
             addresses.push((Arc::clone(&listener.name), socket.local_addr().map_err(|cause| error(&place, cause))?));
             listeners.push(Arc::clone(&listener));
             tasks.spawn(listener::accept(Arc::clone(&relay), listener, socket, stopped.clone()));
@@ -149,7 +149,7 @@ fn check_secrets(config: &Config) -> Result<(), StartError> {
 }
 
 /// Reads the files of a listener.
-fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError> {
+fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listener, StartError> {
     let config = compiled.config;
     let tls = match (config.certificate, config.key) {
         (Some(certificate), Some(key)) => {
@@ -180,6 +180,7 @@ fn open(compiled: CompiledListener, place: &str) -> Result<Listener, StartError>
         clients,
         routes: compiled.routes,
         trust_forwarded: config.trust_forwarded,
+        ipv6_bits,
         authority,
         tunnel: compiled.tunnel,
         tunnel_addresses: config.tunnel_addresses,

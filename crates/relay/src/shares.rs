@@ -1,10 +1,15 @@
 //! Shares of clients: each client has permits of its own, so none can take all permits of a limit that clients share.
+//!
+//! One host can be several clients: by its addresses in several networks, or by an address on one listener and a name or
+//! token on another. So a client also leaves a part of what other clients leave ([`leaves_others_their_part`]), and a few
+//! clients together leave something, too.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use http::HeaderMap;
 use tokio::sync::Semaphore;
 
 /// Entries of clients that left are removed when there are more than this, and twice as many as at the last removal.
@@ -17,18 +22,43 @@ pub enum ClientId {
     Name(Arc<str>),
     /// The digest of its token.
     Token([u8; 32]),
-    /// Its address, where clients are not authenticated. Of IPv6 the network of 64 bits, which one host can have.
+    /// Its address, where clients are not authenticated. Of IPv6 the network, since one host can have all its addresses.
     Address(IpAddr),
 }
 
 impl ClientId {
-    /// A client that is known by its address.
-    pub fn of_address(address: IpAddr) -> Self {
+    /// A client that is known by its address, of which these first bits count in IPv6.
+    pub fn of_address(address: IpAddr, ipv6_bits: u8) -> Self {
         Self::Address(match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+            IpAddr::V6(address) => {
+                let rest = 128_u32.saturating_sub(ipv6_bits.into());
+                let network = address.to_bits().checked_shr(rest).unwrap_or(0);
+                IpAddr::V6(network.checked_shl(rest).unwrap_or(0).into())
+            }
             address @ IpAddr::V4(_) => address,
         })
     }
+}
+
+/// The client's address as the proxy in front of the relay saw it: the last one of `X-Forwarded-For`, which the proxy adds.
+/// Earlier ones are the client's own words. `None` without one that is an address.
+pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
+    let last = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
+    let last = last.rsplit(',').next()?.trim();
+    if let Ok(address) = last.parse() {
+        return Some(address);
+    }
+    if let Ok(address) = last.parse::<SocketAddr>() {
+        return Some(address.ip());
+    }
+    last.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns true if a client that uses `used` of `left`, which is all that other clients leave, leaves enough to others: a
+/// quarter, or less if its share of the total is larger. A client has at least one.
+pub fn leaves_others_their_part(used: usize, left: usize, share: usize, total: usize) -> bool {
+    let share = share.max(total - total / 4);
+    used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
 }
 
 impl fmt::Debug for ClientId {
@@ -62,6 +92,11 @@ impl ClientShares {
         Self { permits: permits.clamp(1, Semaphore::MAX_PERMITS), clients: Mutex::default() }
     }
 
+    /// Permits of one client.
+    pub const fn permits(&self) -> usize {
+        self.permits
+    }
+
     /// Returns the share of a client. Its permits must be taken from it as owned permits, which keep it alive: a client
     /// without a permit has its whole share again.
     pub fn of(&self, client: &ClientId) -> Arc<Semaphore> {
@@ -84,7 +119,64 @@ mod tests {
     use super::*;
 
     fn address(text: &str) -> ClientId {
-        ClientId::of_address(text.parse().unwrap())
+        ClientId::of_address(text.parse().unwrap(), 56)
+    }
+
+    #[test]
+    fn the_network_of_an_ipv6_address_has_the_configured_length() {
+        let network = |bits| format!("{:?}", ClientId::of_address("2001:db8:ffff:ffff:ffff::1".parse().unwrap(), bits));
+        for (bits, expected) in [
+            (128, "Address(2001:db8:ffff:ffff:ffff::1)"),
+            (64, "Address(2001:db8:ffff:ffff::)"),
+            (56, "Address(2001:db8:ffff:ff00::)"),
+            (48, "Address(2001:db8:ffff::)"),
+            (0, "Address(::)"),
+        ] {
+            assert_eq!(network(bits), expected);
+        }
+    }
+
+    #[test]
+    fn the_last_address_is_that_of_the_proxy() {
+        for (lines, expected) in [
+            (&["192.0.2.1"][..], Some("192.0.2.1")),
+            (&["10.0.0.1, 192.0.2.1"], Some("192.0.2.1")),
+            (&["10.0.0.1", "10.0.0.2,192.0.2.1"], Some("192.0.2.1")),
+            (&["192.0.2.1:8080"], Some("192.0.2.1")),
+            (&["[2001:db8::1]:8080"], Some("2001:db8::1")),
+            (&["[2001:db8::1]"], Some("2001:db8::1")),
+            (&["2001:db8::1"], Some("2001:db8::1")),
+            (&[], None),
+            (&[""], None),
+            (&["192.0.2.1,"], None),
+            (&["192.0.2.1, unknown"], None),
+            (&["192.0.2.1, _hidden"], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append("x-forwarded-for", line.parse().unwrap());
+            }
+            assert_eq!(forwarded_address(&headers), expected.map(|text| text.parse().unwrap()), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn clients_leave_a_part_of_what_others_leave() {
+        // Three quarters of 64: what each of several clients gets while those before it keep theirs.
+        let mut free = 64;
+        let mut used = Vec::new();
+        for _ in 0..4 {
+            let most = (1..=free).take_while(|used| leaves_others_their_part(*used, free, 48, 64)).last();
+            used.extend(most);
+            free -= most.unwrap_or(0);
+        }
+        assert_eq!(used, [48, 12, 3, 1]);
+        // A small share is not smaller because others use theirs.
+        assert!(leaves_others_their_part(10, 14, 10, 64));
+        assert!(!leaves_others_their_part(10, 13, 10, 64));
+        // The whole is for one client, where a proxy is the only one.
+        assert!(leaves_others_their_part(64, 64, 64, 64));
+        assert!(!leaves_others_their_part(65, 64, 64, 64));
     }
 
     #[test]
@@ -94,7 +186,8 @@ mod tests {
             ("10.0.0.1", "::ffff:10.0.0.1", true),
             ("10.0.0.1", "10.0.0.2", false),
             ("2001:db8::1", "2001:db8::ffff:2", true),
-            ("2001:db8::1", "2001:db8:0:1::1", false),
+            ("2001:db8::1", "2001:db8:0:ff::1", true),
+            ("2001:db8::1", "2001:db8:0:100::1", false),
         ] {
             assert_eq!(address(one) == address(other), is_same, "{one} {other}");
         }

@@ -1,13 +1,18 @@
 //! Ends a stream of HTTP/2 whose client takes nothing of its response, and nothing else of the connection.
 //!
+//! Bytes that hyper was given report when they are written to the connection ([`OfferedBytes`]): hyper and h2 hold up to
+//! 64 KiB of a stream, whose progress the body would not see.
+//!
 //! A stream that has no window is not polled by hyper, so its body cannot fail. The future of the stream is dropped
 //! instead, which resets the stream and releases all that its exchange holds. hyper spawns these futures by an executor,
 //! so the executor watches them.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use hyper::rt::Executor;
 use tokio::time::{Instant, sleep_until};
 
@@ -16,10 +21,22 @@ tokio::task_local! {
     static OFFER: Arc<Offer>;
 }
 
-/// The time since which bytes of a response wait for the client.
+/// Fewest bytes that a client must take within the time limit, unless fewer wait.
+const PROGRESS_BYTES_MIN: usize = 512;
+
+/// The bytes of a response that hyper was given and that its connection has not written.
 #[derive(Debug, Default)]
-pub struct Offer {
-    since: Mutex<Option<Instant>>,
+pub struct Offer(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: usize,
+    /// Start of the time limit, while bytes wait.
+    since: Option<Instant>,
+    /// Bytes that were taken since then.
+    taken: usize,
+    /// Wakes the task that waits until all bytes are taken.
+    waker: Option<Waker>,
 }
 
 impl Offer {
@@ -28,9 +45,40 @@ impl Offer {
         OFFER.try_with(Arc::clone).ok()
     }
 
-    /// Notes that bytes wait for the client, or that they wait no longer.
-    pub fn waits(&self, waits: bool) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = waits.then(Instant::now);
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that bytes wait for the client.
+    pub fn give(&self, bytes: usize) {
+        let mut waiting = self.waiting();
+        waiting.bytes += bytes;
+        waiting.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that the connection has written bytes, or that they were dropped.
+    pub fn take(&self, bytes: usize) {
+        let mut waiting = self.waiting();
+        waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        waiting.taken += bytes;
+        if waiting.bytes == 0 {
+            let waker = std::mem::take(&mut *waiting).waker;
+            drop(waiting);
+            waker.into_iter().for_each(Waker::wake);
+        } else if waiting.taken >= PROGRESS_BYTES_MIN {
+            waiting.taken = 0;
+            waiting.since = Some(Instant::now());
+        }
+    }
+
+    /// Waits until no bytes wait. One task can wait.
+    pub fn poll_all_taken(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut waiting = self.waiting();
+        if waiting.bytes == 0 {
+            return Poll::Ready(());
+        }
+        waiting.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Returns true if bytes have waited for this time.
@@ -40,7 +88,7 @@ impl Offer {
 
     /// The end of the time, if bytes wait from now on and are not taken.
     fn due(&self, time: Duration, now: Instant) -> Instant {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(now) + time
+        self.waiting().since.unwrap_or(now) + time
     }
 
     /// Waits until bytes have waited for this time. Safe to drop.
@@ -53,6 +101,42 @@ impl Offer {
             }
             sleep_until(due).await;
         }
+    }
+}
+
+/// Bytes of a response that wait until its connection has written them. Dropped, they wait no longer.
+#[derive(Debug)]
+pub struct OfferedBytes {
+    bytes: Bytes,
+    offer: Arc<Offer>,
+}
+
+impl OfferedBytes {
+    /// Offers bytes to the client.
+    pub fn new(bytes: Bytes, offer: &Arc<Offer>) -> Self {
+        offer.give(bytes.len());
+        Self { bytes, offer: Arc::clone(offer) }
+    }
+}
+
+impl Buf for OfferedBytes {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.bytes.advance(bytes);
+        self.offer.take(bytes);
+    }
+}
+
+impl Drop for OfferedBytes {
+    fn drop(&mut self) {
+        self.offer.take(self.bytes.len());
     }
 }
 
@@ -106,8 +190,22 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(1_000), ended).await.ok().map(|_| begun.elapsed().as_secs())
     }
 
-    async fn waits(waits: bool) {
-        Offer::of_task().unwrap().waits(waits);
+    /// Gives bytes to the client of the running stream.
+    fn give(bytes: usize) -> OfferedBytes {
+        OfferedBytes::new(Bytes::from(vec![0; bytes]), &Offer::of_task().unwrap())
+    }
+
+    /// Seconds until a stream ends whose client takes this many bytes at once, ten times, with pauses of this many seconds.
+    async fn seconds_of_reader(waiting: usize, taken: usize, pause: u64) -> Option<u64> {
+        let work = async move {
+            let mut bytes = give(waiting);
+            for _ in 0..10 {
+                sleep(Duration::from_secs(pause)).await;
+                bytes.advance(taken);
+            }
+            std::future::pending().await
+        };
+        seconds(work).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -117,22 +215,48 @@ mod tests {
         assert_eq!(seconds(forever()).await, None);
         assert_eq!(seconds(sleep(Duration::from_secs(100))).await, Some(100));
         let stalls = seconds(async {
-            waits(true).await;
+            let _bytes = give(1);
             std::future::pending().await
         });
         assert_eq!(stalls.await, Some(15));
-        // Progress begins the time anew.
-        let progresses = seconds(async {
-            for _ in 0..5 {
-                waits(true).await;
+        // Bytes that are all taken, or dropped, wait no longer.
+        for taken in [0, 1_000] {
+            let rests = seconds(async move {
+                let mut bytes = give(1_000);
                 sleep(Duration::from_secs(10)).await;
-            }
-            waits(false).await;
-            sleep(Duration::from_secs(100)).await;
-            waits(true).await;
-            std::future::pending().await
-        });
-        let ended = progresses.await.unwrap();
-        assert!((165..=180).contains(&ended), "{ended}");
+                bytes.advance(taken);
+                drop(bytes);
+                sleep(Duration::from_secs(100)).await;
+                let _bytes = give(1);
+                std::future::pending().await
+            });
+            assert_eq!(rests.await, Some(125), "{taken}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_readers_are_told_from_those_that_stall() {
+        // The time starts anew with each 512 bytes.
+        assert_eq!(seconds_of_reader(32 << 10, 512, 10).await, Some(115));
+        assert_eq!(seconds_of_reader(32 << 10, 256, 7).await, Some(85));
+        assert_eq!(seconds_of_reader(32 << 10, 1, 1).await, Some(15));
+        assert_eq!(seconds_of_reader(32 << 10, 512, 16).await, Some(15));
+        // The last bytes are few.
+        assert_eq!(seconds_of_reader(10, 1, 1).await, None);
+    }
+
+    #[tokio::test]
+    async fn the_task_is_woken_when_all_bytes_are_taken() {
+        let offer = Arc::<Offer>::default();
+        let mut bytes = OfferedBytes::new(Bytes::from_static(b"abc"), &offer);
+        let all_taken = std::future::poll_fn(|cx| offer.poll_all_taken(cx));
+        let taking = async {
+            tokio::task::yield_now().await;
+            bytes.advance(1);
+            tokio::task::yield_now().await;
+            assert_eq!(bytes.chunk(), b"bc");
+            drop(bytes);
+        };
+        tokio::join!(all_taken, taking);
     }
 }

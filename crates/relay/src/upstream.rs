@@ -5,6 +5,7 @@ pub mod body;
 mod connection;
 pub mod error;
 pub mod pool;
+mod short_frames;
 pub mod tls;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! WebSocket sessions (RFC 6455): each text message is one JSON document.
 //!
-//! Messages are joined from their fragments, edited, and sent as one frame. Extensions are not negotiated, so no
+//! Messages are joined from their fragments, edited, and sent in frames of at most 32 KiB. Extensions are not negotiated, so no
 //! message is compressed. A message that cannot be edited ends the session on both sides: 1003 and 1007 for its form,
 //! 1009 for its length, 1011 for the engine. The reason of a close is a text that no rule can be applied to, so it is
 //! dropped where rules are.
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{SinkExt as _, Stream, StreamExt as _};
+use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
@@ -28,25 +28,33 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data as OpData, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::body::Outgoing;
-use crate::edit::{EXPANSION_MAX, Editor, Extent};
+use crate::edit::{Editor, Extent};
 use crate::engine::{Scope, joined};
 use crate::error::{Failure, Reason};
 use crate::memory::{Account, Reservation};
 use crate::message::scanner_limits;
 use crate::relay::{Peer, Relay, stops};
 use crate::shares::{ClientId, ClientShares};
+use crate::stall::Offer;
 use crate::upstream::body::UpstreamBody;
 
 /// Time to tell both sides that a session ends.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Longest header of a control frame: two bytes, and a mask.
-const CONTROL_FRAME_BYTES: usize = 6;
+/// Header of a control frame of a server.
+const CONTROL_HEADER_BYTES: usize = 2;
+/// Header of a control frame of a client, which has a mask.
+const MASKED_CONTROL_HEADER_BYTES: usize = 6;
+/// Longest payload of a frame that is sent. The library keeps a buffer for the longest frame of a session.
+const FRAME_BYTES_MAX: usize = 32 << 10;
+/// Most bytes that wait in that buffer: a frame, its header, and control frames.
+const WRITE_BYTES_MAX: usize = FRAME_BYTES_MAX + 1_024;
 /// Bytes of a message that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
@@ -77,22 +85,22 @@ impl Sessions {
     /// Takes the permits of one session.
     ///
     /// # Errors
-    /// All of the route or of the client are in use.
-    pub fn permit(&self, client: &ClientId) -> Result<Permit, Failure> {
-        let busy = |limit| move |_| Failure::request(Reason::Busy(limit));
-        let share = self.clients.of(client).try_acquire_owned();
-        let share = share.map_err(busy("websockets_per_client_max WebSockets of the client are open"))?;
-        let permit = Arc::clone(&self.permits).try_acquire_owned();
-        Ok(Permit { _share: share, _permit: permit.map_err(busy("websockets_max WebSockets of the route are open"))? })
+    /// All of the route, of the client or of the upstream are in use.
+    pub fn permit(&self, client: &ClientId, upstream: &Arc<Semaphore>) -> Result<Permit, Failure> {
+        let take = |permits: Arc<Semaphore>, limit| {
+            permits.try_acquire_owned().map_err(|_| Failure::request(Reason::Busy(limit)))
+        };
+        Ok(Permit([
+            take(self.clients.of(client), "websockets_per_client_max WebSockets of the client are open")?,
+            take(Arc::clone(&self.permits), "websockets_max WebSockets of the route are open")?,
+            take(Arc::clone(upstream), "websockets_max WebSockets of the upstream are open")?,
+        ]))
     }
 }
 
 /// The right to one session.
 #[derive(Debug)]
-pub struct Permit {
-    _share: OwnedSemaphorePermit,
-    _permit: OwnedSemaphorePermit,
-}
+pub struct Permit(#[expect(dead_code, reason = "held until the session ends")] [OwnedSemaphorePermit; 3]);
 
 /// A request for a WebSocket.
 #[derive(Debug)]
@@ -112,6 +120,7 @@ pub struct Handshake {
 /// The handshake is malformed or has a body, the route or the origin does not allow it, or too many sessions are open.
 pub fn handshake(
     sessions: &Sessions,
+    of_upstream: &Arc<Semaphore>,
     parts: &mut Parts,
     has_body: bool,
     client: &ClientId,
@@ -121,7 +130,7 @@ pub fn handshake(
     }
     let (key, upgrade) = (parts.headers.get(SEC_WEBSOCKET_KEY).cloned(), parts.extensions.remove::<OnUpgrade>());
     let Some((key, client_upgrade)) = key.zip(upgrade) else { return Err(malformed()) };
-    Ok(Some(Handshake { key, client: client_upgrade, permit: sessions.permit(client)? }))
+    Ok(Some(Handshake { key, client: client_upgrade, permit: sessions.permit(client, of_upstream)? }))
 }
 
 const fn malformed() -> Failure {
@@ -256,17 +265,21 @@ impl Session {
             .max_frame_size(Some(self.message_bytes_max()))
             .read_buffer_size(READ_BYTES)
             .write_buffer_size(0)
-            .max_write_buffer_size(EXPANSION_MAX * self.message_bytes_max() + 1);
-        let (client, client_memory) = Counted::new(TokioIo::new(client), self.account.clone());
-        let (upstream, upstream_memory) = Counted::new(TokioIo::new(upstream), self.account.clone());
+            .max_write_buffer_size(WRITE_BYTES_MAX);
+        let client = Counted::new(TokioIo::new(client), self.account.clone(), MASKED_CONTROL_HEADER_BYTES);
+        let upstream = Counted::new(TokioIo::new(upstream), self.account.clone(), CONTROL_HEADER_BYTES);
+        let (client_memory, client_offer) = (client.memory.clone(), Arc::clone(&client.offer));
+        let (upstream_memory, upstream_offer) = (upstream.memory.clone(), Arc::clone(&upstream.offer));
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
         let upstream = WebSocketStream::from_raw_socket(upstream, Role::Client, Some(config)).await;
         let (mut to_client, mut from_client) = client.split();
         let (mut to_upstream, mut from_upstream) = upstream.split();
         let mut stop = self.stop.clone();
         let ended = {
-            let outward = self.carry(&self.request, &client_memory, &mut from_client, &mut to_upstream);
-            let inward = self.carry(&self.response, &upstream_memory, &mut from_upstream, &mut to_client);
+            let to_upstream = (&mut to_upstream, &*upstream_offer);
+            let to_client = (&mut to_client, &*client_offer);
+            let outward = self.carry(&self.request, &client_memory, &mut from_client, to_upstream);
+            let inward = self.carry(&self.response, &upstream_memory, &mut from_upstream, to_client);
             tokio::select! {
                 ended = outward => ended,
                 ended = inward => ended,
@@ -289,7 +302,7 @@ impl Session {
         scope: &Arc<Scope>,
         memory: &MessageMemory,
         from: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
-        to: &mut (impl futures_util::Sink<Message, Error = Error> + Unpin),
+        (to, offer): (&mut (impl Sink<Message, Error = Error> + Unpin), &Offer),
     ) -> CloseFrame {
         loop {
             let message = match from.next().await {
@@ -312,29 +325,29 @@ impl Session {
                 Ok(None) => continue,
                 Err(frame) => return frame,
             };
-            match timeout(self.relay.limits.body_idle(), to.send(edited)).await {
-                Ok(Ok(())) => memory.release(),
-                _ => return close(CloseCode::Away, "the other side is gone or does not read"),
+            if send(to, offer, edited, self.relay.limits.body_idle()).await.is_err() {
+                return close(CloseCode::Away, "the other side is gone or does not read");
             }
+            memory.release();
         }
     }
 
     /// Edits one message. Returns `None` for control frames, which each side handles alone.
-    async fn edit(&self, scope: &Arc<Scope>, message: Message) -> Result<Option<Message>, CloseFrame> {
+    async fn edit(&self, scope: &Arc<Scope>, message: Message) -> Result<Option<Edited>, CloseFrame> {
         let direction = scope.direction();
         let has_rules = direction.rules.iter().any(|rule| rule.body.is_some());
         let text = match message {
             Message::Text(text) if has_rules => text,
-            Message::Text(_) => return Ok(Some(message)),
+            Message::Text(text) => return Ok(Some(Edited::unchanged(OpData::Text, text.into()))),
             Message::Binary(_) if has_rules && !direction.pass_unparsed => {
                 return Err(close(CloseCode::Unsupported, "binary messages cannot be read"));
             }
-            Message::Binary(_) => return Ok(Some(message)),
+            Message::Binary(bytes) => return Ok(Some(Edited::unchanged(OpData::Binary, bytes))),
             _ => return Ok(None),
         };
         let Some(rules) = direction.body_rules(&Format::Json) else {
             return if direction.pass_unparsed {
-                Ok(Some(Message::Text(text)))
+                Ok(Some(Edited::unchanged(OpData::Text, text.into())))
             } else {
                 Err(close(CloseCode::Unsupported, "no rule for messages"))
             };
@@ -346,15 +359,54 @@ impl Session {
         let (engine, memory) = (self.relay.engine.clone(), self.account.clone().reservation());
         let mut editor = Editor::new(source, None, scanner, engine, Arc::clone(scope), extent, memory);
         match editor.collect().await {
-            Ok(frames) => match String::from_utf8(joined(frames).into()) {
-                Ok(text) => Ok(Some(Message::Text(text.into()))),
-                Err(_) => Err(close(CloseCode::Invalid, "the message is not UTF-8")),
-            },
+            Ok(frames) => {
+                let bytes = joined(frames);
+                if std::str::from_utf8(&bytes).is_err() {
+                    return Err(close(CloseCode::Invalid, "the message is not UTF-8"));
+                }
+                Ok(Some(Edited { kind: OpData::Text, bytes, _memory: Some(editor.into_memory()) }))
+            }
             Err(failure) if direction.pass_unparsed && matches!(failure.reason, Reason::Malformed(_)) => {
-                Ok(Some(Message::Text(text)))
+                Ok(Some(Edited::unchanged(OpData::Text, text.into())))
             }
             Err(failure) => Err(close_for(&failure)),
         }
+    }
+}
+
+/// A message to send.
+struct Edited {
+    kind: OpData,
+    bytes: Bytes,
+    /// Memory that the message takes until it was sent.
+    _memory: Option<Reservation>,
+}
+
+impl Edited {
+    /// A message whose memory is counted where it was received.
+    const fn unchanged(kind: OpData, bytes: Bytes) -> Self {
+        Self { kind, bytes, _memory: None }
+    }
+}
+
+/// Sends a message. Fails if the other side is gone, or takes too little of the message for this time.
+async fn send<S>(to: &mut S, offer: &Offer, message: Edited, time: Duration) -> Result<(), ()>
+where
+    S: Sink<Message, Error = Error> + Unpin,
+{
+    let Edited { mut kind, mut bytes, .. } = message;
+    loop {
+        let part = bytes.split_to(bytes.len().min(FRAME_BYTES_MAX));
+        let frame = Frame::message(part, OpCode::Data(kind), bytes.is_empty());
+        offer.give(frame.len());
+        tokio::select! {
+            sent = to.send(Message::Frame(frame)) => sent.map_err(drop)?,
+            () = offer.stalls(time) => return Err(()),
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        kind = OpData::Continue;
     }
 }
 
@@ -391,12 +443,16 @@ impl LastMessage {
 
 /// Memory of the messages that one side has sent in part.
 #[derive(Clone, Debug)]
-struct MessageMemory(Arc<Mutex<(usize, Reservation)>>);
+struct MessageMemory {
+    counted: Arc<Mutex<(usize, Reservation)>>,
+    /// Header of a control frame.
+    control_header_bytes: usize,
+}
 
 impl MessageMemory {
     /// Counts bytes that arrived.
     fn add(&self, bytes: usize) -> io::Result<()> {
-        let (total, reservation) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, reservation) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         *total += bytes;
         // Frames, and the message that they are joined to.
         reservation.at_least(2 * *total).map_err(|_| io::ErrorKind::OutOfMemory.into())
@@ -404,29 +460,30 @@ impl MessageMemory {
 
     /// Notes that a control frame is no longer held. It can come between two frames of a message.
     fn took_control(&self, bytes: usize) {
-        let (total, _) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *total = total.saturating_sub(bytes + CONTROL_FRAME_BYTES);
+        let (total, _) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        *total = total.saturating_sub(bytes + self.control_header_bytes);
     }
 
     /// Notes that a message was passed on.
     fn release(&self) {
-        let (total, reservation) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, reservation) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         *total = 0;
         reservation.release();
     }
 }
 
-/// I/O whose incoming bytes are counted until their message is complete.
+/// I/O whose incoming bytes are counted until their message is complete, and that tells when bytes are written.
 #[derive(Debug)]
 struct Counted<T> {
     io: T,
     memory: MessageMemory,
+    offer: Arc<Offer>,
 }
 
 impl<T> Counted<T> {
-    fn new(io: T, account: Account) -> (Self, MessageMemory) {
-        let memory = MessageMemory(Arc::new(Mutex::new((0, account.reservation()))));
-        (Self { io, memory: memory.clone() }, memory)
+    fn new(io: T, account: Account, control_header_bytes: usize) -> Self {
+        let counted = Arc::new(Mutex::new((0, account.reservation())));
+        Self { io, memory: MessageMemory { counted, control_header_bytes }, offer: Arc::default() }
     }
 }
 
@@ -446,7 +503,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = polled {
+            self.offer.take(written);
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -476,6 +537,8 @@ fn close_for(failure: &Failure) -> CloseFrame {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
     use crate::memory::Budget;
 
@@ -496,11 +559,69 @@ mod tests {
         assert_eq!(tokio::join!(messages, ages).1, 115);
     }
 
+    /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds after which sending ends.
+    async fn sends(len: usize, taken: usize, pause: u64) -> (bool, u64) {
+        let (near, mut far) = tokio::io::duplex(1 << 10);
+        let budget = Budget::new(1 << 20, "test");
+        let account = Account { budgets: std::array::from_fn(|_| budget.clone()) };
+        let near = Counted::new(near, account, CONTROL_HEADER_BYTES);
+        let offer = Arc::clone(&near.offer);
+        let config = WebSocketConfig::default().write_buffer_size(0).max_write_buffer_size(WRITE_BYTES_MAX);
+        let mut to = WebSocketStream::from_raw_socket(near, Role::Server, Some(config)).await;
+        let reading = async {
+            let mut bytes = vec![0; taken];
+            loop {
+                tokio::time::sleep(Duration::from_secs(pause)).await;
+                far.read_exact(&mut bytes).await.unwrap();
+            }
+        };
+        let begun = Instant::now();
+        let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
+        tokio::select! {
+            sent = send(&mut to, &offer, message, Duration::from_secs(15)) => (sent.is_ok(), begun.elapsed().as_secs()),
+            () = reading => unreachable!(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_of_messages_is_told_from_one_that_stalls() {
+        assert_eq!(sends(100, 1_024, 1_000).await, (true, 0));
+        // Nine KiB wait for nine reads, which take longer than the limit.
+        let (is_sent, seconds) = sends(10_000, 1_024, 10).await;
+        assert!(is_sent && (80..=100).contains(&seconds), "{is_sent} {seconds}");
+        assert_eq!(sends(10_000, 1_024, 16).await, (false, 15));
+        let (is_sent, seconds) = sends(10_000, 10, 1).await;
+        assert!(!is_sent && seconds <= 16, "{is_sent} {seconds}");
+    }
+
+    #[tokio::test]
+    async fn messages_leave_in_frames() {
+        for len in [0, 1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 10 * FRAME_BYTES_MAX] {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let mut to = Box::pin(futures_util::sink::unfold(sender, async |sender, message: Message| {
+                sender.send(message).unwrap();
+                Ok::<_, Error>(sender)
+            }));
+            let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
+            send(&mut to, &Offer::default(), message, Duration::from_secs(60)).await.unwrap();
+            let mut frames = Vec::new();
+            while let Ok(Message::Frame(frame)) = receiver.try_recv() {
+                frames.push((frame.header().opcode, frame.header().is_final, frame.payload().len()));
+            }
+            assert_eq!(frames.iter().map(|(_, _, len)| len).sum::<usize>(), len);
+            assert_eq!(frames.len(), len.div_ceil(FRAME_BYTES_MAX).max(1), "{len}");
+            for (at, (code, is_final, _)) in frames.iter().enumerate() {
+                assert_eq!(*code, OpCode::Data(if at == 0 { OpData::Text } else { OpData::Continue }));
+                assert_eq!(*is_final, at + 1 == frames.len());
+            }
+        }
+    }
+
     #[test]
     fn messages_take_memory_until_they_are_passed_on() {
         let budget = Budget::new(1 << 20, "test");
         let account = Account { budgets: std::array::from_fn(|_| budget.clone()) };
-        let (_, memory) = Counted::new((), account);
+        let Counted { memory, .. } = Counted::new((), account, CONTROL_HEADER_BYTES);
         // Three budgets count here.
         let used = || budget.used(1 << 20) / 3;
         // Pings between the frames of a message are not held, however many there are.
@@ -508,7 +629,7 @@ mod tests {
         let before = used();
         assert!((100_000..110_000).contains(&before), "{before}");
         for _ in 0..10_000 {
-            memory.add(125 + CONTROL_FRAME_BYTES).unwrap();
+            memory.add(125 + CONTROL_HEADER_BYTES).unwrap();
             memory.took_control(125);
         }
         assert_eq!(used(), before);

@@ -64,7 +64,8 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
         .upstream
         .iter()
         .filter_map(|(name, upstream)| {
-            Some((name.clone(), Pool::new(Arc::new(compiler.upstream(name, upstream, window_bytes)?))))
+            let compiled = compiler.upstream(name, upstream, window_bytes)?;
+            Some((name.clone(), Pool::limited(Arc::new(compiled), upstream.websockets_max)))
         })
         .collect();
     let mut listeners: Vec<CompiledListener> =
@@ -142,7 +143,12 @@ impl Compiler {
             "must be at most limits.client_memory_bytes",
         );
         self.require(limits.body_bytes <= connection / 2, "limits.body_bytes", BODY_TOO_LONG);
-        self.require(limits.decoded_bytes <= connection / 2, "limits.decoded_bytes", BODY_TOO_LONG);
+        // The body before and after its edit and as it came, and its decoder.
+        self.require(
+            limits.decoded_bytes <= connection / 4,
+            "limits.decoded_bytes",
+            "must be at most a quarter of limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set",
+        );
         self.require(
             limits.stream_window_bytes <= connection,
             "limits.stream_window_bytes",
@@ -219,6 +225,11 @@ impl Compiler {
         self.clients(&place, config, is_tls);
         if config.clients == ClientsKind::Open && !is_local {
             self.warnings.push(format!("{place}: everybody who reaches the address is let in"));
+            if config.trust_forwarded {
+                self.warnings.push(format!(
+                    "{place}: with trust_forwarded, everybody who reaches the address chooses the client that limits count for"
+                ));
+            }
         }
         self.require(
             config.kind != ListenKind::ExtProc || !config.trust_forwarded,
@@ -382,7 +393,10 @@ mod tests {
     fn limits_fit_into_the_memory() {
         for (limits, expected) in [
             ("body_bytes = 134_217_729", "limits.body_bytes: must be at most half of limits.connection_memory_bytes"),
-            ("decoded_bytes = 134_217_729", "limits.decoded_bytes: must be at most half of limits.connection_memory"),
+            (
+                "decoded_bytes = 67_108_865",
+                "limits.decoded_bytes: must be at most a quarter of limits.connection_memory",
+            ),
             ("memory_bytes = 65536", "limits.stream_window_bytes: must be at most limits.connection_memory_bytes"),
             ("client_memory_bytes = 1_073_741_825", "limits.client_memory_bytes: must be at most limits.memory_bytes"),
             ("connection_memory_bytes = 536_870_913", "limits.connection_memory_bytes: must be at most limits.client_"),
@@ -391,6 +405,36 @@ mod tests {
             ("http2_window_bytes = 16_777_216\nstreams_per_connection = 128", "limits.http2_window_bytes: times"),
         ] {
             is_rejected(&format!("[limits]\n{limits}\n{LISTEN}{REST}"), expected);
+        }
+    }
+
+    #[test]
+    fn bodies_that_can_pass_as_they_came_need_memory_for_three() {
+        for (keys, body_bytes, is_rejected) in [
+            ("pass = true", 512_000, false),
+            ("app = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']", 512_000, false),
+            (
+                "request_unparsed = 'pass'\napp = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
+                512_000,
+                true,
+            ),
+            (
+                "response_unparsed = 'pass'\napp = 'a'\n[[route.response]]\naction = 'encrypt'\nselect = ['$.a']",
+                512_000,
+                true,
+            ),
+            (
+                "request_unparsed = 'pass'\napp = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
+                341_333,
+                false,
+            ),
+        ] {
+            let limits =
+                "[limits]\nmemory_bytes = 4_096_000\nbody_bytes = 1\ndecoded_bytes = 1\nstream_window_bytes = 65_536\n";
+            let route = REST.replace("pass = true", &format!("body_bytes = {body_bytes}\n{keys}"));
+            let outcome = compiled(&format!("{limits}{LISTEN}{route}"));
+            let is_told = outcome.as_ref().is_err_and(|errors| errors.iter().any(|error| error.contains("body_bytes")));
+            assert_eq!((is_told, outcome.is_err()), (is_rejected, is_rejected), "{keys} {body_bytes}: {outcome:?}");
         }
     }
 
@@ -454,6 +498,13 @@ mod tests {
         for (keys, expected) in [
             ("clients = 'open'", vec!["listen.public: everybody who reaches the address is let in"]),
             ("clients = 'bearer'\ntokens = 't'", vec!["listen.public: tokens of clients arrive in plaintext"]),
+            (
+                "clients = 'open'\ntrust_forwarded = true",
+                vec![
+                    "listen.public: everybody who reaches the address is let in",
+                    "listen.public: with trust_forwarded, everybody who reaches the address chooses the client that limits count for",
+                ],
+            ),
         ] {
             assert_eq!(compiled(&listen(keys)).unwrap(), expected);
         }

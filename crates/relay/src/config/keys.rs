@@ -153,17 +153,19 @@ pub(super) const SECTIONS: &[Section] = &[
             "requests_max", count("exchanges", MIB), Value("4_096"),
                 "Concurrent exchanges. Further requests get 503.";
             "requests_per_client_max", count("exchanges", MIB), Rare("3_072"),
-                "Concurrent exchanges of one client: of one certificate name or token, or of one address (a network of 64 bits in IPv6) where clients are not authenticated. Without it: three quarters of `requests_max`. Set it to `requests_max` behind a proxy that is the only client.";
+                "Concurrent exchanges of one client: of one certificate name or token, or of one address (`client_ipv6_bits`) where clients are not authenticated. Without it: three quarters of `requests_max`. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `requests_max` behind a proxy that is the only client.";
+            "client_ipv6_bits", Kind::Number { unit: "bits", min: 32, max: 128 }, Value("56"),
+                "First bits of an IPv6 address that are one client where it is known by its address: the network that a provider gives one customer. An IPv4 address that is written as IPv6 is the IPv4 address.";
             "memory_bytes", bytes(1, 1 << 40), Value("1_073_741_824"),
                 "Memory for bodies that are held or streamed, with decoders, over all exchanges. It is taken as bytes arrive: about twice the bytes of a body. Further requests get 503, and a body that streams is broken off.";
             "client_memory_bytes", bytes(1, 1 << 40), Rare("536_870_912"),
-                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Set it to `memory_bytes` behind a proxy that is the only client.";
+                "Of `memory_bytes`, what one client can take on all its connections. Without it: half. Of what other clients leave, a client has three quarters at most, unless this is more. Set it to `memory_bytes` behind a proxy that is the only client.";
             "connection_memory_bytes", bytes(1, 1 << 40), Rare("268_435_456"),
                 "Of `memory_bytes`, what one connection can take. Without it: a quarter.";
             "body_bytes", bytes(1, 1 << 40), Value("1_048_576"),
-                "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`.";
+                "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`, or a third where a route has `request_unparsed` or `response_unparsed` \"pass\".";
             "decoded_bytes", bytes(1, 1 << 40), Value("10_485_760"),
-                "Longest body that is held after it was decompressed. At most half of `connection_memory_bytes`.";
+                "Longest body that is held after it was decompressed. At most a quarter of `connection_memory_bytes`, which the decoder also needs.";
             "stream_window_bytes", bytes(64 << 10, 1 << 40), Value("2_097_152"),
                 "Most memory that is counted per direction of a body that streams, beside its decoder. At most `connection_memory_bytes`.";
             "http2_window_bytes", bytes(64 << 10, 16 * MIB), Value("131_072"),
@@ -257,7 +259,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "tokens", Kind::Path, Rare("\"/etc/sealwire-relay/tokens\""),
                 "File with one token per line, for \"bearer\": at least 20 characters. Lines that begin with # are comments.";
             "trust_forwarded", Kind::Flag, Value("false"),
-                "Keep Forwarded and X-Forwarded-* of clients, for a listener behind another proxy.";
+                "For a listener whose clients are proxies, and nobody else: keep Forwarded and X-Forwarded-* of them, and count limits per client for the last address of X-Forwarded-For, unless a token names the client.";
             "authority_certificate", Kind::Path, Rare("\"/etc/sealwire-relay/egress-ca.pem\""),
                 "PEM file of the interception authority, for \"forward\". `sealwire-relay authority` creates one.";
             "authority_key", Kind::Path, Rare("\"/etc/sealwire-relay/egress-ca-key.pem\""),
@@ -293,6 +295,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Connections over HTTP/1.1, without those of WebSockets. Further requests wait for `deadline_ms` of their route.";
             "connections_per_client_max", count("connections", 65_536), Rare("192"),
                 "Of them, those of one client. Further requests of the client wait. Without it: three quarters. Set it to `connections_max` behind a proxy that is the only client.";
+            "websockets_max", count("WebSockets", MIB), Value("4_096"),
+                "Concurrent WebSockets of all routes. Further handshakes get 503.";
             "connect_timeout_ms", time(DAY), Value("5_000"),
                 "Time for DNS, TCP and TLS together.";
             "first_byte_timeout_ms", time(DAY), Value("30_000"),

@@ -118,6 +118,8 @@ pub struct Limits {
     pub requests_max: u32,
     /// Exchanges at once of one client; see [`Limits::requests_per_client_max`].
     pub requests_per_client_max: Option<u32>,
+    /// First bits of an IPv6 address that are one client.
+    pub client_ipv6_bits: u8,
     /// Bytes of bodies that are held or streamed at once.
     pub memory_bytes: usize,
     /// Of them those of one client; see [`Limits::client_memory_bytes`].
@@ -160,6 +162,7 @@ impl Default for Limits {
             connections_max: 12_000,
             requests_max: 4_096,
             requests_per_client_max: None,
+            client_ipv6_bits: 56,
             memory_bytes: 1 << 30,
             client_memory_bytes: None,
             connection_memory_bytes: None,
@@ -458,6 +461,9 @@ pub struct UpstreamConfig {
     pub connections_max: usize,
     /// Of them those of one client; see [`UpstreamConfig::connections_per_client_max`].
     pub connections_per_client_max: Option<usize>,
+    /// WebSockets at once, over all routes.
+    #[serde(default = "UpstreamConfig::websockets_max")]
+    pub websockets_max: usize,
     /// Time for DNS, TCP and TLS, in milliseconds.
     #[serde(default = "UpstreamConfig::connect_timeout_ms")]
     pub connect_timeout_ms: u64,
@@ -479,6 +485,9 @@ impl UpstreamConfig {
     }
     const fn connections_max() -> usize {
         256
+    }
+    const fn websockets_max() -> usize {
+        4_096
     }
     const fn connect_timeout_ms() -> u64 {
         5_000

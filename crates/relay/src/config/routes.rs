@@ -62,10 +62,14 @@ impl Compiler {
         let has_rules = !route.request.is_empty() || !route.response.is_empty();
         self.require(has_rules != route.pass, place, "a route has rules, or pass = true");
         let body_bytes_max = route.body_bytes.unwrap_or(config.limits.body_bytes);
+        let connection = config.limits.connection_memory_bytes();
+        let place_of_length = format!("{place}.body_bytes");
+        self.require(body_bytes_max <= connection / 2, &place_of_length, BODY_TOO_LONG);
+        let passes = [route.request_unparsed, route.response_unparsed].contains(&UnparsedKind::Pass);
         self.require(
-            body_bytes_max <= config.limits.connection_memory_bytes() / 2,
-            &format!("{place}.body_bytes"),
-            BODY_TOO_LONG,
+            !passes || body_bytes_max <= connection / 3,
+            &place_of_length,
+            "must be at most a third of limits.connection_memory_bytes with request_unparsed or response_unparsed \"pass\", because the body is also kept as it came",
         );
         let request = self.rules(place, "request", route, &route.request);
         let response = self.rules(place, "response", route, &route.response);

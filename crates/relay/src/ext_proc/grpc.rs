@@ -4,7 +4,6 @@
 //! resets the stream. So no end of a stream looks like success by accident.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
@@ -16,7 +15,6 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::proto::{ProcessingRequest, ProcessingResponse, ResponsePart};
-use crate::activity::InFlight;
 use crate::error::{Failure, Reason};
 use crate::memory::{Account, Reservation};
 
@@ -152,17 +150,21 @@ pub(super) struct Messages {
     messages: mpsc::Receiver<Bytes>,
     /// Status of the end, until it was taken.
     status: Option<HeaderMap>,
-    in_flight: Arc<InFlight>,
 }
 
 impl Messages {
     /// Creates a response whose work sends messages through the output that it gets.
-    pub(super) fn new(in_flight: Arc<InFlight>, work: impl FnOnce(Output) -> Work) -> Self {
+    pub(super) fn new(work: impl FnOnce(Output) -> Work) -> Self {
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        Self { work: Some(work(Output(sender))), messages, status: None, in_flight }
+        Self { work: Some(work(Output(sender))), messages, status: None }
     }
+}
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+impl Body for Messages {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         if let Some(work) = &mut self.work
             && let Poll::Ready(outcome) = work.as_mut().poll(cx)
         {
@@ -177,18 +179,6 @@ impl Messages {
             }
             _ => Poll::Pending,
         }
-    }
-}
-
-impl Body for Messages {
-    type Data = Bytes;
-    type Error = Failure;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        let frame = self.poll_next(cx);
-        // Polled again, hyper has taken what was there before.
-        self.in_flight.offers(matches!(frame, Poll::Ready(Some(Ok(_)))));
-        frame
     }
 }
 

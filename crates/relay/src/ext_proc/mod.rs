@@ -33,6 +33,7 @@ use crate::error::{Failure, Phase, Reason};
 use crate::exchange::{find_route, refuse};
 use crate::relay::{Peer, Relay};
 use crate::request_check;
+use crate::response_body::ResponseBody;
 use crate::route_edit::{RouteEdit, has_body, mark};
 use crate::shares::ClientId;
 
@@ -68,7 +69,7 @@ pub fn handle(
     peer: &Arc<Peer>,
     mut completion: Completion,
     request: Request<Incoming>,
-) -> Response<Outgoing> {
+) -> Response<ResponseBody> {
     let (parts, body) = request.into_parts();
     // Envoy names the scheme http here, also over TLS.
     let is_https = parts.uri.scheme_str() == Some("https");
@@ -85,7 +86,7 @@ pub fn handle(
             let mut response = refuse(peer, &mut completion, &failure);
             mark(response.headers_mut(), completion.request_id());
             completion.responds(response.status());
-            return response.map(|body| body.completing(completion));
+            return response.map(|body| ResponseBody::completing(body, completion));
         }
     };
     completion.is_of(client.principal);
@@ -97,7 +98,8 @@ pub fn handle(
             Box::pin(async move { work(relay, client.id, completion, reader, output).await })
         }
     };
-    let mut response = Response::new(Outgoing::pass(Messages::new(in_flight, work).boxed_unsync(), |_| {}));
+    let messages = Outgoing::pass(Messages::new(work).boxed_unsync(), |_| {});
+    let mut response = Response::new(ResponseBody::new(messages, in_flight, true));
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
     response
 }

@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn look_ups_that_hang_leave_threads_for_files() {
         static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
-        let ids: [ClientId; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| ClientId::of_address(text.parse().unwrap()));
+        let ids: [ClientId; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| ClientId::of_address(text.parse().unwrap(), 56));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(LOOKUPS_MAX + 1)
             .enable_all()

@@ -2,6 +2,7 @@
 
 use std::future::Future as _;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::error::{Cause, Stage, UpstreamError};
 use super::pool::Lease;
+use super::short_frames::{Joined, ShortFrames};
 
 /// How far the body of a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,9 @@ pub(super) enum Progress {
 pub(super) struct RequestBody {
     inner: UnsyncBoxBody<Bytes, Cause>,
     progress: watch::Sender<Progress>,
+    /// Short frames of the connection, if it is one of HTTP/2, and those of this body.
+    short_frames: Option<Arc<ShortFrames>>,
+    joined: Joined,
 }
 
 impl RequestBody {
@@ -44,7 +49,34 @@ impl RequestBody {
         let now = Instant::now();
         let start = if body.is_end_stream() { Progress::Ended(now) } else { Progress::Offered(now) };
         let (progress, receiver) = watch::channel(start);
-        (Self { inner: body.map_err(Into::into).boxed_unsync(), progress }, receiver)
+        let inner = body.map_err(Into::into).boxed_unsync();
+        (Self { inner, progress, short_frames: None, joined: Joined::default() }, receiver)
+    }
+
+    /// Notes the connection that the body is sent on.
+    pub(super) fn is_sent_on(&mut self, short_frames: Option<Arc<ShortFrames>>) {
+        self.short_frames = short_frames;
+    }
+
+    fn poll_joined(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
+        let Some(short_frames) = &self.short_frames else { return Pin::new(&mut self.inner).poll_frame(cx) };
+        loop {
+            match Pin::new(&mut self.inner).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Some(frame) = self.joined.push(frame, self.inner.is_end_stream()) {
+                        return Poll::Ready(Some(Ok(frame)));
+                    }
+                    self.report(Progress::Offered(Instant::now()));
+                }
+                Poll::Ready(Some(Err(cause))) => return Poll::Ready(Some(Err(cause))),
+                Poll::Ready(None) => return Poll::Ready(self.joined.rest().map(Ok)),
+                Poll::Pending => {
+                    // Nobody waits for the head of the response any more.
+                    let is_responding = self.progress.is_closed();
+                    return self.joined.poll_due(cx, short_frames, is_responding).map(|frame| frame.map(Ok));
+                }
+            }
+        }
     }
 
     fn report(&self, new: Progress) {
@@ -65,11 +97,11 @@ impl Body for RequestBody {
     type Error = Cause;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let polled = self.poll_joined(cx);
         let now = Instant::now();
         self.report(match &polled {
             Poll::Pending => Progress::Awaited(now),
-            Poll::Ready(Some(Ok(_))) if !self.inner.is_end_stream() => Progress::Offered(now),
+            Poll::Ready(Some(Ok(_))) if !self.is_end_stream() => Progress::Offered(now),
             Poll::Ready(Some(Err(_))) => Progress::Failed,
             Poll::Ready(_) => Progress::Ended(now),
         });
@@ -77,11 +109,12 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.is_end_stream() && self.joined.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let hint = self.inner.size_hint();
+        hint.exact().map_or(hint, |bytes| SizeHint::with_exact(bytes + self.joined.len() as u64))
     }
 }
 
@@ -159,5 +192,95 @@ impl Body for UpstreamBody {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::StreamBody;
+    use tokio::sync::mpsc;
+
+    use super::super::short_frames::SHORT_FRAME_BYTES;
+    use super::*;
+
+    type Sender = mpsc::UnboundedSender<Frame<Bytes>>;
+
+    /// A body on a connection over HTTP/2, with the sender of its frames.
+    fn body() -> (Sender, RequestBody, watch::Receiver<Progress>) {
+        let (sender, mut frames) = mpsc::unbounded_channel();
+        let stream =
+            futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+        let (mut body, progress) = RequestBody::new(StreamBody::new(stream));
+        body.is_sent_on(Some(Arc::default()));
+        (sender, body, progress)
+    }
+
+    fn send(sender: &Sender, bytes: &[u8]) {
+        sender.send(Frame::data(Bytes::copy_from_slice(bytes))).unwrap();
+    }
+
+    /// Lengths of the frames of a body, with the milliseconds at which they came.
+    async fn frames(mut body: RequestBody) -> Vec<(usize, u128)> {
+        let (begun, mut frames) = (Instant::now(), Vec::new());
+        while let Some(frame) = body.frame().await {
+            let len = frame.unwrap().into_data().map_or(0, |data| data.len());
+            frames.push((len, begun.elapsed().as_millis()));
+        }
+        frames
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_frames_that_are_there_are_joined() {
+        let (sender, body, _progress) = body();
+        (0..1_000).for_each(|_| send(&sender, b"x"));
+        send(&sender, &[b'x'; 5_000]);
+        send(&sender, &[b'x'; 5_000]);
+        send(&sender, b"x");
+        drop(sender);
+        let joined = 1_000 - 3 * SHORT_FRAME_BYTES + 5_000;
+        // All frames that are there are taken at once.
+        let frames = tokio::task::unconstrained(frames(body)).await;
+        let lengths: Vec<_> = frames.into_iter().map(|(len, _)| len).collect();
+        assert_eq!(lengths, [SHORT_FRAME_BYTES, SHORT_FRAME_BYTES, SHORT_FRAME_BYTES, joined, 5_000, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_frames_of_a_connection_are_few() {
+        for (is_responding, frames_max, delay_max) in [(false, 400, 4_012), (true, 800, 62)] {
+            let (sender, body, progress) = body();
+            let _progress = (!is_responding).then_some(progress);
+            let sending = async {
+                for _ in 0..2_000 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    send(&sender, b"x");
+                }
+                drop(sender);
+            };
+            let ((), frames) = tokio::join!(sending, frames(body));
+            assert_eq!(frames.iter().map(|(len, _)| len).sum::<usize>(), 2_000);
+            // The first ones leave at once.
+            assert!(
+                frames[..32].iter().enumerate().all(|(at, frame)| *frame == (1, 10 * (at as u128 + 1))),
+                "{frames:?}"
+            );
+            assert!(frames.len() < frames_max, "{is_responding}: {}", frames.len());
+            // With the pause before the first byte of a frame.
+            let longest = frames.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap();
+            assert!(longest <= delay_max, "{is_responding}: {longest} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trailers_follow_bytes_that_were_held() {
+        let (sender, mut body, _progress) = body();
+        send(&sender, b"a");
+        send(&sender, b"b");
+        sender.send(Frame::trailers(http::HeaderMap::new())).unwrap();
+        drop(sender);
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "ab");
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        assert!(body.frame().await.is_none());
     }
 }

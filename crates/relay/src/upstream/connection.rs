@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::address::dial;
 use super::body::RequestBody;
 use super::error::{Stage, UpstreamError};
+use super::short_frames::ShortFrames;
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
 
@@ -49,6 +50,8 @@ pub(super) struct Http2 {
     streams_max: Arc<AtomicUsize>,
     /// Wakes a request that waits for a connection with room.
     pub(super) room: Arc<Notify>,
+    /// Short frames that it can still send at once.
+    pub(super) short_frames: Arc<ShortFrames>,
     pub(super) idle_since: Instant,
 }
 
@@ -131,5 +134,12 @@ where
         }
         polled
     }));
-    Ok(Http2 { sender, streams: Arc::default(), streams_max, room: Arc::default(), idle_since: Instant::now() })
+    Ok(Http2 {
+        sender,
+        streams: Arc::default(),
+        streams_max,
+        room: Arc::default(),
+        short_frames: Arc::default(),
+        idle_since: Instant::now(),
+    })
 }

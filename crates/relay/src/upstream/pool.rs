@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::body::{Progress, RequestBody, UpstreamBody};
 use super::connection::{Connection, Http1, Http2, open};
 use super::error::{Cause, Stage, UpstreamError};
+use super::short_frames::ShortFrames;
 use super::tls::UpstreamTls;
 use super::{Protocol, Upstream};
 use crate::headers::join_cookies;
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     /// Rights to use a connection over HTTP/1, of all clients and of each.
     permits: Arc<Semaphore>,
     clients: ClientShares,
+    /// Permits of WebSockets.
+    websockets: Arc<Semaphore>,
     /// Wakes a request that waits for room on a connection over HTTP/2.
     room: Arc<Notify>,
     /// Held while a connection is opened that may speak HTTP/2, so that a burst shares it.
@@ -76,6 +79,14 @@ impl Lease {
     /// True if the connection has left HTTP.
     pub(super) fn is_upgrade(&self) -> bool {
         matches!(self, Self::Http1 { is_upgrade: true, .. })
+    }
+
+    /// Short frames that a connection over HTTP/2 can still send at once.
+    fn short_frames(&self) -> Option<Arc<ShortFrames>> {
+        match self {
+            Self::Http1 { .. } => None,
+            Self::Http2(connection) => Some(Arc::clone(&connection.short_frames)),
+        }
     }
 
     /// Gives the connection back.
@@ -194,6 +205,11 @@ impl Shared {
 impl Pool {
     /// Creates an empty pool.
     pub fn new(upstream: Arc<Upstream>) -> Self {
+        Self::limited(upstream, Semaphore::MAX_PERMITS)
+    }
+
+    /// As [`Pool::new`], for at most this many WebSockets at once.
+    pub fn limited(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
         let clients = ClientShares::new(upstream.connections_per_client_max);
         Self(Arc::new(Shared {
@@ -203,6 +219,7 @@ impl Pool {
             shared: Mutex::default(),
             permits,
             clients,
+            websockets: Arc::new(Semaphore::new(websockets_max.min(Semaphore::MAX_PERMITS))),
             room: Arc::default(),
             opening: tokio::sync::Mutex::default(),
             failures: AtomicUsize::new(0),
@@ -222,6 +239,11 @@ impl Pool {
                 shared.prune();
             }
         });
+    }
+
+    /// Permits of WebSockets.
+    pub fn websockets(&self) -> &Arc<Semaphore> {
+        &self.0.websockets
     }
 
     /// Returns the upstream.
@@ -258,6 +280,7 @@ impl Pool {
         for attempt in 0..=STALE_MAX {
             let (mut lease, is_reused) = self.take(client, deadline, attempt < STALE_MAX).await?;
             address(&mut request, &host, &self.0.upstream, matches!(lease, Lease::Http2(_)))?;
+            request.body_mut().is_sent_on(lease.short_frames());
             match self.exchange(&mut lease, request, progress.clone(), deadline).await {
                 Ok(response) => return self.receive(response, lease, facts),
                 Err(Fault::Unsent(same, _)) if is_reused => request = *same,

@@ -120,7 +120,7 @@ fn get() -> Request<Full<Bytes>> {
 }
 
 fn client() -> ClientId {
-    ClientId::of_address([127, 0, 0, 1].into())
+    ClientId::of_address([127, 0, 0, 1].into(), 56)
 }
 
 fn late() -> Instant {

@@ -274,7 +274,7 @@ async fn a_body_over_the_memory_is_503() {
     let upstream = Upstream::start().await;
     let limits = format!(
         "{LONG}memory_bytes = 131072\nclient_memory_bytes = 131072\nconnection_memory_bytes = 131072\n\
-         body_bytes = 65536\ndecoded_bytes = 65536\nstream_window_bytes = 65536\n"
+         body_bytes = 65536\ndecoded_bytes = 32768\nstream_window_bytes = 65536\n"
     );
     let relay = relay(&upstream, &limits).await;
     // A body takes twice its bytes that arrived, in units of 4 KiB.
