@@ -293,7 +293,8 @@ impl Client {
         self.shared.pool.at_rest()
     }
 
-    pub(crate) fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
+    /// Returns the deadline of a request: its own if it names one, otherwise the client's.
+    pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
 
@@ -325,12 +326,24 @@ impl Client {
         course: &mut Course,
         encode: &impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Setback> {
-        let unplaced = |error| Setback { error, endpoint: None, sent: false };
-        let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.wants())).await else {
-            // An earlier error says more than the deadline that passed after it.
-            return Err(Setback { sent: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) });
+        let unplaced = |error| Setback { error, endpoint: None, sent: false, is_last: false };
+        let lease = loop {
+            let lease = timeout_at(deadline, self.shared.pool.lease(course.wants())).await;
+            let paused_until = match &lease {
+                Ok(Ok(lease)) => course.paused_until(lease.endpoint()).filter(|until| *until > Instant::now()),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            match (lease, paused_until) {
+                (Ok(lease), None) => break lease.map_err(unplaced)?,
+                // The only endpoint that could take the request has asked for a longer pause.
+                (Ok(lease), Some(until)) if until < deadline => {
+                    drop(lease);
+                    sleep_until(until).await;
+                }
+                // An earlier error says more than the deadline that passed after it.
+                _ => return Err(Setback { is_last: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) }),
+            }
         };
-        let lease = lease.map_err(unplaced)?;
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
         let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
         let answer = lease.connection().call(deadline, encode_now).await;
@@ -339,6 +352,7 @@ impl Client {
             sent: !matches!(failure, Failure::NotSent),
             error: lease.connection().error(failure),
             endpoint: Some(lease.endpoint()),
+            is_last: false,
         })
     }
 }

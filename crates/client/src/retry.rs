@@ -77,6 +77,8 @@ pub(crate) struct Setback {
     pub(crate) endpoint: Option<usize>,
     /// True if a server may have seen the request.
     pub(crate) sent: bool,
+    /// True if no time is left for another attempt.
+    pub(crate) is_last: bool,
 }
 
 /// History of a request's attempts.
@@ -87,10 +89,12 @@ pub(crate) struct Course {
     once: bool,
     /// True if the request needs the store of tokens and objects.
     tokens: bool,
-    /// Endpoints that received the request since the last pause.
+    /// Endpoints that received the request since the last pause, or whose own pause still holds.
     tried: Endpoints,
     /// Earliest time at which one of those endpoints accepts the request again.
     ready_at: Option<Instant>,
+    /// Ends of the pauses that endpoints named.
+    paused: Vec<(usize, Instant)>,
     /// The error that caused the retry.
     pub(crate) last: Option<Error>,
 }
@@ -109,6 +113,24 @@ impl Course {
     /// Returns the history of a request on tokens or objects.
     pub(crate) fn on_tokens() -> Self {
         Self { tokens: true, ..Self::default() }
+    }
+
+    /// Returns the end of the pause that an endpoint named, if it did.
+    pub(crate) fn paused_until(&self, endpoint: usize) -> Option<Instant> {
+        self.paused.iter().find(|(paused, _)| *paused == endpoint).map(|(_, until)| *until)
+    }
+
+    fn pause(&mut self, endpoint: usize, until: Instant) {
+        self.paused.retain(|(paused, _)| *paused != endpoint);
+        self.paused.push((endpoint, until));
+    }
+
+    /// Begins a pause. Afterwards, only endpoints are avoided whose own pause is longer.
+    fn begin_pause(&mut self, until: Instant) {
+        (self.tried, self.ready_at) = (Endpoints::default(), None);
+        for (endpoint, _) in self.paused.iter().filter(|(_, at)| *at > until) {
+            self.tried.add(*endpoint);
+        }
     }
 
     /// Returns the endpoint preferences of the next attempt.
@@ -193,7 +215,7 @@ impl Retries {
     ) -> Result<Option<Instant>, Error> {
         let kind = self.kind(&setback, course.once);
         course.attempts += 1;
-        if course.attempts >= self.attempts_max {
+        if setback.is_last || course.attempts >= self.attempts_max {
             return Err(setback.error);
         }
         if let Some(endpoint) = setback.endpoint {
@@ -205,6 +227,9 @@ impl Retries {
             RetryKind::Unseen if now >= deadline => return Err(setback.error),
             RetryKind::Unseen => None,
             RetryKind::Seen { pause } => {
+                if let (Some(endpoint), Some(pause)) = (setback.endpoint, pause) {
+                    course.pause(endpoint, now + pause);
+                }
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
                 let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
                 let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
@@ -221,8 +246,8 @@ impl Retries {
                 again_at
             }
         };
-        if again_at.is_some() {
-            (course.tried, course.ready_at) = (Endpoints::default(), None);
+        if let Some(until) = again_at {
+            course.begin_pause(until);
         }
         course.last = Some(setback.error);
         Ok(again_at)

@@ -23,6 +23,7 @@ use crate::{Document, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions};
 mod endpoints;
 mod renewals;
 mod retries;
+mod schedules;
 
 const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
 

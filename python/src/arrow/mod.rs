@@ -211,7 +211,8 @@ fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
     columns.iter().flat_map(of_column).collect()
 }
 
-/// Sends all values. Returns the payloads of each leaf's results, in the order of its values.
+/// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The first error ends the work,
+/// also while earlier requests are under way.
 async fn send_all(
     running: &Running,
     columns: &[Column],
@@ -219,14 +220,13 @@ async fn send_all(
     batching: &Batching,
 ) -> Result<Vec<Vec<Bytes>>, PieceError> {
     let batches = leaves.len().checked_div(columns.len()).unwrap_or(0);
-    let send = async |piece: Piece| {
+    let send = async |(number, piece): (usize, Piece)| {
         let column = &columns[piece.leaf / batches];
         running.count_values(piece.count);
         let part_key = batching.part_key(&column.path, &piece);
-        let request =
-            || column.request.send_as(running.client(), &piece.payload, part_key.as_ref().map(|key| key.as_slice()));
-        match running.pacer().run(batching.retry_timeout, request, |_, _| {}).await {
-            Ok(document) => Ok((piece.leaf, document.payload)),
+        let part_key = part_key.as_ref().map(|key| key.as_slice());
+        match column.request.send_paced(running, batching.retry_timeout, &piece.payload, part_key).await {
+            Ok(document) => Ok((number, piece.leaf, document.payload)),
             Err(error) => {
                 let row = failed_field(&error).and_then(|field| leaves[piece.leaf].row(piece.first_row, field));
                 let earlier = &leaves[piece.leaf / batches * batches..piece.leaf];
@@ -236,10 +236,11 @@ async fn send_all(
             }
         }
     };
-    let pieces = stream::iter(Pieces::new(leaves, batching.batch_fields)).map(send);
+    let pieces = stream::iter(Pieces::new(leaves, batching.batch_fields).enumerate()).map(send);
+    let mut arrived: Vec<_> = pieces.buffer_unordered(batching.in_flight).try_collect().await?;
+    arrived.sort_unstable_by_key(|(number, _, _)| *number);
     let mut results = vec![Vec::new(); leaves.len()];
-    let mut arriving = pieces.buffered(batching.in_flight);
-    while let Some((leaf, payload)) = arriving.try_next().await? {
+    for (_, leaf, payload) in arrived {
         results[leaf].push(payload);
     }
     Ok(results)
