@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
-use crate::error::Error;
+use crate::error::{Error, rejected_certificate};
 use crate::pool::{Connector, Pool, Renewals};
 use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
@@ -254,7 +254,7 @@ impl Client {
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
         let result =
-            self.call(self.deadline, Course::default(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
+            self.call(self.deadline, Course::immediate(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
         Inspection::decode(&result).map_err(Error::Protocol)
     }
 
@@ -263,7 +263,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn info(&self) -> Result<Info, Error> {
-        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::info(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::info(out, msgid)).await?;
         Info::decode(&result).map_err(Error::Protocol)
     }
 
@@ -272,7 +272,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn health(&self) -> Result<Health, Error> {
-        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::health(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::health(out, msgid)).await?;
         Health::decode(&result).map_err(Error::Protocol)
     }
 
@@ -327,7 +327,7 @@ impl Client {
         encode: &impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Setback> {
         let unplaced = |error| Setback { error, endpoint: None, sent: false, is_last: false };
-        let lease = loop {
+        let mut lease = loop {
             let lease = timeout_at(deadline, self.shared.pool.lease(course.wants())).await;
             let paused_until = match &lease {
                 Ok(Ok(lease)) => course.paused_until(lease.endpoint()).filter(|until| *until > Instant::now()),
@@ -347,7 +347,7 @@ impl Client {
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
         let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
         let answer = lease.connection().call(deadline, encode_now).await;
-        lease.report(&answer);
+        lease.report(&answer, course.is_immediate());
         answer.map_err(|failure| Setback {
             sent: !matches!(failure, Failure::NotSent),
             error: lease.connection().error(failure),
@@ -379,6 +379,7 @@ impl Connection {
             Failure::Rpc(error) => Error::Rpc(error),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
+            Failure::Rejected(alert) => rejected_certificate(alert),
             Failure::Deadline => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),

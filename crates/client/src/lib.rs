@@ -6,6 +6,7 @@
 //!
 //! Every request future can be dropped at any time: the server is told to stop, and no state of the request remains.
 
+mod addresses;
 mod client;
 mod config;
 mod connection;

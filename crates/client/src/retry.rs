@@ -89,6 +89,8 @@ pub(crate) struct Course {
     once: bool,
     /// True if the request needs the store of tokens and objects.
     tokens: bool,
+    /// True if network threads answer the request without any work.
+    immediate: bool,
     /// Endpoints that received the request since the last pause, or whose own pause still holds.
     tried: Endpoints,
     /// Earliest time at which one of those endpoints accepts the request again.
@@ -108,6 +110,15 @@ impl Course {
     /// Returns the history of a request on tokens or objects that must not happen twice.
     pub(crate) fn once_on_tokens() -> Self {
         Self { once: true, tokens: true, ..Self::default() }
+    }
+
+    /// Returns the history of a request that needs no work: `health`, `info` or `inspect`.
+    pub(crate) fn immediate() -> Self {
+        Self { immediate: true, ..Self::default() }
+    }
+
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.immediate
     }
 
     /// Returns the history of a request on tokens or objects.
@@ -144,6 +155,8 @@ enum RetryKind {
     Final,
     /// No server can have seen the request.
     Unseen,
+    /// This endpoint does not take this client's certificate. Another one can be configured otherwise.
+    Elsewhere,
     /// A server may have seen the request, and possibly returned a retry time.
     Seen { pause: Option<Duration> },
 }
@@ -182,6 +195,7 @@ impl Retries {
             // The TLS handshake failed because one side's certificate was rejected.
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
+            Error::Tls(_) if setback.endpoint.is_some() => RetryKind::Elsewhere,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
             // The connection's certificate is not accepted any more; another connection shows the one in the files. It
             // costs no server work, and attempts have their bound.
@@ -211,7 +225,7 @@ impl Retries {
         course: &mut Course,
         setback: Setback,
         deadline: Instant,
-        has_other: impl FnOnce(EndpointPreferences) -> bool,
+        has_other: impl Fn(EndpointPreferences) -> bool,
     ) -> Result<Option<Instant>, Error> {
         let kind = self.kind(&setback, course.once);
         course.attempts += 1;
@@ -224,8 +238,9 @@ impl Retries {
         let now = Instant::now();
         let again_at = match kind {
             RetryKind::Final => return Err(setback.error),
-            RetryKind::Unseen if now >= deadline => return Err(setback.error),
-            RetryKind::Unseen => None,
+            RetryKind::Elsewhere if !has_other(course.wants()) => return Err(setback.error),
+            RetryKind::Unseen | RetryKind::Elsewhere if now >= deadline => return Err(setback.error),
+            RetryKind::Unseen | RetryKind::Elsewhere => None,
             RetryKind::Seen { pause } => {
                 if let (Some(endpoint), Some(pause)) = (setback.endpoint, pause) {
                     course.pause(endpoint, now + pause);

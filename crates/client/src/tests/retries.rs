@@ -139,7 +139,8 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
         for _ in 0..20 {
             let (client, [one, two]) = engines::<2>(config());
             warm(&client).await;
-            (one.takes(), two.takes());
+            one.takes();
+            two.takes();
             one.does(says(ErrorCode::Overloaded, Some(short)));
             two.does(says(ErrorCode::Overloaded, Some(long)));
             let calling = tokio::spawn(async move {
