@@ -237,15 +237,15 @@ fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
     }
-    let path: PathBuf = value
-        .extract()
-        .map_err(|_| PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes")))?;
+    let wrong = || PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes"));
+    let path: PathBuf = value.extract().map_err(|raised| errors::unless_passed_on(value.py(), raised, wrong))?;
     Ok(Pem::File(path))
 }
 
 /// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in its certificate.
 fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
-    let wrong = |_| PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let must_be = || PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let wrong = |raised: PyErr| errors::unless_passed_on(value.py(), raised, must_be);
     let one = |value: &Bound<'_, PyAny>| {
         if let Ok(address) = value.extract::<String>() {
             let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
@@ -256,6 +256,7 @@ fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResu
     };
     match one(value) {
         Ok(endpoint) => Ok(vec![endpoint]),
+        Err(raised) if errors::is_passed_on(value.py(), &raised) => Err(raised),
         Err(_) => value.try_iter().map_err(wrong)?.map(|value| one(&value?)).collect(),
     }
 }

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
     Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format, Info, Inspect, Inspection,
-    KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading, RetryLimits, RuleFields, Suite,
-    TokenLookupScope, TokenizeOptions, Unbound, UnknownFields, Unmatched, Writing,
+    KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading, RetryLimits, RuleFields, Suite, TokenLookupScope,
+    TokenizeOptions, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 use crate::client::Running;
@@ -219,7 +219,9 @@ impl DocumentRequest {
         deadline_ms: Option<u32>,
     ) -> Result<Document, Error> {
         match &self.method {
-            DocumentMethod::Encrypt(options) => client.encrypt(self.call(payload, deadline_ms, options.writing())).await,
+            DocumentMethod::Encrypt(options) => {
+                client.encrypt(self.call(payload, deadline_ms, options.writing())).await
+            }
             DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, deadline_ms, *reading)).await,
             DocumentMethod::Rewrap(options) => client.rewrap(self.call(payload, deadline_ms, options.writing())).await,
             DocumentMethod::Tokenize(TokenizeRequest { collection, tags, expires_s, idempotency_key, subject }) => {
@@ -239,12 +241,7 @@ impl DocumentRequest {
         }
     }
 
-    fn call<'a, W: Default>(
-        &'a self,
-        payload: &'a [u8],
-        deadline_ms: Option<u32>,
-        writing: W,
-    ) -> DocumentCall<'a, W> {
+    fn call<'a, W: Default>(&'a self, payload: &'a [u8], deadline_ms: Option<u32>, writing: W) -> DocumentCall<'a, W> {
         DocumentCall {
             select: self.select.as_deref().map(texts),
             unmatched: self.unmatched,
