@@ -16,9 +16,6 @@ use crate::path::write_name;
 const ARRAY32: u8 = 0xdd;
 const MAP32: u8 = 0xdf;
 
-/// Maximum number of bytes of a rejected number in its error.
-const NUMBER_BYTES_SHOWN: usize = 40;
-
 /// Converts one JSON text, with an optional byte-order mark. Strings and scalars get their shortest encoding,
 /// containers a 32-bit header.
 ///
@@ -84,7 +81,7 @@ impl Build {
             JsonEvent::String(text) => write::str(&mut self.out, &text),
             JsonEvent::Number(text) => {
                 if !number::append(&text, &mut self.out) {
-                    return Err(self.inexact(&text));
+                    return Err(self.inexact());
                 }
             }
             JsonEvent::Boolean(value) => write::bool(&mut self.out, value),
@@ -125,12 +122,8 @@ impl Build {
     }
 
     #[cold]
-    fn inexact(&self, text: &str) -> JsonError {
-        let mut shown = text.get(..NUMBER_BYTES_SHOWN).unwrap_or(text).to_owned();
-        if shown.len() < text.len() {
-            shown.push_str("...");
-        }
-        JsonError::InexactNumber { path: self.path(), text: shown }
+    fn inexact(&self) -> JsonError {
+        JsonError::InexactNumber { path: self.path() }
     }
 
     /// Returns the path of the value that started last.
