@@ -44,6 +44,8 @@ pub(crate) struct Running {
     pacer: Pacer,
     /// Number of values of columns that were sent.
     values: AtomicU64,
+    /// Why renewed certificates are not in use, as it was last logged.
+    logged: Mutex<Option<Arc<str>>>,
     process: u32,
 }
 
@@ -72,6 +74,22 @@ impl Running {
 
     pub(crate) fn pacer(&self) -> &Pacer {
         &self.pacer
+    }
+
+    /// Logs once when renewed certificates are not in use, because requests succeed until the earlier ones expire.
+    fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
+        let error = self.client().renewal_error();
+        let is_news = {
+            let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *logged, error.clone()) != error
+        };
+        match error {
+            Some(error) if is_news => {
+                let logger = py.import("logging")?.call_method1("getLogger", ("sealwire",))?;
+                logger.call_method1("warning", ("%s", &*error)).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -164,6 +182,7 @@ impl NativeClient {
             parts: Some((client, runtime)),
             pacer: Pacer::default(),
             values: AtomicU64::new(0),
+            logged: Mutex::new(None),
             process: process::id(),
         };
         Ok(Self { running: Mutex::new(Some(Arc::new(running))) })
@@ -173,7 +192,19 @@ impl NativeClient {
     fn run<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
         let running = self.running(py)?;
         let outcome = running.wait(py, request.call.send(running.client()))?;
+        running.log_renewal(py)?;
         outcome.map_err(|error| errors::of_client(py, &error))?.into_python(py)
+    }
+
+    /// Returns why renewed certificates are not in use, if that is so.
+    fn renewal_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.running(py)?.client().renewal_error().map(|error| error.to_string()))
+    }
+
+    /// Logs once when renewed certificates are not in use. Requests of an event loop do not do so themselves.
+    fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        running.map_or(Ok(()), |running| running.log_renewal(py))
     }
 
     /// Returns the client's counters.

@@ -5,8 +5,12 @@ import decimal
 import math
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
+import time
 import unittest
 import uuid
 
@@ -240,6 +244,46 @@ class Conversions(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "a datetime that cannot be read") as raised:
             self.client.encrypt("demo", [moment(fails)])
         self.assertNotIn(SECRET, str(raised.exception))
+
+
+class Certificates(unittest.TestCase):
+    """Certificates that are renewed under a client, and those that an engine rejects."""
+
+    def test_a_renewal_that_fails_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: shutil.copy(path, folder) for name, path in client_files(engine().folder).items()}
+            with sealwire.Client(**{**engine().arguments, **files, "connection_age_max_ms": 10_000}) as client:
+                client.health()
+                self.assertIsNone(client.renewal_error)
+                key = pathlib.Path(files["key"]).read_text()
+                pathlib.Path(files["key"]).write_text("no key")
+                with self.assertLogs("sealwire", "WARNING") as logs:
+                    self.wait_for(client, lambda: client.renewal_error is not None)
+                    client.health()
+                self.assertIn("do not load", client.renewal_error)
+                self.assertEqual(len(logs.output), 1)
+                self.assertNotIn(key.splitlines()[1], logs.output[0])
+                pathlib.Path(files["key"]).write_text(key)
+                self.wait_for(client, lambda: client.renewal_error is None)
+
+    def wait_for(self, client, is_so):
+        end = time.monotonic() + PATIENCE_S
+        while not is_so() and time.monotonic() < end:
+            # Files are looked at while requests are made.
+            client.health()
+            time.sleep(0.1)
+        self.assertTrue(is_so())
+
+    def test_a_rejected_certificate_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([os.environ["SEALWIRE_PROGRAM"], "dev", "--folder", f"{folder}/other", "--demo-only",
+                            "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            other = client_files(f"{folder}/other")
+            with sealwire.Client(**{**engine().arguments, "cert": other["cert"], "key": other["key"]}) as client:
+                with self.assertRaisesRegex(sealwire.ConfigError, "does not trust the issuer of this client's certificate"):
+                    client.health()
+                self.assertEqual(client.stats()["attempts"], 1)
 
 
 def grow(document):

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
-use crate::error::{Error, rejected_certificate};
+use crate::error::{Error, printable, rejected_certificate};
 use crate::pool::{Connector, Pool, Renewals};
 use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
@@ -100,8 +100,12 @@ pub struct Client {
     deadline: Duration,
 }
 
+/// Tells why changed certificate files are not in use.
+type RenewalStatus = Box<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
+
 struct ClientState {
     pool: Pool,
+    renewal_status: Option<RenewalStatus>,
     retries: Retries,
     attempts: AtomicU64,
 }
@@ -144,18 +148,24 @@ impl Client {
             let dialer = Arc::clone(&dialer);
             Box::new(move || Box::pin(Arc::clone(&dialer).renewed()))
         });
+        let status = Arc::clone(&dialer);
         let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
         let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);
             Box::pin(async move { Ok(Connection::start(dialer.dial(endpoint).await?, bounds)) })
         });
-        Ok(Self::over(&config, connector, renewals))
+        let mut client = Self::over(&config, connector, renewals);
+        if let Some(shared) = Arc::get_mut(&mut client.shared) {
+            shared.renewal_status = Some(Box::new(move || status.renewal_error()));
+        }
+        Ok(client)
     }
 
     /// Creates a client with connections from the given connector.
     pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let pool = Pool::new(config, connector, renewals);
-        let shared = ClientState { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
+        let shared =
+            ClientState { pool, renewal_status: None, retries: Retries::new(config), attempts: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), deadline: config.deadline }
     }
 
@@ -278,13 +288,22 @@ impl Client {
 
     /// Returns the counters of this client and its clones.
     pub fn stats(&self) -> Stats {
-        let ClientState { pool, retries, attempts } = &*self.shared;
+        let ClientState { pool, retries, attempts, .. } = &*self.shared;
         Stats {
             attempts: attempts.load(Ordering::Relaxed),
             retries: retries.retries.load(Ordering::Relaxed),
             retries_refused: retries.refused.load(Ordering::Relaxed),
             ejections: pool.ejections(),
         }
+    }
+
+    /// Returns why certificates that were renewed in their files are not in use: they do not load, or no new connection gets
+    /// through under them. The client then goes on with the earlier ones until these expire. Files are checked before each new
+    /// connection, and every ten seconds while requests are made.
+    #[must_use]
+    pub fn renewal_error(&self) -> Option<Arc<str>> {
+        let ClientState { pool, renewal_status, .. } = &*self.shared;
+        renewal_status.as_ref().and_then(|status| status()).or_else(|| pool.renewal_error())
     }
 
     /// Returns the number of free permits, and the number of requests that connections count as in flight.
@@ -376,7 +395,7 @@ impl Connection {
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Rpc(error) if error.code == ErrorCode::DeadlineExceeded => Error::Deadline,
-            Failure::Rpc(error) => Error::Rpc(error),
+            Failure::Rpc(error) => Error::Rpc(printable(error)),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
             Failure::Rejected(alert) => rejected_certificate(alert),

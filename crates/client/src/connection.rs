@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::error::{Error, certificate_alert, rejected_certificate};
+use crate::error::{Error, certificate_alert, printable, rejected_certificate};
 use crate::state::{CloseReason, Failure, State};
 
 /// Buffer space in bytes reserved for each read.
@@ -231,7 +231,7 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                     MessageHeader::Response { msgid } => state.answer(msgid, Ok(message)),
                     MessageHeader::Notification { notice: Some(Notification::Error) } => {
                         return Err(match decode_protocol_error(&message) {
-                            Ok(error) => format!("the server said {error}"),
+                            Ok(error) => format!("the server said {}", printable(error)),
                             Err(_) => "the server sent a malformed error notification".to_owned(),
                         });
                     }

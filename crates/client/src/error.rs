@@ -57,6 +57,28 @@ pub enum Error {
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
+/// Returns an error of a server with a message that can be shown on a terminal: a server may not move the cursor, begin a line
+/// or turn the direction of the text.
+pub(crate) fn printable(error: RpcError) -> RpcError {
+    if error.message.chars().any(is_control) {
+        let mut message = String::with_capacity(error.message.len());
+        for character in error.message.chars() {
+            if is_control(character) {
+                message.extend(character.escape_unicode());
+            } else {
+                message.push(character);
+            }
+        }
+        return RpcError { message: message.into(), ..error };
+    }
+    error
+}
+
+fn is_control(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Returns the alert by which a server rejected this client's certificate, if that is the error.
 pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
     let tls_error = error.get_ref()?.downcast_ref::<rustls::Error>()?;

@@ -52,6 +52,8 @@ struct Inner {
     worked: Vec<AtomicU64>,
     worked_all: AtomicU64,
     ejections: AtomicU64,
+    /// Why renewed certificates are not in use everywhere.
+    renewal_error: Mutex<Option<Arc<str>>>,
     /// One permit per request that all connections together can carry. Waiting requests queue in FIFO order.
     room: Arc<Semaphore>,
     /// Signals that a connection was opened, was closed, or has a free permit again.
@@ -195,6 +197,7 @@ impl Pool {
             worked: targets.iter().map(|_| AtomicU64::new(0)).collect(),
             worked_all: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            renewal_error: Mutex::new(None),
             room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
             table: Mutex::new(EndpointTable {
                 targets,
@@ -258,6 +261,11 @@ impl Pool {
                 && !target.health.is_paused(now, wants.tokens)
                 && target.connections().any(|connection| connection.is_usable())
         })
+    }
+
+    /// Returns why renewed certificates are not in use everywhere.
+    pub(crate) fn renewal_error(&self) -> Option<Arc<str>> {
+        self.inner.renewal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the number of ejections so far.

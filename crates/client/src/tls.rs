@@ -39,6 +39,8 @@ struct Current {
     config: Arc<rustls::ClientConfig>,
     /// Time when this configuration replaced an earlier one, if it did.
     since: Option<Instant>,
+    /// Why the files do not load now.
+    error: Option<Arc<str>>,
 }
 
 impl Dialer {
@@ -51,7 +53,7 @@ impl Dialer {
             Ok((endpoint.address.clone(), name))
         };
         let endpoints = config.endpoints.iter().map(named).collect::<Result<_, Error>>()?;
-        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None });
+        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None, error: None });
         Ok(Self { endpoints, pems, current })
     }
 
@@ -105,15 +107,29 @@ impl Dialer {
         let stamps = stamps(&self.pems);
         let mut current = self.current();
         let loaded = match stamps {
-            Ok(stamps) if stamps == current.stamps => return Arc::clone(&current.config),
-            Ok(stamps) => load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()) }),
+            Ok(stamps) if stamps == current.stamps => {
+                current.error = None;
+                return Arc::clone(&current.config);
+            }
+            Ok(stamps) => {
+                load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()), error: None })
+            }
             Err(error) => Err(error),
         };
         match loaded {
             Ok(loaded) => *current = loaded,
-            Err(error) => tracing::warn!(%error, "certificate files do not load; those from before stay in use"),
+            Err(error) => {
+                tracing::warn!(%error, "certificate files do not load; those from before stay in use");
+                let text = format!("the certificate files do not load, and those from before stay in use: {error}");
+                current.error = Some(text.into());
+            }
         }
         Arc::clone(&current.config)
+    }
+
+    /// Returns why the files do not load, as of the last check.
+    pub(crate) fn renewal_error(&self) -> Option<Arc<str>> {
+        self.current().error.clone()
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -440,12 +456,16 @@ mod tests {
         let second = dialer.refreshed();
         assert!(!Arc::ptr_eq(&first, &second) && dialer.current().since.is_some());
         // A certificate without its key, and files that are gone: the previous configuration stays in use.
+        assert_eq!(dialer.renewal_error(), None);
         fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
         assert!(Arc::ptr_eq(&second, &dialer.refreshed()));
+        assert!(dialer.renewal_error().is_some_and(|error| error.contains("TLS set-up")));
         fs::write(&key, old.key.clone() + "\n\n").unwrap();
         let third = dialer.refreshed();
         assert!(!Arc::ptr_eq(&second, &third));
+        assert_eq!(dialer.renewal_error(), None);
         fs::remove_dir_all(&folder).unwrap();
         assert!(Arc::ptr_eq(&third, &dialer.refreshed()));
+        assert!(dialer.renewal_error().is_some_and(|error| error.contains("No such file")));
     }
 }
