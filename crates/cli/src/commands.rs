@@ -1,7 +1,7 @@
 //! The command line of `sealwire`: its commands, their arguments and their output.
 //!
 //! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
-//! prints results for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
+//! prints results, and the error of the command, for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
 //! invalid configuration, 141 if nobody reads standard output.
 
 mod apps;
@@ -17,6 +17,7 @@ mod dev_relay;
 mod doctor;
 mod documents;
 mod encapsulations;
+mod failure;
 mod instances;
 mod kek;
 mod keys;
@@ -36,15 +37,18 @@ mod subjects;
 mod tokenize;
 mod tokens;
 
+use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use sealwire_config::{Config, ConfigError, Environment};
 use sealwire_output::errln;
 
+/// Exit status for invalid arguments, as of the argument parser.
+const EXIT_USAGE: u8 = 2;
 /// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
 
@@ -145,7 +149,11 @@ impl Drop for EndOfCalls {
 
 fn run_command() -> ExitCode {
     let calls = EndOfCalls;
-    let done = match Args::parse().command {
+    let (command, as_json) = match parse_arguments() {
+        Ok(parsed) => parsed,
+        Err(status) => return status,
+    };
+    let done = match command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Encrypt(args) => documents::encrypt(&args),
@@ -182,9 +190,23 @@ fn run_command() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
         Err(failure) => {
-            errln!("sealwire: {}", chain(&*failure));
+            errln!("{}", failure::report(&*failure, as_json));
             if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+/// Returns the command of the process, and whether it prints JSON. Prints help and invalid arguments, and returns the status.
+fn parse_arguments() -> Result<(Command, bool), ExitCode> {
+    let matches = Args::command().try_get_matches();
+    let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, failure::wants_json(&matches))));
+    match parsed {
+        Ok((arguments, as_json)) => Ok((arguments.command, as_json)),
+        Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
+            errln!("{}", failure::report_usage(&error));
+            Err(ExitCode::from(EXIT_USAGE))
+        }
+        Err(error) => error.exit(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
+use super::failure::RequestFailure;
 use super::{Failure, dev_folder};
 use sealwire_config::Config;
 
@@ -53,8 +54,9 @@ impl ConnectArgs {
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
-        let with_addresses =
-            |error: Error| -> Failure { format!("{}: {}", addresses.join(", "), super::chain(&error)).into() };
+        let with_addresses = |error: Error| -> Failure {
+            RequestFailure::new(format!("{}: {}", addresses.join(", "), super::chain(&error)), error)
+        };
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT)).await.map_err(with_addresses)
     }
 
@@ -66,11 +68,12 @@ impl ConnectArgs {
         Client::connect(self.config(&addresses, dev_folder::OPERATOR_CERT)).await.map_err(|error| {
             let (addresses, cause) = (addresses.join(", "), super::chain(&error));
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
-            match error {
-                Error::Rpc(_) => error.into(),
-                Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}").into(),
-                _ => Failure::from(format!("{addresses}: {cause}")),
-            }
+            let text = match error {
+                Error::Rpc(_) => return error.into(),
+                Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}"),
+                _ => format!("{addresses}: {cause}"),
+            };
+            RequestFailure::new(text, error)
         })
     }
 

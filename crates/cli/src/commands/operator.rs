@@ -18,6 +18,7 @@ use sealwire_wire::control::{
 };
 
 use super::connect::ConnectArgs;
+use super::failure::RequestFailure;
 use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
 use sealwire_engine::root::Unsealer;
@@ -243,25 +244,22 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 
 /// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
-    match failure.downcast_ref::<Error>() {
-        Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
+    let Some(error) = failure.downcast_ref::<Error>() else { return failure };
+    let text = match error {
+        Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, details, .. }) => {
             let text = format!("{message}; --cert and --key name an operator's certificate");
-            match failure.downcast_ref::<Error>() {
-                // The principal lacks a role, which another certificate may have.
-                Some(Error::Rpc(error)) if !error.details.is_empty() => {
-                    format!("{text}, and `sealwire principals grant` gives it a role").into()
-                }
-                _ => text.into(),
-            }
+            // The principal lacks a role, which another certificate may have.
+            if details.is_empty() { text } else { format!("{text}, and `sealwire principals grant` gives it a role") }
         }
-        Some(Error::Rpc(error)) if error.code == ErrorCode::NotFound && error.message.starts_with("no method") => {
-            format!("{error}: is that the control listener (control.address)?").into()
+        Error::Rpc(rpc) if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") => {
+            format!("{error}: is that the control listener (control.address)?")
         }
-        Some(error @ (Error::Disconnected { .. } | Error::Deadline)) => {
-            format!("{error}; a change may have been made: look with `list` before you repeat it").into()
+        Error::Disconnected { .. } | Error::Deadline => {
+            format!("{error}; a change may have been made: look with `list` before you repeat it")
         }
-        _ => failure,
-    }
+        _ => return failure,
+    };
+    RequestFailure::new(text, error.clone())
 }
 
 #[cfg(test)]

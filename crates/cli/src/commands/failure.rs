@@ -1,0 +1,161 @@
+//! The error of a command, as text or, with `--json`, as one JSON object on standard error.
+//!
+//! The object has `code`, `message` and `remedy`, which is null if the message says all. Codes of an engine are those of the
+//! contract (`proto/README.md`); the client's own are those of the Python package; `usage`, `config`, `io` and `failed` are
+//! the program's.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use clap::ArgMatches;
+use sealwire_client::{Error as RequestError, ErrorCode};
+use sealwire_config::ConfigError;
+use serde_json::json;
+
+use super::{Failure, chain};
+
+/// The error of a request, in the words of a command.
+#[derive(Debug)]
+pub(super) struct RequestFailure {
+    text: String,
+    error: RequestError,
+}
+
+impl RequestFailure {
+    pub(super) fn new(text: String, error: RequestError) -> Failure {
+        Box::new(Self { text, error })
+    }
+}
+
+impl fmt::Display for RequestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for RequestFailure {}
+
+/// Returns true if the command that was given has the option `--json`.
+pub(super) fn wants_json(matches: &ArgMatches) -> bool {
+    let mut command = matches;
+    while let Some((_, inner)) = command.subcommand() {
+        command = inner;
+    }
+    // A command without that option does not know it.
+    matches!(command.try_get_one::<bool>("json"), Ok(Some(true)))
+}
+
+/// Returns the text of a failure.
+pub(super) fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
+    if !as_json {
+        return format!("sealwire: {}", chain(failure));
+    }
+    let request = request_error(failure);
+    let mut object = json!({
+        "code": code(failure, request),
+        "message": chain(failure),
+        "remedy": remedy(failure, request),
+    });
+    if let Some(RequestError::Rpc(error)) = request
+        && let Some(ms) = error.retry_after_ms
+    {
+        object["retry_after_ms"] = ms.into();
+    }
+    object.to_string()
+}
+
+/// Returns the text of an error in the arguments.
+pub(super) fn report_usage(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    json!({ "code": "usage", "message": message, "remedy": "See --help of the command." }).to_string()
+}
+
+fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestError> {
+    let mut cause = Some(failure);
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref::<RequestFailure>() {
+            return Some(&found.error);
+        }
+        if let Some(found) = error.downcast_ref::<RequestError>() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'static str {
+    match request {
+        Some(RequestError::Rpc(error)) => error.code.name(),
+        Some(RequestError::Deadline) => "deadline_exceeded",
+        Some(RequestError::Disconnected { .. }) => "disconnected",
+        Some(RequestError::Connect(_)) => "connect",
+        Some(RequestError::Tls(_) | RequestError::Config(_)) => "config",
+        Some(RequestError::RequestTooLong { .. } | RequestError::ReplyRefused(_)) => "too_large",
+        Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => "protocol",
+        None if failure.is::<ConfigError>() => "config",
+        None if failure.is::<io::Error>() => "io",
+        None => "failed",
+    }
+}
+
+fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Option<&'static str> {
+    match request {
+        Some(RequestError::Rpc(error)) => match error.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => Some("Retry later."),
+            ErrorCode::Conflict if error.retry_after_ms.is_some() => Some("Retry later."),
+            ErrorCode::Forbidden => Some("An administrator can grant a role: sealwire principals grant PRINCIPAL ROLE"),
+            ErrorCode::Unauthenticated => Some("Install a valid client certificate and its key."),
+            ErrorCode::NotFound => Some("Check the names, for example with `sealwire apps list`."),
+            ErrorCode::TooLarge => Some("Send less at once, or raise the engine's limit."),
+            ErrorCode::DeadlineExceeded => Some("Give the request more time with --timeout."),
+            _ => None,
+        },
+        Some(RequestError::Deadline) => Some("Give the request more time with --timeout."),
+        Some(RequestError::Connect(_)) => {
+            Some("Start an engine with `sealwire serve` or `sealwire dev`, or give its address with --connect.")
+        }
+        Some(RequestError::Disconnected { .. }) => Some("Look whether a change was made before you repeat it."),
+        Some(_) => None,
+        None if failure.is::<ConfigError>() => Some("Run `sealwire config check`."),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sealwire_client::RpcError;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn errors_under_json_are_objects_with_code_message_and_remedy() {
+        let rpc = |code| RequestError::Rpc(RpcError::new(code, "why"));
+        let refused = || RequestError::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
+        let late = RequestError::Rpc(RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(40));
+        let cases: [(Failure, &str, &str, Value); 7] = [
+            (rpc(ErrorCode::Forbidden).into(), "forbidden", "forbidden: why", Value::Null),
+            (late.into(), "overloaded", "overloaded: why", 40.into()),
+            (RequestFailure::new("127.0.0.1:1: no engine".to_owned(), refused()), "connect", "no engine", Value::Null),
+            (RequestError::Deadline.into(), "deadline_exceeded", "deadline exceeded", Value::Null),
+            (io::Error::from(io::ErrorKind::NotFound).into(), "io", "not found", Value::Null),
+            ("a \"quoted\"\nline".into(), "failed", "a \"quoted\"\nline", Value::Null),
+            (RequestError::Config("no key".into()).into(), "config", "no key", Value::Null),
+        ];
+        for (failure, code, message, retry_after_ms) in cases {
+            let text = report(&*failure, true);
+            assert!(!text.contains('\n'), "{text}");
+            let object: Value = serde_json::from_str(&text).expect("an object");
+            assert_eq!(object["code"], code);
+            assert!(object["message"].as_str().is_some_and(|text| text.contains(message)), "{text}");
+            assert!(object.get("remedy").is_some(), "{text}");
+            assert_eq!(object["retry_after_ms"], retry_after_ms);
+            assert!(report(&*failure, false).starts_with("sealwire: "));
+        }
+    }
+}
