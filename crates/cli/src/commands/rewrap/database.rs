@@ -97,7 +97,7 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&args.rules).map_err(|error| format!("{path}: {error}"))?;
     let rules = Rules::from_toml(&text).map_err(|error| format!("{path}: {error}"))?;
     let report = args.connect.run(job(args, rules))?;
-    let mut out = std::io::stdout().lock();
+    let mut out = sealwire_output::Output;
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
