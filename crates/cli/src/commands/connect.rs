@@ -55,7 +55,7 @@ impl ConnectArgs {
         self.check_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
         let with_addresses = |error: Error| -> Failure {
-            RequestFailure::new(format!("{}: {}", addresses.join(", "), super::chain(&error)), error)
+            RequestFailure::failure(format!("{}: {}", addresses.join(", "), super::chain(&error)), error)
         };
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT)).await.map_err(with_addresses)
     }
@@ -73,7 +73,7 @@ impl ConnectArgs {
                 Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}"),
                 _ => format!("{addresses}: {cause}"),
             };
-            RequestFailure::new(text, error)
+            RequestFailure::failure(text, error)
         })
     }
 

@@ -23,7 +23,7 @@ pub(super) struct RequestFailure {
 }
 
 impl RequestFailure {
-    pub(super) fn new(text: String, error: RequestError) -> Failure {
+    pub(super) fn failure(text: String, error: RequestError) -> Failure {
         Box::new(Self { text, error })
     }
 }
@@ -141,7 +141,12 @@ mod tests {
         let cases: [(Failure, &str, &str, Value); 7] = [
             (rpc(ErrorCode::Forbidden).into(), "forbidden", "forbidden: why", Value::Null),
             (late.into(), "overloaded", "overloaded: why", 40.into()),
-            (RequestFailure::new("127.0.0.1:1: no engine".to_owned(), refused()), "connect", "no engine", Value::Null),
+            (
+                RequestFailure::failure("127.0.0.1:1: no engine".to_owned(), refused()),
+                "connect",
+                "no engine",
+                Value::Null,
+            ),
             (RequestError::Deadline.into(), "deadline_exceeded", "deadline exceeded", Value::Null),
             (io::Error::from(io::ErrorKind::NotFound).into(), "io", "not found", Value::Null),
             ("a \"quoted\"\nline".into(), "failed", "a \"quoted\"\nline", Value::Null),

@@ -259,7 +259,7 @@ pub(super) fn explained(failure: Failure) -> Failure {
         }
         _ => return failure,
     };
-    RequestFailure::new(text, error.clone())
+    RequestFailure::failure(text, error.clone())
 }
 
 #[cfg(test)]
