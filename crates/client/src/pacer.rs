@@ -40,7 +40,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Time limits of one request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryLimits {
-    /// Deadline of one attempt, [`crate::Client::deadline_of`] the request.
+    /// Deadline of one attempt: that of the request ([`Client::deadline_of`](crate::Client::deadline_of)).
     pub deadline: Duration,
     /// Time for the whole request: its wait for a permit, its attempts, and the pauses between them. With zero, the request
     /// is sent once, and `deadline` also covers the wait.
