@@ -283,7 +283,8 @@ class Certificates(unittest.TestCase):
             with sealwire.Client(**{**engine().arguments, "cert": other["cert"], "key": other["key"]}) as client:
                 with self.assertRaisesRegex(sealwire.ConfigError, "does not trust the issuer of this client's certificate"):
                     client.health()
-                self.assertEqual(client.stats()["attempts"], 1)
+                # None, if the alert came before the request was placed.
+                self.assertLessEqual(client.stats()["attempts"], 1)
 
 
 def grow(document):
