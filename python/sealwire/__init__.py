@@ -3,6 +3,7 @@
 `Client` waits for each request; `AsyncClient` has the same methods as coroutines. `sealwire.arrow` works on columns.
 """
 
+from . import _interpreter  # noqa: F401  before the native module
 from ._client import AsyncClient, Client
 from ._native import Document, Extension, FieldError
 from .errors import (

@@ -150,6 +150,9 @@ class Client:
         """Ends the connections once the requests of other threads are done."""
     def stats(self) -> _Stats:
         """Returns the counters of this client."""
+    @property
+    def renewal_error(self) -> str | None:
+        """Why renewed certificate files are not in use, if that is so. It is also logged once, as a warning of `sealwire`."""
     def encrypt(
         self,
         app: str,
@@ -306,6 +309,9 @@ class AsyncClient:
         """Ends the connections and the requests that wait."""
     def stats(self) -> _Stats:
         """Returns the counters of this client."""
+    @property
+    def renewal_error(self) -> str | None:
+        """Why renewed certificate files are not in use, if that is so. It is also logged once, as a warning of `sealwire`."""
     async def encrypt(
         self,
         app: str,

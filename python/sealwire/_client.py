@@ -1,6 +1,8 @@
 """The two clients. Their options are read in Rust; `__init__.pyi` lists them with their types."""
 
 import asyncio
+import contextlib
+import weakref
 
 from ._native import EventLoop, NativeClient, request
 
@@ -22,6 +24,10 @@ class Client:
 
     def stats(self):
         return self._native.stats()
+
+    @property
+    def renewal_error(self):
+        return self._native.renewal_error()
 
     def encrypt(self, app, payload, **options):
         return self._native.run(request("encrypt", [app, payload], options))
@@ -58,6 +64,7 @@ class AsyncClient:
         self._native = NativeClient(endpoints, options)
         self._loop = None
         self._requests = None
+        self._release = None
 
     async def __aenter__(self):
         return self
@@ -72,13 +79,27 @@ class AsyncClient:
     def stats(self):
         return self._native.stats()
 
+    @property
+    def renewal_error(self):
+        return self._native.renewal_error()
+
     def _bind(self, loop):
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("the client is bound to a different event loop")
+        self._detach()
         self._loop, self._requests = loop, EventLoop()
         loop.add_reader(self._requests.fileno(), self._requests.complete)
+        # The loop holds the reader, also of a client that nobody has closed.
+        self._release = weakref.finalize(self, _release, loop, self._requests)
+        self._release.atexit = False
+
+    def _detach(self):
+        if self._release is not None:
+            self._release.detach()
+            self._release = None
 
     def _unbind(self):
+        self._detach()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._requests.fileno())
             self._requests.close()
@@ -98,6 +119,7 @@ class AsyncClient:
             # Cancelled, or the coroutine was closed.
             if future.cancelled() or not future.done():
                 requests.cancel(number)
+            self._native.log_renewal()
 
     async def encrypt(self, app, payload, **options):
         return await self._run("encrypt", [app, payload], options)
@@ -125,3 +147,15 @@ class AsyncClient:
 
     async def health(self):
         return await self._run("health", [], {})
+
+
+def _release(loop, requests):
+    """Takes the reader of a client that is gone from its loop. The last reference can end in any thread."""
+    # A loop that was closed has no readers.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_remove_reader, loop, requests)
+
+
+def _remove_reader(loop, requests):
+    loop.remove_reader(requests.fileno())
+    requests.close()

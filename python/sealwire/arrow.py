@@ -14,9 +14,11 @@ where a field's metadata is lost, as for a column without a table, `types` names
 
 import datetime
 import os
+import re
 
-from ._native import DiscoveredField, Discovery, Rules, mask_by_rules, transform
+from ._native import DiscoveredField, Discovery, Rules, check_columns, mask_by_rules, transform
 from ._native import discover as _discover
+from .errors import Error
 
 __all__ = ["DiscoveredField", "Discovery", "Rules", "decrypt", "detokenize", "discover", "encrypt", "mask", "tokenize"]
 
@@ -88,7 +90,8 @@ def _discover_with(
         "notes": notes,
         "this_year": datetime.date.today().year,
     }
-    return _discover(data, settings, None if client is None else (client._native, app), options)
+    engine = None if client is None else (client._native, app)
+    return _with_column_name(data, lambda: _discover(data, settings, engine, options))
 
 
 def _is_column(data):
@@ -101,7 +104,7 @@ def _mask_by_rules(client, app, data, rules, types, options, batching):
     if _is_column(data):
         raise TypeError("rules need a table: a column by itself has no name")
     unwrap = _conversions(data)[1]
-    return unwrap(mask_by_rules(client._native, app, data, rules, options, batching))
+    return unwrap(_with_column_name(data, lambda: mask_by_rules(client._native, app, data, rules, options, batching)))
 
 
 def _is_batch(data):
@@ -138,12 +141,73 @@ def _type_of(types, columns, name):
 
 def _transform(client, method, app, data, columns, named, batching):
     wrap, unwrap = _conversions(data)
+    if columns is not None and wrap is not _same:
+        raise TypeError("a column without a table has no names")
     data = wrap(data)
     if columns is None and not hasattr(data, "__arrow_c_array__") and wrap is _same:
         raise TypeError("columns must be named for a table")
-    if columns is not None and wrap is not _same:
-        raise TypeError("a column without a table has no names")
-    return unwrap(transform(client._native, method, app, data, named, batching))
+    sent, put_back = (data, unwrap) if columns is None else _set_aside(data, columns, unwrap)
+    return put_back(_with_column_name(sent, lambda: transform(client._native, method, app, sent, named, batching)))
+
+
+def _set_aside(data, paths, unwrap):
+    """Returns the columns of a table that paths name, and a function that puts results in their place. The other columns stay
+    here as they are, so they can have any type and metadata."""
+    tops = {*paths, *(re.split(r"\.|\[\*\]", path)[0] for path in paths)}
+    library = type(data).__module__.partition(".")[0]
+    if library == "polars":
+        sent = data.select([name for name in data.columns if name in tops])
+        return sent, lambda result: data.with_columns(unwrap(result).get_columns())
+    # A stream of batches can be read only once, and as a whole.
+    if library != "pyarrow" or not hasattr(data, "select"):
+        return data, unwrap
+    places = [place for place, name in enumerate(data.schema.names) if name in tops]
+    sent = data.select(places).replace_schema_metadata(None)
+
+    def put_back(result):
+        made = unwrap(result)
+        fields, arrays = list(data.schema), list(data.columns)
+        for place, field, array in zip(places, made.schema, made.columns):
+            fields[place], arrays[place] = field, array
+        import pyarrow
+
+        return type(data).from_arrays(arrays, schema=pyarrow.schema(fields, metadata=data.schema.metadata))
+
+    return sent, put_back
+
+
+def _with_column_name(data, work):
+    """Does work on Arrow data. An error in the type or metadata of a column says which column it is."""
+    schemas = list(_column_schemas(data))
+    for name, schema in schemas:
+        if schema is None:
+            raise TypeError(f"column {name} holds Python objects: cast it, or leave it out")
+    try:
+        return work()
+    except Error:
+        raise
+    except Exception:
+        for name, schema in schemas:
+            try:
+                check_columns(schema, [])
+            except Exception as error:
+                raise TypeError(f"column {name}: its type or metadata cannot be read: {error}") from None
+        raise
+
+
+def _column_schemas(data):
+    """Yields each column of a table with a schema of it alone, or None for Python objects, which Arrow does not have."""
+    library = type(data).__module__.partition(".")[0]
+    if library == "polars" and hasattr(data, "schema"):
+        import polars
+
+        for name, data_type in data.schema.items():
+            yield name, None if data_type == polars.Object else polars.Schema({name: data_type})
+    elif library == "pyarrow" and hasattr(data, "schema"):
+        import pyarrow
+
+        for field in data.schema:
+            yield field.name, pyarrow.schema([field])
 
 
 def _same(data):

@@ -465,9 +465,9 @@ class _Work:
                 rows += len(batch if isinstance(batch, pyarrow.Array) else batch[0])
                 count += 1
                 if len(pending) > _AHEAD:
-                    yield pending.popleft().result()
+                    yield _first_result(pending)
             while pending:
-                yield pending.popleft().result()
+                yield _first_result(pending)
         finally:
             # After an error or in a cancelled task, batches that have not begun are not sent, and others not waited for.
             threads.shutdown(wait=False, cancel_futures=True)
@@ -476,6 +476,16 @@ class _Work:
                 counts = {name: after[name] - before[name] for name in ("values", "repeated", "waited_ms")}
                 requests = after["attempts"] - before["attempts"]
                 self.metrics.add({"tasks": 1, "batches": count, "rows": rows, "requests": requests, **counts})
+
+
+def _first_result(pending):
+    """Waits for the result of the first future, or for the error of any: a task that fails does not wait for a slow batch."""
+    while not pending[0].done():
+        running = [future for future in pending if not future.done()]
+        for ended in concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done:
+            if ended.exception() is not None:
+                ended.result()
+    return pending.popleft().result()
 
 
 def _constant(column):

@@ -44,6 +44,8 @@ pub(crate) struct Running {
     pacer: Pacer,
     /// Number of values of columns that were sent.
     values: AtomicU64,
+    /// Why renewed certificates are not in use, as it was last logged.
+    logged: Mutex<Option<Arc<str>>>,
     process: u32,
 }
 
@@ -72,6 +74,22 @@ impl Running {
 
     pub(crate) fn pacer(&self) -> &Pacer {
         &self.pacer
+    }
+
+    /// Logs once when renewed certificates are not in use, because requests succeed until the earlier ones expire.
+    fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
+        let error = self.client().renewal_error();
+        let is_news = {
+            let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *logged, error.clone()) != error
+        };
+        match error {
+            Some(error) if is_news => {
+                let logger = py.import("logging")?.call_method1("getLogger", ("sealwire",))?;
+                logger.call_method1("warning", ("%s", &*error)).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -164,6 +182,7 @@ impl NativeClient {
             parts: Some((client, runtime)),
             pacer: Pacer::default(),
             values: AtomicU64::new(0),
+            logged: Mutex::new(None),
             process: process::id(),
         };
         Ok(Self { running: Mutex::new(Some(Arc::new(running))) })
@@ -173,7 +192,19 @@ impl NativeClient {
     fn run<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
         let running = self.running(py)?;
         let outcome = running.wait(py, request.call.send(running.client()))?;
+        running.log_renewal(py)?;
         outcome.map_err(|error| errors::of_client(py, &error))?.into_python(py)
+    }
+
+    /// Returns why renewed certificates are not in use, if that is so.
+    fn renewal_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.running(py)?.client().renewal_error().map(|error| error.to_string()))
+    }
+
+    /// Logs once when renewed certificates are not in use. Requests of an event loop do not do so themselves.
+    fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        running.map_or(Ok(()), |running| running.log_renewal(py))
     }
 
     /// Returns the client's counters.
@@ -237,15 +268,15 @@ fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
     }
-    let path: PathBuf = value
-        .extract()
-        .map_err(|_| PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes")))?;
+    let wrong = || PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes"));
+    let path: PathBuf = value.extract().map_err(|raised| errors::unless_passed_on(value.py(), raised, wrong))?;
     Ok(Pem::File(path))
 }
 
 /// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in its certificate.
 fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
-    let wrong = |_| PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let must_be = || PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let wrong = |raised: PyErr| errors::unless_passed_on(value.py(), raised, must_be);
     let one = |value: &Bound<'_, PyAny>| {
         if let Ok(address) = value.extract::<String>() {
             let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
@@ -256,6 +287,7 @@ fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResu
     };
     match one(value) {
         Ok(endpoint) => Ok(vec![endpoint]),
+        Err(raised) if errors::is_passed_on(value.py(), &raised) => Err(raised),
         Err(_) => value.try_iter().map_err(wrong)?.map(|value| one(&value?)).collect(),
     }
 }

@@ -5,6 +5,7 @@
 
 use std::error::Error as _;
 
+use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
@@ -23,6 +24,17 @@ fn exception(
         .import(py, "sealwire.errors", "_from_code")
         .and_then(|from_code| from_code.call1((code, message, retry_after_ms, details)));
     made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Returns `other` in place of an exception that the conversion of a value raised, because its text can hold the value. An
+/// exception that says nothing about the value stays as it is: Ctrl-C, the end of the program or of a task, and want of memory.
+pub(crate) fn unless_passed_on(py: Python<'_>, raised: PyErr, other: impl FnOnce() -> PyErr) -> PyErr {
+    if is_passed_on(py, &raised) { raised } else { other() }
+}
+
+/// Returns true for an exception that a conversion must not replace.
+pub(crate) fn is_passed_on(py: Python<'_>, raised: &PyErr) -> bool {
+    raised.is_instance_of::<PyMemoryError>(py) || !raised.is_instance_of::<PyException>(py)
 }
 
 /// Returns the exception for a response that breaks the protocol.

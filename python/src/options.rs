@@ -7,6 +7,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
+use crate::errors;
+
 /// The keyword arguments of one call that have not been read.
 pub(crate) struct Options<'py> {
     /// The name of the Python function, for messages.
@@ -35,7 +37,12 @@ impl<'py> Options<'py> {
     /// Reads an option. `expected` completes the sentence "must be".
     pub(crate) fn take<T: FromPyObjectOwned<'py>>(&self, name: &str, expected: &str) -> PyResult<Option<T>> {
         let Some(value) = self.object(name)? else { return Ok(None) };
-        value.extract().map(Some).map_err(|_| self.wrong(name, expected))
+        // Code in Python can run here, as of a sequence.
+        let wrong = |error: T::Error| {
+            let raised: PyErr = error.into();
+            errors::unless_passed_on(value.py(), raised, || self.wrong(name, expected))
+        };
+        value.extract().map(Some).map_err(wrong)
     }
 
     /// Reads an option that must be given.

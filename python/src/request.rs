@@ -1,16 +1,18 @@
 //! One request with everything it owns, built from Python values and sent without the interpreter.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
     Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format, Info, Inspect, Inspection,
-    KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading, RuleFields, Suite, TokenLookupScope,
+    KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading, RetryLimits, RuleFields, Suite, TokenLookupScope,
     TokenizeOptions, Unbound, UnknownFields, Unmatched, Writing,
 };
 
+use crate::client::Running;
 use crate::options::Options;
 use crate::value::to_payload;
 
@@ -192,20 +194,36 @@ impl DocumentRequest {
 
     /// Sends the request with this document. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client, payload: &[u8]) -> Result<Document, Error> {
-        self.send_as(client, payload, None).await
+        self.send_as(client, payload, None, self.deadline_ms).await
     }
 
-    /// Sends the request with this document and, if it makes tokens, under this idempotency key.
-    pub(crate) async fn send_as(
+    /// Sends the request at the pace of the client, and again within `retry_timeout` if that can help.
+    pub(crate) async fn send_paced(
+        &self,
+        running: &Running,
+        retry_timeout: Duration,
+        payload: &[u8],
+        part_key: Option<&[u8]>,
+    ) -> Result<Document, Error> {
+        let limits = RetryLimits { deadline: running.client().deadline_of(self.deadline_ms), retry_timeout };
+        let send = |deadline_ms| self.send_as(running.client(), payload, part_key, Some(deadline_ms));
+        running.pacer().run(limits, send, |_, _| {}).await
+    }
+
+    /// Sends the request with this document and deadline and, if it makes tokens, under this idempotency key.
+    async fn send_as(
         &self,
         client: &Client,
         payload: &[u8],
         part_key: Option<&[u8]>,
+        deadline_ms: Option<u32>,
     ) -> Result<Document, Error> {
         match &self.method {
-            DocumentMethod::Encrypt(options) => client.encrypt(self.call(payload, options.writing())).await,
-            DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, *reading)).await,
-            DocumentMethod::Rewrap(options) => client.rewrap(self.call(payload, options.writing())).await,
+            DocumentMethod::Encrypt(options) => {
+                client.encrypt(self.call(payload, deadline_ms, options.writing())).await
+            }
+            DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, deadline_ms, *reading)).await,
+            DocumentMethod::Rewrap(options) => client.rewrap(self.call(payload, deadline_ms, options.writing())).await,
             DocumentMethod::Tokenize(TokenizeRequest { collection, tags, expires_s, idempotency_key, subject }) => {
                 let writing = TokenizeOptions {
                     collection,
@@ -214,23 +232,23 @@ impl DocumentRequest {
                     idempotency_key: part_key.or(idempotency_key.as_deref()),
                     subject: subject.as_deref(),
                 };
-                client.tokenize(self.call(payload, writing)).await
+                client.tokenize(self.call(payload, deadline_ms, writing)).await
             }
             DocumentMethod::Detokenize { collection } => {
-                client.detokenize(self.call(payload, TokenLookupScope { collection })).await
+                client.detokenize(self.call(payload, deadline_ms, TokenLookupScope { collection })).await
             }
-            DocumentMethod::Mask(mask) => client.mask(self.call(payload, mask.masking())).await,
+            DocumentMethod::Mask(mask) => client.mask(self.call(payload, deadline_ms, mask.masking())).await,
         }
     }
 
-    fn call<'a, W: Default>(&'a self, payload: &'a [u8], writing: W) -> DocumentCall<'a, W> {
+    fn call<'a, W: Default>(&'a self, payload: &'a [u8], deadline_ms: Option<u32>, writing: W) -> DocumentCall<'a, W> {
         DocumentCall {
             select: self.select.as_deref().map(texts),
             unmatched: self.unmatched,
             encapsulations: texts(&self.encapsulations),
             context: &self.context,
             on_error: self.on_error,
-            deadline_ms: self.deadline_ms,
+            deadline_ms,
             min_generation: self.min_generation,
             reason: self.reason.as_deref(),
             traceparent: self.traceparent.as_deref(),

@@ -18,6 +18,10 @@ const DEPTH_MAX: usize = 256;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
+/// MessagePack tells keys apart that are equal in Python.
+const EQUAL_KEYS: &str = "a map of the document has keys that are equal in Python, such as 1, 1.0 and True, or the same key \
+                          twice: a dict would lose an entry";
+
 /// A MessagePack extension that has no Python type of its own.
 #[pyclass(frozen, eq, hash, module = "sealwire", skip_from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -51,36 +55,51 @@ enum Step {
 }
 
 /// A value that cannot be sent.
-struct Unfit {
-    error: fn(String) -> PyErr,
-    reason: String,
-    /// From the value up to the root.
-    steps: Vec<Step>,
+enum Unfit {
+    Value {
+        error: fn(String) -> PyErr,
+        reason: String,
+        /// From the value up to the root.
+        steps: Vec<Step>,
+    },
+    /// An exception that is not about the value.
+    PassedOn(PyErr),
 }
 
 impl Unfit {
     fn of_type(reason: impl Into<String>) -> Self {
-        Self { error: PyTypeError::new_err, reason: reason.into(), steps: Vec::new() }
+        Self::Value { error: PyTypeError::new_err, reason: reason.into(), steps: Vec::new() }
     }
 
     fn of_range(reason: impl Into<String>) -> Self {
-        Self { error: PyValueError::new_err, reason: reason.into(), steps: Vec::new() }
+        Self::Value { error: PyValueError::new_err, reason: reason.into(), steps: Vec::new() }
+    }
+
+    /// Returns the error for a value of which code in Python raised an exception.
+    fn of_raised(py: Python<'_>, raised: PyErr, reason: &str) -> Self {
+        if errors::is_passed_on(py, &raised) { Self::PassedOn(raised) } else { Self::of_range(reason) }
     }
 
     fn below(mut self, step: Step) -> Self {
-        self.steps.push(step);
+        if let Self::Value { steps, .. } = &mut self {
+            steps.push(step);
+        }
         self
     }
 
     fn into_error(self) -> PyErr {
+        let (error, reason, steps) = match self {
+            Self::Value { error, reason, steps } => (error, reason, steps),
+            Self::PassedOn(raised) => return raised,
+        };
         let mut path = "$".to_owned();
-        for step in self.steps.iter().rev() {
+        for step in steps.iter().rev() {
             match step {
                 Step::Index(index) => path.push_str(&format!("[{index}]")),
                 Step::Key(key) => path.extend([".", key.as_str()]),
             }
         }
-        (self.error)(format!("{path}: {}", self.reason))
+        error(format!("{path}: {reason}"))
     }
 }
 
@@ -98,7 +117,10 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
     if depth == DEPTH_MAX {
         return Err(Unfit::of_range(format!("more than {DEPTH_MAX} nested containers")));
     }
+    let py = value.py();
+    // Containers are copied, because other threads, and code of the values in them, can change them meanwhile.
     if let Ok(map) = value.cast::<PyDict>() {
+        let map = map.copy().map_err(|raised| Unfit::of_raised(py, raised, "a map that cannot be read"))?;
         write::map_len(out, length(map.len())?);
         for (key, child) in map.iter() {
             if key.is_none()
@@ -111,7 +133,8 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
             append(&child, out, depth + 1).map_err(|unfit| unfit.below(Step::Key(key_text(&key))))?;
         }
     } else if let Ok(list) = value.cast::<PyList>() {
-        append_items(list.iter(), list.len(), out, depth)?;
+        let items = list.to_tuple();
+        append_items(items.iter(), items.len(), out, depth)?;
     } else if let Ok(tuple) = value.cast::<PyTuple>() {
         append_items(tuple.iter(), tuple.len(), out, depth)?;
     } else {
@@ -137,7 +160,8 @@ fn append_items<'py>(
 fn append_scalar(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Unfit> {
     if let Ok(text) = value.cast::<PyString>() {
         // Python's own error quotes the string.
-        let text = text.to_str().map_err(|_| Unfit::of_range("a string with lone surrogates cannot be sent"))?;
+        let unfit = |raised| Unfit::of_raised(value.py(), raised, "a string with lone surrogates cannot be sent");
+        let text = text.to_str().map_err(unfit)?;
         write::str(out, text);
     } else if value.is_none() {
         write::nil(out);
@@ -153,7 +177,8 @@ fn append_scalar(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Un
         write::bin(out, &bytes.to_vec());
     } else if value.is_instance_of::<PyMemoryView>() {
         let bytes = value.call_method0("tobytes").and_then(|bytes| Ok(bytes.cast_into::<PyBytes>()?));
-        write::bin(out, bytes.map_err(|_| Unfit::of_range("a memoryview that cannot be read"))?.as_bytes());
+        let unfit = |raised| Unfit::of_raised(value.py(), raised, "a memoryview that cannot be read");
+        write::bin(out, bytes.map_err(unfit)?.as_bytes());
     } else if let Ok(extension) = value.cast::<Extension>() {
         let Extension { code, data } = extension.get();
         write::ext(out, *code, data);
@@ -214,7 +239,7 @@ fn datetimes(py: Python<'_>) -> PyResult<&'static DateTimes> {
 
 /// Writes a datetime with a time zone as a timestamp. Returns false for a value of another type.
 fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Unfit> {
-    let unreadable = |_: PyErr| Unfit::of_range("a datetime that cannot be read");
+    let unreadable = |raised: PyErr| Unfit::of_raised(value.py(), raised, "a datetime that cannot be read");
     let names = datetimes(value.py()).map_err(unreadable)?;
     if !value.is_instance(names.datetime.bind(value.py())).map_err(unreadable)? {
         return Ok(false);
@@ -225,8 +250,12 @@ fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, 
     let since = value.sub(names.epoch.bind(value.py())).map_err(unreadable)?;
     let part = |name: &str| since.getattr(name).and_then(|part| part.extract::<i64>()).map_err(unreadable);
     // Of a subclass, such as that of pandas.
-    if value.getattr("nanosecond").and_then(|part| part.extract::<i64>()).is_ok_and(|part| part != 0) {
-        return Err(Unfit::of_range("a datetime with nanoseconds"));
+    match value.getattr("nanosecond").and_then(|part| part.extract::<i64>()) {
+        Ok(0) => {}
+        Ok(_) => return Err(Unfit::of_range("a datetime with nanoseconds")),
+        Err(raised) if errors::is_passed_on(value.py(), &raised) => return Err(Unfit::PassedOn(raised)),
+        // Python's own datetime has none.
+        Err(_) => {}
     }
     append_timestamp(out, part("days")? * SECONDS_PER_DAY + part("seconds")?, part("microseconds")? as u32 * 1_000);
     Ok(true)
@@ -268,10 +297,13 @@ fn read<'py>(py: Python<'py>, reader: &mut TokenReader<'_>, depth: usize) -> PyR
         }
         Token::Map(len) => {
             let map = PyDict::new(py);
-            for _ in 0..len {
+            for entries in 1..=len as usize {
                 let key = read(py, reader, depth + 1)?;
                 // Unhashable keys are rejected by the dictionary, with the type's name.
                 map.set_item(key, read(py, reader, depth + 1)?)?;
+                if map.len() != entries {
+                    return Err(errors::protocol(EQUAL_KEYS));
+                }
             }
             map.into_any()
         }
@@ -287,8 +319,10 @@ fn read_extension<'py>(py: Python<'py>, code: i8, data: &[u8]) -> PyResult<Bound
         let days = seconds.div_euclid(SECONDS_PER_DAY);
         let rest = (days, seconds.rem_euclid(SECONDS_PER_DAY), nanoseconds / 1_000);
         let moment = names.timedelta.bind(py).call1(rest).and_then(|since| names.epoch.bind(py).add(since));
-        if let Ok(moment) = moment {
-            return Ok(moment);
+        match moment {
+            Ok(moment) => return Ok(moment),
+            Err(raised) if errors::is_passed_on(py, &raised) => return Err(raised),
+            Err(_) => {}
         }
     }
     Ok(Bound::new(py, Extension { code, data: data.to_vec() })?.into_any())

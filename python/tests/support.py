@@ -77,6 +77,25 @@ def stop_engine():
         _engine = None
 
 
+class RawPayload:
+    """A payload of a response as MessagePack, for what msgpack cannot write."""
+
+    def __init__(self, data):
+        self.data = data
+
+
+def packed(reply):
+    """Writes a response. Its document can be a `RawPayload`."""
+    *head, result = reply
+    if isinstance(result, dict) and isinstance(result.get("payload"), RawPayload):
+        payload = result["payload"].data
+        rest = {name: value for name, value in result.items() if name != "payload"}
+        entries = b"".join(msgpack.packb(name) + msgpack.packb(value) for name, value in rest.items())
+        entries += msgpack.packb("payload") + payload
+        return b"\x94" + b"".join(map(msgpack.packb, head)) + bytes([0x80 + len(rest) + 1]) + entries
+    return msgpack.packb(reply)
+
+
 class Peer:
     """A server with an engine's certificate. `answer(peer, method, params)` returns ("result", value), ("error", map),
     ("close", None) to end the connection, or None for no response. `requests` and `notifications` hold what came."""
@@ -108,7 +127,7 @@ class Peer:
 
     def _serve(self, connection):
         with contextlib.suppress(OSError), self._tls.wrap_socket(connection, server_side=True) as stream:
-            messages = msgpack.Unpacker()
+            messages = msgpack.Unpacker(strict_map_key=False)
             lock = threading.Lock()
             while data := stream.recv(65536):
                 messages.feed(data)
@@ -130,7 +149,7 @@ class Peer:
                 return
             reply = [1, msgid, value, None] if kind == "error" else [1, msgid, None, value]
             with contextlib.suppress(OSError), lock:
-                stream.sendall(msgpack.packb(reply))
+                stream.sendall(packed(reply))
 
 
 def silent(_peer, _method, _params):

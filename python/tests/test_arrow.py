@@ -94,6 +94,47 @@ class Columns(unittest.TestCase):
         self.assertEqual(sealed.schema.metadata, {b"key": b"value"})
         self.assertEqual(sealed.column_names, table.column_names)
 
+    def test_columns_that_are_not_named_can_have_any_type_and_metadata(self):
+        odd = pa.field("odd", pa.int8(), metadata={b"k": b"\xff\xfe"})
+        odd = pa.schema([odd, pa.field("n", pa.string())], metadata={b"whole": b"\xff"})
+        tables = [
+            pa.table({"n": ["x", "y"], "odd": pa.nulls(2)}),
+            pa.table({"n": ["x", "y"], "odd": pa.array([decimal.Decimal(10) ** 60, None], pa.decimal256(70, 0))}),
+            pa.table({"n": ["x", "y"], "odd": pa.array([decimal.Decimal("12345.67"), None], pa.decimal128(38, 2))}),
+            pa.table({"odd": pa.array([1, 2], pa.int8()), "n": ["x", "y"]}, schema=odd),
+            pa.table({"n": ["x", "y"], "odd": pa.array([[1], None], pa.list_view(pa.int8()))}),
+            pa.table({"n": ["x", "y"], "odd": pa.array(["a", None]).dictionary_encode()}),
+        ]
+        for table in tables:
+            sealed = arrow.encrypt(self.client, table, app="demo", columns=["n"])
+            self.assertEqual(buffers(sealed["odd"]), buffers(table["odd"]))
+            self.assertEqual(sealed.column_names, table.column_names)
+            opened = arrow.decrypt(self.client, sealed, app="demo", columns=["n"])
+            self.assertTrue(opened.equals(table, check_metadata=True), table.schema)
+            batch = table.to_batches()[0]
+            opened = arrow.decrypt(self.client, arrow.encrypt(self.client, batch, app="demo", columns=["n"]), app="demo", columns=["n"])
+            self.assertEqual((type(opened), opened), (pa.RecordBatch, batch))
+
+    def test_columns_that_cannot_be_read_are_named(self):
+        secret = pa.field("secret", pa.int8(), metadata={b"k": b"\xff\xfe"})
+        table = pa.table({"n": ["x"], "secret": pa.array([1], pa.int8())}, schema=pa.schema([("n", pa.string()), secret]))
+        rules = arrow.Rules('unknown = "keep"\n[[rule]]\ncolumn = "n"\nmask = "keep"\n')
+        frame = pl.DataFrame({"n": ["x"], "secret": [object()]}, schema={"n": pl.String, "secret": pl.Object})
+        wide = pl.DataFrame({"n": ["x"], "secret": [1]}, schema={"n": pl.String, "secret": pl.Int128})
+        for data in (table, frame, wide):
+            for call in [
+                lambda data=data: arrow.encrypt(self.client, data, app="demo", columns=["secret"]),
+                lambda data=data: arrow.mask(self.client, data, app="demo", rules=rules),
+            ]:
+                with self.assertRaisesRegex(TypeError, "column secret"):
+                    call()
+            sealed = arrow.encrypt(self.client, data, app="demo", columns=["n"])
+            opened = arrow.decrypt(self.client, sealed, app="demo", columns=["n"])
+            self.assertEqual(type(opened), type(data))
+            self.assertEqual(opened.schema, data.schema)
+            self.assertEqual(list(opened["secret"]), list(data["secret"]))
+            self.assertEqual(list(opened["n"]), list(data["n"]))
+
     def test_nested_columns_by_path(self):
         rows = [
             {"a": {"street": "Elm", "no": 7, "tags": ["x", None, "y"]}, "people": [{"mail": "a@x", "n": 1}, {"mail": None, "n": 2}], "a.b": "dot"},
@@ -329,6 +370,75 @@ class Requests(unittest.TestCase):
         self.assertEqual(masked, numbers)
         self.assertEqual(started, [10] * 4)
         peer.close()
+
+    def test_the_first_error_does_not_wait_for_slower_requests(self):
+        release = threading.Event()
+
+        def answer(peer, method, params):
+            first = params["payload"][0]
+            first = first[0] if isinstance(first, list) else first
+            if first == 0:
+                release.wait(PATIENCE_S)
+            if first == 30:
+                return "error", {"code": "forbidden", "message": "no"}
+            return echo(peer, method, params)
+
+        peer = Peer(answer)
+        self.addCleanup(release.set)
+        with sealwire.Client(**peer.arguments) as client:
+            for masks in ({"masks": {"n": "keep"}}, {"rules": arrow.Rules('unknown = "keep"\n[[rule]]\ncolumn = "n"\nmask = "fixed(1)"\n')}):
+                table = pa.table({"n": [0] * 10 + [10] * 10 + [20] * 10 + [30] * 10})
+                with self.assertRaises(sealwire.ForbiddenError):
+                    arrow.mask(client, table, app="demo", batch_fields=10, in_flight=4, **masks)
+
+    def test_results_that_shift_rows_are_an_error(self):
+        # One value moves from the second request to the first, so the sum is right.
+        def shifts(_peer, _method, params):
+            values = params["payload"]
+            return "result", {"payload": values + [10] if values[0] == 0 else values[1:], "generation": 1}
+
+        def drops(_peer, _method, params):
+            values = params["payload"]
+            return "result", {"payload": values[:-1], "generation": 1}
+
+        def adds(_peer, _method, params):
+            return "result", {"payload": params["payload"] + [1], "generation": 1}
+
+        for answer in (shifts, drops, adds):
+            peer = Peer(answer)
+            numbers = pa.table({"n": range(20)})
+            with sealwire.Client(**peer.arguments) as client:
+                with self.assertRaises(sealwire.ProtocolError):
+                    arrow.mask(client, numbers, app="demo", masks={"n": "keep"}, batch_fields=10)
+
+    def test_nil_in_place_of_an_envelope_is_an_error(self):
+        peer = Peer(lambda _peer, _method, params: ("result", {"payload": [None for _ in params["payload"]], "generation": 1}))
+        with sealwire.Client(**peer.arguments) as client:
+            with self.assertRaisesRegex(TypeError, "column n: value 0 is nil"):
+                arrow.encrypt(client, pa.table({"n": ["x"]}), app="demo", columns=["n"])
+            with self.assertRaisesRegex(TypeError, "column n: value 0 is nil"):
+                arrow.tokenize(client, pa.table({"n": ["x"]}), app="demo", columns=["n"], collection="people")
+            # The mask of a role can remove a value.
+            opened = arrow.decrypt(client, pa.table({"n": ["sw1:x"]}), app="demo", columns=["n"])
+            self.assertEqual(opened["n"].to_pylist(), [None])
+
+    def test_a_seed_does_not_depend_on_chunks(self):
+        values = [None if number % 7 == 3 else f"value {number}" for number in range(50)]
+        table = pa.table({"n": values, "list": [[value, value] for value in values]})
+        keys = []
+        for sizes in ([50], [1] * 50, [0, 13, 0, 30, 7], [25, 25]):
+            peer = Peer(echo)
+            starts = itertools.accumulate([0, *sizes[:-1]])
+            chunks = pa.concat_tables([table.slice(start, size) for start, size in zip(starts, sizes)])
+            with sealwire.Client(**peer.arguments) as client:
+                options = {"app": "demo", "collection": "people", "idempotency_seed": bytes(16), "batch_fields": 8}
+                made = arrow.tokenize(client, chunks, columns=["n", "list[*]"], **options)
+            self.assertEqual(made["n"].to_pylist(), values)
+            self.assertEqual(made["list"].to_pylist(), table["list"].to_pylist())
+            requests = [peer.requests.get_nowait()[2] for _ in range(peer.requests.qsize())]
+            keys.append(sorted((params["idempotency_key"], params["payload"]) for params in requests))
+            self.assertEqual(len({key for key, _ in keys[-1]}), len(keys[-1]))
+        self.assertEqual(keys[1:], keys[:1] * 3)
 
     def test_bounds(self):
         lock, together = threading.Lock(), threading.Barrier(3)

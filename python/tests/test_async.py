@@ -1,5 +1,8 @@
 import asyncio
+import gc
+import os
 import threading
+import time
 import unittest
 
 import sealwire
@@ -151,6 +154,29 @@ class Loops(unittest.TestCase):
         self.assertEqual(peer.notifications.get(timeout=PATIENCE_S), ("cancel", [msgid]))
         asyncio.run(client.close())
         peer.close()
+
+    def test_clients_that_nobody_closes_leave_no_descriptors(self):
+        async def use(count):
+            for _ in range(count):
+                client = sealwire.AsyncClient(**engine().arguments)
+                await client.health()
+                del client
+            gc.collect()
+            # The threads of a client end after it.
+            end = time.monotonic() + PATIENCE_S
+            while len(os.listdir("/proc/self/fd")) > before + 10 and time.monotonic() < end:
+                await asyncio.sleep(0.05)
+            return len(os.listdir("/proc/self/fd"))
+
+        before = len(os.listdir("/proc/self/fd"))
+        self.assertLessEqual(asyncio.run(use(30)), before + 10)
+
+        client = sealwire.AsyncClient(**engine().arguments)
+        for _ in range(30):
+            asyncio.run(client.health())
+        gc.collect()
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 20)
+        asyncio.run(client.close())
 
     def test_nothing_is_connected_before_the_first_request(self):
         client = sealwire.AsyncClient("127.0.0.1:1", **client_files(engine().folder), attempts_max=1)

@@ -1,15 +1,22 @@
+import asyncio
+import collections.abc
 import datetime
 import decimal
 import math
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
+import time
 import unittest
 import uuid
 
+import msgpack
 import sealwire
-from support import PATIENCE_S, Peer, client_files, echo, engine, silent
+from support import PATIENCE_S, Peer, RawPayload, client_files, echo, engine, silent
 
 DOCUMENT = {
     "strings": ["", "x", "Zoë \U0001f511", "a" * 70_000],
@@ -128,6 +135,164 @@ class Documents(unittest.TestCase):
         opened = self.client.decrypt("demo", sealed.payload)
         for printed in (repr(opened), str(opened), repr(self.client), repr(sealwire.Extension(1, SECRET.encode()))):
             self.assertNotIn(SECRET, printed)
+
+
+class Raises(datetime.tzinfo):
+    """A time zone whose code raises an exception, or does something else."""
+
+    def __init__(self, act):
+        self._act = act
+
+    def utcoffset(self, _):
+        self._act()
+        return datetime.timedelta(0)
+
+
+class RaisesAsList(collections.abc.Sequence):
+    """A sequence whose code raises an exception."""
+
+    def __init__(self, raised):
+        self._raised = raised
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, _):
+        raise self._raised
+
+
+def moment(act):
+    return datetime.datetime(2026, 1, 1, tzinfo=Raises(act))
+
+
+class Conversions(unittest.TestCase):
+    """What happens while values are converted."""
+
+    def setUp(self):
+        self.sent = None
+        self.peer = Peer(lambda _peer, _method, params: ("result", {"payload": self.sent, "generation": 1}))
+        self.client = sealwire.Client(**self.peer.arguments)
+        self.addCleanup(self.peer.close)
+        self.addCleanup(self.client.close)
+
+    def test_maps_whose_keys_are_equal_in_python_are_an_error(self):
+        for keys in [(1, True), (1, 1.0), (0, False), (True, 1.0), ("a", "a"), (b"a", b"a"), (-1, -1.0)]:
+            pairs = b"".join(msgpack.packb(key) + msgpack.packb(SECRET) for key in keys)
+            for before, after in [(b"", b""), (b"\x91", b""), (b"\x81\xa1k", b"")]:
+                self.sent = RawPayload(before + b"\x82" + pairs + after)
+                with self.assertRaisesRegex(sealwire.ProtocolError, "equal in Python") as raised:
+                    self.client.decrypt("demo", 1)
+                self.assertNotIn(SECRET, str(raised.exception))
+        self.sent = RawPayload(b"\x83\x01\x01\xa1\x31\x01\xc4\x01\x31\x01")
+        self.assertEqual(self.client.decrypt("demo", 1).payload, {1: 1, "1": 1, b"1": 1})
+
+    def test_a_document_that_changes_meanwhile_is_sent_as_it_was(self):
+        for make in (lambda: {"a": 1, "b": 2}, lambda: [1, 2, 3]):
+            for change in (lambda document: document.clear(), lambda document: grow(document)):
+                document = make()
+                acts = moment(lambda change=change, document=document: change(document))
+                if isinstance(document, dict):
+                    document["first"] = acts
+                    document["last"] = 3
+                else:
+                    document.insert(1, acts)
+                self.sent = 1
+                count = len(document)
+                self.client.encrypt("demo", document)
+                _, _, params = self.peer.requests.get(timeout=PATIENCE_S)
+                self.assertEqual(len(params["payload"]), count)
+
+    def test_threads_that_change_a_document_raise_nothing_else(self):
+        document, ends = {}, threading.Event()
+
+        def change():
+            while not ends.is_set():
+                for number in range(100):
+                    document[number] = moment(lambda: None)
+                document.clear()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            for _ in range(300):
+                self.sent = 1
+                self.client.encrypt("demo", {"a": document})
+        finally:
+            ends.set()
+            thread.join()
+
+    def test_exceptions_that_are_not_about_a_value_pass(self):
+        for raised in (KeyboardInterrupt(), MemoryError(), SystemExit(3), asyncio.CancelledError()):
+            def act(raised=raised):
+                raise raised
+
+            for call in [
+                lambda: self.client.encrypt("demo", [moment(act)]),
+                lambda: self.client.encrypt("demo", {"a": moment(act)}),
+                lambda: self.client.encrypt("demo", 1, select=RaisesAsList(raised)),
+                lambda: self.client.mask("demo", 1, rules=RaisesAsList(raised)),
+                lambda: self.client.tokenize("demo", 1, collection="people", tags=RaisesAsList(raised)),
+                lambda: sealwire.Client(RaisesAsList(raised), **client_files(engine().folder)),
+            ]:
+                with self.assertRaises(type(raised)) as caught:
+                    call()
+                self.assertIs(caught.exception, raised)
+
+        def fails():
+            raise RuntimeError(SECRET)
+
+        with self.assertRaisesRegex(ValueError, "a datetime that cannot be read") as raised:
+            self.client.encrypt("demo", [moment(fails)])
+        self.assertNotIn(SECRET, str(raised.exception))
+
+
+class Certificates(unittest.TestCase):
+    """Certificates that are renewed under a client, and those that an engine rejects."""
+
+    def test_a_renewal_that_fails_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: shutil.copy(path, folder) for name, path in client_files(engine().folder).items()}
+            with sealwire.Client(**{**engine().arguments, **files, "connection_age_max_ms": 10_000}) as client:
+                client.health()
+                self.assertIsNone(client.renewal_error)
+                key = pathlib.Path(files["key"]).read_text()
+                pathlib.Path(files["key"]).write_text("no key")
+                with self.assertLogs("sealwire", "WARNING") as logs:
+                    self.wait_for(client, lambda: client.renewal_error is not None)
+                    client.health()
+                self.assertIn("do not load", client.renewal_error)
+                self.assertEqual(len(logs.output), 1)
+                self.assertNotIn(key.splitlines()[1], logs.output[0])
+                pathlib.Path(files["key"]).write_text(key)
+                self.wait_for(client, lambda: client.renewal_error is None)
+
+    def wait_for(self, client, is_so):
+        end = time.monotonic() + PATIENCE_S
+        while not is_so() and time.monotonic() < end:
+            # Files are looked at while requests are made.
+            client.health()
+            time.sleep(0.1)
+        self.assertTrue(is_so())
+
+    def test_a_rejected_certificate_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([os.environ["SEALWIRE_PROGRAM"], "dev", "--folder", f"{folder}/other", "--demo-only",
+                            "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            other = client_files(f"{folder}/other")
+            with sealwire.Client(**{**engine().arguments, "cert": other["cert"], "key": other["key"]}) as client:
+                with self.assertRaisesRegex(sealwire.ConfigError, "does not trust the issuer of this client's certificate"):
+                    client.health()
+                # None, if the alert came before the request was placed.
+                self.assertLessEqual(client.stats()["attempts"], 1)
+
+
+def grow(document):
+    for number in range(1000):
+        if isinstance(document, dict):
+            document[number] = number
+        else:
+            document.append(number)
 
 
 class Unfit(unittest.TestCase):

@@ -42,6 +42,17 @@ class Types(unittest.TestCase):
             checked = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual((checked.returncode, checked.stdout), (0, ""))
 
+    def test_subinterpreters_are_rejected_before_python_3_13(self):
+        inner = "try:\\n    import sealwire\\nexcept ImportError as error:\\n    print(error)"
+        script = f"""
+import sealwire
+import _xxsubinterpreters as interpreters
+interpreters.run_string(interpreters.create(), "{inner}")
+"""
+        if sys.version_info < (3, 13):
+            done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+            self.assertIn("does not support subinterpreters before Python 3.13", done.stdout)
+
     def test_options_are_those_of_the_contract(self):
         common = table("Request options")
         for method in METHODS:

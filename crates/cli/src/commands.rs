@@ -1,7 +1,7 @@
 //! The command line of `sealwire`: its commands, their arguments and their output.
 //!
 //! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
-//! prints results for programs, and errors as one object on standard error: `{"error": {"code", "message"}}`. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
+//! prints results, and the error of the command, for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
 //! invalid configuration, 141 if nobody reads standard output.
 
 mod apps;
@@ -37,16 +37,18 @@ mod subjects;
 mod tokenize;
 mod tokens;
 
+use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use failure::chain;
 use sealwire_config::{Config, ConfigError, Environment};
 use sealwire_output::errln;
 
+/// Exit status for invalid arguments, as of the argument parser.
+const EXIT_USAGE: u8 = 2;
 /// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
 
@@ -147,9 +149,11 @@ impl Drop for EndOfCalls {
 
 fn run_command() -> ExitCode {
     let calls = EndOfCalls;
-    let matches = Args::command().get_matches();
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let done = match args.command {
+    let (command, as_json) = match parse_arguments() {
+        Ok(parsed) => parsed,
+        Err(status) => return status,
+    };
+    let done = match command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Encrypt(args) => documents::encrypt(&args),
@@ -186,23 +190,38 @@ fn run_command() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
         Err(failure) => {
-            if wants_json(&matches) {
-                errln!("{}", failure::to_json(&failure));
-            } else {
-                errln!("sealwire: {}", chain(&*failure));
-            }
+            errln!("{}", failure::report(&*failure, as_json));
             if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Returns true if the command that was given has the option `--json`, and it was given.
-fn wants_json(matches: &clap::ArgMatches) -> bool {
-    let mut command = matches;
-    while let Some((_, subcommand)) = command.subcommand() {
-        command = subcommand;
+/// Returns the command of the process, and whether it prints JSON. Prints help and invalid arguments, and returns the status.
+fn parse_arguments() -> Result<(Command, bool), ExitCode> {
+    let matches = Args::command().try_get_matches();
+    let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, failure::wants_json(&matches))));
+    match parsed {
+        Ok((arguments, as_json)) => Ok((arguments.command, as_json)),
+        Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
+            errln!("{}", failure::report_usage(&error));
+            Err(ExitCode::from(EXIT_USAGE))
+        }
+        Err(error) => error.exit(),
     }
-    matches!(command.try_get_one("json"), Ok(Some(true)))
+}
+
+/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends with.
+fn chain(failure: &(dyn Error + 'static)) -> String {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// The configuration file of a command.

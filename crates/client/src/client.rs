@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
-use crate::error::Error;
+use crate::error::{Error, printable, rejected_certificate};
 use crate::pool::{Connector, Pool, Renewals};
 use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
@@ -100,8 +100,12 @@ pub struct Client {
     deadline: Duration,
 }
 
+/// Tells why changed certificate files are not in use.
+type RenewalStatus = Box<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
+
 struct ClientState {
     pool: Pool,
+    renewal_status: Option<RenewalStatus>,
     retries: Retries,
     attempts: AtomicU64,
 }
@@ -144,18 +148,24 @@ impl Client {
             let dialer = Arc::clone(&dialer);
             Box::new(move || Box::pin(Arc::clone(&dialer).renewed()))
         });
+        let status = Arc::clone(&dialer);
         let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
         let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);
             Box::pin(async move { Ok(Connection::start(dialer.dial(endpoint).await?, bounds)) })
         });
-        Ok(Self::over(&config, connector, renewals))
+        let mut client = Self::over(&config, connector, renewals);
+        if let Some(shared) = Arc::get_mut(&mut client.shared) {
+            shared.renewal_status = Some(Box::new(move || status.renewal_error()));
+        }
+        Ok(client)
     }
 
     /// Creates a client with connections from the given connector.
     pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let pool = Pool::new(config, connector, renewals);
-        let shared = ClientState { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
+        let shared =
+            ClientState { pool, renewal_status: None, retries: Retries::new(config), attempts: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), deadline: config.deadline }
     }
 
@@ -254,7 +264,7 @@ impl Client {
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
         let result =
-            self.call(self.deadline, Course::default(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
+            self.call(self.deadline, Course::immediate(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
         Inspection::decode(&result).map_err(Error::Protocol)
     }
 
@@ -263,7 +273,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn info(&self) -> Result<Info, Error> {
-        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::info(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::info(out, msgid)).await?;
         Info::decode(&result).map_err(Error::Protocol)
     }
 
@@ -272,13 +282,13 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn health(&self) -> Result<Health, Error> {
-        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::health(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::health(out, msgid)).await?;
         Health::decode(&result).map_err(Error::Protocol)
     }
 
     /// Returns the counters of this client and its clones.
     pub fn stats(&self) -> Stats {
-        let ClientState { pool, retries, attempts } = &*self.shared;
+        let ClientState { pool, retries, attempts, .. } = &*self.shared;
         Stats {
             attempts: attempts.load(Ordering::Relaxed),
             retries: retries.retries.load(Ordering::Relaxed),
@@ -287,13 +297,23 @@ impl Client {
         }
     }
 
+    /// Returns why certificates that were renewed in their files are not in use: they do not load, or no new connection gets
+    /// through under them. The client then goes on with the earlier ones until these expire. Files are checked before each new
+    /// connection, and every ten seconds while requests are made.
+    #[must_use]
+    pub fn renewal_error(&self) -> Option<Arc<str>> {
+        let ClientState { pool, renewal_status, .. } = &*self.shared;
+        renewal_status.as_ref().and_then(|status| status()).or_else(|| pool.renewal_error())
+    }
+
     /// Returns the number of free permits, and the number of requests that connections count as in flight.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         self.shared.pool.at_rest()
     }
 
-    pub(crate) fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
+    /// Returns the deadline of a request: its own if it names one, otherwise the client's.
+    pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
 
@@ -325,20 +345,33 @@ impl Client {
         course: &mut Course,
         encode: &impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Setback> {
-        let unplaced = |error| Setback { error, endpoint: None, sent: false };
-        let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.wants())).await else {
-            // An earlier error says more than the deadline that passed after it.
-            return Err(Setback { sent: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) });
+        let unplaced = |error| Setback { error, endpoint: None, sent: false, is_last: false };
+        let mut lease = loop {
+            let lease = timeout_at(deadline, self.shared.pool.lease(course.wants())).await;
+            let paused_until = match &lease {
+                Ok(Ok(lease)) => course.paused_until(lease.endpoint()).filter(|until| *until > Instant::now()),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            match (lease, paused_until) {
+                (Ok(lease), None) => break lease.map_err(unplaced)?,
+                // The only endpoint that could take the request has asked for a longer pause.
+                (Ok(lease), Some(until)) if until < deadline => {
+                    drop(lease);
+                    sleep_until(until).await;
+                }
+                // An earlier error says more than the deadline that passed after it.
+                _ => return Err(Setback { is_last: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) }),
+            }
         };
-        let lease = lease.map_err(unplaced)?;
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
         let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
         let answer = lease.connection().call(deadline, encode_now).await;
-        lease.report(&answer);
+        lease.report(&answer, course.is_immediate());
         answer.map_err(|failure| Setback {
             sent: !matches!(failure, Failure::NotSent),
             error: lease.connection().error(failure),
             endpoint: Some(lease.endpoint()),
+            is_last: false,
         })
     }
 }
@@ -362,9 +395,10 @@ impl Connection {
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Rpc(error) if error.code == ErrorCode::DeadlineExceeded => Error::Deadline,
-            Failure::Rpc(error) => Error::Rpc(error),
+            Failure::Rpc(error) => Error::Rpc(printable(error)),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
+            Failure::Rejected(alert) => rejected_certificate(alert),
             Failure::Deadline => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),

@@ -63,8 +63,9 @@ impl fmt::Debug for Pem {
 /// One of several servers that serve the same apps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// `host:port` of the server. A name is resolved for every connection. If the name has several addresses, they are
-    /// tried in the resolver's order and count as one endpoint.
+    /// `host:port` of the server. A name is resolved for every connection. If the name has several addresses, they count as
+    /// one endpoint. They are tried in the resolver's order, with alternating families: the next one when an attempt fails,
+    /// has made no connection after 250 ms, or no TLS handshake 1.5 s later, while the earlier attempts go on (RFC 8305).
     pub address: String,
     /// The DNS name or IP address that the server's certificate must carry.
     pub server_name: String,
@@ -132,15 +133,16 @@ pub struct ClientConfig {
     pub retry_percent: u32,
     /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to
     /// connect that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or
-    /// `internal`, and one whose deadline passes and whose cancel draws no sign of life within a second and a half.
-    /// `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
+    /// `internal`, and one whose deadline passes and whose cancel draws no sign of life within a second and a half. An
+    /// endpoint is also ejected that lets so many deadlines pass in a row while the others do the work of as many calls,
+    /// whatever else it answers; a call that its caller drops after a second or more counts as such. `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
     /// no calls on tokens while there is another. An ejected endpoint gets no calls while there is another; with all of
     /// them ejected, all are used. The only endpoint is never ejected.
     pub eject_after: u32,
     /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
     /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health`
-    /// call of its own: passed, the endpoint is used again, and its next failure ejects it; failed, it is ejected
-    /// again. Short, because the probe costs no caller anything.
+    /// call of its own: passed, the endpoint gets one call at a time until it has done the work of one, and its next
+    /// failure ejects it; failed, it is ejected again. Short, because the probe costs no caller anything.
     pub ejection_min: Duration,
     /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for
     /// longer begins anew.

@@ -5,6 +5,7 @@
 //! pool opens another.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::state::{Failure, State};
+use crate::error::{Error, certificate_alert, printable, rejected_certificate};
+use crate::state::{CloseReason, Failure, State};
 
 /// Buffer space in bytes reserved for each read.
 const READ_BYTES: usize = 16 << 10;
@@ -72,13 +74,15 @@ impl Connection {
         self.state.is_open() && !self.state.is_silent() && !self.state.is_retired()
     }
 
-    /// Returns the reason why the connection takes no new requests, as text.
-    pub(crate) fn why_ended(&self) -> Arc<str> {
-        let lives = || match self.state.is_retired() {
-            true => "the server does not accept this certificate any more".into(),
-            false => "the server went silent".into(),
+    /// Returns the reason why the connection takes no new requests, as an error.
+    pub(crate) fn end_error(&self) -> Error {
+        let why = match self.state.close_reason() {
+            Some(CloseReason::Rejected(alert)) => return rejected_certificate(alert),
+            Some(CloseReason::Ended(why)) => why,
+            None if self.state.is_retired() => "the server does not accept this certificate any more".into(),
+            None => "the server went silent".into(),
         };
-        self.state.why_closed().unwrap_or_else(lives)
+        Error::Disconnected { why }
     }
 
     /// Returns true if requests were waiting when it ended.
@@ -129,7 +133,7 @@ impl Connection {
                 reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc)
             }
             Err(malformed) => {
-                self.state.close("the server sent a malformed response");
+                self.state.close("the server sent a malformed response".into());
                 self.farewell.notify_one();
                 Err(Failure::Protocol(malformed))
             }
@@ -151,19 +155,23 @@ impl Drop for Connection {
 /// Runs a connection until the peer closes it, an error occurs, or the last handle is dropped.
 async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell: Arc<Notify>, bounds: Bounds) {
     let (reader, mut writer) = tokio::io::split(Box::pin(stream));
-    let why = tokio::select! {
-        why = read_answers(reader, &state, bounds.limits()) => why,
-        why = write_requests(&mut writer, &state) => why,
-        () = farewell.notified() => "closed by this side".to_owned(),
+    let mut reading = pin!(read_answers(reader, &state, bounds.limits()));
+    let reason = tokio::select! {
+        reason = &mut reading => reason,
+        failed = write_requests(&mut writer, &state) => {
+            // What the server sent before it closed can be unread: responses, or why it closes.
+            timeout(FAREWELL, reading).await.unwrap_or(failed)
+        }
+        () = farewell.notified() => "closed by this side".into(),
     };
-    tracing::debug!(why, "connection ended");
-    state.close(&why);
+    tracing::debug!(?reason, "connection ended");
+    state.close(reason);
     // The peer can be gone or not reading, so the shutdown has a time limit.
     let _ = timeout(FAREWELL, writer.shutdown()).await;
 }
 
 /// Writes all queued data and flushes after each batch, because a buffered request would never arrive.
-async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -> String {
+async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -> CloseReason {
     loop {
         let mut bytes = state.next_write();
         if bytes.is_empty() {
@@ -182,26 +190,31 @@ async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -
             writer.flush().await
         };
         if let Err(error) = written.await {
-            return error.to_string();
+            return io_reason(&error);
         }
     }
 }
 
-async fn read_answers(mut reader: impl AsyncRead + Unpin, state: &State, limits: Limits) -> String {
+/// Returns the reason of a connection that ended with this error.
+fn io_reason(error: &io::Error) -> CloseReason {
+    certificate_alert(error).map_or_else(|| error.to_string().as_str().into(), CloseReason::Rejected)
+}
+
+async fn read_answers(mut reader: impl AsyncRead + Unpin, state: &State, limits: Limits) -> CloseReason {
     let mut scanner = Scanner::for_replies(limits);
     let mut buffer = BytesMut::new();
     loop {
         if let Err(why) = hand_out(&mut scanner, &mut buffer, state) {
-            return why;
+            return why.as_str().into();
         }
         if buffer.is_empty() && buffer.capacity() > SPARE_BYTES_MAX {
             buffer = BytesMut::new();
         }
         buffer.reserve(READ_BYTES);
         match reader.read_buf(&mut buffer).await {
-            Ok(0) => return "the server closed the connection".to_owned(),
+            Ok(0) => return "the server closed the connection".into(),
             Ok(_) => state.heard(),
-            Err(error) => return error.to_string(),
+            Err(error) => return io_reason(&error),
         }
     }
 }
@@ -218,7 +231,7 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                     MessageHeader::Response { msgid } => state.answer(msgid, Ok(message)),
                     MessageHeader::Notification { notice: Some(Notification::Error) } => {
                         return Err(match decode_protocol_error(&message) {
-                            Ok(error) => format!("the server said {error}"),
+                            Ok(error) => format!("the server said {}", printable(error)),
                             Err(_) => "the server sent a malformed error notification".to_owned(),
                         });
                     }

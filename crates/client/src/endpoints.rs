@@ -75,6 +75,12 @@ impl ChosenEndpoint {
         self.slots.iter().any(|slot| matches!(slot, Slot::Connecting(_)))
     }
 
+    /// Returns true if the endpoint is on probation and has a request in flight.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        let mut connections = self.connections();
+        self.health.is_on_probation() && connections.any(|one| one.in_flight().load(Ordering::Relaxed) > 0)
+    }
+
     /// Returns the connection with the fewest requests in flight, and their number.
     pub(crate) fn least_busy(&self) -> Option<(usize, Arc<Connection>)> {
         let loads = self.connections().map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
@@ -107,18 +113,19 @@ impl EndpointTable {
         let mut group = [(0, 0); ClientConfig::ENDPOINTS_MAX];
         let (mut best, mut count, mut others) = (EJECTED, 0, false);
         for (endpoint, target) in self.targets.iter().enumerate() {
-            let rank = if !target.health.is_fit() && !panics {
+            let (mut load, mut room, mut connected) = (0, false, false);
+            for connection in target.connections() {
+                let calls = connection.in_flight().load(Ordering::Relaxed);
+                (load, room, connected) = (load + calls, room || calls < in_flight_max, true);
+            }
+            let is_on_trial = target.health.is_on_probation() && load > 0;
+            let rank = if (!target.health.is_fit() || is_on_trial) && !panics {
                 EJECTED
             } else if target.health.is_paused(now, wants.tokens) {
                 2
             } else {
                 u8::from(wants.avoid.has(endpoint))
             };
-            let (mut load, mut room, mut connected) = (0, false, false);
-            for connection in target.connections() {
-                let calls = connection.in_flight().load(Ordering::Relaxed);
-                (load, room, connected) = (load + calls, room || calls < in_flight_max, true);
-            }
             others |= rank < EJECTED && (connected || target.is_connecting());
             if rank > best || !room {
                 continue;

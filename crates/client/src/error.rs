@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
+use rustls::AlertDescription;
 use sealwire_wire::{Malformed, RpcError, ScanError};
 
 /// The reason why there is no result. Cheap to clone, because requests that waited for one connection share its
@@ -28,8 +29,9 @@ pub enum Error {
     /// No connection could be made. Nothing was sent.
     #[error("cannot connect")]
     Connect(#[source] Arc<io::Error>),
-    /// The certificates or the key are unusable. Nothing was sent.
-    #[error("TLS set-up")]
+    /// The certificates or the key are unusable, or the server rejected this client's certificate. No server did any work. A
+    /// retry helps only after the certificate was replaced, here or in the server's configuration.
+    #[error("{}", tls_text(.0))]
     Tls(#[source] Arc<rustls::Error>),
     /// The configuration is invalid, or one of its files cannot be read.
     #[error("configuration: {0}")]
@@ -53,4 +55,76 @@ pub enum Error {
     /// can quote the value, so treat it as sensitive data.
     #[error("value and payload do not fit")]
     Value(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+/// Returns an error of a server with a message that can be shown on a terminal: a server may not move the cursor, begin a line
+/// or turn the direction of the text.
+pub(crate) fn printable(error: RpcError) -> RpcError {
+    if error.message.chars().any(is_control) {
+        let mut message = String::with_capacity(error.message.len());
+        for character in error.message.chars() {
+            if is_control(character) {
+                message.extend(character.escape_unicode());
+            } else {
+                message.push(character);
+            }
+        }
+        return RpcError { message: message.into(), ..error };
+    }
+    error
+}
+
+fn is_control(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns the alert by which a server rejected this client's certificate, if that is the error.
+pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
+    let tls_error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let rustls::Error::AlertReceived(alert) = tls_error else { return None };
+    certificate_advice(*alert).map(|_| *alert)
+}
+
+/// Returns the error for a certificate that the server rejected with this alert.
+pub(crate) fn rejected_certificate(alert: AlertDescription) -> Error {
+    Error::Tls(Arc::new(rustls::Error::AlertReceived(alert)))
+}
+
+fn tls_text(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::AlertReceived(alert) => certificate_advice(*alert).unwrap_or("TLS set-up"),
+        _ => "TLS set-up",
+    }
+}
+
+/// Returns what an alert says about this client's certificate and what to do; `None` for an alert about something else.
+fn certificate_advice(alert: AlertDescription) -> Option<&'static str> {
+    Some(match alert {
+        AlertDescription::CertificateExpired => {
+            "the server rejected this client's certificate because it has expired, or is not valid yet by the server's clock: \
+             install a new certificate and its key"
+        }
+        AlertDescription::CertificateRevoked => {
+            "the server rejected this client's certificate because it was revoked: install a new certificate and its key"
+        }
+        // Another authority can have the same name and not the same key.
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "the server does not trust the issuer of this client's certificate: use a certificate of the authority that the \
+             server is configured with for clients of this listener"
+        }
+        AlertDescription::CertificateRequired | AlertDescription::NoCertificate => {
+            "the server got no certificate from this client: configure a certificate and its key"
+        }
+        AlertDescription::AccessDenied => {
+            "the server denies access to this client's certificate: use a certificate that the server admits"
+        }
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateUnknown => {
+            "the server rejected this client's certificate: check that it is a client certificate with a valid name, and that \
+             all intermediate certificates follow it in its file"
+        }
+        _ => return None,
+    })
 }

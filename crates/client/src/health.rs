@@ -1,10 +1,13 @@
 //! Health of one endpoint, derived from its requests: healthy, paused by request, or failing and ejected.
 //!
 //! Consecutive failures eject an endpoint. Each further ejection lasts longer, as in Envoy's outlier detection. A probe
-//! then decides whether the endpoint returns. A returned endpoint is on probation: its first failure ejects it again.
+//! then decides whether the endpoint returns. A returned endpoint is on probation: it gets one request at a time until it
+//! has done the work of one, and its first failure ejects it again.
 //! This module does no I/O, and the caller passes the time. An overload rejection is not a failure, because an endpoint
 //! that rejects in time is healthy. An endpoint without its token store is also healthy, except for token requests.
-//! store is well too, but for calls on tokens.
+//!
+//! A missed deadline is a failure only in comparison: an endpoint can be alive and do no work, and deadlines can be too short
+//! for any endpoint. So an endpoint is ejected that misses deadlines in a row while the others do work.
 
 use std::time::Duration;
 
@@ -28,7 +31,11 @@ pub(crate) struct Policy {
 
 enum EndpointStanding {
     Fit,
-    Ejected { until: Instant },
+    /// Back after an ejection, and no request has been worked on yet.
+    Probation,
+    Ejected {
+        until: Instant,
+    },
     Probing,
 }
 
@@ -36,6 +43,10 @@ pub(crate) struct Health {
     standing: EndpointStanding,
     /// Consecutive failures.
     failures: u32,
+    /// Deadlines that passed since a request was last worked on.
+    missed: u32,
+    /// Requests that other endpoints had worked on when the first of those was sent.
+    missed_since: u64,
     /// Consecutive ejections without a long healthy time in between.
     ejections: u32,
     fit_since: Instant,
@@ -51,6 +62,8 @@ impl Health {
         Self {
             standing: EndpointStanding::Fit,
             failures: 0,
+            missed: 0,
+            missed_since: 0,
             ejections: 0,
             fit_since: now,
             term: 0,
@@ -60,7 +73,12 @@ impl Health {
     }
 
     pub(crate) fn is_fit(&self) -> bool {
-        matches!(self.standing, EndpointStanding::Fit)
+        matches!(self.standing, EndpointStanding::Fit | EndpointStanding::Probation)
+    }
+
+    /// Returns true if the endpoint should get one request at a time.
+    pub(crate) fn is_on_probation(&self) -> bool {
+        matches!(self.standing, EndpointStanding::Probation)
     }
 
     /// Returns true if requests, or token requests, should go to another endpoint.
@@ -73,15 +91,16 @@ impl Health {
         self.term
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failures > 0
+    /// Returns true if a normal response would change anything.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.failures > 0 || self.missed > 0 || self.is_on_probation()
     }
 
     /// Returns the time of the next probe, if the endpoint is ejected.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         match self.standing {
             EndpointStanding::Ejected { until } => Some(until),
-            EndpointStanding::Fit | EndpointStanding::Probing => None,
+            EndpointStanding::Fit | EndpointStanding::Probation | EndpointStanding::Probing => None,
         }
     }
 
@@ -97,9 +116,42 @@ impl Health {
 
     /// Records a normal response to a request from the given term.
     pub(crate) fn answered(&mut self, term: u32) {
-        if term == self.term {
+        if term == self.term && !self.is_on_probation() {
             self.failures = 0;
         }
+    }
+
+    /// Records that the endpoint did the work of a request from the given term.
+    pub(crate) fn worked(&mut self, term: u32, now: Instant) {
+        if term != self.term {
+            return;
+        }
+        (self.failures, self.missed) = (0, 0);
+        if self.is_on_probation() {
+            (self.standing, self.fit_since) = (EndpointStanding::Fit, now);
+        }
+    }
+
+    /// Records that the deadline of a request from the given term passed. Of the requests that other endpoints worked on,
+    /// `before` were done when it was sent, and `others` are done now. Returns the length of the resulting ejection, if any.
+    pub(crate) fn missed(
+        &mut self,
+        term: u32,
+        before: u64,
+        others: u64,
+        now: Instant,
+        policy: &Policy,
+    ) -> Option<Duration> {
+        if term != self.term || !self.is_fit() {
+            return None;
+        }
+        if self.missed == 0 {
+            self.missed_since = before;
+        }
+        self.missed = self.missed.saturating_add(1);
+        let after = policy.after?;
+        let is_outlier = self.missed >= after && others.saturating_sub(self.missed_since) >= u64::from(after);
+        (is_outlier || self.is_on_probation()).then(|| self.eject_again(now, policy))
     }
 
     /// Records the failure of a request or connection attempt from the given term. Returns the length of the resulting
@@ -112,10 +164,14 @@ impl Health {
         if self.failures < policy.after? {
             return None;
         }
-        if now - self.fit_since > policy.max {
+        Some(self.eject_again(now, policy))
+    }
+
+    fn eject_again(&mut self, now: Instant, policy: &Policy) -> Duration {
+        if !self.is_on_probation() && now - self.fit_since > policy.max {
             self.ejections = 0;
         }
-        Some(self.eject(now, policy))
+        self.eject(now, policy)
     }
 
     /// Starts the probe if it is due. Returns true if the probe was started.
@@ -133,9 +189,9 @@ impl Health {
             return Some(self.eject(now, policy));
         }
         self.term = self.term.wrapping_add(1);
-        self.standing = EndpointStanding::Fit;
-        self.fit_since = now;
+        self.standing = EndpointStanding::Probation;
         self.failures = policy.after.map_or(0, |after| after - 1);
+        self.missed = 0;
         None
     }
 
@@ -155,6 +211,10 @@ impl Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptOutcome {
     pub(crate) answered: bool,
+    /// The endpoint did the work, which more than its network threads take part in.
+    pub(crate) worked: bool,
+    /// The deadline passed.
+    pub(crate) missed: bool,
     pub(crate) failed: bool,
     /// The endpoint asked for a pause, optionally with a length.
     pub(crate) pause: Option<Option<Duration>>,
@@ -163,8 +223,12 @@ pub(crate) struct AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    const NOTHING: Self = Self { answered: false, failed: false, pause: None, pause_tokens: None };
+    const NOTHING: Self =
+        Self { answered: false, worked: false, missed: false, failed: false, pause: None, pause_tokens: None };
     pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
+    const WORKED: Self = Self { worked: true, ..Self::ANSWERED };
+    /// The request was not answered in time.
+    pub(crate) const MISSED: Self = Self { missed: true, ..Self::NOTHING };
     const FAILED: Self = Self { failed: true, ..Self::NOTHING };
 
     pub(crate) fn of(answer: &Answer) -> Self {
@@ -178,13 +242,16 @@ impl AttemptOutcome {
                     ErrorCode::Unavailable if pause.is_some() => Self { pause_tokens: pause, ..Self::ANSWERED },
                     ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
                     ErrorCode::Internal => Self::FAILED,
+                    ErrorCode::DeadlineExceeded => Self { missed: true, ..Self::ANSWERED },
+                    ErrorCode::CannotOpen => Self::WORKED,
                     _ => Self::ANSWERED,
                 }
             }
             Err(Failure::Protocol(_)) => Self::FAILED,
-            // The pool itself detects the consequences of a missed deadline and of an ended connection.
-            Err(Failure::Deadline | Failure::Disconnected(_) | Failure::NotSent | Failure::TooLong) => Self::NOTHING,
-            Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
+            Err(Failure::Deadline) => Self::MISSED,
+            // The pool itself detects the consequences of an ended connection.
+            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected(_) | Failure::TooLong) => Self::NOTHING,
+            Ok(_) | Err(Failure::Refused(_)) => Self::WORKED,
         }
     }
 }
@@ -195,13 +262,14 @@ mod tests {
 
     const POLICY: Policy = Policy { after: Some(3), min: Duration::from_secs(1), max: Duration::from_secs(4) };
 
-    /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` answers,
-    /// `o` fails as an older term's call, `p` and `n` are the probe that passes or not, `.` waits ten seconds. In
-    /// seconds, without the jitter.
+    /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` works on a
+    /// request, `r` rejects one, `m` misses a deadline, `w` is the work of another endpoint, `o` fails as an older term's call,
+    /// `p` and `n` are the probe that passes or not, `.` waits ten seconds. In seconds, without the jitter.
     fn ejections(story: &str, policy: &Policy) -> Vec<u64> {
         let mut now = Instant::now();
         let mut health = Health::new(now);
         let mut seen = Vec::new();
+        let (mut others, mut sent_at) = (0, 0);
         for letter in story.chars() {
             now += Duration::from_secs(1);
             let term = health.term();
@@ -210,7 +278,20 @@ mod tests {
                 'o' => health.failed(term.wrapping_sub(1), now, policy),
                 'a' => {
                     health.answered(term);
+                    health.worked(term, now);
                     None
+                }
+                'r' => {
+                    health.answered(term);
+                    None
+                }
+                'w' => {
+                    others += 1;
+                    None
+                }
+                'm' => {
+                    let before = std::mem::replace(&mut sent_at, others);
+                    health.missed(term, before, others, now, policy)
                 }
                 'p' | 'n' => {
                     now = health.probe_at().expect("ejected").max(now);
@@ -250,6 +331,16 @@ mod tests {
             ("fffpaff", &[1]),                 // an answer ends the probation
             ("fffpafff", &[1, 2]),             // ejected again soon
             ("fffpa.fff", &[1, 1]),            // long after
+            ("fffpr.f", &[1, 2]),              // a rejection is no work, so the probation lasts
+            ("mmmmmmmm", &[]),                 // no other endpoint does better
+            ("mmmmwwmmm", &[]),
+            ("mmmmwwwm", &[1]),
+            ("wmwmwm", &[1]),
+            ("wmwmwawmwm", &[]),   // work ends the row
+            ("wmwmwrwm", &[1]),    // a rejection does not
+            ("wmwmwmpm", &[1, 2]), // on probation one deadline is enough
+            ("wmwmwmpawwwmm", &[1]),
+            ("fffp..m", &[1, 2]), // a long probation is no long health
         ] {
             assert_eq!(ejections(story, &POLICY), expect, "{story}");
         }

@@ -2,19 +2,50 @@
 
 use std::time::Duration;
 
+#[cfg(not(test))]
+use rand::random_range;
+#[cfg(test)]
+use seeded::random_range;
+
 /// Returns a random number from 0 to `bound - 1`, or 0 for a bound of 0.
 pub(crate) fn below(bound: usize) -> usize {
-    rand::random_range(0..bound.max(1))
+    random_range(0..bound.max(1))
 }
 
 /// Returns a random time between zero and `whole`.
 pub(crate) fn part_of(whole: Duration) -> Duration {
-    rand::random_range(Duration::ZERO..=whole)
+    random_range(Duration::ZERO..=whole)
 }
 
 /// Returns a pause that doubles from `min` with each failure after the first, up to `max`.
 pub(crate) fn doubled(min: Duration, max: Duration, failures: u32) -> Duration {
     min.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max)
+}
+
+/// Lets a test choose the random numbers of its thread, so that it can be repeated.
+#[cfg(test)]
+pub(crate) mod seeded {
+    use std::cell::RefCell;
+
+    use rand::distr::uniform::{SampleRange, SampleUniform};
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    thread_local! {
+        static NUMBERS: RefCell<Option<StdRng>> = const { RefCell::new(None) };
+    }
+
+    /// Draws the random numbers of this thread from this seed from now on.
+    pub(crate) fn seed(seed: u64) {
+        NUMBERS.with_borrow_mut(|numbers| *numbers = Some(StdRng::seed_from_u64(seed)));
+    }
+
+    pub(crate) fn random_range<T: SampleUniform>(range: impl SampleRange<T>) -> T {
+        NUMBERS.with_borrow_mut(|numbers| match numbers {
+            Some(numbers) => numbers.random_range(range),
+            None => rand::random_range(range),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!
 //! Every request future can be dropped at any time: the server is told to stop, and no state of the request remains.
 
+mod addresses;
 mod client;
 mod config;
 mod connection;
@@ -31,7 +32,7 @@ pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 pub use objects::ObjectListing;
-pub use pacer::{Pacer, PacerStats};
+pub use pacer::{Pacer, PacerStats, RetryLimits};
 /// Public keys of apps, and sealing to them without an engine.
 #[cfg(feature = "public-keys")]
 pub use sealwire_public_keys as public_keys;

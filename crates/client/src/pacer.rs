@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sealwire_wire::{DetailValue, ErrorCode, RpcError};
+use sealwire_wire::{DEADLINE_MS_MAX, DetailValue, ErrorCode, RpcError};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::error::Error;
 use crate::jitter;
@@ -36,6 +36,48 @@ const PAUSE: Duration = Duration::from_millis(250);
 const TIMER: Duration = Duration::from_millis(1);
 /// Longest pause of a job, unless the server names a longer one.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Time limits of one request of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryLimits {
+    /// Deadline of one attempt: that of the request ([`Client::deadline_of`](crate::Client::deadline_of)).
+    pub deadline: Duration,
+    /// Time for the whole request: its wait for a permit, its attempts, and the pauses between them. With zero, the request
+    /// is sent once, and `deadline` also covers the wait.
+    pub retry_timeout: Duration,
+}
+
+impl RetryLimits {
+    fn total(self) -> Duration {
+        if self.retry_timeout.is_zero() { self.deadline } else { self.retry_timeout }
+    }
+
+    /// Returns the deadline of an attempt in milliseconds, at least 1.
+    fn attempt_ms(self, deadline: Instant) -> u32 {
+        let left = deadline.saturating_duration_since(Instant::now()).min(self.deadline);
+        u32::try_from(left.as_millis()).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX)
+    }
+}
+
+/// When a request has to end.
+struct RequestTime {
+    began: Instant,
+    limits: RetryLimits,
+    /// `None` until the request was sent once.
+    deadline: Option<Instant>,
+}
+
+impl RequestTime {
+    fn deadline(&self, pacer: &Pacer) -> Instant {
+        self.deadline.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
+    }
+
+    /// Returns until when the request waits in a pause of the job. Before the first attempt, half of the time is kept for
+    /// the attempt.
+    fn pause_end(&self, pacer: &Pacer) -> Instant {
+        self.deadline.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
+    }
+}
 
 /// Limits the requests of one job that are under way, and repeats those that an engine could not take.
 #[derive(Debug)]
@@ -67,6 +109,8 @@ struct PacerState {
     round_trip_min: Duration,
     /// Time before which no request starts.
     paused_until: Option<Instant>,
+    /// Time of the last success.
+    succeeded_at: Option<Instant>,
 }
 
 impl PacerState {
@@ -123,6 +167,7 @@ impl Pacer {
             smoothed: PAUSE,
             round_trip_min: PAUSE,
             paused_until: None,
+            succeeded_at: None,
         };
         Self {
             state: Mutex::new(state),
@@ -134,54 +179,66 @@ impl Pacer {
     }
 
     /// Sends a request when the server can probably take it. Repeats it while the engine is overloaded, unavailable,
-    /// unreachable or too slow for the request's deadline, until `retry_timeout` after its first failure. Calls `waits` with
-    /// each such error and the time since the first. No pause before the first try is longer than `retry_timeout` either. The
-    /// request must be safe to repeat. Dropping the future cancels the request.
+    /// unreachable or too slow for the request's deadline. Calls `request` with the deadline of each attempt in milliseconds,
+    /// and `waits` with each such error and the time since the first. The request must be safe to repeat. Dropping the future
+    /// cancels the request.
+    ///
+    /// All of this ends within [`RetryLimits::retry_timeout`]. While a request waits for its first permit, that time begins
+    /// anew whenever another request of the job succeeds, because the job then only takes its time. A retry never begins
+    /// before the end of the pause that the server named.
     ///
     /// # Errors
-    /// The request's last error.
+    /// The first error that a retry does not help, or else the last error before the time was over.
     pub async fn run<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        retry_timeout: Duration,
-        mut request: impl FnMut() -> F,
+        limits: RetryLimits,
+        mut request: impl FnMut(u32) -> F,
         mut waits: impl FnMut(&Error, Duration),
     ) -> Result<T, Error> {
+        let mut time = RequestTime { began: Instant::now(), limits, deadline: None };
+        let mut permit = self.acquire(&time).await.ok_or(Error::Deadline)?;
+        let deadline = time.deadline(self);
+        time.deadline = Some(deadline);
         let mut failed_at = None;
+        let mut earlier = None;
         loop {
-            let patience = Instant::now() + retry_timeout;
-            let permit = self.acquire(patience).await;
-            let delay = self.delay().min(retry_timeout);
-            if delay >= TIMER {
-                sleep(delay).await;
-                while let Some(until) = self.paused_until(patience) {
-                    sleep_until(until).await;
-                }
-            }
             let sent_at = Instant::now();
-            let outcome = request().await;
-            let Err(error) = &outcome else {
-                self.succeed(sent_at.elapsed());
-                self.record(failed_at);
-                return outcome;
+            let outcome = request(limits.attempt_ms(deadline)).await;
+            let error = match outcome {
+                Ok(value) => {
+                    self.succeed(sent_at.elapsed());
+                    self.record(failed_at);
+                    return Ok(value);
+                }
+                Err(error) => error,
             };
-            let Some(passing) = passing(error) else {
+            let Some(passing) = passing(&error) else {
                 self.record(failed_at);
-                return outcome;
+                return Err(error);
             };
             let now = Instant::now();
-            let mut again_at = now + around(passing.pause);
+            let mut again_at = now + passing.pause.drawn();
             if let Some(cause) = passing.slows {
                 again_at = again_at.max(self.back_off(&permit, cause, passing.pause));
             }
             drop(permit);
-            let waited = now - *failed_at.get_or_insert(now);
-            if again_at.saturating_duration_since(now) + waited >= retry_timeout {
+            let first_failed_at = *failed_at.get_or_insert(now);
+            // The deadline that passed at last says less than the error for which the request was repeated.
+            let error = if matches!(error, Error::Deadline) { earlier.take().unwrap_or(error) } else { error };
+
+            let next = if limits.retry_timeout.is_zero() || again_at >= deadline {
+                None
+            } else {
+                waits(&error, now - first_failed_at);
+                sleep_until(again_at).await;
+                self.acquire(&time).await
+            };
+            let Some(next) = next else {
                 self.record(failed_at);
-                return outcome;
-            }
-            waits(error, waited);
+                return Err(error);
+            };
             self.retries.fetch_add(1, Ordering::Relaxed);
-            sleep_until(again_at).await;
+            (permit, earlier) = (next, Some(error));
         }
     }
 
@@ -192,24 +249,48 @@ impl Pacer {
         PacerStats { retries: count(&self.retries), waited_ms: count(&self.waited_ms) }
     }
 
-    /// Waits for a permit, and until no pause holds, or until `patience` in a pause.
-    async fn acquire(&self, patience: Instant) -> Permit<'_> {
-        loop {
+    /// Waits for a permit, and until no pause of the job holds. Returns `None` once the request's time is over, or if the
+    /// pause does not end before that.
+    async fn acquire(&self, time: &RequestTime) -> Option<Permit<'_>> {
+        let permit = loop {
             let mut returned = pin!(self.returned.notified());
             returned.as_mut().enable();
-            if let Some(until) = self.paused_until(patience) {
-                sleep_until(until).await;
+            if self.pause(time).await? {
                 continue;
             }
             {
                 let mut state = self.state();
                 if state.in_flight < state.limit.ceil() as usize {
                     state.in_flight += 1;
-                    return Permit { pacer: self, decreases: state.decreases };
+                    break Permit { pacer: self, decreases: state.decreases };
                 }
             }
-            returned.await;
+            if timeout_at(time.deadline(self), returned).await.is_err() && time.deadline(self) <= Instant::now() {
+                return None;
+            }
+        };
+
+        let delay = self.delay().min(time.pause_end(self).saturating_duration_since(Instant::now()) / 2);
+        if delay >= TIMER {
+            sleep(delay).await;
+            while self.pause(time).await? {}
         }
+        (Instant::now() < time.deadline(self)).then_some(permit)
+    }
+
+    /// Waits for the end of the job's pause. Returns false if none holds, and `None` if the request's time ends before it.
+    async fn pause(&self, time: &RequestTime) -> Option<bool> {
+        let Some(until) = self.paused_until(time.pause_end(self)) else { return Some(false) };
+        if until >= time.deadline(self) {
+            return None;
+        }
+        sleep_until(until).await;
+        Some(true)
+    }
+
+    /// Returns the time of the last success, or `began` if that is later.
+    fn last_success(&self, began: Instant) -> Instant {
+        self.state().succeeded_at.map_or(began, |at| at.max(began))
     }
 
     /// Returns the end of the pause, if one holds. A request waits for it until `patience` at most.
@@ -232,6 +313,7 @@ impl Pacer {
     fn succeed(&self, round_trip: Duration) {
         let mut state = self.state();
         (state.unreachable, state.round_trip) = (0, round_trip);
+        state.succeeded_at = Some(Instant::now());
         state.smoothed = state.smoothed.mul_f64(1.0 - ROUND_TRIP_GAIN) + round_trip.mul_f64(ROUND_TRIP_GAIN);
         state.round_trip_min = state.round_trip_min.min(round_trip);
         // A limit that is not used would say nothing about the server.
@@ -243,11 +325,11 @@ impl Pacer {
     }
 
     /// Lowers the limit once for all requests that were under way together. Returns the end of the pause of all requests.
-    fn back_off(&self, permit: &Permit<'_>, cause: Cause, pause: Duration) -> Instant {
+    fn back_off(&self, permit: &Permit<'_>, cause: Cause, pause: Pause) -> Instant {
         let mut state = self.state();
         let now = Instant::now();
         // The other requests can be of another principal or kind.
-        let pause = pause.min(PAUSE_MAX);
+        let pause = pause.length().min(PAUSE_MAX);
         if permit.decreases == state.decreases {
             state.decreases += 1;
             if cause == Cause::Overload {
@@ -292,10 +374,35 @@ enum Cause {
     Absence,
 }
 
+/// Time until a request can be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// The server named it, as the least pause.
+    Named(Duration),
+    Unnamed,
+}
+
+impl Pause {
+    fn length(self) -> Duration {
+        match self {
+            Self::Named(length) => length,
+            Self::Unnamed => PAUSE,
+        }
+    }
+
+    /// Returns a random time that keeps the pause, so that requests do not return together.
+    fn drawn(self) -> Duration {
+        match self {
+            Self::Named(length) => length + jitter::part_of(length / 2),
+            Self::Unnamed => around(PAUSE),
+        }
+    }
+}
+
 /// An error that passes by itself.
 struct Passing {
     /// Time until the request can be repeated.
-    pause: Duration,
+    pause: Pause,
     /// Why the whole job sends less, unless the error is about this request alone.
     slows: Option<Cause>,
 }
@@ -318,11 +425,11 @@ fn passing(error: &Error) -> Option<Passing> {
         Error::Connect(_) | Error::Disconnected { .. } => Some(Cause::Absence),
         _ => return None,
     };
-    let named = match error {
-        Error::Rpc(error) => error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())),
-        _ => None,
+    let pause = match error {
+        Error::Rpc(RpcError { retry_after_ms: Some(ms), .. }) => Pause::Named(Duration::from_millis((*ms).into())),
+        _ => Pause::Unnamed,
     };
-    Some(Passing { pause: named.unwrap_or(PAUSE), slows })
+    Some(Passing { pause, slows })
 }
 
 /// Returns the reason of an overload.

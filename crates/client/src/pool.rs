@@ -26,6 +26,9 @@ use crate::health::{AttemptOutcome, Health, Policy};
 use crate::jitter;
 use crate::state::{Answer, Failure};
 
+/// A request that is dropped after this time counts as one whose deadline passed.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+
 /// Opens one connection to the endpoint with this index.
 pub(crate) type Connector =
     Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
@@ -45,7 +48,12 @@ struct Inner {
     table: Mutex<EndpointTable>,
     /// Per endpoint: true if failures are recorded that a normal response would reset.
     doubted: Vec<AtomicBool>,
+    /// Requests that were worked on, per endpoint and by all.
+    worked: Vec<AtomicU64>,
+    worked_all: AtomicU64,
     ejections: AtomicU64,
+    /// Why renewed certificates are not in use everywhere.
+    renewal_error: Mutex<Option<Arc<str>>>,
     /// One permit per request that all connections together can carry. Waiting requests queue in FIFO order.
     room: Arc<Semaphore>,
     /// Signals that a connection was opened, was closed, or has a free permit again.
@@ -62,6 +70,10 @@ pub(crate) struct Lease {
     connection: Arc<Connection>,
     endpoint: usize,
     term: u32,
+    leased_at: Instant,
+    /// Requests that other endpoints had worked on by then.
+    others_before: u64,
+    is_reported: bool,
     inner: Arc<Inner>,
     _room: OwnedSemaphorePermit,
 }
@@ -76,14 +88,24 @@ impl Lease {
     }
 
     /// Reports the result of the request to the endpoint's health. Connection failures are counted separately, once per
-    /// connection.
-    pub(crate) fn report(&self, answer: &Answer) {
-        let inner = &self.inner;
+    /// connection. The work of an immediate request shows only that the network threads live.
+    pub(crate) fn report(&mut self, answer: &Answer, is_immediate: bool) {
+        self.is_reported = true;
         if matches!(answer, Err(Failure::Deadline)) {
-            return self.watch();
+            self.watch();
         }
-        let verdict = AttemptOutcome::of(answer);
-        if verdict == AttemptOutcome::ANSWERED && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
+        let outcome = AttemptOutcome::of(answer);
+        self.record(AttemptOutcome { worked: outcome.worked && !is_immediate, ..outcome });
+    }
+
+    fn record(&self, verdict: AttemptOutcome) {
+        let inner = &self.inner;
+        if verdict.worked {
+            inner.worked[self.endpoint].fetch_add(1, Ordering::Relaxed);
+            inner.worked_all.fetch_add(1, Ordering::Relaxed);
+        }
+        let only_answered = AttemptOutcome { worked: false, ..verdict } == AttemptOutcome::ANSWERED;
+        if only_answered && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
             return;
         }
         let mut table = inner.table();
@@ -94,8 +116,18 @@ impl Lease {
         }
         if verdict.answered {
             target.health.answered(self.term);
-            inner.doubted[self.endpoint].store(target.health.has_failed(), Ordering::Relaxed);
         }
+        if verdict.worked {
+            target.health.worked(self.term, now);
+        }
+        if verdict.missed {
+            let others = inner.worked_by_others(self.endpoint);
+            let ejected = target.health.missed(self.term, self.others_before, others, now, &inner.policy);
+            if let Some(length) = ejected {
+                inner.ejected(&target.address, length);
+            }
+        }
+        inner.doubted[self.endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
         if let Some(pause) = verdict.pause {
             target.health.pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
         }
@@ -123,6 +155,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        // A caller can have a deadline of its own, and give a request up by dropping it.
+        if !self.is_reported && self.leased_at.elapsed() >= GIVEN_UP_AFTER {
+            self.record(AttemptOutcome::MISSED);
+        }
         self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
         // One permit is free again, for a request that found every usable connection full while other endpoints were
         // down.
@@ -158,7 +194,10 @@ impl Pool {
                 max: config.ejection_max,
             },
             doubted: targets.iter().map(|_| AtomicBool::new(false)).collect(),
+            worked: targets.iter().map(|_| AtomicU64::new(0)).collect(),
+            worked_all: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            renewal_error: Mutex::new(None),
             room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
             table: Mutex::new(EndpointTable {
                 targets,
@@ -189,7 +228,16 @@ impl Pool {
             changed.as_mut().enable();
             match inner.pick(failed_before, wants)? {
                 Pick::Connection { connection, endpoint, term } => {
-                    return Ok(Lease { connection, endpoint, term, inner: Arc::clone(inner), _room: room });
+                    return Ok(Lease {
+                        connection,
+                        endpoint,
+                        term,
+                        leased_at: Instant::now(),
+                        others_before: inner.worked_by_others(endpoint),
+                        is_reported: false,
+                        inner: Arc::clone(inner),
+                        _room: room,
+                    });
                 }
                 Pick::Wait { until: None } => changed.await,
                 Pick::Wait { until: Some(instant) } => {
@@ -209,9 +257,15 @@ impl Pool {
         let mut others = table.targets.iter().enumerate().filter(|(index, _)| !wants.avoid.has(*index));
         others.any(|(_, target)| {
             target.health.is_fit()
+                && !target.is_on_trial()
                 && !target.health.is_paused(now, wants.tokens)
                 && target.connections().any(|connection| connection.is_usable())
         })
+    }
+
+    /// Returns why renewed certificates are not in use everywhere.
+    pub(crate) fn renewal_error(&self) -> Option<Arc<str>> {
+        self.inner.renewal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the number of ejections so far.
@@ -258,6 +312,14 @@ impl Inner {
         let any = |is: fn(&ChosenEndpoint) -> bool| table.targets.iter().any(is);
         let (connected, connecting) =
             (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
+        // No server accepts this client's certificate until it is replaced, which the next attempt will show.
+        if let Some(failure @ Error::Tls(_)) = &table.last_failure
+            && !connected
+            && !connecting
+            && table.targets.iter().all(|target| target.retry_at > now)
+        {
+            return Err(failure.clone());
+        }
         // One failure per endpoint is enough, even if the endpoints do not all fail at once.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
@@ -303,7 +365,7 @@ impl Inner {
                 } else {
                     target.failures = target.failures.saturating_add(1);
                     *failed += 1;
-                    *last_failure = Some(Error::Disconnected { why: connection.why_ended() });
+                    *last_failure = Some(connection.end_error());
                 }
                 target.slots[index] = Slot::Empty;
                 target.retry_at = now + self.backoff(target.failures);
@@ -345,7 +407,7 @@ impl Inner {
             if let Some(length) = target.health.probed(passed.is_some(), now, &inner.policy) {
                 inner.ejected(&target.address, length);
             }
-            inner.doubted[endpoint].store(target.health.has_failed(), Ordering::Relaxed);
+            inner.doubted[endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
             if let Some(connection) = passed {
                 tracing::info!(address = target.address, "endpoint is back, on probation");
                 target.slots.fill_with(|| Slot::Empty);
@@ -405,7 +467,13 @@ impl Inner {
         if let Some(length) = target.health.failed(term, now, &self.policy) {
             self.ejected(&target.address, length);
         }
-        self.doubted[endpoint].store(target.health.has_failed(), Ordering::Relaxed);
+        self.doubted[endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests that all other endpoints worked on.
+    fn worked_by_others(&self, endpoint: usize) -> u64 {
+        // The two counters are not read at once.
+        self.worked_all.load(Ordering::Relaxed).saturating_sub(self.worked[endpoint].load(Ordering::Relaxed))
     }
 
     fn ejected(&self, address: &str, length: Duration) {

@@ -77,6 +77,8 @@ pub(crate) struct Setback {
     pub(crate) endpoint: Option<usize>,
     /// True if a server may have seen the request.
     pub(crate) sent: bool,
+    /// True if no time is left for another attempt.
+    pub(crate) is_last: bool,
 }
 
 /// History of a request's attempts.
@@ -87,10 +89,14 @@ pub(crate) struct Course {
     once: bool,
     /// True if the request needs the store of tokens and objects.
     tokens: bool,
-    /// Endpoints that received the request since the last pause.
+    /// True if network threads answer the request without any work.
+    immediate: bool,
+    /// Endpoints that received the request since the last pause, or whose own pause still holds.
     tried: Endpoints,
     /// Earliest time at which one of those endpoints accepts the request again.
     ready_at: Option<Instant>,
+    /// Ends of the pauses that endpoints named.
+    paused: Vec<(usize, Instant)>,
     /// The error that caused the retry.
     pub(crate) last: Option<Error>,
 }
@@ -106,9 +112,36 @@ impl Course {
         Self { once: true, tokens: true, ..Self::default() }
     }
 
+    /// Returns the history of a request that needs no work: `health`, `info` or `inspect`.
+    pub(crate) fn immediate() -> Self {
+        Self { immediate: true, ..Self::default() }
+    }
+
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
     /// Returns the history of a request on tokens or objects.
     pub(crate) fn on_tokens() -> Self {
         Self { tokens: true, ..Self::default() }
+    }
+
+    /// Returns the end of the pause that an endpoint named, if it did.
+    pub(crate) fn paused_until(&self, endpoint: usize) -> Option<Instant> {
+        self.paused.iter().find(|(paused, _)| *paused == endpoint).map(|(_, until)| *until)
+    }
+
+    fn pause(&mut self, endpoint: usize, until: Instant) {
+        self.paused.retain(|(paused, _)| *paused != endpoint);
+        self.paused.push((endpoint, until));
+    }
+
+    /// Begins a pause. Afterwards, only endpoints are avoided whose own pause is longer.
+    fn begin_pause(&mut self, until: Instant) {
+        (self.tried, self.ready_at) = (Endpoints::default(), None);
+        for (endpoint, _) in self.paused.iter().filter(|(_, at)| *at > until) {
+            self.tried.add(*endpoint);
+        }
     }
 
     /// Returns the endpoint preferences of the next attempt.
@@ -122,6 +155,8 @@ enum RetryKind {
     Final,
     /// No server can have seen the request.
     Unseen,
+    /// This endpoint does not take this client's certificate. Another one can be configured otherwise.
+    Elsewhere,
     /// A server may have seen the request, and possibly returned a retry time.
     Seen { pause: Option<Duration> },
 }
@@ -160,6 +195,7 @@ impl Retries {
             // The TLS handshake failed because one side's certificate was rejected.
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
+            Error::Tls(_) if setback.endpoint.is_some() => RetryKind::Elsewhere,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
             // The connection's certificate is not accepted any more; another connection shows the one in the files. It
             // costs no server work, and attempts have their bound.
@@ -189,11 +225,11 @@ impl Retries {
         course: &mut Course,
         setback: Setback,
         deadline: Instant,
-        has_other: impl FnOnce(EndpointPreferences) -> bool,
+        has_other: impl Fn(EndpointPreferences) -> bool,
     ) -> Result<Option<Instant>, Error> {
         let kind = self.kind(&setback, course.once);
         course.attempts += 1;
-        if course.attempts >= self.attempts_max {
+        if setback.is_last || course.attempts >= self.attempts_max {
             return Err(setback.error);
         }
         if let Some(endpoint) = setback.endpoint {
@@ -202,9 +238,13 @@ impl Retries {
         let now = Instant::now();
         let again_at = match kind {
             RetryKind::Final => return Err(setback.error),
-            RetryKind::Unseen if now >= deadline => return Err(setback.error),
-            RetryKind::Unseen => None,
+            RetryKind::Elsewhere if !has_other(course.wants()) => return Err(setback.error),
+            RetryKind::Unseen | RetryKind::Elsewhere if now >= deadline => return Err(setback.error),
+            RetryKind::Unseen | RetryKind::Elsewhere => None,
             RetryKind::Seen { pause } => {
+                if let (Some(endpoint), Some(pause)) = (setback.endpoint, pause) {
+                    course.pause(endpoint, now + pause);
+                }
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
                 let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
                 let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
@@ -221,8 +261,8 @@ impl Retries {
                 again_at
             }
         };
-        if again_at.is_some() {
-            (course.tried, course.ready_at) = (Endpoints::default(), None);
+        if let Some(until) = again_at {
+            course.begin_pause(until);
         }
         course.last = Some(setback.error);
         Ok(again_at)

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustls::AlertDescription;
 use sealwire_wire::{Malformed, RpcError, ScanError, request};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -29,6 +30,8 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have reached the server.
     Disconnected(Arc<str>),
+    /// The server rejected this client's certificate with this alert, before it read any request.
+    Rejected(AlertDescription),
     /// The deadline passed on the client.
     Deadline,
     /// The encoded request is longer than allowed.
@@ -40,6 +43,21 @@ pub(crate) enum Failure {
 }
 
 pub(crate) type Answer = Result<Bytes, Failure>;
+
+/// The reason why a connection ended.
+#[derive(Clone, Debug)]
+pub(crate) enum CloseReason {
+    /// The reason, for people.
+    Ended(Arc<str>),
+    /// The server rejected this client's certificate with this alert.
+    Rejected(AlertDescription),
+}
+
+impl From<&str> for CloseReason {
+    fn from(why: &str) -> Self {
+        Self::Ended(why.into())
+    }
+}
 
 struct Waiter {
     answer: oneshot::Sender<Answer>,
@@ -55,7 +73,7 @@ struct Books {
     /// Requests that were abandoned after they were sent, and whose cancel is not written yet. Bounded by the number of
     /// requests sent without a response: while cancels wait for the socket, so do all requests.
     cancels: Vec<u32>,
-    closed: Option<Arc<str>>,
+    closed: Option<CloseReason>,
     /// True if requests were waiting when the connection closed.
     lost_calls: bool,
     /// Time when the first cancel was written, since the last data from the peer. Each cancel causes a response.
@@ -113,8 +131,10 @@ impl State {
     /// Registers a new request under an unused msgid.
     pub(crate) fn open(self: &Arc<Self>) -> Result<(InFlight, oneshot::Receiver<Answer>), Failure> {
         let mut books = self.books();
-        if books.closed.is_some() {
-            return Err(Failure::NotSent);
+        match &books.closed {
+            None => {}
+            Some(CloseReason::Ended(_)) => return Err(Failure::NotSent),
+            Some(CloseReason::Rejected(alert)) => return Err(Failure::Rejected(*alert)),
         }
         while books.waiting.contains_key(&books.next_msgid) {
             books.next_msgid = books.next_msgid.wrapping_add(1);
@@ -238,17 +258,21 @@ impl State {
     }
 
     /// Closes the connection: rejects new requests and fails the waiting ones. Only the first reason is kept.
-    pub(crate) fn close(&self, why: &str) {
+    pub(crate) fn close(&self, reason: CloseReason) {
         let mut books = self.books();
         self.open.store(false, Ordering::Release);
-        let why = Arc::clone(books.closed.get_or_insert_with(|| why.into()));
+        let reason = books.closed.get_or_insert(reason).clone();
         let waiting = std::mem::take(&mut books.waiting);
         books.lost_calls |= !waiting.is_empty();
         books.queue.clear();
         books.cancels.clear();
         drop(books);
         for waiter in waiting.into_values() {
-            let failure = if waiter.sent { Failure::Disconnected(Arc::clone(&why)) } else { Failure::NotSent };
+            let failure = match &reason {
+                CloseReason::Rejected(alert) => Failure::Rejected(*alert),
+                CloseReason::Ended(why) if waiter.sent => Failure::Disconnected(Arc::clone(why)),
+                CloseReason::Ended(_) => Failure::NotSent,
+            };
             let _ = waiter.answer.send(Err(failure));
         }
     }
@@ -263,7 +287,7 @@ impl State {
     }
 
     /// Returns the reason for the close, or `None` while the connection is open.
-    pub(crate) fn why_closed(&self) -> Option<Arc<str>> {
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.books().closed.clone()
     }
 

@@ -23,6 +23,7 @@ use crate::{Document, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions};
 mod endpoints;
 mod renewals;
 mod retries;
+mod schedules;
 
 const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
 
@@ -254,6 +255,32 @@ async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
     }
     assert!(matches!(late.await.unwrap(), Err(Error::Deadline)));
     assert!(matches!(busy.await.unwrap(), Err(Error::Rpc(error)) if error == overloaded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_of_a_server_has_no_control_characters() {
+    let (client, mut peers) = client(&config(), 1 << 16);
+    for (said, shown) in [
+        ("plain", "plain"),
+        ("Zoë 🦀", "Zoë 🦀"),
+        ("\u{1b}[2J", "\\u{1b}[2J"),
+        ("a\r\nsealwire: b", "a\\u{d}\\u{a}sealwire: b"),
+        ("\u{9b}1A", "\\u{9b}1A"),
+        ("\u{202e}x", "\\u{202e}x"),
+    ] {
+        let call = call(&client, 1);
+        let mut peer = match peers.try_recv() {
+            Ok(peer) => peer,
+            Err(_) => next_peer(&mut peers).await,
+        };
+        let (msgid, _) = peer.hear_call().await;
+        let mut out = Vec::new();
+        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::Internal, said.to_owned()), ErrorFormat::Map);
+        peer.say(&out).await;
+        let Err(Error::Rpc(error)) = call.await.unwrap() else { panic!("no error") };
+        assert_eq!(error.message, shown);
+        drop(peer);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,17 +6,19 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{RootCertStore, version};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::addresses::{Reached, interleave, race};
 use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::error::Error;
 
@@ -37,6 +39,8 @@ struct Current {
     config: Arc<rustls::ClientConfig>,
     /// Time when this configuration replaced an earlier one, if it did.
     since: Option<Instant>,
+    /// Why the files do not load now.
+    error: Option<Arc<str>>,
 }
 
 impl Dialer {
@@ -49,7 +53,7 @@ impl Dialer {
             Ok((endpoint.address.clone(), name))
         };
         let endpoints = config.endpoints.iter().map(named).collect::<Result<_, Error>>()?;
-        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None });
+        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None, error: None });
         Ok(Self { endpoints, pems, current })
     }
 
@@ -69,15 +73,33 @@ impl Dialer {
 
     /// Opens one connection to the endpoint with this index. Dropping the future closes the socket.
     pub(crate) async fn dial(self: &Arc<Self>, endpoint: usize) -> Result<TlsStream<TcpStream>, Error> {
+        let found = lookup_host(&self.endpoints[endpoint].0).await.map_err(connect)?;
+        self.dial_any(endpoint, interleave(found)).await
+    }
+
+    /// Opens one connection to an address of the endpoint with this index.
+    async fn dial_any(
+        self: &Arc<Self>,
+        endpoint: usize,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<TlsStream<TcpStream>, Error> {
         let dialer = Arc::clone(self);
         let config = tokio::task::spawn_blocking(move || dialer.refreshed()).await;
         let config = config.map_err(|panicked| connect(io::Error::other(panicked)))?;
-        let (address, server_name) = &self.endpoints[endpoint];
-        let socket = TcpStream::connect(address).await.map_err(connect)?;
-        // A request is written completely before its response is awaited. Nagle's algorithm would only delay the last
-        // packet.
-        socket.set_nodelay(true).map_err(connect)?;
-        TlsConnector::from(config).connect(server_name.clone(), socket).await.map_err(connect)
+        let attempt = |address, reached: Reached| {
+            let connector = TlsConnector::from(Arc::clone(&config));
+            let server_name = self.endpoints[endpoint].1.clone();
+            async move {
+                let socket = TcpStream::connect(address).await?;
+                // Nobody receives it if another attempt has won.
+                let _ = reached.send(true);
+                // A request is written completely before its response is awaited. Nagle's algorithm would only delay the
+                // last packet.
+                socket.set_nodelay(true)?;
+                connector.connect(server_name, socket).await
+            }
+        };
+        race(&addresses, attempt).await.map_err(connect)
     }
 
     /// Returns the TLS configuration, reloaded if a file has changed.
@@ -85,15 +107,29 @@ impl Dialer {
         let stamps = stamps(&self.pems);
         let mut current = self.current();
         let loaded = match stamps {
-            Ok(stamps) if stamps == current.stamps => return Arc::clone(&current.config),
-            Ok(stamps) => load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()) }),
+            Ok(stamps) if stamps == current.stamps => {
+                current.error = None;
+                return Arc::clone(&current.config);
+            }
+            Ok(stamps) => {
+                load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()), error: None })
+            }
             Err(error) => Err(error),
         };
         match loaded {
             Ok(loaded) => *current = loaded,
-            Err(error) => tracing::warn!(%error, "certificate files do not load; those from before stay in use"),
+            Err(error) => {
+                tracing::warn!(%error, "certificate files do not load; those from before stay in use");
+                let text = format!("the certificate files do not load, and those from before stay in use: {error}");
+                current.error = Some(text.into());
+            }
         }
         Arc::clone(&current.config)
+    }
+
+    /// Returns why the files do not load, as of the last check.
+    pub(crate) fn renewal_error(&self) -> Option<Arc<str>> {
+        self.current().error.clone()
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -166,6 +202,7 @@ fn tls(error: rustls::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -174,6 +211,7 @@ mod tests {
     use sealwire_wire::{Health, reply};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::Client;
@@ -183,17 +221,24 @@ mod tests {
         ca: String,
         leaf: String,
         key: String,
+        authority_key: String,
     }
 
     fn party() -> TestAuthority {
+        party_of("Authority")
+    }
+
+    fn party_of(authority_name: &str) -> TestAuthority {
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.distinguished_name.push(rcgen::DnType::CommonName, authority_name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate().unwrap();
         let ca = authority.self_signed(&authority_key).unwrap().pem();
+        let authority_text = authority_key.serialize_pem();
         let issuer = Issuer::new(authority, authority_key);
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-        TestAuthority { ca, leaf: leaf.pem(), key: key.serialize_pem() }
+        TestAuthority { ca, leaf: leaf.pem(), key: key.serialize_pem(), authority_key: authority_text }
     }
 
     fn pem(text: &str) -> Pem {
@@ -213,6 +258,15 @@ mod tests {
         clients: &TestAuthority,
         version: &'static SupportedProtocolVersion,
     ) -> String {
+        serve_counted(server, clients, version).await.0
+    }
+
+    /// Starts a server as [`serve`] does. Returns the number of its connections too.
+    async fn serve_counted(
+        server: &TestAuthority,
+        clients: &TestAuthority,
+        version: &'static SupportedProtocolVersion,
+    ) -> (String, Arc<AtomicUsize>) {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(certificates(&pem(&clients.ca)).unwrap().remove(0)).unwrap();
@@ -230,8 +284,11 @@ mod tests {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&accepted);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
                 let handshake = acceptor.accept(socket);
                 tokio::spawn(async move {
                     let Ok(mut stream) = handshake.await else { return };
@@ -247,7 +304,7 @@ mod tests {
                 });
             }
         });
-        address
+        (address, accepted)
     }
 
     #[tokio::test]
@@ -267,10 +324,72 @@ mod tests {
         // In TLS 1.3, the client handshake completes before the server checks the certificate, so the first request
         // reports the error.
         let stranger = Client::connect(config(&address, "localhost", &server.ca, &server)).await;
-        assert!(matches!(stranger, Err(Error::Disconnected { .. })), "{stranger:?}");
+        assert!(matches!(stranger, Err(Error::Tls(_))), "{stranger:?}");
 
         let old = serve(&server, &client, &version::TLS12).await;
         refused(&old, "localhost", &server.ca, "alert").await;
+    }
+
+    /// Creates a client certificate that the server of `clients` rejects, by what is wrong with it.
+    fn unusable_leaf(clients: &TestAuthority, year: Option<i32>) -> TestAuthority {
+        let mut other = party();
+        let Some(year) = year else { return other };
+        let key = KeyPair::generate().unwrap();
+        let mut leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        leaf.not_before = rcgen::date_time_ymd(year, 1, 1);
+        leaf.not_after = rcgen::date_time_ymd(year + 1, 1, 1);
+        let authority_key = KeyPair::from_pem(&clients.authority_key).unwrap();
+        let issuer = Issuer::from_ca_cert_pem(&clients.ca, authority_key).unwrap();
+        other.leaf = leaf.signed_by(&key, &issuer).unwrap().pem();
+        other.key = key.serialize_pem();
+        other
+    }
+
+    #[tokio::test]
+    async fn a_rejected_certificate_is_named_and_not_tried_again() {
+        let (server, clients) = (party(), party());
+        let (address, accepted) = serve_counted(&server, &clients, &version::TLS13).await;
+        for (client, says) in [
+            (unusable_leaf(&clients, Some(2001)), "because it has expired"),
+            (unusable_leaf(&clients, Some(2900)), "install a new certificate and its key"),
+            (unusable_leaf(&clients, None), "does not trust the issuer of this client's certificate"),
+            (party_of("Other authority"), "does not trust the issuer of this client's certificate"),
+        ] {
+            let before = accepted.load(Ordering::Relaxed);
+            let client = Client::lazy(config(&address, "localhost", &server.ca, &client)).unwrap();
+            // More callers than one connection takes.
+            let callers = (0..200).map(|_| {
+                let client = client.clone();
+                tokio::spawn(async move { client.health().await })
+            });
+            for outcome in callers.collect::<Vec<_>>() {
+                let outcome = outcome.await.unwrap();
+                let Err(error @ Error::Tls(_)) = outcome else { panic!("{outcome:?}") };
+                assert!(error.to_string().contains(says), "{error}");
+                assert!(std::error::Error::source(&error).is_some_and(|source| source.to_string().contains("alert")));
+            }
+            let attempts = accepted.load(Ordering::Relaxed) - before;
+            assert!(attempts <= 4, "{attempts} attempts to connect for {says}");
+            assert!(client.stats().retries == 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_drops_packets_does_not_hide_the_next_one() {
+        let (server, client) = (party(), party());
+        let address: std::net::SocketAddr = serve(&server, &client, &version::TLS13).await.parse().unwrap();
+        // A queue of connections that is full drops further ones.
+        let silent = tokio::net::TcpSocket::new_v4().unwrap();
+        silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = silent.listen(1).unwrap();
+        let silent_address = silent.local_addr().unwrap();
+        let mut fills = Vec::new();
+        for _ in 0..8 {
+            fills.push(tokio::spawn(TcpStream::connect(silent_address)));
+        }
+        let dialer = Arc::new(Dialer::new(&config("localhost:1", "localhost", &server.ca, &client)).unwrap());
+        let stream = timeout(Duration::from_secs(60), dialer.dial_any(0, vec![silent_address, address])).await;
+        assert_eq!(stream.unwrap().unwrap().get_ref().0.peer_addr().unwrap(), address);
     }
 
     #[test]
@@ -337,12 +456,16 @@ mod tests {
         let second = dialer.refreshed();
         assert!(!Arc::ptr_eq(&first, &second) && dialer.current().since.is_some());
         // A certificate without its key, and files that are gone: the previous configuration stays in use.
+        assert_eq!(dialer.renewal_error(), None);
         fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
         assert!(Arc::ptr_eq(&second, &dialer.refreshed()));
+        assert!(dialer.renewal_error().is_some_and(|error| error.contains("TLS set-up")));
         fs::write(&key, old.key.clone() + "\n\n").unwrap();
         let third = dialer.refreshed();
         assert!(!Arc::ptr_eq(&second, &third));
+        assert_eq!(dialer.renewal_error(), None);
         fs::remove_dir_all(&folder).unwrap();
         assert!(Arc::ptr_eq(&third, &dialer.refreshed()));
+        assert!(dialer.renewal_error().is_some_and(|error| error.contains("No such file")));
     }
 }

@@ -27,7 +27,14 @@ use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
 pub fn build(column: &str, data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Result<ArrayRef, ColumnError> {
-    build_of(column, data_type, leaf, results, true)
+    build_of(column, data_type, leaf, results, true, Removal::Allowed)
+}
+
+/// Whether a result may be nil: a mask can remove a value, but an envelope or token takes the place of each value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    Allowed,
+    Rejected,
 }
 
 /// Builds a column as [`build`] does. If `are_arrays` is false, the results are values one after the other.
@@ -37,9 +44,10 @@ pub(crate) fn build_of(
     leaf: &Leaf,
     results: &[Bytes],
     are_arrays: bool,
+    removal: Removal,
 ) -> Result<ArrayRef, ColumnError> {
     let reader = TokenReader::new(&[]);
-    let mut values = Values { column, leaf, results: results.iter(), reader, left: 0, are_arrays };
+    let mut values = Values { column, leaf, results: results.iter(), reader, left: 0, are_arrays, removal };
     let values = &mut values;
     match data_type {
         DataType::Boolean => {
@@ -130,6 +138,7 @@ struct Values<'a> {
     /// Values of the present result that have not been read.
     left: u32,
     are_arrays: bool,
+    removal: Removal,
 }
 
 impl<'a> Values<'a> {
@@ -158,10 +167,10 @@ impl<'a> Values<'a> {
                 continue;
             }
             let token = self.next().map_err(|_| ColumnError::Shape { column: self.column.to_owned() })?;
-            // A mask can remove a value.
-            let token = Some(token).filter(|token| *token != Token::Nil);
-            let kind = token.map_or("nil", |token| token.kind());
-            if !append(token) {
+            let is_removed = token == Token::Nil;
+            let kind = if is_removed { "nil" } else { token.kind() };
+            let is_rejected = is_removed && self.removal == Removal::Rejected;
+            if is_rejected || !append((!is_removed).then_some(token)) {
                 return Err(ColumnError::Unfit {
                     column: self.column.to_owned(),
                     row,

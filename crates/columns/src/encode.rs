@@ -8,7 +8,8 @@ use arrow_array::types::{
 };
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, TimeUnit};
-use sealwire_msgpack::write;
+use bytes::Bytes;
+use sealwire_msgpack::{TokenReader, write};
 
 use crate::path::Leaf;
 use crate::timestamp::append_timestamp;
@@ -20,33 +21,110 @@ const PIECE_BYTES: usize = 1 << 20;
 /// The header of an array whose length is not known yet: the marker, and four bytes for the length.
 pub(crate) const ARRAY_32: [u8; 5] = [0xdd, 0, 0, 0, 0];
 
-/// The values of one request.
+/// The values of one request: values of one column, from one or more leaves.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Index of the leaf.
-    pub leaf: usize,
-    /// The first row of the leaf that the piece covers.
-    pub first_row: usize,
+    /// The leaves of the values, in order. At least one.
+    pub parts: Vec<PiecePart>,
+    /// Number of values of the column in earlier pieces.
+    pub earlier: usize,
     /// Number of values.
     pub count: usize,
     /// The values as an array.
     pub payload: Vec<u8>,
 }
 
-/// Cuts leaves into pieces, one after the other, so that only those under way take memory.
+/// The values of a piece that are of one leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PiecePart {
+    /// Index of the leaf.
+    pub leaf: usize,
+    /// The first row of the leaf that the piece covers.
+    pub first_row: usize,
+    /// Number of values, at least 1.
+    pub count: usize,
+}
+
+impl Piece {
+    /// Returns the part of the value with this number, and the number of the value within its part.
+    #[must_use]
+    pub fn part_of(&self, mut number: usize) -> Option<(PiecePart, usize)> {
+        for part in &self.parts {
+            if number < part.count {
+                return Some((*part, number));
+            }
+            number -= part.count;
+        }
+        None
+    }
+
+    /// Divides the result of the request among the leaves. Returns an array for each part, or `None` unless the result is an
+    /// array with as many values as were sent: one more or less would shift the rows of all that follow.
+    #[must_use]
+    pub fn divide(&self, result: &Bytes) -> Option<Vec<(usize, Bytes)>> {
+        let mut reader = TokenReader::new(result);
+        if reader.array_len().ok()? as usize != self.count {
+            return None;
+        }
+        if let [part] = &*self.parts {
+            return Some(vec![(part.leaf, result.clone())]);
+        }
+        let mut divided = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let mut array = ARRAY_32.to_vec();
+            array[1..].copy_from_slice(&(part.count as u32).to_be_bytes());
+            for _ in 0..part.count {
+                array.extend_from_slice(reader.value().ok()?);
+            }
+            divided.push((part.leaf, array.into()));
+        }
+        Some(divided)
+    }
+}
+
+/// Cuts columns into pieces, one after the other, so that only those under way take memory. How the rows of a column are
+/// divided among leaves makes no difference for the values of a piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     leaves: &'a [Leaf],
+    /// Leaves of each column.
+    column_leaves: usize,
     fields_max: usize,
     leaf: usize,
     row: usize,
+    /// Values of the column in earlier pieces.
+    earlier: usize,
 }
 
 impl<'a> Pieces<'a> {
-    /// Cuts `leaves` into pieces of at most `fields_max` values and about a mebibyte.
+    /// Cuts columns of `column_leaves` leaves each into pieces of at most `fields_max` values and about a mebibyte.
     #[must_use]
-    pub fn new(leaves: &'a [Leaf], fields_max: usize) -> Self {
-        Self { leaves, fields_max, leaf: 0, row: 0 }
+    pub fn new(leaves: &'a [Leaf], column_leaves: usize, fields_max: usize) -> Self {
+        Self { leaves, column_leaves: column_leaves.max(1), fields_max, leaf: 0, row: 0, earlier: 0 }
+    }
+
+    /// Adds values of the present leaf to a piece until the leaf ends or the piece is full.
+    fn append_leaf(&mut self, leaf: &Leaf, piece: &mut Piece) {
+        let (first_row, before) = (self.row, piece.count);
+        append_values(&leaf.values, Instants::Timestamps, &mut |append| {
+            while self.row < leaf.rows() && !self.is_full(piece) {
+                if leaf.is_present(self.row) {
+                    append(self.row, &mut piece.payload);
+                    piece.count += 1;
+                }
+                self.row += 1;
+            }
+        });
+        if piece.count > before {
+            piece.parts.push(PiecePart { leaf: self.leaf, first_row, count: piece.count - before });
+        }
+        if self.row == leaf.rows() {
+            (self.leaf, self.row) = (self.leaf + 1, 0);
+        }
+    }
+
+    fn is_full(&self, piece: &Piece) -> bool {
+        piece.count >= self.fields_max || piece.payload.len() >= PIECE_BYTES
     }
 }
 
@@ -54,27 +132,25 @@ impl Iterator for Pieces<'_> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
+        let leaves = self.leaves;
         loop {
-            let leaves = self.leaves;
-            let leaf = leaves.get(self.leaf)?;
-            let (mut payload, mut count, first_row) = (ARRAY_32.to_vec(), 0_usize, self.row);
-            append_values(&leaf.values, Instants::Timestamps, &mut |append| {
-                while self.row < leaf.rows() && count < self.fields_max && payload.len() < PIECE_BYTES {
-                    if leaf.is_present(self.row) {
-                        append(self.row, &mut payload);
-                        count += 1;
-                    }
-                    self.row += 1;
-                }
-            });
-            let number = self.leaf;
-            if self.row == leaf.rows() {
-                (self.leaf, self.row) = (self.leaf + 1, 0);
+            if self.row == 0 && self.leaf.is_multiple_of(self.column_leaves) {
+                self.earlier = 0;
             }
-            if count > 0 {
+            let column = self.leaf / self.column_leaves;
+            let mut piece = Piece { parts: Vec::new(), earlier: self.earlier, count: 0, payload: ARRAY_32.to_vec() };
+            while self.leaf / self.column_leaves == column && !self.is_full(&piece) {
+                let Some(leaf) = leaves.get(self.leaf) else { break };
+                self.append_leaf(leaf, &mut piece);
+            }
+            if piece.count > 0 {
                 // At most `fields_max`, which is far below.
-                payload[1..ARRAY_32.len()].copy_from_slice(&(count as u32).to_be_bytes());
-                return Some(Piece { leaf: number, first_row, count, payload });
+                piece.payload[1..ARRAY_32.len()].copy_from_slice(&(piece.count as u32).to_be_bytes());
+                self.earlier += piece.count;
+                return Some(piece);
+            }
+            if self.leaf >= leaves.len() {
+                return None;
             }
         }
     }

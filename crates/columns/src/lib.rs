@@ -21,7 +21,7 @@ mod timestamp;
 mod types;
 
 pub use decode::build;
-pub use encode::{AppendRow, Piece, Pieces, each_value, with_values};
+pub use encode::{AppendRow, Piece, PiecePart, Pieces, each_value, with_values};
 pub use error::ColumnError;
 pub use mask::{LeafMask, MaskPieces, SubjectValues, put_leaves};
 pub use path::{Leaf, Path};

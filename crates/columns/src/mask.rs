@@ -8,7 +8,7 @@ use sealwire_mask_rules::{Column, Rules, Unknown};
 use sealwire_msgpack::{TokenReader, write};
 
 use crate::ColumnError;
-use crate::decode::build_of;
+use crate::decode::{Removal, build_of};
 use crate::encode::{Instants, append_values};
 use crate::path::Leaf;
 use crate::resolve::{LeafDecision, LeafPlan, ResolveError};
@@ -147,7 +147,8 @@ impl LeafMask {
     /// # Errors
     /// [`ColumnError`] if a masked value does not fit the type of the column.
     pub fn put_back(&self, answers: &[(usize, Bytes)]) -> Result<ArrayRef, ColumnError> {
-        let build = |results: &[Bytes]| build_of(&self.column, &self.data_type, &self.leaf, results, false);
+        let build =
+            |results: &[Bytes]| build_of(&self.column, &self.data_type, &self.leaf, results, false, Removal::Allowed);
         match self.selected.as_slice() {
             [] => Ok(ArrayRef::clone(self.leaf.values())),
             [SelectedRows { rows: None, .. }] => {

@@ -5,7 +5,7 @@ use arrow_schema::{DataType, FieldRef, SchemaRef};
 use bytes::Bytes;
 
 use crate::ColumnError;
-use crate::decode::build;
+use crate::decode::{Removal, build_of};
 use crate::path::{Leaf, Path};
 use crate::types::new_field;
 
@@ -43,6 +43,7 @@ pub fn replace_columns(
     results: Vec<Vec<Bytes>>,
     direction: Direction,
 ) -> Result<SchemaRef, ColumnError> {
+    let removal = if direction == Direction::Seal { Removal::Rejected } else { Removal::Allowed };
     let mut schema = SchemaRef::clone(schema);
     let mut work = leaves.into_iter().zip(results);
     for column in columns {
@@ -51,7 +52,7 @@ pub fn replace_columns(
         let field = new_field(&old, column.data_type, direction, &own)?;
         schema = column.path.replace_field(&schema, &field);
         for (batch, (leaf, results)) in batches.iter_mut().zip(own) {
-            let values = build(column.path.text(), field.data_type(), &leaf, &results)?;
+            let values = build_of(column.path.text(), field.data_type(), &leaf, &results, true, removal)?;
             *batch = replace_column(batch, &schema, column.path, &field, values)?;
         }
     }

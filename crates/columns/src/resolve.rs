@@ -14,7 +14,7 @@ use sealwire_msgpack::write;
 use thiserror::Error;
 
 use crate::ColumnError;
-use crate::decode::build_of;
+use crate::decode::{Removal, build_of};
 use crate::path::{Leaf, Path, Step};
 use crate::types::check;
 
@@ -439,7 +439,7 @@ pub fn check_function(column: &str, field: &Field, function: &Function) -> Resul
 #[must_use]
 pub fn holds(data_type: &DataType, count: usize, values: Vec<u8>) -> bool {
     let leaf = Leaf::new(Arc::new(BooleanArray::from(vec![true; count])));
-    build_of("", data_type, &leaf, &[Bytes::from(values)], false).is_ok()
+    build_of("", data_type, &leaf, &[Bytes::from(values)], false, Removal::Allowed).is_ok()
 }
 
 /// Writes what `redact` puts in place of a value of this type.

@@ -4,12 +4,14 @@
 //! chunks that wait for the engine. A running thread finishes its current chunk.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use sealwire_msgpack::Token;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::batch::{Answers, Batch, FoundValue, splice};
 use crate::chunker::Chunk;
@@ -100,30 +102,64 @@ pub(crate) async fn in_order<I: Send, O: Send>(
         tokio::select! {
             biased;
             next = source.recv(), if !is_over && under_way.len() < in_flight => match next {
-                Some(input) => under_way.push_back(Task(start(input?))),
+                Some(input) => under_way.push_back(Task::new(start(input?))),
                 None => is_over = true,
             },
-            Some(done) = first(&mut under_way) => {
-                under_way.pop_front();
-                sink.take(done??).await?;
-            }
+            Some(done) = first_or_error(&mut under_way) => sink.take(done?).await?,
             else => return Ok(()),
         }
     }
 }
 
-/// Waits for the first task in flight and returns its outcome. Returns `None` if there are no tasks. Safe to cancel.
-async fn first<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<Result<O, JobError>, JoinError>> {
-    let task = under_way.front_mut()?;
-    Some((&mut task.0).await)
+/// Waits for the first task in flight and takes its output, or for the first error of any task: the output of a job that
+/// fails is of no use, so it does not wait for slow tasks that began earlier. Returns `None` if there are no tasks. Safe to
+/// cancel.
+async fn first_or_error<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
+    if under_way.is_empty() {
+        return None;
+    }
+    let first = poll_fn(|context| {
+        for task in under_way.iter_mut() {
+            task.poll(context)?;
+        }
+        match under_way.front_mut().and_then(|first| first.output.take()) {
+            Some(output) => Poll::Ready(Ok(output)),
+            None => Poll::Pending,
+        }
+    });
+    let outcome = first.await;
+    under_way.pop_front();
+    Some(outcome)
 }
 
 /// A task that is aborted when its owner drops it.
-struct Task<O>(JoinHandle<Result<O, JobError>>);
+struct Task<O> {
+    running: JoinHandle<Result<O, JobError>>,
+    is_done: bool,
+    /// What the task returned, until the output is taken.
+    output: Option<O>,
+}
+
+impl<O> Task<O> {
+    fn new(running: JoinHandle<Result<O, JobError>>) -> Self {
+        Self { running, is_done: false, output: None }
+    }
+
+    /// Takes the output from the task once it has ended.
+    fn poll(&mut self, context: &mut Context<'_>) -> Result<(), JobError> {
+        if !self.is_done
+            && let Poll::Ready(ended) = Pin::new(&mut self.running).poll(context)
+        {
+            self.is_done = true;
+            self.output = Some(ended??);
+        }
+        Ok(())
+    }
+}
 
 impl<O> Drop for Task<O> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.running.abort();
     }
 }
 
@@ -206,5 +242,53 @@ fn named<F: Format, E>(
     match batch.found.iter().filter(|found| found.rule == *rule).nth(before + value) {
         Some(found) => shared.format.unfit(chunk, found, why),
         None => JobError::Engine(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    struct Outputs(Vec<u64>);
+
+    impl Sink<u64> for Outputs {
+        async fn take(&mut self, done: u64) -> Result<(), JobError> {
+            self.0.push(done);
+            Ok(())
+        }
+    }
+
+    /// Runs a task for each number of seconds, the last of which can fail. Returns the outputs, the error and the seconds.
+    async fn run_tasks(seconds: &[u64], is_last_bad: bool) -> (Vec<u64>, Option<String>, u64) {
+        let (sender, source) = mpsc::channel(seconds.len());
+        for (index, seconds_each) in seconds.iter().enumerate() {
+            let is_bad = is_last_bad && index + 1 == seconds.len();
+            sender.send(Ok((*seconds_each, is_bad))).await.expect("there is room");
+        }
+        drop(sender);
+        let start = |(seconds, is_bad)| {
+            tokio::spawn(async move {
+                sleep(Duration::from_secs(seconds)).await;
+                if is_bad { Err(JobError::Engine("forbidden".to_owned())) } else { Ok(seconds) }
+            })
+        };
+        let began = Instant::now();
+        let mut outputs = Outputs(Vec::new());
+        let ended = in_order(4, source, start, &mut outputs).await;
+        (outputs.0, ended.err().map(|error| error.to_string()), began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_does_not_wait_for_slower_tasks_before_it() {
+        assert_eq!(run_tasks(&[3, 1, 2, 5, 1], false).await, (vec![3, 1, 2, 5, 1], None, 5));
+        let (outputs, error, seconds) = run_tasks(&[100, 100, 1], true).await;
+        assert_eq!((outputs, seconds), (vec![], 1));
+        assert!(error.is_some_and(|error| error.contains("forbidden")));
+        let (outputs, error, seconds) = run_tasks(&[1, 100, 2], true).await;
+        assert_eq!((outputs, error.is_some(), seconds), (vec![1], true, 2));
     }
 }

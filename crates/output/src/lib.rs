@@ -2,7 +2,8 @@
 //!
 //! `println!` panics when the reader of a pipe has gone, as in `program | head -1`. Letting SIGPIPE end the process is no
 //! remedy: these programs also write to sockets, and a peer that closes one must not end them. All output of a program
-//! therefore goes through [`out!`](crate::out), [`outln!`](crate::outln) and [`errln!`](crate::errln), below [`run`].
+//! therefore goes through [`out!`](crate::out), [`outln!`](crate::outln), [`Output`] and [`errln!`](crate::errln), below
+//! [`run`].
 //!
 //! A write to standard output that fails ends the program with [`STATUS_CLOSED`], silently, if nobody reads it, and otherwise
 //! with status 1 and a message. The stack is unwound, so that values are dropped and keys wiped. A write to standard error
@@ -42,6 +43,23 @@ macro_rules! errln {
 /// Standard output failed. Carried by the unwinding stack from the write to [`run`].
 struct OutputFailed(io::Error);
 
+/// Standard output as a writer. A write that fails ends the program as one of [`out!`](crate::out) does.
+#[derive(Debug, Default)]
+pub struct Output;
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // All of it, so that the error of a part does not get lost with a later part.
+        end_if_failed(io::stdout().lock().write_all(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        end_if_failed(io::stdout().lock().flush());
+        Ok(())
+    }
+}
+
 /// Prints to standard output. [`out!`](crate::out) calls this.
 pub fn print(text: fmt::Arguments<'_>) {
     end_if_failed(io::stdout().lock().write_fmt(text));
@@ -58,7 +76,9 @@ pub fn print_error_line(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
 }
 
-fn is_printable(c: char) -> bool {
+/// Returns true if a terminal shows a character and does not obey it. Line breaks and tabs count as shown.
+#[must_use]
+pub fn is_printable(c: char) -> bool {
     match c {
         '\n' | '\t' => true,
         // These change the direction of what follows.

@@ -204,9 +204,7 @@ impl EngineTrial<'_, '_> {
         let (document, _) = payload(columns, |_| None);
         self.running.count_values(column.count);
         let (running, retry_timeout) = (&self.running, self.retry_timeout);
-        let send = || request.send(running.client(), &document);
-        let sent = async { running.pacer().run(retry_timeout, send, |_, _| {}).await };
-        match running.wait(py, sent)? {
+        match running.wait(py, request.send_paced(running, retry_timeout, &document, None))? {
             Ok(masked) => match answers(&masked.payload, columns) {
                 Ok(mut values) => Ok(values.pop()),
                 Err(_) => Err(errors::of_client(py, &Error::Protocol(Malformed::Truncated))),

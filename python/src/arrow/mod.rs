@@ -19,7 +19,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sealwire_client::{DetailValue, Error};
+use sealwire_client::{DetailValue, Error, Malformed};
 use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
 use sha2::{Digest, Sha256};
 
@@ -96,7 +96,8 @@ impl Batching {
     }
 
     /// Returns the idempotency key of a piece. It depends on the seed, the column, the place and the values, so that equal
-    /// values of two columns, places or tables do not get equal tokens under one seed.
+    /// values of two columns, places or tables do not get equal tokens under one seed. It does not depend on how the rows are
+    /// divided among record batches.
     fn part_key(&self, column: &Path, piece: &Piece) -> Option<[u8; 32]> {
         let seed = self.idempotency_seed.as_ref()?;
         let mut hash = Sha256::new();
@@ -104,8 +105,7 @@ impl Batching {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.update((piece.leaf as u64).to_be_bytes());
-        hash.update((piece.first_row as u64).to_be_bytes());
+        hash.update((piece.earlier as u64).to_be_bytes());
         Some(hash.finalize().into())
     }
 }
@@ -211,7 +211,8 @@ fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
     columns.iter().flat_map(of_column).collect()
 }
 
-/// Sends all values. Returns the payloads of each leaf's results, in the order of its values.
+/// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The first error ends the work,
+/// also while earlier requests are under way.
 async fn send_all(
     running: &Running,
     columns: &[Column],
@@ -219,28 +220,30 @@ async fn send_all(
     batching: &Batching,
 ) -> Result<Vec<Vec<Bytes>>, PieceError> {
     let batches = leaves.len().checked_div(columns.len()).unwrap_or(0);
-    let send = async |piece: Piece| {
-        let column = &columns[piece.leaf / batches];
+    let send = async |(number, piece): (usize, Piece)| {
+        let first = piece.parts[0].leaf / batches * batches;
+        let column = &columns[first / batches];
         running.count_values(piece.count);
         let part_key = batching.part_key(&column.path, &piece);
-        let request =
-            || column.request.send_as(running.client(), &piece.payload, part_key.as_ref().map(|key| key.as_slice()));
-        match running.pacer().run(batching.retry_timeout, request, |_, _| {}).await {
-            Ok(document) => Ok((piece.leaf, document.payload)),
-            Err(error) => {
-                let row = failed_field(&error).and_then(|field| leaves[piece.leaf].row(piece.first_row, field));
-                let earlier = &leaves[piece.leaf / batches * batches..piece.leaf];
-                let row = row.filter(|_| !column.path.is_in_list());
-                let row = row.map(|row| row + earlier.iter().map(Leaf::rows).sum::<usize>());
-                Err(PieceError { error, column: column.path.text().to_owned(), row })
-            }
-        }
+        let part_key = part_key.as_ref().map(|key| key.as_slice());
+        let failed = |error: Error| {
+            let place = failed_field(&error).and_then(|field| piece.part_of(field));
+            let row = place.filter(|_| !column.path.is_in_list()).and_then(|(part, number)| {
+                let earlier = leaves[first..part.leaf].iter().map(Leaf::rows).sum::<usize>();
+                Some(earlier + leaves[part.leaf].row(part.first_row, number)?)
+            });
+            PieceError { error, column: column.path.text().to_owned(), row }
+        };
+        let sent = column.request.send_paced(running, batching.retry_timeout, &piece.payload, part_key).await;
+        let divided = piece.divide(&sent.map_err(failed)?.payload);
+        Ok((number, divided.ok_or_else(|| failed(Error::Protocol(Malformed::Truncated)))?))
     };
-    let pieces = stream::iter(Pieces::new(leaves, batching.batch_fields)).map(send);
+    let pieces = stream::iter(Pieces::new(leaves, batches, batching.batch_fields).enumerate()).map(send);
+    let mut arrived: Vec<_> = pieces.buffer_unordered(batching.in_flight).try_collect().await?;
+    arrived.sort_unstable_by_key(|(number, _)| *number);
     let mut results = vec![Vec::new(); leaves.len()];
-    let mut arriving = pieces.buffered(batching.in_flight);
-    while let Some((leaf, payload)) = arriving.try_next().await? {
-        results[leaf].push(payload);
+    for (leaf, values) in arrived.into_iter().flat_map(|(_, divided)| divided) {
+        results[leaf].push(values);
     }
     Ok(results)
 }

@@ -237,7 +237,8 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Sends the selected values. Returns the masked values of each piece of each mask.
+/// Sends the selected values. Returns the masked values of each piece of each mask. The first error ends the work, also while
+/// earlier requests are under way.
 async fn send_all(
     running: &Running,
     plans: &[&LeafPlan],
@@ -248,13 +249,12 @@ async fn send_all(
     batches: usize,
 ) -> Result<Vec<Vec<(usize, Bytes)>>, PieceError> {
     let subject = |rule: usize| rules.get(rule).and_then(|rule| rule.function.subject());
-    let send = async |Part { number, first, column }: Part| {
+    let send = async |(order, Part { number, first, column }): (usize, Part)| {
         let rule = column.rule;
         running.count_values(column.count);
         let columns = [column];
         let (document, _) = payload(&columns, subject);
-        let request = || requests[&rule].send(running.client(), &document);
-        let masked = running.pacer().run(batching.retry_timeout, request, |_, _| {}).await;
+        let masked = requests[&rule].send_paced(running, batching.retry_timeout, &document, None).await;
         let failed = |error: Error| {
             let plan = plans[number / batches];
             let nth = failed_path(&error).and_then(place).map(|(_, nth)| nth);
@@ -266,11 +266,13 @@ async fn send_all(
         let masked = masked.map_err(failed)?;
         let mut values =
             answers(&masked.payload, &columns).map_err(|_| failed(Error::Protocol(Malformed::Truncated)))?;
-        Ok((number, rule, Bytes::from(values.swap_remove(0))))
+        Ok((order, number, rule, Bytes::from(values.swap_remove(0))))
     };
+    let parts = stream::iter(Parts::new(masks, batching.batch_fields).enumerate()).map(send);
+    let mut arrived: Vec<_> = parts.buffer_unordered(batching.in_flight).try_collect().await?;
+    arrived.sort_unstable_by_key(|(order, ..)| *order);
     let mut results = vec![Vec::new(); masks.len()];
-    let mut arriving = stream::iter(Parts::new(masks, batching.batch_fields)).map(send).buffered(batching.in_flight);
-    while let Some((number, rule, values)) = arriving.try_next().await? {
+    for (_, number, rule, values) in arrived {
         results[number].push((rule, values));
     }
     Ok(results)

@@ -212,7 +212,7 @@ impl AuditSource {
 /// Prints the records of a trail that a filter selects, and returns their number.
 pub(super) fn print_selected(source: &AuditSource, filter: &Filter, json: bool) -> Result<usize, Failure> {
     let (folder, _) = source.find(false)?;
-    let (mut out, mut count) = (BufWriter::new(io::stdout().lock()), 0);
+    let (mut out, mut count) = (BufWriter::new(sealwire_output::Output), 0);
     Follow::new(folder).poll(&mut |line| {
         let Some(shown) = filter.take(line) else { return Ok(()) };
         count += 1;
@@ -364,7 +364,7 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
 }
 
 fn show(folder: PathBuf, filter: &Filter, tail: Option<u64>, follow: bool, json: bool) -> io::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(sealwire_output::Output);
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
     let mut trail = Follow::new(folder);
     trail.poll(&mut |line| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
 
-use super::failure::ExplainedFailure;
+use super::failure::RequestFailure;
 use super::{Failure, dev_folder};
 use sealwire_config::Config;
 
@@ -55,8 +55,7 @@ impl ConnectArgs {
         self.check_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
         let with_addresses = |error: Error| -> Failure {
-            let text = format!("{}: {}", addresses.join(", "), super::chain(&error));
-            ExplainedFailure::new(&error, text).into()
+            RequestFailure::failure(format!("{}: {}", addresses.join(", "), super::chain(&error)), error)
         };
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT)).await.map_err(with_addresses)
     }
@@ -76,14 +75,12 @@ impl ConnectArgs {
         Client::connect(config).await.map_err(|error| {
             let (addresses, cause) = (addresses.join(", "), super::chain(&error));
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
-            match error {
-                Error::Rpc(_) => error.into(),
-                Error::Connect(_) => {
-                    let text = format!("no engine answers at {addresses} ({cause}): {advice}");
-                    ExplainedFailure::new(&error, text).into()
-                }
-                _ => ExplainedFailure::new(&error, format!("{addresses}: {cause}")).into(),
-            }
+            let text = match error {
+                Error::Rpc(_) => return error.into(),
+                Error::Connect(_) => format!("no engine answers at {addresses} ({cause}): {advice}"),
+                _ => format!("{addresses}: {cause}"),
+            };
+            RequestFailure::failure(text, error)
         })
     }
 

@@ -511,7 +511,7 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
             Ok(sealwire_dev_ca::write(file, text, sealwire_dev_ca::Access::Owner, sealwire_dev_ca::Existing::Replace)?)
         }
         None => {
-            let mut stdout = BufWriter::new(std::io::stdout().lock());
+            let mut stdout = BufWriter::new(sealwire_output::Output);
             Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
         }
     }

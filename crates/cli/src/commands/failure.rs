@@ -1,100 +1,190 @@
-//! How the failure of a command is printed: as a text for people, or as JSON for programs.
+//! The error of a command, as text or, with `--json`, as one JSON object on standard error.
+//!
+//! The object has `code`, `message` and `remedy`, which is null if the message says all. Codes of an engine are those of the
+//! contract (`proto/README.md`); the client's own are those of the Python package; `usage`, `config`, `io` and `failed` are
+//! the program's.
 
-use std::error::Error as StdError;
+use std::error::Error;
+use std::fmt;
+use std::io;
 
-use sealwire_client::{Error, ErrorCode};
+use clap::ArgMatches;
+use sealwire_client::{Error as RequestError, ErrorCode};
 use sealwire_config::ConfigError;
+use sealwire_wire::RpcError;
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::{Failure, chain};
 
-/// A failed request with advice for people, and with the code that programs need.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub(super) struct ExplainedFailure {
-    code: &'static str,
+/// The error of a request, in the words of a command.
+#[derive(Debug)]
+pub(super) struct RequestFailure {
     text: String,
+    error: RequestError,
 }
 
-impl ExplainedFailure {
-    pub(super) fn new(error: &Error, text: String) -> Self {
-        Self { code: code_of(error), text }
+impl RequestFailure {
+    pub(super) fn failure(text: String, error: RequestError) -> Failure {
+        Box::new(Self { text, error })
     }
 }
 
-/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends with.
-pub(super) fn chain(failure: &(dyn StdError + 'static)) -> String {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
+impl fmt::Display for RequestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for RequestFailure {}
+
+/// Returns true if the command that was given has the option `--json`.
+pub(super) fn wants_json(matches: &ArgMatches) -> bool {
+    let mut command = matches;
+    while let Some((_, inner)) = command.subcommand() {
+        command = inner;
+    }
+    // A command without that option does not know it.
+    matches!(command.try_get_one::<bool>("json"), Ok(Some(true)))
+}
+
+/// Returns the text of a failure.
+pub(super) fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
+    if !as_json {
+        return format!("sealwire: {}", chain(failure));
+    }
+    let request = request_error(failure);
+    let mut object = json!({
+        "code": code(failure, request),
+        "message": chain(failure),
+        "remedy": remedy(failure, request),
+    });
+    if let Some(ms) = response(failure, request).and_then(|error| error.retry_after_ms) {
+        object["retry_after_ms"] = ms.into();
+    }
+    json_line(&object)
+}
+
+/// Formats JSON so that standard error prints it unchanged: characters that a terminal obeys are escaped in the way of JSON.
+fn json_line(object: &Value) -> String {
+    let text = object.to_string();
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if sealwire_output::is_printable(c) {
+            line.push(c);
+        } else {
+            let mut units = [0; 2];
+            line.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    line
+}
+
+/// Returns the text of an error in the arguments.
+pub(super) fn report_usage(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    json_line(&json!({ "code": "usage", "message": message, "remedy": "See --help of the command." }))
+}
+
+fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestError> {
+    let mut cause = Some(failure);
     while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
+        if let Some(found) = error.downcast_ref::<RequestFailure>() {
+            return Some(&found.error);
+        }
+        if let Some(found) = error.downcast_ref::<RequestError>() {
+            return Some(found);
         }
         cause = error.source();
     }
-    text
+    None
 }
 
-/// Describes a failure for programs: its code, its text, and when a retry can help.
-pub(super) fn to_json(failure: &Failure) -> Value {
-    let mut error = json!({"code": code(failure), "message": chain(&**failure)});
-    if let Some(Error::Rpc(response)) = failure.downcast_ref()
-        && let Some(pause) = response.retry_after_ms
-    {
-        error["retry_after_ms"] = pause.into();
-    }
-    json!({"error": error})
-}
-
-/// Returns the code of an error response, or of a failure before there was one. `failed`: any other failure.
-fn code(failure: &Failure) -> &'static str {
-    if let Some(explained) = failure.downcast_ref::<ExplainedFailure>() {
-        explained.code
-    } else if let Some(error) = failure.downcast_ref() {
-        code_of(error)
-    } else if failure.is::<ConfigError>() {
-        "invalid_configuration"
-    } else {
-        "failed"
+/// Returns the error response of an engine, or of a command that changes a store or a file itself.
+fn response<'f>(failure: &'f (dyn Error + 'static), request: Option<&'f RequestError>) -> Option<&'f RpcError> {
+    match request {
+        Some(RequestError::Rpc(error)) => Some(error),
+        _ => failure.downcast_ref(),
     }
 }
 
-fn code_of(error: &Error) -> &'static str {
-    match error {
-        Error::Rpc(response) => response.code.name(),
-        Error::Deadline => ErrorCode::DeadlineExceeded.name(),
-        Error::Connect(_) | Error::Disconnected { .. } => "unreachable",
-        _ => "failed",
+fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'static str {
+    if let Some(error) = response(failure, request) {
+        return error.code.name();
+    }
+    match request {
+        Some(RequestError::Rpc(error)) => error.code.name(),
+        Some(RequestError::Deadline) => "deadline_exceeded",
+        Some(RequestError::Disconnected { .. }) => "disconnected",
+        Some(RequestError::Connect(_)) => "connect",
+        Some(RequestError::Tls(_) | RequestError::Config(_)) => "config",
+        Some(RequestError::RequestTooLong { .. } | RequestError::ReplyRefused(_)) => "too_large",
+        Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => "protocol",
+        None if failure.is::<ConfigError>() => "config",
+        None if failure.is::<io::Error>() => "io",
+        None => "failed",
+    }
+}
+
+fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Option<&'static str> {
+    match request {
+        Some(RequestError::Rpc(error)) => match error.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => Some("Retry later."),
+            ErrorCode::Conflict if error.retry_after_ms.is_some() => Some("Retry later."),
+            ErrorCode::Forbidden => Some("An administrator can grant a role: sealwire principals grant PRINCIPAL ROLE"),
+            ErrorCode::Unauthenticated => Some("Install a valid client certificate and its key."),
+            ErrorCode::NotFound => Some("Check the names, for example with `sealwire apps list`."),
+            ErrorCode::TooLarge => Some("Send less at once, or raise the engine's limit."),
+            ErrorCode::DeadlineExceeded => Some("Give the request more time with --timeout."),
+            _ => None,
+        },
+        Some(RequestError::Deadline) => Some("Give the request more time with --timeout."),
+        Some(RequestError::Connect(_)) => {
+            Some("Start an engine with `sealwire serve` or `sealwire dev`, or give its address with --connect.")
+        }
+        Some(RequestError::Disconnected { .. }) => Some("Look whether a change was made before you repeat it."),
+        Some(_) => None,
+        None if failure.is::<ConfigError>() => Some("Run `sealwire config check`."),
+        None => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sealwire_wire::RpcError;
+    use std::sync::Arc;
 
     use super::*;
 
     #[test]
-    fn failures_have_codes_for_programs() {
-        let overloaded = RpcError::new(ErrorCode::Overloaded, "later").retry_after_ms(40);
-        let forbidden = Error::Rpc(RpcError::new(ErrorCode::Forbidden, "no role"));
-        let explained = ExplainedFailure::new(&forbidden, "no role; grant one".into());
-        let cases: [(Failure, Value); 5] = [
+    fn errors_under_json_are_objects_with_code_message_and_remedy() {
+        let rpc = |code| RequestError::Rpc(RpcError::new(code, "why"));
+        let refused = || RequestError::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
+        let late = RequestError::Rpc(RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(40));
+        let cases: [(Failure, &str, &str, Value); 9] = [
+            (rpc(ErrorCode::Forbidden).into(), "forbidden", "forbidden: why", Value::Null),
+            (late.into(), "overloaded", "overloaded: why", 40.into()),
             (
-                Error::Rpc(overloaded).into(),
-                json!({"code": "overloaded", "message": "overloaded: later", "retry_after_ms": 40}),
+                RequestFailure::failure("127.0.0.1:1: no engine".to_owned(), refused()),
+                "connect",
+                "no engine",
+                Value::Null,
             ),
-            (explained.into(), json!({"code": "forbidden", "message": "no role; grant one"})),
-            (Error::Deadline.into(), json!({"code": "deadline_exceeded", "message": "deadline exceeded"})),
-            (
-                Error::Disconnected { why: "reset".into() }.into(),
-                json!({"code": "unreachable", "message": "disconnected: reset"}),
-            ),
-            ("no such file".into(), json!({"code": "failed", "message": "no such file"})),
+            (RequestError::Deadline.into(), "deadline_exceeded", "deadline exceeded", Value::Null),
+            (io::Error::from(io::ErrorKind::NotFound).into(), "io", "not found", Value::Null),
+            ("a \"quoted\"\nline".into(), "failed", "a \"quoted\"\nline", Value::Null),
+            (RequestError::Config("no key".into()).into(), "config", "no key", Value::Null),
+            (RpcError::new(ErrorCode::BadRequest, "a name").into(), "bad_request", "a name", Value::Null),
+            ("a\u{202e}b\u{7f}\u{85}c".into(), "failed", "a\u{202e}b\u{7f}\u{85}c", Value::Null),
         ];
-        for (failure, expected) in cases {
-            assert_eq!(to_json(&failure), json!({"error": expected}));
+        for (failure, code, message, retry_after_ms) in cases {
+            let text = report(&*failure, true);
+            assert!(text.chars().all(|c| c != '\n' && sealwire_output::is_printable(c)), "{text}");
+            let object: Value = serde_json::from_str(&text).expect("an object");
+            assert_eq!(object["code"], code);
+            assert!(object["message"].as_str().is_some_and(|text| text.contains(message)), "{text}");
+            assert!(object.get("remedy").is_some(), "{text}");
+            assert_eq!(object["retry_after_ms"], retry_after_ms);
+            assert!(report(&*failure, false).starts_with("sealwire: "));
         }
     }
 }

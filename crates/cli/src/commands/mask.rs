@@ -124,7 +124,7 @@ struct RpcEngine {
     /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Longest wait of a batch for an engine that is overloaded, restarts or cannot be reached
+    /// Longest time of a batch, with its waits for an engine that is overloaded, restarts or cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]

@@ -18,7 +18,7 @@ use sealwire_wire::control::{
 };
 
 use super::connect::ConnectArgs;
-use super::failure::ExplainedFailure;
+use super::failure::RequestFailure;
 use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
 use sealwire_engine::root::Unsealer;
@@ -257,25 +257,21 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 /// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
     let Some(error) = failure.downcast_ref::<Error>() else { return failure };
-    match error {
+    let text = match error {
         Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, details, .. }) => {
-            let mut text = format!("{message}; --cert and --key name an operator's certificate");
-            if !details.is_empty() {
-                // The principal lacks a role, which another certificate may have.
-                text.push_str(", and `sealwire principals grant` gives it a role");
-            }
-            ExplainedFailure::new(error, text).into()
+            let text = format!("{message}; --cert and --key name an operator's certificate");
+            // The principal lacks a role, which another certificate may have.
+            if details.is_empty() { text } else { format!("{text}, and `sealwire principals grant` gives it a role") }
         }
-        Error::Rpc(RpcError { code: ErrorCode::NotFound, message, .. }) if message.starts_with("no method") => {
-            let text = format!("{error}: is that the control listener (control.address)?");
-            ExplainedFailure::new(error, text).into()
+        Error::Rpc(rpc) if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") => {
+            format!("{error}: is that the control listener (control.address)?")
         }
         Error::Disconnected { .. } | Error::Deadline => {
-            let text = format!("{error}; a change may have been made: look with `list` before you repeat it");
-            ExplainedFailure::new(error, text).into()
+            format!("{error}; a change may have been made: look with `list` before you repeat it")
         }
-        _ => failure,
-    }
+        _ => return failure,
+    };
+    RequestFailure::failure(text, error.clone())
 }
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
 
 fn export(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
-        let mut out = BufWriter::new(std::io::stdout());
+        let mut out = BufWriter::new(sealwire_output::Output);
         let (target, mut after, mut failed) = (common.target(SubjectName::Name(name)), None::<String>, 0);
         loop {
             let page = client.subjects_export(target, after.as_deref(), None).await?;

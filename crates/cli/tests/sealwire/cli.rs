@@ -290,34 +290,6 @@ fn configuration_is_checked_before_anything_starts() {
 }
 
 #[test]
-fn errors_are_json_where_results_are() {
-    let dev = Dev::start();
-    std::fs::write(dev.path().join("bad.toml"), "[nothing]\n").unwrap();
-    let dead = ["--connect", "127.0.0.1:1"];
-    let missing = ["apps", "disable", "absent", "--json", "--connect", &dev.control];
-    let forbidden = ["apps", "list", "--json", "--connect", &dev.control];
-    let as_client = ["--cert", "sealwire-dev/client.pem", "--key", "sealwire-dev/client-key.pem"];
-    for (arguments, status, code) in [
-        ([&["health", "--json"], &dead[..]].concat(), 1, "unreachable"),
-        ([&["apps", "list", "--json"], &dead[..]].concat(), 1, "unreachable"),
-        ([&["tokens", "list", "--collection", "people", "--json"], &dead[..]].concat(), 1, "unreachable"),
-        (missing.to_vec(), 1, "not_found"),
-        ([&forbidden[..], &as_client].concat(), 1, "forbidden"),
-        (vec!["kek", "list", "--json", "--config", "bad.toml"], 64, "invalid_configuration"),
-        (vec!["health", "--json", "--connect", "no address"], 1, "failed"),
-    ] {
-        let output = sealwire(dev.path(), &arguments);
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(status), true), "{arguments:?}: {text}");
-        let said: serde_json::Value =
-            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"));
-        assert_eq!(said["error"]["code"], code, "{arguments:?}: {text}");
-        assert!(said["error"]["message"].is_string(), "{text}");
-    }
-    dev.stop();
-}
-
-#[test]
 fn a_configuration_is_checked_as_strictly_as_a_deployment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
@@ -1131,6 +1103,69 @@ fn run_without_reader(mut command: Command, all: bool) -> (Option<i32>, String) 
     }
     let output = command.stdin(Stdio::null()).stdout(writer).spawn().unwrap().wait_with_output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn each_command_that_prints_bears_output_that_is_closed_or_full() {
+    let dev = Dev::start();
+    let path = dev.path();
+    std::fs::write(path.join("a.json"), r#"{"card":"4242"}"#).unwrap();
+    std::fs::write(path.join("a.csv"), "name,card\nZoe,4242424242424242\n").unwrap();
+    std::fs::write(path.join("rules.toml"), "unknown = \"keep\"\n[[rule]]\ncolumn = \"name\"\nmask = \"redact\"\n")
+        .unwrap();
+    ok(path, &dev.arguments(&["tokenize", "a.json", "--collection", "people"]));
+    let with_engine: &[&[&str]] = &[
+        &["encrypt", "a.json"],
+        &["decrypt", "a.json"],
+        &["rewrap", "a.json"],
+        &["tokenize", "a.json", "--collection", "people"],
+        &["health"],
+        &["info"],
+        &["info", "--json"],
+        &["tokens", "list", "--collection", "people"],
+    ];
+    let of_operators: &[&[&str]] = &[
+        &["keys", "census", "demo"],
+        &["keys", "census", "demo", "--json"],
+        &["apps", "list"],
+        &["apps", "list", "--json"],
+        &["collections", "list", "demo"],
+        &["collections", "list", "demo", "--json"],
+        &["instances"],
+        &["instances", "--json"],
+        &["roles", "list"],
+        &["roles", "list", "--json"],
+        &["principals", "list"],
+        &["principals", "list", "--json"],
+        &["principals", "check", "dev-client", "encrypt", "demo"],
+    ];
+    let alone: &[&[&str]] = &[
+        &["config", "template"],
+        &["mask", "check", "a.csv", "--rules", "rules.toml"],
+        &["mask", "discover", "a.csv"],
+        &["mask", "discover", "a.csv", "--json"],
+    ];
+    let mut all: Vec<Vec<&str>> = with_engine.iter().map(|arguments| dev.arguments(arguments)).collect();
+    all.extend(of_operators.iter().map(|arguments| dev.operators(arguments)));
+    all.extend(alone.iter().map(|arguments| arguments.to_vec()));
+    for arguments in all {
+        let command = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+            command.current_dir(path).args(&arguments);
+            command
+        };
+        let (status, said) = run_without_reader(command(), false);
+        assert_eq!((status, &*said), (Some(141), ""), "{arguments:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command().stdin(Stdio::null()).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert_eq!(
+            said.trim_end(),
+            "sealwire: standard output: No space left on device (os error 28)",
+            "{arguments:?}"
+        );
+    }
 }
 
 #[test]

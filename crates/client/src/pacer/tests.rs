@@ -12,7 +12,18 @@ use tokio::time::{advance, sleep, timeout};
 
 use super::*;
 
-const MINUTES: Duration = Duration::from_secs(600);
+const MINUTES: RetryLimits = within(Duration::from_secs(600));
+/// Sends once.
+const ONCE: RetryLimits = within(Duration::ZERO);
+
+const fn within(retry_timeout: Duration) -> RetryLimits {
+    RetryLimits { deadline: Duration::from_secs(30), retry_timeout }
+}
+
+async fn permit(pacer: &Pacer) -> Permit<'_> {
+    let time = RequestTime { began: Instant::now(), limits: MINUTES, deadline: None };
+    pacer.acquire(&time).await.expect("a permit is free")
+}
 
 fn rpc(code: ErrorCode) -> Error {
     Error::Rpc(RpcError::new(code, "why"))
@@ -27,15 +38,15 @@ fn refused() -> Error {
 }
 
 /// Fails with each error in turn, then succeeds. Returns the outcome and the number of requests.
-async fn run(errors: Vec<Error>, retry_timeout: Duration) -> (Result<(), Error>, usize) {
+async fn run(errors: Vec<Error>, limits: RetryLimits) -> (Result<(), Error>, usize) {
     let pacer = Pacer::new(4);
     let (errors, sent) = (RefCell::new(errors.into_iter()), Cell::new(0));
-    let request = || {
+    let request = |_| {
         sent.set(sent.get() + 1);
         let next = errors.borrow_mut().next();
         async { next.map_or(Ok(()), Err) }
     };
-    let outcome = pacer.run(retry_timeout, request, |_, _| {}).await;
+    let outcome = pacer.run(limits, request, |_, _| {}).await;
     assert_eq!(pacer.state().in_flight, 0);
     (outcome, sent.get())
 }
@@ -61,7 +72,7 @@ async fn errors_that_pass_are_waited_out_and_no_others() {
     ] {
         let (outcome, sent) = run(vec![error.clone(); 3], MINUTES).await;
         assert_eq!((outcome.is_ok(), sent), if passes { (true, 4) } else { (false, 1) }, "{error}");
-        let (outcome, sent) = run(vec![error.clone(); 3], Duration::ZERO).await;
+        let (outcome, sent) = run(vec![error.clone(); 3], ONCE).await;
         assert_eq!((outcome.is_ok(), sent), (false, 1), "{error}: without a time-out there is one try");
     }
 }
@@ -69,7 +80,7 @@ async fn errors_that_pass_are_waited_out_and_no_others() {
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_stays_away_fails_the_request_when_the_time_is_up() {
     let began = Instant::now();
-    let (outcome, sent) = run(vec![refused(); 10_000], Duration::from_secs(60)).await;
+    let (outcome, sent) = run(vec![refused(); 10_000], within(Duration::from_secs(60))).await;
     assert!(matches!(outcome, Err(Error::Connect(_))));
     let seconds = began.elapsed().as_secs();
     assert!((30..=60).contains(&seconds), "{seconds} s");
@@ -81,28 +92,24 @@ async fn an_engine_that_stays_away_fails_the_request_when_the_time_is_up() {
 async fn a_pause_that_the_server_names_is_kept() {
     let began = Instant::now();
     run(vec![overloaded(40_000)], MINUTES).await.0.expect("passes");
-    assert!((20..=60).contains(&began.elapsed().as_secs()));
+    assert!((40..=61).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_were_under_way_together_halve_the_limit_once() {
     let pacer = Pacer::new(64);
     pacer.state().limit = 64.0;
-    let permits = [
-        pacer.acquire(Instant::now() + MINUTES).await,
-        pacer.acquire(Instant::now() + MINUTES).await,
-        pacer.acquire(Instant::now() + MINUTES).await,
-    ];
+    let permits = [permit(&pacer).await, permit(&pacer).await, permit(&pacer).await];
     for permit in &permits {
-        pacer.back_off(permit, Cause::Overload, PAUSE);
+        pacer.back_off(permit, Cause::Overload, Pause::Unnamed);
     }
     assert_eq!(pacer.state().limit, 32.0);
-    let later = pacer.acquire(Instant::now() + MINUTES).await;
-    pacer.back_off(&later, Cause::Overload, PAUSE);
+    let later = permit(&pacer).await;
+    pacer.back_off(&later, Cause::Overload, Pause::Unnamed);
     assert_eq!(pacer.state().limit, 16.0);
     // An engine that restarts gets little at first.
-    let later = pacer.acquire(Instant::now() + MINUTES).await;
-    pacer.back_off(&later, Cause::Absence, PAUSE);
+    let later = permit(&pacer).await;
+    pacer.back_off(&later, Cause::Absence, Pause::Unnamed);
     assert_eq!(pacer.state().limit, LIMIT_RETURN);
     assert_eq!(pacer.state().doubles_to, 8.0);
 }
@@ -111,7 +118,7 @@ async fn requests_that_were_under_way_together_halve_the_limit_once() {
 async fn a_limit_that_is_not_used_does_not_grow() {
     let pacer = Pacer::new(1_000);
     for _ in 0..10_000 {
-        pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+        pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
     }
     assert_eq!(pacer.state().limit, LIMIT_START);
 }
@@ -133,25 +140,27 @@ fn one_slow_request_hardly_delays_the_next_ones_and_a_fast_one_counts_at_once() 
 #[tokio::test(start_paused = true)]
 async fn cancelled_requests_return_their_permits() {
     let pacer = Pacer::new(1);
-    let never = || std::future::pending::<Result<(), Error>>();
+    let never = |_| std::future::pending::<Result<(), Error>>();
     let second = Duration::from_secs(1);
     for _ in 0..3 {
         assert!(timeout(second, pacer.run(MINUTES, never, |_, _| {})).await.is_err(), "in flight");
         assert!(
-            timeout(second, pacer.run(MINUTES, || async { Err::<(), _>(overloaded(9_000)) }, |_, _| {})).await.is_err()
+            timeout(second, pacer.run(MINUTES, |_| async { Err::<(), _>(overloaded(9_000)) }, |_, _| {}))
+                .await
+                .is_err()
         );
         // The pause of the rejection is over.
         advance(Duration::from_secs(60)).await;
         assert_eq!(pacer.state().in_flight, 0);
     }
     let waiting = async {
-        let _permit = pacer.acquire(Instant::now() + MINUTES).await;
+        let _permit = permit(&pacer).await;
         sleep(second).await;
     };
-    let cancelled = timeout(second / 2, pacer.acquire(Instant::now() + MINUTES));
+    let cancelled = timeout(second / 2, permit(&pacer));
     let (_, cancelled) = tokio::join!(waiting, cancelled);
     assert!(cancelled.is_err());
-    pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("the permit is free again");
+    pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("the permit is free again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +171,7 @@ async fn a_cancelled_request_leaves_no_other_waiting() {
     tasks
         .run_until(async {
             let run = |pacer: Rc<Pacer>, rejects: Rc<Cell<bool>>| async move {
-                let request = || async {
+                let request = |_| async {
                     sleep(Duration::from_millis(5)).await;
                     if rejects.get() { Err(overloaded(2_000)) } else { Ok(()) }
                 };
@@ -193,9 +202,9 @@ async fn a_quota_or_a_conflict_delays_its_own_request_only() {
     for error in [hourly, conflict] {
         let pacer = Pacer::new(8);
         let began = Instant::now();
-        let failed = pacer.run(Duration::ZERO, || async { Err::<(), _>(error.clone()) }, |_, _| {}).await;
+        let failed = pacer.run(ONCE, |_| async { Err::<(), _>(error.clone()) }, |_, _| {}).await;
         assert!(failed.is_err());
-        pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+        pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
         assert_eq!((pacer.state().limit, began.elapsed()), (LIMIT_START, Duration::ZERO));
     }
 }
@@ -205,13 +214,13 @@ async fn without_a_time_out_no_pause_is_waited_for() {
     let pacer = Pacer::new(8);
     for _ in 0..20 {
         let began = Instant::now();
-        let failed = pacer.run(Duration::ZERO, || async { Err::<(), _>(overloaded(3_600_000)) }, |_, _| {}).await;
+        let failed = pacer.run(ONCE, |_| async { Err::<(), _>(overloaded(3_600_000)) }, |_, _| {}).await;
         assert!(failed.is_err());
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
     // A patient request waits for a bounded time.
     let began = Instant::now();
-    pacer.run(MINUTES, || async { Ok(()) }, |_, _| {}).await.expect("passes");
+    pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
     assert!(began.elapsed() <= 3 * PAUSE_MAX, "{:?}", began.elapsed());
 }
 
@@ -265,7 +274,7 @@ async fn simulate(server: &Rc<Server>, jobs: usize, seconds: u64, events: impl A
             let (server, pacer) = (Rc::clone(server), Rc::clone(&pacer));
             tasks.spawn_local(async move {
                 loop {
-                    pacer.run(MINUTES, || server.request(job), |_, _| {}).await.expect("no request fails");
+                    pacer.run(MINUTES, |_| server.request(job), |_, _| {}).await.expect("no request fails");
                 }
             });
         }

@@ -4,7 +4,7 @@
 //! A connection is kept until a new one is proven to work, because the endpoint may not trust a renewed certificate yet, or
 //! may have all the connections that it permits.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -43,6 +43,7 @@ impl Inner {
     /// because they are of certificates that soon are not accepted; requests open others.
     async fn renew(&self, since: Instant) {
         let is_before = |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
+        let mut failed: Option<Arc<str>> = None;
         for endpoint in 0..self.doubted.len() {
             if !self.table().targets[endpoint].slots.iter().any(is_before) {
                 continue;
@@ -55,6 +56,8 @@ impl Inner {
                     address = target.address,
                     "renewed certificates do not get through; old connections stay"
                 );
+                let text = format!("no connection to {} gets through under the renewed certificates", target.address);
+                failed.get_or_insert(text.into());
                 continue;
             };
             tracing::info!(address = target.address, "connections are replaced under renewed certificates");
@@ -65,6 +68,7 @@ impl Inner {
             drop(table);
             self.changed.notify_waiters();
         }
+        *self.renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
     /// Replaces old connections, each by a new one.

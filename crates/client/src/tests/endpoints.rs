@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::*;
+use crate::jitter::seeded;
 
 /// Behaviour of a test server.
 #[derive(Clone, Debug)]
@@ -335,7 +336,10 @@ async fn failures_in_a_row_eject_and_refusals_do_not() {
         (says(ErrorCode::Conflict, Some(1)), false),
         (says(ErrorCode::BadRequest, None), false),
         (says(ErrorCode::CannotOpen, None), false),
-        (says(ErrorCode::DeadlineExceeded, None), false),
+        // The other endpoint does the same work in time.
+        (says(ErrorCode::DeadlineExceeded, None), true),
+        (ServerBehaviour::Obey(0), true),
+        (ServerBehaviour::Late(0), true),
         (ServerBehaviour::Answer(0), false),
     ] {
         let (client, [bad, good]) = engines::<2>(config());
@@ -428,22 +432,23 @@ async fn a_probe_decides_when_an_ejection_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
-    let (client, [back, good]) = engines::<2>(config());
+    let (client, [back, good]) = engines::<2>(ClientConfig { connections: 2, ..config() });
     warm(&client).await;
-    // Its connection is found silent, another is attempted, which hangs, and the calls after the first eject it
-    // meanwhile.
+    // Another connection is attempted, which hangs, and missed deadlines eject it meanwhile.
     back.does(ServerBehaviour::Nothing);
     back.door(None);
+    good.does(ServerBehaviour::Answer(40));
     while client.stats().ejections == 0 {
         let client = client.clone();
         tokio::spawn(async move { client.encrypt(Encrypt { deadline_ms: Some(50), ..Encrypt::new("a", &[1]) }).await });
         sleep(Duration::from_millis(10)).await;
     }
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(back.connections.load(Ordering::Relaxed), 0);
+    assert_eq!(back.attempts.load(Ordering::Relaxed), 2);
     // The probe succeeds before that attempt times out.
     back.door(Some(true));
     back.does(ServerBehaviour::Answer(0));
+    good.does(ServerBehaviour::Answer(0));
     back.takes();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
@@ -559,6 +564,65 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
         let connects = [&one, &two].map(|engine| engine.connects.load(Ordering::Relaxed));
         assert_eq!(connects == [1, 1], alive, "{does:?}: {connects:?}");
         assert_eq!(client.at_rest(), (2 * 64, 0));
+    }
+}
+
+/// Sends requests one after the other, or twenty at once, for a minute. Returns how many were lost and how many there were.
+async fn lost_in_a_minute(client: &Client, at_once: usize, gives_up: bool) -> (usize, usize) {
+    let lost = Arc::new(AtomicUsize::new(0));
+    let all = Arc::new(AtomicUsize::new(0));
+    let end = Instant::now() + Duration::from_secs(60);
+    let callers = (0..at_once).map(|_| {
+        let (client, lost, all) = (client.clone(), Arc::clone(&lost), Arc::clone(&all));
+        tokio::spawn(async move {
+            while Instant::now() < end {
+                let call = client.encrypt(Encrypt { deadline_ms: Some(3_000), ..Encrypt::new("a", &[1]) });
+                let patience = Duration::from_millis(if gives_up { 1_500 } else { 60_000 });
+                let is_lost = !matches!(timeout(patience, call).await, Ok(Ok(_)));
+                lost.fetch_add(usize::from(is_lost), Ordering::Relaxed);
+                all.fetch_add(1, Ordering::Relaxed);
+                // Applications check the health of their engines, which says little about the work.
+                assert!(client.health().await.is_ok());
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    (lost.load(Ordering::Relaxed), all.load(Ordering::Relaxed))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_does_no_work_is_left_though_it_answers_cancel_and_health() {
+    seeded::seed(1);
+    for (does, gives_up) in [
+        (ServerBehaviour::Obey(0), false),
+        (ServerBehaviour::Obey(0), true),
+        (ServerBehaviour::Late(0), false),
+        (says(ErrorCode::DeadlineExceeded, None), false),
+    ] {
+        for at_once in [1, 20] {
+            let (client, [hangs, _good]) = engines::<2>(config());
+            warm(&client).await;
+            hangs.does(does.clone());
+            let (lost, all) = lost_in_a_minute(&client, at_once, gives_up).await;
+            // Those until the other endpoint did enough, and one for each time that the endpoint is tried again.
+            let ejections = client.stats().ejections as usize;
+            assert!((1..=12).contains(&ejections), "{does:?} {at_once}: {ejections}");
+            assert!(lost <= 20 + at_once + ejections, "{does:?} {at_once}: {lost} of {all} are lost");
+            assert!(all > 500, "{does:?} {at_once}: {all}");
+            assert_eq!(client.at_rest(), (2 * 64, 0));
+            // It is used again once it works.
+            hangs.does(ServerBehaviour::Answer(0));
+            sleep(Duration::from_secs(40)).await;
+            while hangs.takes() == 0 {
+                assert!(calls(&client, 1).await);
+                sleep(Duration::from_millis(20)).await;
+            }
+            assert!(calls(&client, 100).await);
+            assert!((20..80).contains(&hangs.takes()), "{does:?} {at_once}");
+        }
     }
 }
 

@@ -134,6 +134,31 @@ async fn each_endpoint_is_asked_once_and_then_the_shortest_pause_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
+    for (short, long, deadline_ms) in [(100, 900, 10_000), (1_500, 4_000, 10_000), (1_500, 60_000, 10_000)] {
+        for _ in 0..20 {
+            let (client, [one, two]) = engines::<2>(config());
+            warm(&client).await;
+            one.takes();
+            two.takes();
+            one.does(says(ErrorCode::Overloaded, Some(short)));
+            two.does(says(ErrorCode::Overloaded, Some(long)));
+            let calling = tokio::spawn(async move {
+                client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[1]) }).await
+            });
+            settle().await;
+            assert_eq!((one.takes(), two.takes()), (1, 1));
+            // The one that may be asked again goes away.
+            one.kill();
+            sleep(Duration::from_millis(u64::from(long.min(deadline_ms)) - 2)).await;
+            assert_eq!(two.takes(), 0, "{short} {long}");
+            two.does(ServerBehaviour::Answer(0));
+            assert_eq!(calling.await.unwrap().is_ok(), long < deadline_ms, "{short} {long}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn retries_never_multiply_an_overload() {
     for (percent, most) in [(10, 200), (0, 0), (100, 2_000)] {
         let (client, [engine]) = engines::<1>(ClientConfig { retry_percent: percent, ..config() });

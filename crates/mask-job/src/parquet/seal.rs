@@ -275,15 +275,19 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
     async fn change(&self, job: &Arc<JobState>, batch: ReadBatch) -> Result<ChangedBatch, JobError> {
         let (batch, leaf, pieces) = job.on_thread(batch, cut).await??;
         let mut results = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let result = self.engine.convert(piece.payload).await;
-            results.push(result.map_err(|error| match error {
-                EngineError::Unfit { value, why, .. } => {
-                    let at = leaf.row(piece.first_row, value).unwrap_or(0);
-                    job.layout.value_error(&batch, at, &why)
-                }
-                EngineError::Failed(why) => JobError::Engine(why),
-            })?);
+        for mut piece in pieces {
+            let result =
+                self.engine.convert(std::mem::take(&mut piece.payload)).await.map_err(|error| match error {
+                    EngineError::Unfit { value, why, .. } => {
+                        let at = piece.part_of(value).and_then(|(part, number)| leaf.row(part.first_row, number));
+                        job.layout.value_error(&batch, at.unwrap_or(0), &why)
+                    }
+                    EngineError::Failed(why) => JobError::Engine(why),
+                })?;
+            let divided = piece.divide(&result);
+            let divided =
+                divided.ok_or_else(|| JobError::Engine("a result has not as many values as the request".into()))?;
+            results.extend(divided.into_iter().map(|(_, values)| values));
         }
         let new = self.columns.get(batch.column).cloned().flatten();
         let new = new.ok_or_else(|| job.layout.column_invalid(batch.column, "it has no type in the output"))?;
@@ -298,7 +302,7 @@ fn cut(job: &JobState, batch: ReadBatch) -> Result<(ReadBatch, Leaf, Vec<sealwir
     let data_type = job.layout.leaves[batch.column].plan.field.data_type();
     let array = batch.values.to_arrow(data_type).map_err(|(at, what)| job.layout.value_error(&batch, at, what))?;
     let leaf = Leaf::new(array);
-    let pieces = Pieces::new(std::slice::from_ref(&leaf), job.limits.batch_values_max).collect();
+    let pieces = Pieces::new(std::slice::from_ref(&leaf), 1, job.limits.batch_values_max).collect();
     Ok((batch, leaf, pieces))
 }
 

@@ -219,7 +219,7 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
             Err(error) => return Err(failed(error.error).into()),
         }
     }
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = sealwire_output::Output;
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(discovery)?)?;
     } else if args.out.is_none() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RpcError, RuleFields,
+    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits, RpcError, RuleFields,
     UnknownFields,
 };
 use sealwire_mask::Rules;
@@ -30,7 +30,7 @@ pub(super) struct Remote {
     rules: Arc<Rules>,
     /// The function of each rule, as text.
     functions: Vec<String>,
-    /// Longest wait of a batch for an engine that is overloaded, drains or does not respond.
+    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does not respond.
     retry_timeout: Duration,
     pacer: Pacer,
     /// True if the wait was already reported.
@@ -82,7 +82,9 @@ impl Remote {
                 });
             }
         };
-        let masked = self.pacer.run(self.retry_timeout, || self.client.mask(call.clone()), waits).await;
+        let limits = RetryLimits { deadline: self.client.deadline_of(None), retry_timeout: self.retry_timeout };
+        let send = |deadline_ms| self.client.mask(Mask { deadline_ms: Some(deadline_ms), ..call.clone() });
+        let masked = self.pacer.run(limits, send, waits).await;
         let document = masked.map_err(|error| failed(&error))?;
         self.tell(false, || "the engine answers again".to_owned());
         answers(&document.payload, columns)

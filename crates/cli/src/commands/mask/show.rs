@@ -109,12 +109,12 @@ pub(super) fn counted(count: u64, what: &str) -> String {
 }
 
 pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    Ok(table(&mut std::io::stdout().lock(), head, rows)?)
+    Ok(table(&mut sealwire_output::Output, head, rows)?)
 }
 
 /// Prints the results of a job; to standard error if the masked document is on standard output.
 pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
-    let (mut stdout, mut stderr) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let (mut stdout, mut stderr) = (sealwire_output::Output, std::io::stderr().lock());
     let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
     if as_json {
         writeln!(out, "{}", serde_json::to_string(done)?)?;
@@ -152,7 +152,7 @@ fn of_field(field: &FieldReport) -> Vec<String> {
 
 /// Prints the originals that were found.
 pub(super) fn leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = sealwire_output::Output;
     if as_json {
         writeln!(out, "{}", serde_json::to_string(report)?)?;
     } else {

@@ -2,7 +2,7 @@
 //!
 //! Binary values are base64 text. Properties keep the order of the response.
 
-use std::io::{BufWriter, Stdout, Write as _};
+use std::io::{BufWriter, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,12 +16,12 @@ use crate::commands::Failure;
 pub(super) struct ObjectPrinter {
     as_json: bool,
     has_header: bool,
-    out: BufWriter<Stdout>,
+    out: BufWriter<sealwire_output::Output>,
 }
 
 impl ObjectPrinter {
     pub(super) fn new(as_json: bool) -> Self {
-        Self { as_json, has_header: false, out: BufWriter::new(std::io::stdout()) }
+        Self { as_json, has_header: false, out: BufWriter::new(sealwire_output::Output) }
     }
 
     /// Prints objects with their values.

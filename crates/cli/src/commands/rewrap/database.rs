@@ -85,7 +85,7 @@ pub(in crate::commands) struct DatabaseArgs {
     /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Longest wait of a page for an engine that is overloaded, restarts or cannot be reached
+    /// Longest time of a request, with its waits for an engine that is overloaded, restarts or cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), Failure> {
     let text = std::fs::read_to_string(&args.rules).map_err(|error| format!("{path}: {error}"))?;
     let rules = Rules::from_toml(&text).map_err(|error| format!("{path}: {error}"))?;
     let report = args.connect.run(job(args, rules))?;
-    let mut out = std::io::stdout().lock();
+    let mut out = sealwire_output::Output;
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use sealwire_client::{
-    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, Rewrap, Suite, Writing,
+    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits, Rewrap, Suite, Writing,
 };
 use sealwire_output::errln;
 use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
@@ -20,7 +20,7 @@ pub(super) struct Remote {
     pub(super) reason: Option<String>,
     /// The suite to move to. `None`: the app's.
     pub(super) suite: Option<Suite>,
-    /// Longest wait of a request for an engine that is overloaded, drains or does not respond.
+    /// Longest time of a request, with its waits for an engine that is overloaded, drains or does not respond.
     pub(super) retry_timeout: Duration,
     pub(super) pacer: Pacer,
     /// The line above which waits are reported.
@@ -54,7 +54,9 @@ impl Engine for Remote {
                 self.bar.suspend(|| errln!("{text}"));
             }
         };
-        let rewrapped = self.pacer.run(self.retry_timeout, || self.client.rewrap(call.clone()), waits).await;
+        let limits = RetryLimits { deadline: self.client.deadline_of(None), retry_timeout: self.retry_timeout };
+        let send = |deadline_ms| self.client.rewrap(Rewrap { deadline_ms: Some(deadline_ms), ..call.clone() });
+        let rewrapped = self.pacer.run(limits, send, waits).await;
         let document = rewrapped.map_err(|error| failed(&error, request.app))?;
         if document.errors_omitted > 0 {
             return Err(EngineError::Failed("the engine did not list all errors of a page".to_owned()));

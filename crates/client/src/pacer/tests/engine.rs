@@ -168,7 +168,7 @@ async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
                 tasks.spawn_local(async move {
                     loop {
                         let millis = WORK_MS[sent.replace(sent.get() + 1) % WORK_MS.len()];
-                        let request = || engine.request(job, job % tenants, millis);
+                        let request = |_| engine.request(job, job % tenants, millis);
                         pacer.run(MINUTES, request, |_, _| {}).await.expect("no request fails");
                     }
                 });
