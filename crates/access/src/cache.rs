@@ -221,21 +221,21 @@ where
             self.counts.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Boarded::Known(entry.value.clone()));
         }
+        let is_crowded = pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting;
         let outcome = match pending_loads.under_way.get(key) {
-            Some(pending) => pending.outcome.clone(),
-            None if pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting => {
-                return Err(LoadError::Crowded);
-            }
-            None => self.take_off(&mut pending_loads, key),
+            Some(pending) => Some(pending.outcome.clone()),
+            None if is_crowded => None,
+            None => Some(self.take_off(&mut pending_loads, key)),
         };
-        // While loads fail, requests use the stale entry instead of waiting for the next load.
-        match entry.filter(|entry| entry.failing && now < entry.stale_until) {
-            Some(entry) => {
+        // While loads fail or cannot begin, requests use the stale entry instead of waiting for the next load.
+        match (entry.filter(|entry| now < entry.stale_until), outcome) {
+            (Some(entry), outcome) if entry.failing || outcome.is_none() => {
                 self.counts.hits.fetch_add(1, Ordering::Relaxed);
                 self.counts.stale.fetch_add(1, Ordering::Relaxed);
                 Ok(Boarded::Known(entry.value))
             }
-            None => Ok(Boarded::Waits(outcome)),
+            (_, Some(outcome)) => Ok(Boarded::Waits(outcome)),
+            (_, None) => Err(LoadError::Crowded),
         }
     }
 
@@ -244,7 +244,12 @@ where
     fn use_stale(&self, key: &K) -> Option<Option<Arc<V>>> {
         // The lock is held, so the entry is not one from before a purge.
         let _pending_loads = self.pending_loads();
-        let entry = self.entries.peek(key).filter(|entry| Instant::now() < entry.stale_until)?;
+        let now = Instant::now();
+        let entry = self.entries.peek(key).filter(|entry| now < entry.stale_until)?;
+        if now < entry.until {
+            // A load has ended meanwhile.
+            return Some(entry.value);
+        }
         if !entry.failing {
             self.entries.insert(key.clone(), CachedValue { failing: true, ..entry.clone() });
         }
@@ -325,7 +330,8 @@ where
             Ok(value) => {
                 let time = if value.is_some() { self.bounds.time } else { self.bounds.negative_time };
                 let until = now + Self::spread(time);
-                let stale_until = until + self.bounds.stale;
+                // A principal without a role may have been granted one meanwhile.
+                let stale_until = if value.is_some() { until + self.bounds.stale } else { until };
                 self.entries
                     .insert(key.clone(), CachedValue { value: value.clone(), until, stale_until, failing: false });
                 Ok(value)

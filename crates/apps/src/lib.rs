@@ -44,6 +44,8 @@ use record::{
 
 use sealwire_store::{Commit, ControlStore, Instance, LIVE_AGE_MAX, StoreError, part_of};
 
+/// Characters of an instance's address and of its id in an error.
+const INSTANCE_CHARS_SHOWN: usize = 64;
 /// Interval at which an instance polls the generation and reports that it is alive, if the store does not notify it
 /// earlier.
 pub const POLL: Duration = Duration::from_secs(30);
@@ -504,9 +506,13 @@ impl Control {
 
     /// Returns the live instances that serve an older generation, each as its address and id.
     async fn behind(&self, generation: u64) -> Result<Vec<String>, StoreError> {
+        // Texts of the database can be anybody's.
+        fn shortened(text: &str) -> String {
+            text.chars().take(INSTANCE_CHARS_SHOWN).flat_map(char::escape_debug).collect()
+        }
         let live = self.instances().await?.into_iter();
         let behind = live.filter(|instance| instance.generation < generation);
-        Ok(behind.map(|Instance { address, id, .. }| format!("{address} ({id})")).collect())
+        Ok(behind.map(|Instance { address, id, .. }| format!("{} ({})", shortened(&address), shortened(&id))).collect())
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "cache_negative_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
                 "Cache time-to-live for principals without a role.";
             "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(3_600),
-                "Additional time to use cached permissions while the store does not respond. Meanwhile, roles revoked on other\nengines stay in effect here. Then `/ready` is 503. 0: such requests are `unavailable`, and `/ready` is 503 at once.";
+                "Additional time to use cached permissions while the store does not respond. Meanwhile, roles revoked on other\nengines stay in effect here. When the time has passed, `/ready` is 503.\n0: such requests are `unavailable`, and `/ready` is 503 at once.";
         ),
     },
     Section {

@@ -150,7 +150,7 @@ impl Access {
 
     /// Time for which cached permissions are used while the store cannot be read. `None` if requests need no permission.
     pub fn stale(&self) -> Option<Duration> {
-        (self.mode == AccessMode::Enforce).then(|| Duration::from_secs(self.stale_s))
+        (self.mode != AccessMode::Off).then(|| Duration::from_secs(self.stale_s))
     }
 }
 

@@ -526,18 +526,22 @@ impl Apps {
                 () = self.control.changed(), if !failing => {}
                 () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
             }
-            let failure = self.follow(is_false).await.err();
+            let read = self.read_store(is_false).await;
+            if read.is_ok() {
+                last_read = tokio::time::Instant::now();
+            }
+            let may_use_cached_permissions = read.is_ok() || stale.is_none_or(|stale| last_read.elapsed() < stale);
+            admin.readiness.set(Condition::Permissions, may_use_cached_permissions);
+            let failure = match read {
+                Ok(()) => self.maintain().await.err(),
+                Err(error) => Some(error),
+            };
             if let (Some(error), false) = (&failure, failing) {
                 tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
             failing = failure.is_some();
             pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
             admin.readiness.set(Condition::Store, !failing);
-            if !failing {
-                last_read = tokio::time::Instant::now();
-            }
-            let are_known = stale.is_none_or(|stale| last_read.elapsed() < stale);
-            admin.readiness.set(Condition::Permissions, !failing || are_known);
             match &failure {
                 None => is_false = false,
                 Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => is_false = true,
@@ -550,13 +554,17 @@ impl Apps {
         }
     }
 
-    /// Loads a new state, reports it, and removes what is due. `verify`: also verifies the records of a generation that
-    /// is served already.
-    async fn follow(&self, verify: bool) -> Result<(), StoreError> {
+    /// Loads a new state. `verify`: also verifies the records of a generation that is served already.
+    async fn read_store(&self, verify: bool) -> Result<(), StoreError> {
         self.refresh().await?;
         if verify && !self.is_sealed() {
             self.control.store().load().await?;
         }
+        Ok(())
+    }
+
+    /// Removes what is due, and reports the state that is served.
+    async fn maintain(&self) -> Result<(), StoreError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {

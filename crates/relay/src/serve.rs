@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::listener;
 use crate::metrics::Metrics;
 use crate::relay::{Listener, Relay, stops};
-use crate::server_tls::{ServerFiles, ServerTls, first_end, secret};
+use crate::server_tls::{ServerFiles, ServerTls, first_expiry, secret};
 
 /// Interval of probes of the engine and of looks at certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -194,23 +194,40 @@ struct CertificateFile {
     listener: Arc<str>,
     of: &'static str,
     file: PathBuf,
-    /// Seconds since 1970, when the file was last readable.
-    ends: Option<i64>,
+    /// Seconds since 1970, when the file was last readable and in use.
+    expires_unix_s: Option<i64>,
 }
 
 impl CertificateFile {
     fn new(listener: &str, of: &'static str, file: &Path) -> Self {
-        Self { listener: listener.into(), of, file: file.to_owned(), ends: None }
+        Self { listener: listener.into(), of, file: file.to_owned(), expires_unix_s: None }
     }
 
-    /// Reads the file and sets the metric. Blocks.
-    fn measure(&mut self, metrics: &Metrics) {
-        self.ends = first_end(&self.file).or(self.ends);
+    /// Reads when the file expires. Blocks.
+    fn read(&mut self) {
+        self.expires_unix_s = first_expiry(&self.file).or(self.expires_unix_s);
+    }
+
+    /// Sets the metric.
+    fn measure(&self, metrics: &Metrics) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        if let Some(ends) = self.ends {
-            metrics.set_certificate_remaining(&self.listener, self.of, ends as f64 - now);
+        if let Some(expires) = self.expires_unix_s {
+            metrics.set_certificate_remaining(&self.listener, self.of, expires as f64 - now);
         }
     }
+}
+
+/// Reloads the certificates of a listener if their files changed. Returns false if the new ones are rejected. Blocks.
+fn reload(listener: &Listener) -> bool {
+    match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
+        Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),
+        Some(Err(cause)) => {
+            tracing::error!(listener = %listener.name, error = %cause, "certificates cannot be reloaded; the old ones stay");
+            return false;
+        }
+        Some(Ok(false)) | None => {}
+    }
+    true
 }
 
 /// Probes the engine and reloads certificates until `stop` becomes true.
@@ -231,21 +248,19 @@ async fn watch(
             }
         }
         relay.metrics.set_engine_ready(is_ready);
-        for listener in &listeners {
-            let listener = Arc::clone(listener);
-            let _ = tokio::task::spawn_blocking(move || match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
-                Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),
-                Some(Err(cause)) => tracing::error!(listener = %listener.name, error = %cause, "certificates cannot be reloaded; the old ones stay"),
-                _ => {}
-            })
-            .await;
-        }
-        let metrics = Arc::clone(&relay.metrics);
-        let measured = tokio::task::spawn_blocking(move || {
-            certificates.iter_mut().for_each(|file| file.measure(&metrics));
+        let (listeners_now, metrics) = (listeners.clone(), Arc::clone(&relay.metrics));
+        let reloaded = tokio::task::spawn_blocking(move || {
+            let rejected: Vec<_> = listeners_now.iter().filter(|listener| !reload(listener)).collect();
+            for file in &mut certificates {
+                // Rejected files are not in use.
+                if rejected.iter().all(|listener| listener.name != file.listener) {
+                    file.read();
+                }
+                file.measure(&metrics);
+            }
             certificates
         });
-        certificates = measured.await.unwrap_or_default();
+        certificates = reloaded.await.unwrap_or_default();
         tokio::select! {
             () = tokio::time::sleep(WATCH_EVERY) => {}
             () = stops(&mut stop) => return,

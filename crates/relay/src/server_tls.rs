@@ -172,7 +172,7 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970. `None` if the file cannot be
 /// read.
-pub(crate) fn first_end(file: &Path) -> Option<i64> {
+pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
     let certificates = certificates(file).ok()?;
     let ends = certificates.iter().map(|certificate| {
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -264,18 +264,18 @@ mod tests {
     }
 
     #[test]
-    fn the_first_end_of_a_file_is_that_of_any_of_its_certificates() {
+    fn the_first_expiry_of_a_file_is_that_of_any_of_its_certificates() {
         let (dir, authority, files) = setup();
         let now = SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
-        let of_authority = first_end(&dir.path().join("ca.pem")).unwrap();
-        let of_leaf = first_end(&files.certificate).unwrap();
+        let of_authority = first_expiry(&dir.path().join("ca.pem")).unwrap();
+        let of_leaf = first_expiry(&files.certificate).unwrap();
         assert!(now < of_leaf && of_leaf < of_authority && of_authority <= now + 2 * 86_400);
         let chain = format!("{}{}", authority.cert_pem(), fs::read_to_string(&files.certificate).unwrap());
         replace(&files.certificate, &chain);
-        assert_eq!(first_end(&files.certificate), Some(of_leaf));
+        assert_eq!(first_expiry(&files.certificate), Some(of_leaf));
         replace(&files.certificate, "no PEM");
-        assert_eq!(first_end(&files.certificate), None);
-        assert_eq!(first_end(&dir.path().join("absent.pem")), None);
+        assert_eq!(first_expiry(&files.certificate), None);
+        assert_eq!(first_expiry(&dir.path().join("absent.pem")), None);
     }
 
     #[test]

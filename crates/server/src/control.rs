@@ -218,7 +218,7 @@ impl ControlService {
             };
         }
         let done = self.answer_permitted(&permit, principal, call, out).await;
-        if done.as_ref().is_err_and(|error| error.code == ErrorCode::Internal) {
+        if done.as_ref().is_err_and(|error| error.code == ErrorCode::Internal) && is_change(call) {
             // A change can have been made, although its anchor was not written.
             self.engine.apps.changed_here().await;
         }
@@ -343,10 +343,14 @@ impl ControlService {
         out: &mut Vec<u8>,
     ) -> Result<Applied, RpcError> {
         let changed = self.root.run(operation, ROTATION_WAIT, |_| ()).await;
-        // Also after an error: a part may be done.
         if !matches!(operation, RootOperation::Status) {
             tracing::info!(%principal, %method, is_done = changed.is_ok(), "changed the root key");
-            self.engine.apps.changed_here().await;
+            if changed.is_ok() {
+                self.engine.apps.changed_here().await;
+            } else {
+                // A part may be done. No role is changed by it, so cached permissions stay: the store may be lost.
+                self.engine.apps.look();
+            }
         }
         let changed = changed.map_err(control::refused)?;
         if matches!(operation, RootOperation::Unseal) {
@@ -395,5 +399,13 @@ fn not_listed() -> RpcError {
     RpcError::new(
         ErrorCode::Forbidden,
         "this certificate may not change control state: control.principals lists who may",
+    )
+}
+/// Returns true if a request changes what is granted, or what is served to whom. Cached permissions are no longer true after
+/// it.
+const fn is_change(call: &Control<'_>) -> bool {
+    matches!(
+        call,
+        Control::App(_) | Control::Collection(_) | Control::Migrate(_) | Control::Role(_) | Control::Principal(_)
     )
 }

@@ -44,6 +44,18 @@ use std::time::Duration;
 
 use sealwire_crypto::{AppId, KeyId};
 
+/// Instances that an error names.
+const INSTANCES_SHOWN: usize = 10;
+
+/// Names the first instances, and counts the others.
+fn shown(instances: &[String]) -> String {
+    let mut text = instances.iter().take(INSTANCES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if let Some(more @ 1..) = instances.len().checked_sub(INSTANCES_SHOWN) {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
 /// Reasons for which a store operation fails.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -167,7 +179,7 @@ pub enum StoreError {
         "the incoming root key was added in generation {generation}, and {} live instances serve an older one: {}. \
          An engine that ended without notice counts as live for {} s",
         instances.len(),
-        instances.join(", "),
+        shown(instances),
         LIVE_AGE_MAX.as_secs()
     )]
     NotServed {
@@ -239,7 +251,7 @@ pub enum StoreError {
     #[error(
         "{key} was removed in generation {generation}, and {} live instances serve an older one: {}",
         instances.len(),
-        instances.join(", ")
+        shown(instances)
     )]
     Conflict {
         /// Key of the record.

@@ -63,7 +63,7 @@ impl Condition {
 
     /// Returns true if the engine serves requests that need no store while this condition fails: it keeps the last good
     /// control state.
-    const fn spares_cryptography(self) -> bool {
+    const fn allows_service_without_store(self) -> bool {
         match self {
             Self::Store | Self::ControlState => true,
             Self::Permissions | Self::Certificate | Self::Audit | Self::Sealed => false,
@@ -120,7 +120,7 @@ impl Readiness {
         }
         let failing = || Condition::ALL.iter().filter(|condition| self.is_failing(**condition));
         let names = failing().map(|condition| condition.name()).collect::<Vec<_>>().join(", ");
-        match failing().all(|condition| condition.spares_cryptography()) {
+        match failing().all(|condition| condition.allows_service_without_store()) {
             true if names.is_empty() => State::Ready,
             true => State::ReadyWithoutStore(format!("failing: {names}")),
             false => State::NotReady(format!("failing: {names}")),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_store_and_false_records_take_no_engine_from_balancers() {
+    fn a_lost_store_and_records_that_are_not_authentic_take_no_engine_from_balancers() {
         for condition in Condition::ALL {
             let readiness = Readiness::default();
             readiness.enter(Phase::Ready);

@@ -323,6 +323,26 @@ async fn a_purge_takes_the_old_entry_from_requests_that_wait_for_a_store_that_ha
 }
 
 #[tokio::test(start_paused = true)]
+async fn missing_values_are_not_used_beyond_their_time() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    store.says([Ok(None), Err(down())]);
+    assert_eq!(get(&cache, 1).await, Ok(None));
+    advance(BOUNDS.negative_time).await;
+    assert_eq!(get(&cache, 1).await, Err(down()), "a role can have been granted meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_entries_serve_where_no_load_can_begin() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), waiting: 1, ..BOUNDS });
+    assert_eq!(get(&cache, 1).await, Ok(Some(1)));
+    advance(BOUNDS.time).await;
+    store.shut();
+    let _other = waiting(&cache, [2]).await;
+    assert_eq!(get(&cache, 1).await, Ok(Some(1)));
+    assert_eq!(get(&cache, 3).await, Err(LoadError::Crowded));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_that_allowance_an_old_entry_is_no_answer() {
     let (cache, store) = cache(BOUNDS);
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));

@@ -19,7 +19,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     outln!("{:<34} {:<22} {:<10} {:<11} SEEN", "INSTANCE", "ADDRESS", "VERSION", "GENERATION");
     for instance in &found.instances {
-        let (id, address, version) = (&instance.id, &instance.address, &instance.version);
+        // Texts of the database, which must not control a terminal.
+        let [id, address, version] =
+            [&instance.id, &instance.address, &instance.version].map(|text| text.escape_debug().to_string());
         let behind = found.generation.saturating_sub(instance.generation);
         let behind = if behind == 0 { String::new() } else { format!(", {behind} behind") };
         let seen = std::time::Duration::from_millis(instance.age_ms);

@@ -47,7 +47,7 @@ pub(super) struct RootArgs {
 
 /// The store, or the engine that has it, and the output format.
 #[derive(Debug, clap::Args)]
-pub(super) struct StoreArgs {
+struct StoreArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -190,7 +190,7 @@ enum RootCommand {
 }
 
 /// The result of a command, as text and as JSON.
-pub(super) type CommandOutput = (String, Value);
+type CommandOutput = (String, Value);
 
 /// The opened store.
 pub(super) struct RootStore {
@@ -269,31 +269,11 @@ impl StoreArgs {
         ignores_anchor: bool,
         command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut config = self.config.load()?;
-        config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
-        // One runtime for PostgreSQL's worker tasks and for all waits.
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let done = runtime.block_on(async {
-            let mut unsealer = Unsealer::open(&config)?;
-            let anchored = if ignores_anchor { unsealer.ignore_anchor() } else { None };
-            let unsealer = Arc::new(unsealer);
-            let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
-            let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
-            let admin = RootAdmin::new(control.clone(), unsealer);
-            let done = command(&RootStore { config, anchored, control, admin }).await;
-            stores.close().await;
-            done
-        });
-        // A read of a key file that hangs must not keep the command from ending.
-        runtime.shutdown_background();
-        done
+        on_store_of(self.config.load()?, ignores_anchor, command)
     }
 
     /// Runs a command on the configured store, and says its result.
-    pub(super) fn say_done(
-        &self,
-        command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>,
-    ) -> Result<(), Failure> {
+    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>) -> Result<(), Failure> {
         self.check_direct()?;
         let (text, values) = self.on_store(command)?;
         self.say(&text, &values);
@@ -319,6 +299,9 @@ impl StoreArgs {
         };
         if !self.engine.is_named() {
             return self.on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
+        }
+        if wait.is_zero() {
+            return self.engine.run(async |client| Ok(client.root(operation).await?));
         }
         self.engine.run_without_retries(async |client| {
             let end = tokio::time::Instant::now() + wait;
@@ -572,6 +555,31 @@ fn time_text(unix_s: u64) -> String {
     }
     let time = i64::try_from(unix_s).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| unix_s.to_string())
+}
+
+/// Runs a command on the store of a configuration, and accepts an older state if the anchor is ignored.
+pub(super) fn on_store_of<T>(
+    mut config: Config,
+    ignores_anchor: bool,
+    command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
+    // One runtime for PostgreSQL's worker tasks and for all waits.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let done = runtime.block_on(async {
+        let mut unsealer = Unsealer::open(&config)?;
+        let anchored = if ignores_anchor { unsealer.ignore_anchor() } else { None };
+        let unsealer = Arc::new(unsealer);
+        let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
+        let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
+        let admin = RootAdmin::new(control.clone(), unsealer);
+        let done = command(&RootStore { config, anchored, control, admin }).await;
+        stores.close().await;
+        done
+    });
+    // A read of a key file that hangs must not keep the command from ending.
+    runtime.shutdown_background();
+    done
 }
 
 /// Adds a hint to an error of opening the store.

@@ -1,13 +1,13 @@
 //! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
-use sealwire_output::outln;
+use sealwire_output::{errln, outln};
 use sealwire_wire::control::{CheckCall, Checked, Principal, PrincipalCall, PrincipalOperation};
 
-use super::Failure;
-use super::kek::{CommandOutput, RootStore, StoreArgs};
 use super::operator::TargetArgs;
-use sealwire_access::ADMINISTRATOR;
+use super::{ConfigArgs, Failure, kek};
+use sealwire_access::{ADMINISTRATOR, PrincipalKind};
+use sealwire_config::{Config, Mode};
 use sealwire_engine::control;
 use serde_json::json;
 
@@ -54,7 +54,10 @@ enum PrincipalsCommand {
         /// The name in the certificate of the new administrator
         principal: String,
         #[command(flatten)]
-        store: StoreArgs,
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Check whether the engine lets a request of a principal pass, by which role and in which access.mode; fails if it does not
     Check {
@@ -89,9 +92,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         PrincipalsCommand::Revoke { principal, role, target } => {
             change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, target)
         }
-        PrincipalsCommand::Recover { principal, store } => {
-            store.say_done(async |store| recover(principal, store).await)
-        }
+        PrincipalsCommand::Recover { principal, config, json } => recover(principal, config.load()?, *json),
         PrincipalsCommand::Check { principal, operation, app, collection, property, reason, target } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
             let property = property.as_deref();
@@ -106,13 +107,47 @@ fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> 
     print(target.engine.json, changed.principal.as_slice())
 }
 
-/// Gives a principal the role administrator in the store.
-async fn recover(principal: &str, store: &RootStore) -> Result<CommandOutput, Failure> {
-    let ask = PrincipalOperation::Grant { role: ADMINISTRATOR };
-    control::change_principal(&**store.control.store(), PrincipalCall { principal, ask }).await?;
-    let generation = store.control.generation().await?;
-    let text = format!("{principal} has the role {ADMINISTRATOR}, from generation {generation} on");
-    Ok((text, json!({"principal": principal, "role": ADMINISTRATOR, "generation": generation})))
+/// Gives a principal the role administrator in the store of a configuration.
+fn recover(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
+    let place = match config.state.mode {
+        Mode::Embedded => format!("state.folder {}", config.state.folder.display()),
+        Mode::Stateless => format!("state.file {}", config.state.file.display()),
+        Mode::Postgres => "the database of postgres.url".to_owned(),
+    };
+    let exists = match config.state.mode {
+        Mode::Embedded => config.state.folder.exists(),
+        Mode::Stateless => config.state.file.exists(),
+        Mode::Postgres => true,
+    };
+    if !exists {
+        return Err(format!("{place} does not exist: give the configuration of the engine with --config").into());
+    }
+    let listed = config.control.as_ref().map(|control| control.principals.clone()).unwrap_or_default();
+    let generation = kek::on_store_of(config, false, async |store| {
+        if store.control.generation().await? == 0 {
+            return Err(format!("{place} has no state: give the configuration of the engine with --config").into());
+        }
+        let ask = PrincipalOperation::Grant { role: ADMINISTRATOR };
+        control::change_principal(&**store.control.store(), PrincipalCall { principal, ask }).await?;
+        Ok(store.control.generation().await?)
+    })?;
+    if json {
+        outln!("{}", json!({"principal": principal, "role": ADMINISTRATOR, "generation": generation}));
+    } else {
+        outln!("{principal} has the role {ADMINISTRATOR} in {place}, from generation {generation} on");
+    }
+    if !listed.is_empty() && !listed.iter().any(|(kind, name)| is_named(principal, *kind, name)) {
+        errln!(
+            "warning: control.principals of this configuration does not list {principal}: add the name there, and to \
+             access.administrators so that it can unseal the store, on each engine, and restart them"
+        );
+    }
+    Ok(())
+}
+
+fn is_named(principal: &str, kind: PrincipalKind, name: &str) -> bool {
+    sealwire_access::Principal::from_text(principal)
+        .is_some_and(|principal| (principal.kind(), principal.as_str()) == (kind, name))
 }
 
 fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {

@@ -37,12 +37,12 @@ fn running(report: &mut Report, config: &Config, engine: &RunningEngine) {
     let (is_ready, said) = &engine.ready;
     let at = config.admin.address;
     if *is_ready {
-        report.good("engine", format!("one runs and is ready, says http://{at}/ready"));
+        report.good("engine", format!("one runs and is ready, says http://{at}/ready/store"));
     } else {
         report.wrong(
             "engine",
             format!("one runs and is not ready: {said}"),
-            "load balancers send it no calls",
+            "with only `store` or `control state` failing it encrypts and decrypts, but serves no tokens, objects or changes; else it serves nothing",
             "its log says why; docs/operations.md has what to do about each condition",
         );
     }

@@ -181,7 +181,8 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
     assert_eq!(served(&store).await, [1]);
     apps.listens("127.0.0.1:1".into());
     control.disable(&shop(), Target::App).await.unwrap();
-    apps.follow(false).await.unwrap();
+    apps.read_store(false).await.unwrap();
+    apps.maintain().await.unwrap();
     assert_eq!((served(&store).await, &*control.instances().await.unwrap()[0].address), (vec![2], "127.0.0.1:1"));
     apps.leave().await.unwrap();
     assert!(served(&store).await.is_empty());
