@@ -8,6 +8,7 @@
 //! so the executor watches them.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -21,18 +22,45 @@ tokio::task_local! {
     static OFFER: Arc<Offer>;
 }
 
-/// Fewest bytes that a client must take within the time limit, unless fewer wait.
+/// Fewest bytes that a client must take within the time limit, unless fewer wait. With several streams: for each of them.
 const PROGRESS_BYTES_MIN: usize = 512;
+/// Longest frame that h2 sends of a stream before the turn of the next one.
+const FRAME_BYTES_MAX: usize = 16 << 10;
+
+/// What a connection takes of all its streams.
+#[derive(Debug, Default)]
+struct ConnectionProgress {
+    /// Bytes that were taken so far.
+    taken: AtomicU64,
+    /// Streams whose bytes wait.
+    waiting_streams: AtomicUsize,
+}
+
+impl ConnectionProgress {
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that all waiting streams take, if each of them takes this many.
+    fn of_each_stream(&self, bytes: usize) -> u64 {
+        (self.waiting_streams.load(Ordering::Relaxed).max(1) as u64).saturating_mul(bytes as u64)
+    }
+}
 
 /// The bytes of a response that hyper was given and that its connection has not written.
 #[derive(Debug, Default)]
-pub struct Offer(Mutex<Waiting>);
+pub struct Offer {
+    waiting: Mutex<Waiting>,
+    connection: Arc<ConnectionProgress>,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: usize,
     /// Start of the time limit, while bytes wait.
     since: Option<Instant>,
+    /// Bytes of the connection that were taken before then.
+    connection_taken: u64,
     /// Bytes that were taken since then.
     taken: usize,
     /// Wakes the task that waits until all bytes are taken.
@@ -46,28 +74,40 @@ impl Offer {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that bytes wait for the client.
     pub fn give(&self, bytes: usize) {
         let mut waiting = self.waiting();
         waiting.bytes += bytes;
-        waiting.since.get_or_insert_with(Instant::now);
+        if waiting.since.is_none() {
+            self.connection.waiting_streams.fetch_add(1, Ordering::Relaxed);
+            self.begin_time(&mut waiting);
+        }
+    }
+
+    fn begin_time(&self, waiting: &mut Waiting) {
+        waiting.since = Some(Instant::now());
+        waiting.connection_taken = self.connection.taken();
+        waiting.taken = 0;
     }
 
     /// Notes that the connection has written bytes, or that they were dropped.
     pub fn take(&self, bytes: usize) {
         let mut waiting = self.waiting();
+        self.connection.taken.fetch_add(bytes as u64, Ordering::Relaxed);
         waiting.bytes = waiting.bytes.saturating_sub(bytes);
         waiting.taken += bytes;
         if waiting.bytes == 0 {
-            let waker = std::mem::take(&mut *waiting).waker;
+            let Waiting { since, waker, .. } = std::mem::take(&mut *waiting);
             drop(waiting);
+            if since.is_some() {
+                self.connection.waiting_streams.fetch_sub(1, Ordering::Relaxed);
+            }
             waker.into_iter().for_each(Waker::wake);
         } else if waiting.taken >= PROGRESS_BYTES_MIN {
-            waiting.taken = 0;
-            waiting.since = Some(Instant::now());
+            self.begin_time(&mut waiting);
         }
     }
 
@@ -91,15 +131,32 @@ impl Offer {
         self.waiting().since.unwrap_or(now) + time
     }
 
-    /// Waits until bytes have waited for this time. Safe to drop.
+    /// Waits until bytes have waited for this time, and the connection has given this stream its turn or takes nothing
+    /// either. Safe to drop.
     pub async fn stalls(&self, time: Duration) {
+        // When the time began that was looked at last, and what the connection had taken at that look.
+        let mut looked_at = (None, 0);
         loop {
             let now = Instant::now();
             let due = self.due(time, now);
-            if due <= now {
+            if due > now {
+                sleep_until(due).await;
+                continue;
+            }
+            let taken = self.connection.taken();
+            let (since, taken_at_begin) = {
+                let waiting = self.waiting();
+                (waiting.since, waiting.connection_taken)
+            };
+            let taken_before = if looked_at.0 == since { looked_at.1 } else { taken_at_begin };
+            // h2 sends a frame of each stream in turn. Until one of each is sent, the client could not take this stream's.
+            let had_its_turn = taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
+            let connection_stalls = taken - taken_before < self.connection.of_each_stream(PROGRESS_BYTES_MIN);
+            if had_its_turn || connection_stalls {
                 return;
             }
-            sleep_until(due).await;
+            looked_at = (since, taken);
+            sleep_until(now + time).await;
         }
     }
 }
@@ -141,15 +198,16 @@ impl Drop for OfferedBytes {
 }
 
 /// Spawns the streams of a connection, and ends those that stall.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StreamExecutor {
     time: Duration,
+    connection: Arc<ConnectionProgress>,
 }
 
 impl StreamExecutor {
     /// Creates an executor that ends a stream whose bytes wait for the client for this time.
-    pub const fn new(time: Duration) -> Self {
-        Self { time }
+    pub fn new(time: Duration) -> Self {
+        Self { time, connection: Arc::default() }
     }
 }
 
@@ -159,7 +217,8 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let (offer, time) = (Arc::<Offer>::default(), self.time);
+        let time = self.time;
+        let offer = Arc::new(Offer { waiting: Mutex::default(), connection: Arc::clone(&self.connection) });
         tokio::spawn(async move {
             let watched = Arc::clone(&offer);
             tokio::select! {
@@ -243,6 +302,37 @@ mod tests {
         assert_eq!(seconds_of_reader(32 << 10, 512, 16).await, Some(15));
         // The last bytes are few.
         assert_eq!(seconds_of_reader(10, 1, 1).await, None);
+    }
+
+    /// Seconds until a stream of a connection ends that takes nothing of it, beside another one that takes these bytes each
+    /// second.
+    async fn seconds_beside_a_reader(taken: usize) -> Option<u64> {
+        let executor = StreamExecutor::new(TIME);
+        let begun = Instant::now();
+        let (held, ended) = oneshot::channel::<()>();
+        executor.execute(async move {
+            let _held = held;
+            let _bytes = give(64 << 10);
+            std::future::pending::<()>().await;
+        });
+        executor.execute(async move {
+            let mut bytes = give(4 << 20);
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                bytes.advance(taken);
+            }
+        });
+        tokio::time::timeout(Duration::from_secs(1_000), ended).await.ok().map(|_| begun.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_whose_turn_has_not_come_does_not_stall() {
+        // 32 KiB are a frame of both streams.
+        assert_eq!(seconds_beside_a_reader(4_096).await, Some(15));
+        assert_eq!(seconds_beside_a_reader(1_024).await, Some(45));
+        assert_eq!(seconds_beside_a_reader(100).await, Some(330));
+        // The connection takes less than 512 bytes for each stream within the time.
+        assert_eq!(seconds_beside_a_reader(50).await, Some(15));
     }
 
     #[tokio::test]
