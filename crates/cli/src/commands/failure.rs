@@ -29,6 +29,14 @@ impl RequestFailure {
     }
 }
 
+/// Returns a failure with another text. The code for programs stays.
+pub(super) fn reworded(failure: &(dyn Error + 'static), text: String) -> Failure {
+    match request_error(failure) {
+        Some(error) => RequestFailure::failure(text, error.clone()),
+        None => text.into(),
+    }
+}
+
 impl fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

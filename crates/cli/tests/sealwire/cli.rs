@@ -1026,12 +1026,22 @@ fn a_host_makes_an_administrator_where_nobody_can_log_in_as_one() {
         refused(folder, &[&["principals", "recover", principal], &config[..]].concat(), status, says);
     };
     recover(dev.path(), "cn:Frank", 1, "stop the engine");
-    dev.may_not(&["principals", "recover", "cn:Frank"], 1, "changes the store directly");
+    // Not over a connection.
+    dev.may_not(&["principals", "recover", "cn:Frank"], 2, "unexpected argument '--connect'");
     dev.kill();
+    std::fs::write(
+        dev.path().join("sealwire-dev/other.toml"),
+        std::fs::read_to_string(dev.path().join("sealwire-dev/sealwire.toml"))
+            .unwrap()
+            .replace("\"state\"", "\"absent\""),
+    )
+    .unwrap();
+    let other = ["principals", "recover", "cn:Frank", "--config", "sealwire-dev/other.toml"];
+    refused(dev.path(), &other, 1, "does not exist");
     recover(dev.path(), "no name!", 1, "principal must be a name");
     let config = ["--config", "sealwire-dev/sealwire.toml"];
     let recovered = ok(dev.path(), &[&["principals", "recover", "cn:Frank"], &config[..]].concat());
-    assert!(recovered.starts_with("cn:Frank has the role administrator, from generation "), "{recovered}");
+    assert!(recovered.starts_with("cn:Frank has the role administrator in state.folder "), "{recovered}");
     let dev = dev.again();
     let principals = dev.operate(&["principals", "list"]);
     let frank = principals.lines().find(|line| line.starts_with("cn:Frank")).unwrap();

@@ -11,6 +11,7 @@ use super::output::ObjectPrinter;
 use super::{AddArgs, InputArgs, Named};
 use crate::commands::Failure;
 use crate::commands::documents::DocumentProgress;
+use crate::commands::failure::{self, RequestFailure};
 use crate::commands::tokens::{Common, When, read_names, tell};
 
 /// Longest idempotency key, in bytes: the number of the request is appended to it.
@@ -84,7 +85,10 @@ fn write(
     });
     progress.end();
     match outcome {
-        Err(failure) if count > 0 => Err(format!("{failure}; {count} objects before were {done}").into()),
+        Err(found) if count > 0 => {
+            let text = format!("{found}; {count} objects before were {done}");
+            Err(failure::reworded(&*found, text))
+        }
         outcome => outcome,
     }
 }
@@ -127,7 +131,10 @@ fn each(
     });
     progress.end();
     match outcome {
-        Err(failure) if count > 0 => Err(format!("{failure}; {count} objects before were {done}").into()),
+        Err(found) if count > 0 => {
+            let text = format!("{found}; {count} objects before were {done}");
+            Err(failure::reworded(&*found, text))
+        }
         Err(failure) => Err(failure),
         Ok(()) => tell(common, done, count, false),
     }
@@ -142,11 +149,11 @@ fn explained(error: Error, places: &[ItemLocation]) -> Failure {
                 [first, .., last] => format!(" from {first} to {last}"),
                 _ => String::new(),
             };
-            format!("{}: nothing{from_to} was changed", rpc.code).into()
+            RequestFailure::failure(format!("{}: nothing{from_to} was changed", rpc.code), error.clone())
         }
         Error::Disconnected { .. } | Error::Deadline => {
             let hint = "the change may have been made: look before you repeat it; --idempotency-key makes it safe to add again";
-            format!("{error}; {hint}").into()
+            RequestFailure::failure(format!("{error}; {hint}"), error.clone())
         }
         _ => of_request(error),
     }
@@ -155,7 +162,9 @@ fn explained(error: Error, places: &[ItemLocation]) -> Failure {
 /// Explains the error of a request that changes nothing. Prints parts as [`explained`] does.
 pub(super) fn explained_read(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
-        Error::Rpc(rpc) if tell_parts(rpc, places) => format!("{}: the request is not possible", rpc.code).into(),
+        Error::Rpc(rpc) if tell_parts(rpc, places) => {
+            RequestFailure::failure(format!("{}: the request is not possible", rpc.code), error.clone())
+        }
         _ => of_request(error),
     }
 }
@@ -177,7 +186,8 @@ fn tell_parts(error: &RpcError, places: &[ItemLocation]) -> bool {
 fn of_request(error: Error) -> Failure {
     match &error {
         Error::Rpc(RpcError { code: ErrorCode::NotFound, .. }) => {
-            format!("{error}; `sealwire collections list APP` shows which there are").into()
+            let text = format!("{error}; `sealwire collections list APP` shows which there are");
+            RequestFailure::failure(text, error.clone())
         }
         _ => error.into(),
     }

@@ -229,7 +229,11 @@ fn lines_are_added_in_whole_requests_and_a_bad_one_is_named() {
     ] {
         dev.write("many.jsonl", &many(bad));
         let (out, err) = failed(&dev, &add);
-        assert!(err.contains(says) && err.ends_with("; 500 objects before were added\n"), "{bad}: {err}");
+        let (parts, error) = err.trim_end().rsplit_once('\n').unwrap_or(("", err.trim_end()));
+        let error: Value = serde_json::from_str(error).unwrap();
+        let message = error["message"].as_str().unwrap();
+        assert!(format!("{parts}\n{message}").contains(says.trim_end()), "{bad}: {err}");
+        assert!(message.ends_with("; 500 objects before were added"), "{bad}: {err}");
         // A key repeats the first request, so no failed attempt adds its objects twice.
         assert_eq!((out.lines().count(), count(&dev)), (500, 500), "{bad}");
     }

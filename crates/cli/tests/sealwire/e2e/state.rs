@@ -116,7 +116,7 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
             sleep(Duration::from_millis(10)).await;
         };
         assert!(
-            matches!(&refused, Err(StoreError::Conflict { instances, .. }) if *instances == ["behind"]),
+            matches!(&refused, Err(StoreError::Conflict { instances, .. }) if *instances == ["192.0.2.1:7443 (behind)"]),
             "{refused:?}"
         );
         let generation = control.generation().await.unwrap();
