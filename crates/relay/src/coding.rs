@@ -179,9 +179,8 @@ impl Decoder {
             Some(Engine::Zstd { input, blocks, sink }) => {
                 // All output is there at once, beside the window.
                 let ratio_max = RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
-                let output = sink.bytes_max.min(ratio_max).min(blocks.output_max);
-                let window =
-                    zstd_header(input).map_or(0, |header| header.window).min(ZSTD_WINDOW_BYTES_MAX).min(output);
+                let output = sink.bytes_max.min(ratio_max).min(blocks.output_max());
+                let window = blocks.window.min(ZSTD_WINDOW_BYTES_MAX).min(output);
                 input.capacity() + usize::try_from(window + output).unwrap_or(usize::MAX)
             }
         }
@@ -344,48 +343,90 @@ fn inflate(state: &mut Decompress, mut part: &[u8], sink: &mut Sink, is_done: &m
     }
 }
 
-/// Decodes one zstd frame. The library checks no checksum: the transport already protects the bytes.
+/// Decodes zstd frames, and skips others (RFC 8878, section 3.1).
 fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
     let mut rest = input;
     let mut decoder = FrameDecoder::new();
+    while !rest.is_empty() {
+        match ZstdMagic::of(rest) {
+            Some(ZstdMagic::Data) => unzstd_frame(&mut decoder, &mut rest, sink)?,
+            Some(ZstdMagic::Skippable) => {
+                let end = skippable_end(rest).ok_or(CodingError::Truncated)?;
+                rest = rest.get(end..).ok_or(CodingError::Truncated)?;
+            }
+            None if rest.len() < ZSTD_MAGIC_BYTES => return Err(CodingError::Truncated),
+            None if rest.len() < input.len() => return Err(CodingError::Trailing),
+            None => return Err(CodingError::Malformed),
+        }
+    }
+    Ok(())
+}
+
+/// Decodes one frame. The library checks no checksum: the transport already protects the bytes.
+fn unzstd_frame(decoder: &mut FrameDecoder, rest: &mut &[u8], sink: &mut Sink) -> Result<(), CodingError> {
+    let input = *rest;
+    let before = sink.output_bytes;
     let header = zstd_header(input)?;
     if header.window > ZSTD_WINDOW_BYTES_MAX {
         return Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
     }
     let content = header.content;
-    let malformed_or_cut = |rest: &[u8]| if rest.is_empty() { CodingError::Truncated } else { CodingError::Malformed };
-    if decoder.init(&mut rest).is_err() {
-        return Err(malformed_or_cut(rest));
+    if decoder.reset(&mut *rest).is_err() {
+        return Err(if rest.is_empty() { CodingError::Truncated } else { CodingError::Malformed });
     }
     while !decoder.is_finished() {
         let step = BlockDecodingStrategy::UptoBlocks(1);
-        if decoder.decode_blocks(&mut rest, step).is_err() {
-            return Err(if input.len() < 4 || is_cut(input, rest) {
-                CodingError::Truncated
-            } else {
-                CodingError::Malformed
-            });
+        if decoder.decode_blocks(&mut *rest, step).is_err() {
+            return Err(if is_cut(input, rest) { CodingError::Truncated } else { CodingError::Malformed });
         }
         if let Some(bytes) = decoder.collect() {
             sink.put(&bytes)?;
         }
         // The library ignores the length of the frame.
-        if content.is_some_and(|content| sink.output_bytes > content) {
+        if content.is_some_and(|content| sink.output_bytes - before > content) {
             return Err(CodingError::Malformed);
         }
     }
     if let Some(bytes) = decoder.collect() {
         sink.put(&bytes)?;
     }
-    if content.is_some_and(|content| sink.output_bytes != content) {
+    if content.is_some_and(|content| sink.output_bytes - before != content) {
         return Err(CodingError::Malformed);
     }
-    if rest.is_empty() { Ok(()) } else { Err(CodingError::Trailing) }
+    Ok(())
 }
 
 /// Returns true if a failed read was at the end of the input: fewer bytes are left than a block header says.
 fn is_cut(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
+}
+
+/// Length of the magic number that a frame begins with.
+const ZSTD_MAGIC_BYTES: usize = 4;
+/// Length of the header of a frame to skip: its magic number and its length.
+const SKIPPABLE_HEADER_BYTES: usize = 8;
+
+/// Kind of a zstd frame.
+enum ZstdMagic {
+    Data,
+    Skippable,
+}
+
+impl ZstdMagic {
+    /// Reads the magic number of a frame.
+    fn of(input: &[u8]) -> Option<Self> {
+        match u32::from_le_bytes(*input.first_chunk()?) {
+            0xfd2f_b528 => Some(Self::Data),
+            0x184d_2a50..=0x184d_2a5f => Some(Self::Skippable),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the end of a frame to skip, once its header is there.
+fn skippable_end(input: &[u8]) -> Option<usize> {
+    let length = u32::from_le_bytes(*input.get(ZSTD_MAGIC_BYTES..)?.first_chunk()?);
+    usize::try_from(length).ok()?.checked_add(SKIPPABLE_HEADER_BYTES)
 }
 
 /// Header of a zstd frame.
@@ -396,6 +437,8 @@ struct ZstdHeader {
     window: u64,
     /// Bytes of all output, if the frame says it.
     content: Option<u64>,
+    /// True if a checksum follows the last block.
+    has_checksum: bool,
 }
 
 /// Reads the header of a frame (RFC 8878, section 3.1.1.1).
@@ -424,34 +467,79 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
         }
         None => return Err(CodingError::Truncated),
     };
-    Ok(ZstdHeader { bytes: 5 + window_bytes + size_bytes, window, content: (size_bytes > 0).then_some(size) })
+    Ok(ZstdHeader {
+        bytes: 5 + window_bytes + size_bytes,
+        window,
+        content: (size_bytes > 0).then_some(size),
+        has_checksum: descriptor & 4 != 0,
+    })
 }
 
-/// Most output of the blocks of a frame that have begun to arrive.
+/// Most output of the blocks that have begun to arrive, of all frames.
 #[derive(Default)]
 struct ZstdBlocks {
-    /// Position of the next header of a block.
+    /// Position of the next header of a frame or a block.
     next: usize,
-    output_max: u64,
+    /// The frame whose blocks follow.
+    frame: Option<ZstdHeader>,
+    /// Most output of that frame, and of those before it.
+    frame_output_max: u64,
+    ended_output_max: u64,
+    /// Largest window of a frame.
+    window: u64,
 }
 
 impl ZstdBlocks {
-    /// Follows the headers of blocks (RFC 8878, section 3.1.1.2). Malformed ones are found when the frame is decoded.
+    fn output_max(&self) -> u64 {
+        self.ended_output_max.saturating_add(self.frame_output_max)
+    }
+
+    /// Follows the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed ones are found when the body is
+    /// decoded.
     fn follow(&mut self, input: &[u8]) {
-        let Ok(header) = zstd_header(input) else { return };
-        self.next = self.next.max(header.bytes);
-        while let Some(&[low, middle, high]) = input.get(self.next..).and_then(<[u8]>::first_chunk) {
+        while let Some(rest) = input.get(self.next..) {
+            let Some(frame) = &self.frame else {
+                if !self.begin_frame(rest) {
+                    return;
+                }
+                continue;
+            };
+            let Some(&[low, middle, high]) = rest.first_chunk() else { return };
             let block = u32::from_le_bytes([low, middle, high, 0]);
             let size = block >> 3;
             let (input_bytes, output_bytes) = match block >> 1 & 3 {
                 0 => (size, size.into()),
                 1 => (1, size.into()),
-                _ => (size, header.window.min(ZSTD_BLOCK_BYTES_MAX)),
+                _ => (size, frame.window.min(ZSTD_BLOCK_BYTES_MAX)),
             };
             self.next += 3 + input_bytes as usize;
-            self.output_max = self.output_max.saturating_add(output_bytes);
+            let output = self.frame_output_max.saturating_add(output_bytes);
+            self.frame_output_max = output.min(frame.content.unwrap_or(u64::MAX));
+            if block & 1 == 1 {
+                self.next += if frame.has_checksum { 4 } else { 0 };
+                self.frame = None;
+                self.ended_output_max = self.output_max();
+                self.frame_output_max = 0;
+            }
         }
-        self.output_max = self.output_max.min(header.content.unwrap_or(u64::MAX));
+    }
+
+    /// Takes the header of a frame. Returns false if the bytes so far are none.
+    fn begin_frame(&mut self, rest: &[u8]) -> bool {
+        let end = match ZstdMagic::of(rest) {
+            Some(ZstdMagic::Data) => {
+                let Ok(header) = zstd_header(rest) else { return false };
+                self.window = self.window.max(header.window);
+                self.frame.insert(header).bytes
+            }
+            Some(ZstdMagic::Skippable) => {
+                let Some(end) = skippable_end(rest) else { return false };
+                end
+            }
+            None => return false,
+        };
+        self.next = self.next.saturating_add(end);
+        true
     }
 }
 
@@ -617,6 +705,58 @@ mod tests {
             let limit = 32 << 10;
             assert_eq!(decode(coding, &[&body], limit).unwrap_err(), CodingError::TooLarge(limit), "{coding}");
         }
+    }
+
+    #[test]
+    fn zstd_frames_are_joined_and_others_skipped() {
+        let skipped = b"\x5a\x2a\x4d\x18\x03\x00\x00\x00abc".as_slice();
+        let nothing = b"\x50\x2a\x4d\x18\x00\x00\x00\x00".as_slice();
+        for (parts, times) in [
+            (&[ZSTD, ZSTD][..], 2),
+            (&[skipped, ZSTD], 1),
+            (&[ZSTD, skipped], 1),
+            (&[nothing, ZSTD, skipped, nothing, ZSTD, ZSTD, nothing], 3),
+            (&[skipped], 0),
+        ] {
+            let whole = parts.concat();
+            let expected = TEXT.repeat(times);
+            assert_eq!(decode("zstd", &[&whole], 1 << 20), Ok(expected.clone()), "{whole:?}");
+            let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+            assert_eq!(decode("zstd", &bytes, 1 << 20), Ok(expected), "{whole:?}");
+            // Every cut is an error, or the end of a frame.
+            for end in 1..whole.len() {
+                let is_whole = (1..parts.len()).any(|count| parts[..count].concat().len() == end);
+                assert_eq!(decode("zstd", &[&whole[..end]], 1 << 20).is_ok(), is_whole, "{end} {whole:?}");
+            }
+        }
+        let two = [ZSTD, ZSTD].concat();
+        let limit = TEXT.len() as u64 + 1;
+        assert_eq!(decode("zstd", &[&two], limit), Err(CodingError::TooLarge(limit)));
+        let mut wide = [ZSTD, &zstd_bomb(1)].concat();
+        wide[ZSTD.len() + 5] = 0xff;
+        assert_eq!(decode("zstd", &[&wide], 1 << 20), Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX)));
+        // A magic number of neither kind.
+        let other = [ZSTD, b"\x60\x2a\x4d\x18\x00\x00\x00\x00"].concat();
+        assert_eq!(decode("zstd", &[&other], 1 << 20), Err(CodingError::Trailing));
+    }
+
+    #[test]
+    fn zstd_counts_the_blocks_of_every_frame_and_nothing_else() {
+        let memory = |body: &[u8]| {
+            let mut decoder = Decoder::new("zstd", 10 << 20).unwrap().unwrap();
+            for byte in body.chunks(1) {
+                decoder.push(byte, &mut Vec::new()).unwrap();
+            }
+            decoder.memory_bytes()
+        };
+        // A raw block of 1,000 bytes, and a checksum that is no header of a block.
+        let last = (1_u32 | 1_000 << 3).to_le_bytes();
+        let frame = [b"\x28\xb5\x2f\xfd\x04\x40", &last[..3], &[b'x'; 1_000], &[0xff; 4]].concat();
+        let one = memory(&frame);
+        assert!((3_000..5_000).contains(&one), "{one}");
+        let two = memory(&[&frame[..], b"\x50\x2a\x4d\x18\x04\x00\x00\x00\xff\xff\xff\xff", &frame].concat());
+        assert!((6_000..10_000).contains(&two), "{two}");
+        assert!(memory(&[ZSTD, &zstd_bomb(400)[..1_000]].concat()) > 100_000);
     }
 
     #[test]

@@ -142,6 +142,11 @@ impl Completion {
         self.trace(&request.headers);
     }
 
+    /// Returns true if the response has no body because of its method.
+    pub fn is_head(&self) -> bool {
+        self.method == Method::HEAD
+    }
+
     /// Returns true if the request asks for a tunnel.
     pub fn is_connect(&self) -> bool {
         self.method == Method::CONNECT

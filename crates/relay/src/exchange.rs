@@ -322,7 +322,9 @@ pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     headers.insert(CONTENT_LENGTH, document.len().into());
     headers.insert(RELAY_ERROR, HeaderValue::from_static(failure.reason.name()));
-    let mut response = Response::new(Outgoing::whole(document.into()));
+    // HTTP/2 sends what it is given, and a body breaks the stream of a HEAD. Its length stays.
+    let body = if completion.is_head() { Outgoing::empty() } else { Outgoing::whole(document.into()) };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     std::mem::swap(response.headers_mut(), headers);
     response

@@ -56,13 +56,20 @@ async fn handle(
     let io = Watched::new(stream, Arc::clone(&activity));
     match &listener.tls {
         None => {
-            let peer = Peer::new(Arc::clone(&listener), address, false, None, relay.connection_memory(), stop.clone());
+            let peer = Peer::new(
+                Arc::clone(&listener),
+                address,
+                false,
+                None,
+                relay.connection_memory(&listener),
+                stop.clone(),
+            );
             connection::serve(Arc::clone(&relay), Arc::new(peer), io, Arc::clone(&activity), stop).await;
         }
         Some(tls) => match timeout(limits.header_timeout(), TlsAcceptor::from(tls.config()).accept(io)).await {
             Ok(Ok(stream)) => {
                 let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let memory = relay.connection_memory();
+                let memory = relay.connection_memory(&listener);
                 let peer = Peer::new(Arc::clone(&listener), address, true, certificate, memory, stop.clone());
                 connection::serve(Arc::clone(&relay), Arc::new(peer), stream, Arc::clone(&activity), stop).await;
             }

@@ -81,7 +81,7 @@ impl Reservation {
     /// Takes memory until at least `bytes` are reserved. Memory that was taken stays.
     ///
     /// # Errors
-    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if the share of a connection is smaller.
+    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is smaller.
     /// Nothing more is taken then.
     pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
@@ -90,8 +90,10 @@ impl Reservation {
         }
         let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
         let [connection, client, process] = &self.account.budgets;
-        if units > connection.total {
-            return Err(Reason::TooLarge("limits.connection_memory_bytes", (connection.total * UNIT) as u64));
+        for (share, limit) in [(connection, "limits.connection_memory_bytes"), (client, "limits.client_memory_bytes")] {
+            if units > share.total {
+                return Err(Reason::TooLarge(limit, (share.total * UNIT) as u64));
+            }
         }
         let taken = [connection.take(more)?, client.take(more)?, process.take(more)?];
         let used = client.used_units();
@@ -107,10 +109,14 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives all memory back.
-    pub fn release(&mut self) {
-        self.units = 0;
-        self.permits = None;
+    /// Gives memory back until at most `bytes`, rounded up to a unit, are reserved.
+    pub fn at_most(&mut self, bytes: usize) {
+        let units = bytes.div_ceil(UNIT);
+        let Some(surplus) = self.units.checked_sub(units).filter(|surplus| *surplus > 0) else { return };
+        self.units = units;
+        for permit in self.permits.iter_mut().flatten() {
+            drop(permit.split(surplus));
+        }
     }
 }
 
@@ -164,7 +170,13 @@ mod tests {
         assert!(first.at_least(65 * KIB).is_err());
         drop((second, third, nothing));
         assert_eq!(process.used(256 * KIB), 64 * KIB);
-        first.release();
+        first.at_most(20 * KIB + 1);
+        assert_eq!(process.used(256 * KIB), 24 * KIB);
+        first.at_most(24 * KIB + 1);
+        assert_eq!(process.used(256 * KIB), 24 * KIB);
+        first.at_least(28 * KIB).unwrap();
+        assert_eq!(process.used(256 * KIB), 28 * KIB);
+        first.at_most(0);
         assert_eq!(process.used(256 * KIB), 0);
         assert!(reserve(0, 64 * KIB).is_ok());
     }

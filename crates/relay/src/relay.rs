@@ -93,8 +93,11 @@ impl Relay {
         if is_within { Ok(permit) } else { Err(busy()) }
     }
 
-    /// The budget of a new connection.
-    pub fn connection_memory(&self) -> Budget {
+    /// The budget of a new connection. That of a proxy, whose clients have shares of their own, is the whole.
+    pub fn connection_memory(&self, listener: &Listener) -> Budget {
+        if listener.trust_forwarded {
+            return Budget::new(self.limits.memory_bytes, "limits.memory_bytes are in use");
+        }
         Budget::new(self.limits.connection_memory_bytes(), "limits.connection_memory_bytes are in use")
     }
 

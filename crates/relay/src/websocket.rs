@@ -307,11 +307,7 @@ impl Session {
         loop {
             let message = match from.next().await {
                 None => return close(CloseCode::Normal, ""),
-                Some(Err(Error::Capacity(_))) => return close(CloseCode::Size, "the message is too long"),
-                Some(Err(Error::Io(error))) if error.kind() == io::ErrorKind::OutOfMemory => {
-                    return close(CloseCode::Again, "the relay is at its limit");
-                }
-                Some(Err(_)) => return close(CloseCode::Protocol, "the connection broke off"),
+                Some(Err(error)) => return failed_read(&error),
                 Some(Ok(Message::Close(frame))) => return forwarded(scope, frame),
                 Some(Ok(message)) => message,
             };
@@ -325,7 +321,7 @@ impl Session {
                 Ok(None) => continue,
                 Err(frame) => return frame,
             };
-            if send(to, offer, edited, self.relay.limits.body_idle()).await.is_err() {
+            if send(to, offer, &self.last_message, edited, self.relay.limits.body_idle()).await.is_err() {
                 return close(CloseCode::Away, "the other side is gone or does not read");
             }
             memory.release();
@@ -390,7 +386,7 @@ impl Edited {
 }
 
 /// Sends a message. Fails if the other side is gone, or takes too little of the message for this time.
-async fn send<S>(to: &mut S, offer: &Offer, message: Edited, time: Duration) -> Result<(), ()>
+async fn send<S>(to: &mut S, offer: &Offer, last: &LastMessage, message: Edited, time: Duration) -> Result<(), ()>
 where
     S: Sink<Message, Error = Error> + Unpin,
 {
@@ -403,6 +399,8 @@ where
             sent = to.send(Message::Frame(frame)) => sent.map_err(drop)?,
             () = offer.stalls(time) => return Err(()),
         }
+        // A long message can take a slow reader longer than a session may be idle.
+        last.comes();
         if bytes.is_empty() {
             return Ok(());
         }
@@ -416,7 +414,8 @@ fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     if scope.direction().rules.is_empty() { frame } else { close(frame.code, "") }
 }
 
-/// Time of the last message of a session, in either direction. Pings, and messages that do not end, are none.
+/// Time of the last message of a session, in either direction: when it was received, and when a frame of it was sent.
+/// Pings, and messages that do not end, are none.
 #[derive(Debug)]
 struct LastMessage(Mutex<Instant>);
 
@@ -441,10 +440,28 @@ impl LastMessage {
     }
 }
 
-/// Memory of the messages that one side has sent in part.
+/// Bytes that one side has sent.
+#[derive(Debug)]
+struct Received {
+    /// Bytes of messages that were not passed on.
+    pending: usize,
+    /// Bytes of the longest message. The library keeps its read buffer at the length of the longest frame, of which the
+    /// relay knows only that its message is not shorter.
+    longest: usize,
+    reservation: Reservation,
+}
+
+impl Received {
+    /// The read buffer with the frames, and the message that they are joined to.
+    fn memory_bytes(&self) -> usize {
+        self.longest.max(self.pending) + self.pending
+    }
+}
+
+/// Memory of the messages that one side has sent in part, and of the buffer that they were read into.
 #[derive(Clone, Debug)]
 struct MessageMemory {
-    counted: Arc<Mutex<(usize, Reservation)>>,
+    counted: Arc<Mutex<Received>>,
     /// Header of a control frame.
     control_header_bytes: usize,
 }
@@ -452,23 +469,30 @@ struct MessageMemory {
 impl MessageMemory {
     /// Counts bytes that arrived.
     fn add(&self, bytes: usize) -> io::Result<()> {
-        let (total, reservation) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        *total += bytes;
-        // Frames, and the message that they are joined to.
-        reservation.at_least(2 * *total).map_err(|_| io::ErrorKind::OutOfMemory.into())
+        let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        received.pending += bytes;
+        received.reservation.at_least(received.memory_bytes()).map_err(|reason| {
+            let kind = if matches!(reason, Reason::TooLarge(..)) {
+                io::ErrorKind::FileTooLarge
+            } else {
+                io::ErrorKind::OutOfMemory
+            };
+            kind.into()
+        })
     }
 
     /// Notes that a control frame is no longer held. It can come between two frames of a message.
     fn took_control(&self, bytes: usize) {
-        let (total, _) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        *total = total.saturating_sub(bytes + self.control_header_bytes);
+        let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        received.pending = received.pending.saturating_sub(bytes + self.control_header_bytes);
     }
 
     /// Notes that a message was passed on.
     fn release(&self) {
-        let (total, reservation) = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        *total = 0;
-        reservation.release();
+        let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        received.longest = received.longest.max(received.pending);
+        received.pending = 0;
+        received.reservation.at_most(received.memory_bytes());
     }
 }
 
@@ -482,7 +506,8 @@ struct Counted<T> {
 
 impl<T> Counted<T> {
     fn new(io: T, account: Account, control_header_bytes: usize) -> Self {
-        let counted = Arc::new(Mutex::new((0, account.reservation())));
+        let received = Received { pending: 0, longest: 0, reservation: account.reservation() };
+        let counted = Arc::new(Mutex::new(received));
         Self { io, memory: MessageMemory { counted, control_header_bytes }, offer: Arc::default() }
     }
 }
@@ -523,6 +548,20 @@ fn close(code: CloseCode, reason: &'static str) -> CloseFrame {
     CloseFrame { code, reason: reason.into() }
 }
 
+/// The close frame after a message could not be read.
+fn failed_read(error: &Error) -> CloseFrame {
+    match error {
+        Error::Capacity(_) => close(CloseCode::Size, "the message is too long"),
+        Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            close(CloseCode::Size, "the message is too long")
+        }
+        Error::Io(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            close(CloseCode::Again, "the relay is at its limit")
+        }
+        _ => close(CloseCode::Protocol, "the connection broke off"),
+    }
+}
+
 fn close_for(failure: &Failure) -> CloseFrame {
     let code = match failure.reason {
         Reason::TooLarge(..) => CloseCode::Size,
@@ -560,7 +599,8 @@ mod tests {
     }
 
     /// A side that takes these bytes at once, with pauses of this many seconds, and the seconds after which sending ends.
-    async fn sends(len: usize, taken: usize, pause: u64) -> (bool, u64) {
+    /// The session ends after `idle` seconds without a message.
+    async fn sends(len: usize, taken: usize, pause: u64, idle: u64) -> (bool, u64) {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let budget = Budget::new(1 << 20, "test");
         let account = Account { budgets: std::array::from_fn(|_| budget.clone()) };
@@ -576,22 +616,33 @@ mod tests {
             }
         };
         let begun = Instant::now();
+        let last = LastMessage::now();
         let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
-        tokio::select! {
-            sent = send(&mut to, &offer, message, Duration::from_secs(15)) => (sent.is_ok(), begun.elapsed().as_secs()),
+        let is_sent = tokio::select! {
+            sent = send(&mut to, &offer, &last, message, Duration::from_secs(15)) => sent.is_ok(),
+            () = last.ages(Duration::from_secs(idle)) => false,
             () = reading => unreachable!(),
-        }
+        };
+        (is_sent, begun.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_of_messages_is_told_from_one_that_stalls() {
-        assert_eq!(sends(100, 1_024, 1_000).await, (true, 0));
+        assert_eq!(sends(100, 1_024, 1_000, 1_000).await, (true, 0));
         // Nine KiB wait for nine reads, which take longer than the limit.
-        let (is_sent, seconds) = sends(10_000, 1_024, 10).await;
+        let (is_sent, seconds) = sends(10_000, 1_024, 10, 1_000).await;
         assert!(is_sent && (80..=100).contains(&seconds), "{is_sent} {seconds}");
-        assert_eq!(sends(10_000, 1_024, 16).await, (false, 15));
-        let (is_sent, seconds) = sends(10_000, 10, 1).await;
+        assert_eq!(sends(10_000, 1_024, 16, 1_000).await, (false, 15));
+        let (is_sent, seconds) = sends(10_000, 10, 1, 1_000).await;
         assert!(!is_sent && seconds <= 16, "{is_sent} {seconds}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_of_messages_keeps_its_session_open() {
+        // A frame takes 32 s, and the message more than the session may be idle.
+        let (is_sent, seconds) = sends(100_000, 1_024, 1, 40).await;
+        assert!(is_sent && seconds > 80, "{is_sent} {seconds}");
+        assert_eq!(sends(100_000, 1_024, 1, 20).await, (false, 20));
     }
 
     #[tokio::test]
@@ -603,7 +654,8 @@ mod tests {
                 Ok::<_, Error>(sender)
             }));
             let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
-            send(&mut to, &Offer::default(), message, Duration::from_secs(60)).await.unwrap();
+            let last = LastMessage::now();
+            send(&mut to, &Offer::default(), &last, message, Duration::from_secs(60)).await.unwrap();
             let mut frames = Vec::new();
             while let Ok(Message::Frame(frame)) = receiver.try_recv() {
                 frames.push((frame.header().opcode, frame.header().is_final, frame.payload().len()));
@@ -633,8 +685,29 @@ mod tests {
             memory.took_control(125);
         }
         assert_eq!(used(), before);
-        assert_eq!(memory.add(1 << 20).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        // What a frame took stays with its connection, for later ones too.
         memory.release();
+        let kept = used();
+        assert!((50_000..60_000).contains(&kept), "{kept}");
+        memory.add(10_000).unwrap();
+        assert!((60_000..70_000).contains(&used()), "{}", used());
+        memory.release();
+        assert_eq!(used(), kept);
+        drop(memory);
         assert_eq!(used(), 0);
+    }
+
+    #[test]
+    fn messages_that_never_fit_are_told_from_those_of_a_busy_relay() {
+        let budget = Budget::new(1 << 20, "test");
+        let account = Account { budgets: [Budget::new(1 << 16, "connection"), budget.clone(), budget] };
+        let connection = || Counted::new((), account.clone(), CONTROL_HEADER_BYTES).memory;
+        assert_eq!(connection().add(1 << 15).map_err(|error| error.kind()), Ok(()));
+        let error = connection().add((1 << 15) + 1).unwrap_err();
+        assert_eq!(failed_read(&Error::Io(error)).code, CloseCode::Size);
+        let other = connection();
+        other.add(1 << 14).unwrap();
+        let error = connection().add(1 << 15).unwrap_err();
+        assert_eq!(failed_read(&Error::Io(error)).code, CloseCode::Again);
     }
 }

@@ -428,6 +428,8 @@ mod tests {
                 341_333,
                 false,
             ),
+            ("pass = true\nwebsocket_origins = ['*']", 204_801, true),
+            ("pass = true\nwebsocket_origins = ['*']", 204_800, false),
         ] {
             let limits =
                 "[limits]\nmemory_bytes = 4_096_000\nbody_bytes = 1\ndecoded_bytes = 1\nstream_window_bytes = 65_536\n";

@@ -163,7 +163,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "connection_memory_bytes", bytes(1, 1 << 40), Rare("268_435_456"),
                 "Of `memory_bytes`, what one connection can take. Without it: a quarter.";
             "body_bytes", bytes(1, 1 << 40), Value("1_048_576"),
-                "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`, or a third where a route has `request_unparsed` or `response_unparsed` \"pass\".";
+                "Longest body that is held before it is forwarded. At most half of `connection_memory_bytes`, or a third where a route has `request_unparsed` or `response_unparsed` \"pass\", and a fifth with `websocket_origins`.";
             "decoded_bytes", bytes(1, 1 << 40), Value("10_485_760"),
                 "Longest body that is held after it was decompressed. At most a quarter of `connection_memory_bytes`, which the decoder also needs.";
             "stream_window_bytes", bytes(64 << 10, 1 << 40), Value("2_097_152"),

@@ -71,6 +71,11 @@ impl Compiler {
             &place_of_length,
             "must be at most a third of limits.connection_memory_bytes with request_unparsed or response_unparsed \"pass\", because the body is also kept as it came",
         );
+        self.require(
+            route.websocket_origins.is_none() || body_bytes_max <= connection / 5,
+            &place_of_length,
+            "must be at most a fifth of limits.connection_memory_bytes with websocket_origins: a message takes four times its length, and the other direction keeps the buffer of its longest one",
+        );
         let request = self.rules(place, "request", route, &route.request);
         let response = self.rules(place, "response", route, &route.response);
         self.require(

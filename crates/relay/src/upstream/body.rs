@@ -1,6 +1,6 @@
 //! Bodies towards and from an upstream: both tell the pool how far they are.
 
-use std::future::Future as _;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -34,7 +34,10 @@ pub(super) enum Progress {
 /// Body of a request that reports its progress.
 pub(super) struct RequestBody {
     inner: UnsyncBoxBody<Bytes, Cause>,
-    progress: watch::Sender<Progress>,
+    progress: Arc<watch::Sender<Progress>>,
+    /// Waits for the begin of the response; `None` before bytes are held, and afterwards.
+    response: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    is_responding: bool,
     /// Short frames of the connection, if it is one of HTTP/2, and those of this body.
     short_frames: Option<Arc<ShortFrames>>,
     joined: Joined,
@@ -50,7 +53,15 @@ impl RequestBody {
         let start = if body.is_end_stream() { Progress::Ended(now) } else { Progress::Offered(now) };
         let (progress, receiver) = watch::channel(start);
         let inner = body.map_err(Into::into).boxed_unsync();
-        (Self { inner, progress, short_frames: None, joined: Joined::default() }, receiver)
+        let body = Self {
+            inner,
+            progress: Arc::new(progress),
+            response: None,
+            is_responding: false,
+            short_frames: None,
+            joined: Joined::default(),
+        };
+        (body, receiver)
     }
 
     /// Notes the connection that the body is sent on.
@@ -58,8 +69,24 @@ impl RequestBody {
         self.short_frames = short_frames;
     }
 
+    /// Returns true once nobody waits for the head of the response any more. The task is woken then.
+    fn poll_responding(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_responding {
+            let progress = &self.progress;
+            let response = self.response.get_or_insert_with(|| {
+                let progress = Arc::clone(progress);
+                Box::pin(async move { progress.closed().await })
+            });
+            self.is_responding = response.as_mut().poll(cx).is_ready();
+        }
+        if self.is_responding {
+            self.response = None;
+        }
+        self.is_responding
+    }
+
     fn poll_joined(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
-        let Some(short_frames) = &self.short_frames else { return Pin::new(&mut self.inner).poll_frame(cx) };
+        let Some(short_frames) = self.short_frames.clone() else { return Pin::new(&mut self.inner).poll_frame(cx) };
         loop {
             match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -71,9 +98,11 @@ impl RequestBody {
                 Poll::Ready(Some(Err(cause))) => return Poll::Ready(Some(Err(cause))),
                 Poll::Ready(None) => return Poll::Ready(self.joined.rest().map(Ok)),
                 Poll::Pending => {
-                    // Nobody waits for the head of the response any more.
-                    let is_responding = self.progress.is_closed();
-                    return self.joined.poll_due(cx, short_frames, is_responding).map(|frame| frame.map(Ok));
+                    if self.joined.is_empty() {
+                        return Poll::Pending;
+                    }
+                    let is_responding = self.poll_responding(cx);
+                    return self.joined.poll_due(cx, &short_frames, is_responding).map(|frame| frame.map(Ok));
                 }
             }
         }
@@ -209,11 +238,15 @@ mod tests {
 
     /// A body on a connection over HTTP/2, with the sender of its frames.
     fn body() -> (Sender, RequestBody, watch::Receiver<Progress>) {
+        body_on(Arc::default())
+    }
+
+    fn body_on(short_frames: Arc<ShortFrames>) -> (Sender, RequestBody, watch::Receiver<Progress>) {
         let (sender, mut frames) = mpsc::unbounded_channel();
         let stream =
             futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
         let (mut body, progress) = RequestBody::new(StreamBody::new(stream));
-        body.is_sent_on(Some(Arc::default()));
+        body.is_sent_on(Some(short_frames));
         (sender, body, progress)
     }
 
@@ -270,6 +303,57 @@ mod tests {
             let longest = frames.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap();
             assert!(longest <= delay_max, "{is_responding}: {longest} ms");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_are_held_leave_once_the_upstream_responds() {
+        // Without a response the last bytes leave after about 4,080 ms.
+        for (response_ms, last_ms) in [(1_000, 1_040..1_060), (4_070, 4_070..4_100)] {
+            let (sender, body, progress) = body();
+            let begun = Instant::now();
+            let sending = async {
+                for _ in 0..200 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    send(&sender, b"x");
+                }
+                tokio::time::sleep_until(begun + Duration::from_millis(response_ms)).await;
+                drop(progress);
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                drop(sender);
+            };
+            let ((), frames) = tokio::join!(sending, frames(body));
+            assert_eq!(frames.iter().map(|(len, _)| len).sum::<usize>(), 200);
+            let last = frames.last().unwrap().1;
+            assert!(last_ms.contains(&last), "{response_ms}: {last} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_short_frames_of_a_stream_leave_at_once() {
+        let short_frames = Arc::<ShortFrames>::default();
+        // Another stream uses up those of the connection.
+        let (other_sender, other, _other_progress) = body_on(Arc::clone(&short_frames));
+        let (sender, body, _progress) = body_on(short_frames);
+        let begun = Instant::now();
+        let others = async {
+            for _ in 0..3_000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                send(&other_sender, b"x");
+            }
+            drop(other_sender);
+        };
+        let sending = async {
+            tokio::time::sleep(Duration::from_millis(1_000)).await;
+            for _ in 0..20 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                send(&sender, b"x");
+            }
+            tokio::time::sleep_until(begun + Duration::from_secs(20)).await;
+            drop(sender);
+        };
+        let ((), (), _, frames) = tokio::join!(others, sending, frames(other), frames(body));
+        assert_eq!(frames[..4], [(1, 1_001), (1, 1_002), (1, 1_003), (1, 1_004)]);
+        assert!(frames.len() < 20, "{frames:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 //!
 //! Servers count the overhead of short frames that their application has not read: beyond some thousands of them they end
 //! the connection, which requests of other clients share (hyper with `ENHANCE_YOUR_CALM`). HTTP/2 does not tell the relay what was
-//! read. So a connection has a number of short frames that leave at once, which grows back slowly. When it is used up, a
-//! stream holds its bytes until a frame is long enough, the body ends, or some time has passed.
+//! read. So each stream has a few short frames that leave at once, and a connection has a number of them, which grows back
+//! slowly. When it is used up, a stream holds its bytes until a frame is long enough, the body ends, or some time has passed.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,9 @@ use tokio::time::{Instant, Sleep};
 
 /// Length from which a frame is not short: servers credit the overhead of short frames with the bytes of long ones.
 pub(super) const SHORT_FRAME_BYTES: usize = 256;
-/// Most short frames that leave at once on a connection.
+/// Short frames of each stream that leave at once, whatever other streams of the connection have used.
+const FRAMES_OF_STREAM: u32 = 4;
+/// Most further short frames that leave at once on a connection.
 const FRAMES_MAX: u32 = 64;
 /// Time after which one more leaves at once.
 const FRAME_EVERY: Duration = Duration::from_millis(62);
@@ -55,6 +57,8 @@ pub(super) struct Joined {
     bytes: BytesMut,
     /// Trailers that follow the bytes.
     trailers: Option<Frame<Bytes>>,
+    /// Short frames of the body's own that have left.
+    taken: u32,
     /// End of the time that the bytes are held.
     due: Option<Pin<Box<Sleep>>>,
 }
@@ -102,12 +106,26 @@ impl Joined {
         if self.bytes.is_empty() {
             return Poll::Pending;
         }
-        if self.due.is_some() || !frames.take(Instant::now()) {
+        let now = Instant::now();
+        if self.due.is_some() || !self.take(frames, now) {
             let delay = if is_responding { DELAY_RESPONDING_MAX } else { DELAY_MAX };
-            let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(delay)));
+            let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(now + delay)));
+            // The response can begin meanwhile.
+            if due.deadline() > now + delay {
+                due.as_mut().reset(now + delay);
+            }
             ready!(due.as_mut().poll(cx));
         }
         Poll::Ready(self.joined())
+    }
+
+    /// Takes the right to send a short frame at once: of this body first, then of the connection.
+    fn take(&mut self, frames: &ShortFrames, now: Instant) -> bool {
+        if self.taken < FRAMES_OF_STREAM {
+            self.taken += 1;
+            return true;
+        }
+        frames.take(now)
     }
 
     fn joined(&mut self) -> Option<Frame<Bytes>> {

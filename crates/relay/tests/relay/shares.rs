@@ -327,6 +327,47 @@ async fn connections_and_clients_have_shares_of_the_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_of_a_proxy_have_no_share_of_the_memory() {
+    let upstream = Upstream::start().await;
+    let text = reverse(upstream.address, &format!("{LONG}{EIGHT_MIB}"), "", ROUTES);
+    let text = text.replacen("clients = 'open'\n", "clients = 'open'\ntrust_forwarded = true\n", 1);
+    let relay = Relay::start(&text).await;
+    let memory = || relay.metric("sealwire_relay_memory_bytes", "");
+    let (mut client, _connection) = http2_client::<Unfinished>(relay.address(), 1 << 20).await;
+    let mut upload = |address: &str| {
+        let request = Request::post("http://a.example/e/x").header("content-type", "application/json");
+        let request = request.header("x-forwarded-for", address);
+        tokio::spawn(client.send_request(request.body(Unfinished::new(900_000)).unwrap()))
+    };
+    // Two uploads need more than a connection's share, and a third one more than a client's.
+    let _open = [upload("192.0.2.1"), upload("192.0.2.1")];
+    until(|| (3_604_480..3_670_016).contains(&memory())).await;
+    let refused = within(upload("192.0.2.1")).await.unwrap().unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let problem = within(refused.into_body().collect()).await.unwrap().to_bytes();
+    assert!(find(&problem, b"limits.client_memory_bytes").is_some(), "{problem:?}");
+    // Another client behind the proxy has its own.
+    let _other = upload("192.0.2.2");
+    until(|| (5_406_720..5_505_024).contains(&memory())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_head_requests_have_no_body() {
+    let upstream = Upstream::start().await;
+    let relay = Relay::before(&upstream, "", "", ROUTES).await;
+    let (mut client, _connection) = http2_client::<String>(relay.address(), 1 << 20).await;
+    for (method, has_body) in [("HEAD", false), ("GET", true)] {
+        let request = Request::builder().method(method).uri("http://a.example/none").body(String::new()).unwrap();
+        let response = within(client.send_request(request)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{method}");
+        let length: usize = response.headers()["content-length"].to_str().unwrap().parse().unwrap();
+        let body = within(response.into_body().collect()).await.unwrap().to_bytes();
+        assert!(length > 0, "{method}");
+        assert_eq!(body.len(), if has_body { length } else { 0 }, "{method}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_short_frames_count_their_overhead() {
     let upstream = Upstream::start().await;
     let relay = Relay::before(&upstream, &format!("{LONG}{EIGHT_MIB}"), "", ROUTES).await;
