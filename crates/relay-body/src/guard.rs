@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sealwire_payload::{Position, Selection};
 
 use crate::BodyRule;
-use crate::name::{self, BREAKS, NameSet, each_reading, normal_form};
+use crate::name::{self, BREAKS, NameSet, each_reading_of_levels, normal_form};
 
 /// Most names of the values of one rule.
 const NAMES_MAX: usize = 10_000;
@@ -118,7 +118,7 @@ impl Guard {
         }
         let mut rules = self.names.rules_of(name).to_vec();
         // A name with levels is also a path, which meets wildcards.
-        each_reading(name, |text| {
+        each_reading_of_levels(name, |text| {
             if text.contains(BREAKS) {
                 let levels: Vec<_> = text.split(BREAKS).map(normal_form).collect();
                 let reached = self.paths.iter().filter(|guarded| reaches(&guarded.paths, &levels));

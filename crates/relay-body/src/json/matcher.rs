@@ -92,7 +92,7 @@ impl Matcher {
         let is_unclear = name::is_unclear(key) && !is_accepted;
         let mut unreadable = None;
         self.guarded_here.fill(Position::NOWHERE);
-        let is_endless = name::each_reading(key, |text| {
+        let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
             // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
             let levels = text.split(BREAKS).filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
