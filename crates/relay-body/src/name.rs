@@ -423,7 +423,7 @@ mod tests {
             ("card[]", "card[]", false, false),
             ("card", "Card[x]", false, true),
             ("card", "card.x", false, true),
-            ("card[number]", "card[number]x", false, true),
+            ("card[number]", "card[number]x", true, true),
             ("card[number]", "card[number][0]", false, true),
             // An element of a list has names without its number.
             ("items[0]", "items[]", false, true),

@@ -472,6 +472,51 @@ fn ordinary_documents_pass_beside_common_rules() {
 }
 
 #[test]
+fn lists_and_single_values_are_one_place() {
+    let query: [Box<str>; 1] = ["accounts[][iban]".into()];
+    for (paths, body, is_ok) in [
+        (&["$.card.number"][..], r#"{"card":[{"number":"4242"}]}"#, false),
+        (&["$.card.number"], r#"{"card":[[{"Number":1}]]}"#, false),
+        (&["$.card.number"], r#"[{"card":{"number":1}}]"#, false),
+        (&["$.card.number"], r#"{"card":[{"expiry":1}],"x":[{"number":1}]}"#, true),
+        (&["$..card.number"], r#"{"x":{"card":[{"number":1}]}}"#, false),
+        (&["$.users.*.card.number"], r#"{"users":{"a":{"card":[{"number":1}]}}}"#, false),
+        (&["$.x"], r#"{"accounts":[{"iban":1}]}"#, false),
+        (&["$.x"], r#"{"accounts":{"iban":1}}"#, false),
+        (&["$.x"], r#"{"accounts":[{"id":1}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":[{"ssn":1},{"ssn":2}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":{"ssn":1}}"#, false),
+        (&["$.users[*].ssn"], r#"{"users":{"ssn":[1]}}"#, false),
+        (&["$.users[*].ssn"], r#"{"users.ssn":1}"#, false),
+        (&["$.users[*].ssn"], r#"{"users":[{"friends":[{"ssn":1}]}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":null}"#, true),
+        (&["$.tags[*]"], r#"{"tags":"x"}"#, false),
+        (&["$.tags[*]"], r#"{"tags":7}"#, false),
+        (&["$.tags[*]"], r#"{"tags":null}"#, true),
+        (&["$.tags[*]"], r#"{"tags":["x"]}"#, true),
+        (&["$.tags[*]"], r#"{"tags":{"a":"x"}}"#, true),
+        (&["$.tags[*]", "$.tags"], r#"{"tags":"x"}"#, true),
+        (&["$[*].ssn"], r#"{"_json":[{"ssn":1}]}"#, false),
+        (&["$[*].ssn"], r#"{"x":{"_json":[{"ssn":1}]}}"#, true),
+        // An element that no rule selects is no other place of one that a rule selects.
+        (&["$.names[0].family", "$.matrix[0]"], r#"{"names":[{"family":1},{"family":2}],"matrix":[1,[2]]}"#, true),
+        (&["$.names[0].family"], r#"{"names":{"family":1}}"#, false),
+    ] {
+        let selection = Arc::new(Selection::parse(paths.iter().copied()).unwrap());
+        let sealed = [
+            SealedValues { rule: 0, body: Some(&selection), query: &[] },
+            SealedValues { rule: 1, body: None, query: &query },
+        ];
+        let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
+        let in_query = BodyRule { selection: None, containers: Containers::Deny, seals: true, required: false };
+        let in_body = BodyRule { selection: Some(selection), ..in_query.clone() };
+        let rules = Arc::new(RuleSet::new(vec![in_body, in_query], guard));
+        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{paths:?} {body}");
+        check_cuts(&Format::Json, &rules, body.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
 fn values_in_another_place_are_rejected() {
     let selection = |path: &str| Arc::new(Selection::parse([path]).unwrap());
     // The second rule is for forms, and the third for the query.
