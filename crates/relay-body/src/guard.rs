@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sealwire_payload::{Position, Selection};
 
 use crate::BodyRule;
-use crate::name::{self, BREAKS, NameSet, each_reading, normal_form};
+use crate::name::{self, BREAKS, NameSet, each_reading_of_levels, normal_form};
 
 /// Most names of the values of one rule.
 const NAMES_MAX: usize = 10_000;
@@ -48,6 +48,40 @@ pub(crate) struct GuardedPaths {
     pub(crate) paths: Selection,
     /// True if they are of another place than the body.
     pub(crate) is_foreign: bool,
+    /// For the names alone of paths, without wildcards and indexes: the place of these paths in the guard.
+    pub(crate) names_of: Option<usize>,
+}
+
+impl GuardedPaths {
+    /// Position of an array's element. Some readers take a list of one value for that value, and some search engines take
+    /// values in a list for values of the object around it: a path that goes on by name also goes on from the array.
+    pub(crate) fn at_element(&self, array: Position, index: u32) -> Position {
+        let next = self.paths.at_element(array, index);
+        let has_names = self.paths.names_at(array).any(|name| !is_number(name));
+        if !has_names || self.paths.selects(array) || self.goes_on_by_wildcard(array) {
+            return next;
+        }
+        next.union(array)
+    }
+
+    /// Returns true if the paths that reach this value go on by elements alone.
+    pub(crate) fn goes_on_by_element(&self, position: Position) -> bool {
+        !position.is_nowhere() && self.paths.names_at(position).all(is_number)
+    }
+
+    /// Returns true if a path goes on by an element.
+    pub(crate) fn has_elements(&self, position: Position) -> bool {
+        self.goes_on_by_element(position) || !self.paths.at_element(position, 0).is_nowhere()
+    }
+
+    fn goes_on_by_wildcard(&self, position: Position) -> bool {
+        // No name is this one, and a descent stays where it is.
+        position.union(self.paths.at(position, b"\0")) != position
+    }
+}
+
+fn is_number(name: &[u8]) -> bool {
+    name.iter().all(u8::is_ascii_digit)
 }
 
 impl Default for Guard {
@@ -64,12 +98,16 @@ impl Guard {
             let rule = values.rule;
             let mut foreign = Vec::new();
             if let Some(selection) = values.body {
-                guard.add_paths(rule, selection, false);
+                let names_of = Some(guard.paths.len());
+                guard.paths.push(GuardedPaths { rule, paths: in_form(selection), is_foreign: false, names_of: None });
+                let mut alone = Vec::new();
                 for names in selection.name_paths(NAMES_MAX)? {
                     guard.selected.extend(names.iter().map(|name| Box::from(*name)));
                     guard.names.insert_levels(&names, rule);
                     foreign.extend(path_of_levels(&names));
+                    alone.extend((!names.is_empty()).then(|| path(&names)));
                 }
+                guard.add_names(rule, names_of, alone)?;
             }
             for name in values.query {
                 guard.selected.insert(name.clone());
@@ -77,7 +115,7 @@ impl Guard {
                 foreign.push(path(&[name]));
                 foreign.extend(path_of_levels(&[name]));
             }
-            guard.add_foreign(rule, &foreign)?;
+            guard.add_names(rule, None, foreign)?;
         }
         Some(guard)
     }
@@ -118,7 +156,7 @@ impl Guard {
         }
         let mut rules = self.names.rules_of(name).to_vec();
         // A name with levels is also a path, which meets wildcards.
-        each_reading(name, |text| {
+        each_reading_of_levels(name, |text| {
             if text.contains(BREAKS) {
                 let levels: Vec<_> = text.split(BREAKS).map(normal_form).collect();
                 let reached = self.paths.iter().filter(|guarded| reaches(&guarded.paths, &levels));
@@ -133,25 +171,34 @@ impl Guard {
         name::is_unclear(name) && !self.names.is_empty() && !self.is_accepted(name)
     }
 
-    fn add_paths(&mut self, rule: usize, selection: &Selection, is_foreign: bool) {
-        let paths = selection.in_form(|name| normal_form(name).into_owned());
-        self.paths.push(GuardedPaths { rule, paths, is_foreign });
+    /// Adds paths of names alone, each once.
+    fn add_names(&mut self, rule: usize, names_of: Option<usize>, mut paths: Vec<String>) -> Option<()> {
+        paths.sort();
+        paths.dedup();
+        self.add_parsed(rule, names_of, &paths)
     }
 
-    /// Adds paths of other places, in as few selections as hold them. `None` for one that no selection holds.
-    fn add_foreign(&mut self, rule: usize, paths: &[String]) -> Option<()> {
+    /// Adds paths in as few selections as hold them. `None` for one that no selection holds.
+    fn add_parsed(&mut self, rule: usize, names_of: Option<usize>, paths: &[String]) -> Option<()> {
         match Selection::parse(paths.iter().map(String::as_str)) {
             Ok(selection) if paths.is_empty() => debug_assert!(selection.is_empty()),
-            Ok(selection) => self.add_paths(rule, &selection, true),
+            Ok(selection) => {
+                let is_foreign = names_of.is_none();
+                self.paths.push(GuardedPaths { rule, paths: in_form(&selection), is_foreign, names_of });
+            }
             Err(_) if paths.len() < 2 => return None,
             Err(_) => {
                 let (first, second) = paths.split_at(paths.len() / 2);
-                self.add_foreign(rule, first)?;
-                self.add_foreign(rule, second)?;
+                self.add_parsed(rule, names_of, first)?;
+                self.add_parsed(rule, names_of, second)?;
             }
         }
         Some(())
     }
+}
+
+fn in_form(selection: &Selection) -> Selection {
+    selection.in_form(|name| normal_form(name).into_owned())
 }
 
 /// Returns true if a name with these levels is a selected value, or something within one.

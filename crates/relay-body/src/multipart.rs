@@ -274,7 +274,12 @@ impl<'a> PartHeader<'a> {
             {
                 return Err(malformed("a malformed header of a part"));
             }
-            match name.to_ascii_lowercase().as_str() {
+            let key = name.to_ascii_lowercase();
+            // Some readers look for the text in the whole block.
+            if key != "content-disposition" && line.to_ascii_lowercase().contains("content-disposition") {
+                return Err(malformed("a part with two Content-Dispositions"));
+            }
+            match key.as_str() {
                 "content-disposition" if disposition.is_none() => disposition = Some(value),
                 "content-type" if !has_type => {
                     has_type = true;
@@ -320,6 +325,9 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
     while let Some(parameter) = parameters.next() {
         let (key, value) = parameter.map_err(|_| malformed("a malformed Content-Disposition"))?;
         let key = key.to_ascii_lowercase();
+        if has_name(value) {
+            return Err(malformed("a part with two names"));
+        }
         match key.as_str() {
             "name" if name.is_none() => name = Some(value),
             "filename" | "filename*" if name.is_some() && !files.contains(&key) => files.push(key),
@@ -332,6 +340,16 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
         return Err(malformed("a part whose name has outer blanks, quotes, controls or an encoded word"));
     }
     Ok((name, !files.is_empty()))
+}
+
+/// Returns true for a value with another parameter `name` in it, which readers that ignore quotation marks find.
+fn has_name(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    value.match_indices("name").any(|(at, name)| {
+        let is_begin = value[..at].ends_with(|c: char| c == ';' || c.is_whitespace());
+        let behind = value[at + name.len()..].trim_start_matches(|c: char| c == '*' || c.is_ascii_digit());
+        is_begin && behind.trim_start().starts_with('=')
+    })
 }
 
 /// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of names (WHATWG HTML,

@@ -18,8 +18,8 @@ use percent_encoding::percent_decode_str;
 
 /// Most times that a name is decoded. One that then still has escapes is an alias of any name.
 const DECODES_MAX: usize = 3;
-/// Characters between the levels of a name, such as `card[number]` and `card.number`.
-pub(crate) const BREAKS: [char; 3] = ['[', ']', '.'];
+/// Characters between the levels of a name, such as `card[number]`, `card.number` and Rails' `date(1i)`.
+pub(crate) const BREAKS: [char; 4] = ['[', ']', '.', '('];
 
 /// Error text for an alias.
 pub const ALIAS: &str = "a name that some readers take for a selected one: send it as the rule spells it";
@@ -62,7 +62,7 @@ pub fn folded(text: &str) -> String {
 
 /// Passes a name to `visit` as it stands and with its escapes decoded, because some readers decode twice, or decode what
 /// others leave. Returns true if escapes are left then: nobody escapes so often for a good reason.
-pub(crate) fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
+fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
     let mut decoded = Cow::Borrowed(name);
     for _ in 0..=DECODES_MAX {
         visit(&decoded);
@@ -76,6 +76,36 @@ pub(crate) fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
         decoded = Cow::Owned(next);
     }
     true
+}
+
+/// As [`each_reading`], and each with levels also without what some readers ignore, such as `[user]x[ssn]`.
+pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) -> bool {
+    each_reading(name, |text| {
+        visit(text);
+        if let Some(text) = in_brackets(text) {
+            visit(&text);
+        }
+    })
+}
+
+/// A name as qs reads it: the text before the first pair of brackets, and what is in brackets. `None` if that is all.
+fn in_brackets(name: &str) -> Option<String> {
+    let mut kept = String::new();
+    let mut begin = None;
+    for (at, c) in name.char_indices() {
+        match (c, begin) {
+            ('[', _) => begin = Some(at),
+            (']', Some(from)) => {
+                if kept.is_empty() {
+                    kept.push_str(&name[..from]);
+                }
+                kept.push_str(&name[from..=at]);
+                begin = None;
+            }
+            _ => {}
+        }
+    }
+    (!kept.is_empty() && kept.len() < name.len()).then_some(kept)
 }
 
 /// Names by their normal form. A look-up costs as much as the name is long, however many names the set has.
@@ -159,7 +189,7 @@ impl NameSet {
             return &[];
         }
         let mut found: &[usize] = &[];
-        let is_endless = each_reading(name, |text| {
+        let is_endless = each_reading_of_levels(name, |text| {
             if found.is_empty() {
                 found = self.rules_of_reading(text);
             }
@@ -393,7 +423,7 @@ mod tests {
             ("card[]", "card[]", false, false),
             ("card", "Card[x]", false, true),
             ("card", "card.x", false, true),
-            ("card[number]", "card[number]x", false, true),
+            ("card[number]", "card[number]x", true, true),
             ("card[number]", "card[number][0]", false, true),
             // An element of a list has names without its number.
             ("items[0]", "items[]", false, true),

@@ -472,6 +472,51 @@ fn ordinary_documents_pass_beside_common_rules() {
 }
 
 #[test]
+fn lists_and_single_values_are_one_place() {
+    let query: [Box<str>; 1] = ["accounts[][iban]".into()];
+    for (paths, body, is_ok) in [
+        (&["$.card.number"][..], r#"{"card":[{"number":"4242"}]}"#, false),
+        (&["$.card.number"], r#"{"card":[[{"Number":1}]]}"#, false),
+        (&["$.card.number"], r#"[{"card":{"number":1}}]"#, false),
+        (&["$.card.number"], r#"{"card":[{"expiry":1}],"x":[{"number":1}]}"#, true),
+        (&["$..card.number"], r#"{"x":{"card":[{"number":1}]}}"#, false),
+        (&["$.users.*.card.number"], r#"{"users":{"a":{"card":[{"number":1}]}}}"#, false),
+        (&["$.x"], r#"{"accounts":[{"iban":1}]}"#, false),
+        (&["$.x"], r#"{"accounts":{"iban":1}}"#, false),
+        (&["$.x"], r#"{"accounts":[{"id":1}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":[{"ssn":1},{"ssn":2}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":{"ssn":1}}"#, false),
+        (&["$.users[*].ssn"], r#"{"users":{"ssn":[1]}}"#, false),
+        (&["$.users[*].ssn"], r#"{"users.ssn":1}"#, false),
+        (&["$.users[*].ssn"], r#"{"users":[{"friends":[{"ssn":1}]}]}"#, true),
+        (&["$.users[*].ssn"], r#"{"users":null}"#, true),
+        (&["$.tags[*]"], r#"{"tags":"x"}"#, false),
+        (&["$.tags[*]"], r#"{"tags":7}"#, false),
+        (&["$.tags[*]"], r#"{"tags":null}"#, true),
+        (&["$.tags[*]"], r#"{"tags":["x"]}"#, true),
+        (&["$.tags[*]"], r#"{"tags":{"a":"x"}}"#, true),
+        (&["$.tags[*]", "$.tags"], r#"{"tags":"x"}"#, true),
+        (&["$[*].ssn"], r#"{"_json":[{"ssn":1}]}"#, false),
+        (&["$[*].ssn"], r#"{"x":{"_json":[{"ssn":1}]}}"#, true),
+        // An element that no rule selects is no other place of one that a rule selects.
+        (&["$.names[0].family", "$.matrix[0]"], r#"{"names":[{"family":1},{"family":2}],"matrix":[1,[2]]}"#, true),
+        (&["$.names[0].family"], r#"{"names":{"family":1}}"#, false),
+    ] {
+        let selection = Arc::new(Selection::parse(paths.iter().copied()).unwrap());
+        let sealed = [
+            SealedValues { rule: 0, body: Some(&selection), query: &[] },
+            SealedValues { rule: 1, body: None, query: &query },
+        ];
+        let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
+        let in_query = BodyRule { selection: None, containers: Containers::Deny, seals: true, required: false };
+        let in_body = BodyRule { selection: Some(selection), ..in_query.clone() };
+        let rules = Arc::new(RuleSet::new(vec![in_body, in_query], guard));
+        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{paths:?} {body}");
+        check_cuts(&Format::Json, &rules, body.as_bytes(), Limits::default());
+    }
+}
+
+#[test]
 fn values_in_another_place_are_rejected() {
     let selection = |path: &str| Arc::new(Selection::parse([path]).unwrap());
     // The second rule is for forms, and the third for the query.
@@ -544,6 +589,18 @@ fn fields_that_some_readers_take_for_a_selected_one_are_rejected() {
         (&["$.card_number"], "card.number=1", None),
         (&["$.card_number"], "card%20number=1", None),
         (&["$.card_number"], "cardNumber=1", None),
+        // Readers such as qs ignore what stands between brackets.
+        (&["$.user.ssn"], "[user]x[ssn]=1", None),
+        (&["$.user.card.number"], "user[card]x[number]=1", None),
+        (&["$.user.card.number"], "user[card].x[number]=1", None),
+        (&["$.user.card.number"], "user%5Bcard%5Dx%5Bnumber%5D[0]=1", None),
+        (&["$.users[*].card.number"], "users[0]x[card]y[number]=1", None),
+        (&["$.user.card.number"], "user[card][x]y[number]=1&x[user]y[card]=3", Some(0)),
+        // Rails takes these for parts of one value, such as a date.
+        (&["$.birth_date"], "birth_date(1i)=1990", None),
+        (&["$.user.birth_date"], "user[birth_date(1i)]=1990", None),
+        (&["$.users[*].birth_date"], "users[7][birth_date(2i)]=1990", None),
+        (&["$.birth_date"], "birth_dates(1i)=1&birth(1i)=2", Some(0)),
         (&["$.card"], "a%00b=1", None),
         (&["$.card"], "cards=1&kärd=2&k%C3%A4rd=3&my%20field=4&a[b]=5&x.y=6&card=7&discard=8", Some(1)),
     ] {
@@ -806,6 +863,16 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: form-data; name=\"b\"; filename*=utf-8'x"),
         with("Content-Disposition: form-data; name=\"b\"; filename=\"x\u{b}Content-Disposition: form-data; name=a\""),
         with("Content-Disposition: form-data; name=\"b\"\r\nX: \u{2028}Content-Disposition: form-data; name=a"),
+        // Rack once looked for the name in the whole block, behind the last text that fits.
+        with("X-A: Content-Disposition: x; name=a\r\nContent-Disposition: form-data; name=\"b\""),
+        with("X-Content-disposition: x; name=a\r\nContent-Disposition: form-data; name=\"b\""),
+        with("Content-Disposition: form-data; name=\"b\"\r\nContent-Type: text/x; y=content-disposition: form-data"),
+        with("Content-Disposition: form-data; name=\"b\"; filename=\"x; name=a\""),
+        with("Content-Disposition: form-data; name=\"b\"; filename=\"x;NAME=a\""),
+        with("Content-Disposition: form-data; name=\"b\"; filename=\"x;\u{a0}name*=a\""),
+        with("Content-Disposition: form-data; name=\"b\"; filename=\"x; name*0*=a\""),
+        with("Content-Disposition: form-data; name=\"b\"; filename=\"x; name =a\""),
+        with("Content-Disposition: form-data; name=\"b name=a\""),
         with("Content-Disposition: form-data; name=\"b\"\r\nContent-Type: message/rfc822"),
         with("X: y"),
         with(&format!("Content-Disposition: form-data; name=\"a\"\r\n{long}")),
@@ -882,7 +949,7 @@ fn parts_of_ordinary_clients_pass() {
         "name=plain",
         "name=\"a b\"; filename=\"x.txt\"",
         "name=\"a\"; filename=\"\"",
-        "name=\"a\"; filename=\"semi;colon, 'quoted' name=card.txt\"",
+        "name=\"a\"; filename=\"semi;colon, 'quoted' my_name=card, names=x.txt\"",
         "name=\"a\"; filename=\"C:\\Documents\\räksmörgås \u{1f600}.pdf\"",
         "name=\"a\"; filename=\"say %22hello%22%0D%0A.txt\"",
         "name=\"a\"; filename=\"=?utf-8?B?eC50eHQ=?=\"",

@@ -15,6 +15,17 @@ use sealwire_relay_body::name;
 
 use crate::route::Route;
 
+/// Suffixes of scripts.
+const SCRIPTS: [&str; 12] = ["asax", "ashx", "asmx", "asp", "aspx", "cfm", "cgi", "jsp", "php", "php5", "phtml", "svc"];
+/// Suffixes of formats in the paths of routes.
+const FORMATS: [&str; 37] = [
+    "action", "ashx", "asmx", "asp", "aspx", "atom", "cfm", "cgi", "csv", "do", "gif", "htm", "html", "ics", "jpg",
+    "js", "json", "jsonp", "jsp", "md", "ndjson", "pdf", "php", "phtml", "png", "rss", "svc", "svg", "tsv", "txt",
+    "xhtml", "xls", "xlsx", "xml", "yaml", "yml", "zip",
+];
+/// The name of an index without its suffix.
+const INDEX: &str = "index";
+
 /// Error of a route that cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteConflict {
@@ -153,9 +164,11 @@ impl RouteTable {
 
     /// Returns true if the method of a request to this path decides on its route.
     pub fn depends_on_method(&self, host: &str, path: &str) -> bool {
-        let paths = self.of_host(host).next();
-        let entry = paths.and_then(|paths| paths.entries.get(*paths.router.at(path).ok()?.value));
-        entry.is_some_and(Entry::has_methods)
+        let Some(paths) = self.of_host(host).next() else { return false };
+        let Some(entry) = paths.router.at(path).ok().and_then(|found| paths.entries.get(*found.value)) else {
+            return false;
+        };
+        entry.has_methods() || paths.others_of(entry, path).into_iter().any(Entry::has_methods)
     }
 
     /// Returns true if a route is for this host by its name, and leads to an upstream of this port.
@@ -226,7 +239,7 @@ impl Paths {
     fn find(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
         let found = self.router.at(path).map_err(|_| NoMatch::Path)?;
         let entry = self.entries.get(*found.value).ok_or(NoMatch::Path)?;
-        if self.is_other_spelling(entry, path) || self.is_other_format(entry, path) {
+        if self.others_of(entry, path).into_iter().any(|other| other.may_have_rules(method)) {
             return Err(NoMatch::Spelling);
         }
         let route = entry.routes.iter().find(|(methods, _)| methods.is_empty() || methods.contains(method));
@@ -240,26 +253,65 @@ impl Paths {
         Ok((Arc::clone(route), segments))
     }
 
-    /// Returns true if the path, which takes the routes of `entry`, takes other ones with rules in its folded form.
-    fn is_other_spelling(&self, entry: &Entry, path: &str) -> bool {
-        let Some(other) = self.folded.at(&folded(path)).ok().and_then(|found| self.entries.get(*found.value)) else {
-            return false;
-        };
-        let mut alike = self.entries.iter().filter(|candidate| candidate.folded == other.folded);
-        other.folded != entry.folded && alike.any(Entry::has_rules)
+    /// Other entries with rules that some server finds under the path, which takes the routes of `entry`.
+    fn others_of<'a>(&'a self, entry: &'a Entry, path: &str) -> Vec<&'a Entry> {
+        let path = folded(path);
+        let mut others = self.folded_like(entry, &path);
+        if !entry.path.contains('{') {
+            return others;
+        }
+        let mut end = 0;
+        for (at, segment) in path.split('/').enumerate() {
+            end += segment.len() + usize::from(at > 0);
+            let is_last = end == path.len();
+            if (is_last || is_script(segment)) && !(entry.has_own(at, segment) && !is_last) {
+                let prefix = &path[..end];
+                if !is_last {
+                    others.extend(self.folded_like(entry, prefix));
+                }
+                others.extend(self.bare_like(entry, prefix));
+            }
+        }
+        others
     }
 
-    /// Returns true if the path, which takes the routes of `entry`, takes other ones with rules without its suffix or script.
-    fn is_other_format(&self, entry: &Entry, path: &str) -> bool {
-        let is_spelled_out = !entry.path.rsplit('/').next().unwrap_or_default().contains('{');
-        let other = self.bare.at(&bare(&folded(path))).ok().and_then(|found| self.entries.get(*found.value));
-        !is_spelled_out && other.is_some_and(|other| other.bare != entry.bare)
+    /// Entries with rules that a folded path takes, if these are others than `entry`.
+    fn folded_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
+        let found = self.folded.at(path).ok().and_then(|found| self.entries.get(*found.value));
+        let Some(other) = found.filter(|other| other.folded != entry.folded) else { return Vec::new() };
+        self.entries.iter().filter(|entry| entry.folded == other.folded && entry.has_rules()).collect()
+    }
+
+    /// Entries with rules that a folded path takes without the suffix of a format, an index or a script, if the path of
+    /// `entry` does not have these itself.
+    fn bare_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
+        let mut others = Vec::new();
+        for (bare, removed) in bares(path) {
+            let has_own = removed.iter().all(|(at, text)| entry.has_own(*at, text));
+            let found = self.bare.at(&bare).ok().and_then(|found| self.entries.get(*found.value));
+            let other = found.filter(|other| other.bare != entry.bare && (removed.is_empty() || !has_own));
+            let Some(other) = other else { continue };
+            others.extend(self.entries.iter().filter(|entry| entry.bare == other.bare && entry.has_rules()));
+        }
+        others
     }
 }
 
 impl Entry {
     fn has_rules(&self) -> bool {
         self.routes.iter().any(|(_, route)| !route.pass)
+    }
+
+    /// Returns true if the entry has rules for a method, or no route for it.
+    fn may_have_rules(&self, method: &Method) -> bool {
+        let mut routes = self.routes.iter();
+        let route = routes.find(|(methods, _)| methods.is_empty() || methods.contains(method));
+        route.is_none_or(|(_, route)| !route.pass)
+    }
+
+    /// Returns true if a segment of the path itself ends with this text, which is no value of a name.
+    fn has_own(&self, at: usize, text: &str) -> bool {
+        self.folded.split('/').nth(at).is_some_and(|segment| segment.ends_with(text) && !text.contains('}'))
     }
 
     fn has_methods(&self) -> bool {
@@ -276,27 +328,54 @@ fn folded(path: &str) -> String {
     folded
 }
 
-/// A folded path without the suffix of a format, without scripts that serve the rest of the path, and without the name of
-/// an index.
-fn bare(folded: &str) -> String {
-    let (before, last) = folded.rsplit_once('/').unwrap_or(("", folded));
-    let end = last.char_indices().skip(1).find(|(_, c)| *c == '.').map_or(last.len(), |(at, _)| at);
-    without_scripts(before, &last[..end])
+/// The folded path without scripts that serve the rest of it and without the name of an index, and the same without each
+/// suffix that can be a format, with the texts that were removed and their segments. Rails takes any word for a format.
+fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
+    let segments: Vec<&str> = folded.split('/').skip(1).collect();
+    let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before)) else {
+        return Vec::new();
+    };
+    let scripts = before.iter().enumerate().filter(|(_, segment)| is_script(segment));
+    let scripts: Vec<_> = scripts.map(|(at, segment)| (at + 1, (*segment).to_owned())).collect();
+    let (whole, mut bares) = (last, Vec::new());
+    loop {
+        let mut removed = scripts.clone();
+        if last == INDEX || last.len() < whole.len() {
+            removed.push((segments.len(), if last == INDEX { whole } else { &whole[last.len()..] }.to_owned()));
+        }
+        bares.push((without_scripts(before, last), removed));
+        match last.rsplit_once('.') {
+            Some((name, suffix)) if !name.is_empty() && is_word(suffix) => last = name,
+            _ => return bares,
+        }
+    }
 }
 
-/// The bare form of a route's folded path. What begins with another character than a letter is no format, but a version.
+/// Returns true for what can be a format, and for nothing, as behind a final dot. What begins with another character than a
+/// letter is a version.
+fn is_word(suffix: &str) -> bool {
+    suffix.is_empty() || (suffix.starts_with(char::is_alphabetic) && suffix.chars().all(char::is_alphanumeric))
+}
+
+/// The bare form of a route's folded path. A word that is no known format is a part of the name, as in
+/// `/api/chat.postMessage`.
 fn bare_template(folded: &str) -> String {
-    let (before, last) = folded.rsplit_once('/').unwrap_or(("", folded));
-    let suffix = last.char_indices().skip(1).find(|(_, c)| *c == '.').map_or("", |(at, _)| &last[at..]);
-    let is_format = suffix[suffix.len().min(1)..].starts_with(char::is_alphabetic) && !suffix.contains('}');
-    without_scripts(before, if is_format { &last[..last.len() - suffix.len()] } else { last })
+    let segments: Vec<&str> = folded.split('/').skip(1).collect();
+    let Some((last, before)) = segments.split_last() else { return folded.to_owned() };
+    let name = last.rsplit_once('.').filter(|(name, suffix)| !name.is_empty() && FORMATS.contains(suffix));
+    without_scripts(before, name.map_or(*last, |(name, _)| name))
 }
 
-fn without_scripts(before: &str, last: &str) -> String {
-    let last = Some(last).filter(|last| *last != "index");
-    let segments = before.split('/').skip(1).filter(|segment| !segment.ends_with(".php"));
+fn without_scripts(before: &[&str], last: &str) -> String {
+    let last = Some(last).filter(|last| *last != INDEX);
+    let segments = before.iter().copied().filter(|segment| !is_script(segment));
     let bare: String = segments.chain(last).flat_map(|segment| ["/", segment]).collect();
     if bare.is_empty() { "/".to_owned() } else { bare }
+}
+
+/// Returns true for a segment that servers take for a script, which gets the rest of the path.
+fn is_script(segment: &str) -> bool {
+    segment.rsplit_once('.').is_some_and(|(_, suffix)| SCRIPTS.contains(&suffix))
 }
 
 /// The folded form of a route's path: names in braces become numbers, so that equal forms are equal texts.
@@ -489,17 +568,47 @@ mod tests {
             ("/shop/index.php/cart", "cart"),
             ("/gr%C3%BC%C3%9Fe", "greeting"),
             ("/health", "health pass"),
+            ("/login.php", "login"),
+            ("/login.php/help", "login help pass"),
+            ("/docs.php", "docs"),
+            ("/docs.php/{page}", "page pass"),
+            ("/orders.asmx", "service"),
+            ("/api/chat.postMessage", "message"),
+            ("/api/v1", "api"),
+            ("/users/me", "me"),
             ("/{*rest}", "rest pass"),
         ] {
             table.add("a", path, Vec::new(), route(name)).unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         for (path, expected) in [
+            // A script gets the rest of the path as data.
+            ("/login.php", Ok("login")),
+            ("/login.php/x", Err(NoMatch::Spelling)),
+            ("/login.php/x/y.html", Err(NoMatch::Spelling)),
+            ("/Login.PHP/x", Err(NoMatch::Spelling)),
+            ("/index.php/login.php/x", Err(NoMatch::Spelling)),
+            ("/login.php/help", Ok("login help pass")),
+            ("/docs.php/1", Ok("page pass")),
+            ("/docs.php/1/x", Err(NoMatch::Spelling)),
+            ("/orders.asmx/Charge", Err(NoMatch::Spelling)),
+            ("/other.php/x", Ok("rest pass")),
+            // Names with dots.
+            ("/api/chat.postMessage", Ok("message")),
+            ("/api/chat.postMessage.json", Err(NoMatch::Spelling)),
+            ("/api/chat.update", Ok("rest pass")),
+            ("/api/chat", Ok("rest pass")),
+            ("/api/v1.1", Ok("rest pass")),
+            ("/api/v1.json", Err(NoMatch::Spelling)),
+            ("/users/me.smith@x.example", Ok("rest pass")),
+            ("/users/me.", Err(NoMatch::Spelling)),
             ("/orders", Ok("orders")),
             ("/orders.json", Err(NoMatch::Spelling)),
             ("/ORDERS.JSON", Err(NoMatch::Spelling)),
             ("/orders.json/", Err(NoMatch::Spelling)),
             ("/orders.", Err(NoMatch::Spelling)),
-            ("/orders.1", Err(NoMatch::Spelling)),
+            ("/orders.1", Ok("rest pass")),
+            ("/orders.any", Err(NoMatch::Spelling)),
+            ("/orders.any.json", Err(NoMatch::Spelling)),
             ("/orders.a.b", Err(NoMatch::Spelling)),
             ("/orders.php", Err(NoMatch::Spelling)),
             ("/orders/index", Err(NoMatch::Spelling)),
@@ -536,6 +645,51 @@ mod tests {
             let found = table.find("a", &Method::POST, path);
             assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn routes_decide_on_spellings_that_they_have_themselves() {
+        let mut table = RouteTable::default();
+        for (path, name) in [
+            ("/orders", "orders"),
+            ("/{tenant}/orders", "tenant pass"),
+            ("/reports", "reports"),
+            ("/{tenant}/reports.csv", "report pass"),
+        ] {
+            table.add("a", path, Vec::new(), route(name)).unwrap();
+        }
+        for (path, expected) in [
+            ("/shop/orders", Ok("tenant pass")),
+            ("/index.php/orders", Err(NoMatch::Spelling)),
+            ("/shop/reports.csv", Ok("report pass")),
+            ("/index.php/reports.csv", Err(NoMatch::Spelling)),
+        ] {
+            let found = table.find("a", &Method::POST, path);
+            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn spellings_are_rejected_for_methods_with_rules() {
+        let mut table = RouteTable::default();
+        for (path, method, name) in [
+            ("/orders", "POST", "orders"),
+            ("/orders", "GET", "list pass"),
+            ("/login.php", "POST", "login"),
+            ("/login.php", "GET", "page pass"),
+            ("/{*rest}", "", "rest pass"),
+        ] {
+            let methods = method.split_whitespace().map(|method| method.parse().unwrap()).collect();
+            table.add("a", path, methods, route(name)).unwrap();
+        }
+        for path in ["/orders.json", "/orders/", "/ORDERS", "/orders/index.html", "/index.php/orders", "/login.php/x"] {
+            for (method, is_ok) in [(Method::GET, true), (Method::POST, false), (Method::PUT, false)] {
+                assert_eq!(table.find("a", &method, path).is_ok(), is_ok, "{method} {path}");
+            }
+            // A header that overrides the method decides on rules here too.
+            assert!(table.depends_on_method("a", path), "{path}");
+        }
+        assert!(!table.depends_on_method("a", "/other"));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::guard::at_levels;
 use crate::name::{self, BREAKS, normal_form};
 use crate::{BodyError, BodyRule, Containers, RuleSet};
 
+/// Error text for a value in place of a list.
+const SINGLE: &str = "a single value in place of a list";
+
 /// Positions of all rules at the present value and the containers around it.
 #[derive(Debug)]
 pub(super) struct Matcher {
@@ -20,6 +23,8 @@ pub(super) struct Matcher {
     guarded_levels: Vec<Position>,
     guarded_here: Vec<Position>,
     is_reached: bool,
+    /// The rule that seals elements of the present value, which some readers take for a list of itself.
+    single_of: Option<usize>,
     /// Rules that selected a value other than null.
     found: Vec<bool>,
 }
@@ -34,6 +39,7 @@ impl Matcher {
             levels: Vec::new(),
             guarded_levels: Vec::new(),
             is_reached: false,
+            single_of: None,
             found,
         };
         matcher.restart();
@@ -48,6 +54,7 @@ impl Matcher {
         self.guarded_here.clear();
         self.guarded_here.extend(self.rules.guard().paths.iter().map(|guarded| guarded.paths.root()));
         self.is_reached = self.here.iter().chain(&self.guarded_here).any(|position| !position.is_nowhere());
+        self.single_of = None;
         self.levels.clear();
         self.guarded_levels.clear();
         self.found.fill(false);
@@ -75,6 +82,7 @@ impl Matcher {
     #[inline]
     pub(super) const fn skip(&mut self) {
         self.is_reached = false;
+        self.single_of = None;
     }
 
     /// Moves to the value of an unescaped key of the innermost container. Rejects a value that a rule seals under another
@@ -92,7 +100,7 @@ impl Matcher {
         let is_unclear = name::is_unclear(key) && !is_accepted;
         let mut unreadable = None;
         self.guarded_here.fill(Position::NOWHERE);
-        let is_endless = name::each_reading(key, |text| {
+        let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
             // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
             let levels = text.split(BREAKS).filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
@@ -106,6 +114,10 @@ impl Matcher {
                 }
             }
         });
+        // Rails has the list that is a whole body under this name.
+        if key == "_json" && self.guarded_levels.len() == level.len() {
+            self.guarded_here.iter_mut().zip(level).for_each(|(here, root)| *here = here.union(*root));
+        }
         if is_unclear || is_endless {
             let has_names = |at: &usize| guard.paths[*at].paths.names_at(level[*at]).next().is_some();
             unreadable = (0..level.len()).find(has_names).map(|at| guard.paths[at].rule);
@@ -123,8 +135,13 @@ impl Matcher {
         self.child(|selection, position| selection.at_element(position, index));
         let guard = self.rules.guard();
         let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
-        for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
-            *here = guarded.paths.at_element(*position, index);
+        for (at, guarded) in guard.paths.iter().enumerate() {
+            // An element that the paths leave out is not met by their names either.
+            let is_left_out = guarded
+                .names_of
+                .is_some_and(|of| self.guarded_here[of].is_nowhere() && guard.paths[of].goes_on_by_element(level[of]));
+            let position = if is_left_out { Position::NOWHERE } else { level[at] };
+            self.guarded_here[at] = guarded.at_element(position, index);
         }
         self.check_sealed(None)
     }
@@ -144,6 +161,14 @@ impl Matcher {
         let is_named = applies.is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
         for (guarded, position) in self.rules.guard().paths.iter().zip(&self.guarded_here) {
             let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
+            // The elements of a list are checked in their turn.
+            if is_here
+                && let Some(of) = guarded.names_of
+                && self.rules.guard().paths[of].has_elements(self.guarded_here[of])
+            {
+                self.single_of = Some(guarded.rule);
+                continue;
+            }
             let is_foreign = guarded.is_foreign || self.rules[guarded.rule].selection.is_none();
             if is_here && !(is_foreign && is_named) {
                 return Err(BodyError::Value { rule: guarded.rule, reason: name::ALIAS });
@@ -156,12 +181,24 @@ impl Matcher {
     fn child(&mut self, child: impl Fn(&Selection, Position) -> Position) {
         let level = &self.levels[self.levels.len() - self.rules.len()..];
         self.is_reached = false;
+        self.single_of = None;
         for ((rule, position), here) in self.rules.iter().zip(level).zip(&mut self.here) {
             *here = match &rule.selection {
                 Some(selection) if !position.is_nowhere() => child(selection, *position),
                 _ => Position::NOWHERE,
             };
             self.is_reached |= !here.is_nowhere();
+        }
+    }
+
+    /// Rejects a single value whose elements a rule seals, if the present value is neither null nor a container and
+    /// `applies`, the rule for it, does not seal.
+    pub(super) fn check_single(&self, applies: Option<usize>) -> Result<(), BodyError> {
+        match self.single_of {
+            Some(rule) if !applies.is_some_and(|applies| self.rules[applies].seals) => {
+                Err(BodyError::Value { rule, reason: SINGLE })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -211,7 +211,9 @@ impl JsonScanner {
             b'"' | b'-' | b'0'..=b'9' | b't' | b'f' => {}
             _ => return Err(self.malformed(at, "not JSON")),
         }
-        if let Some(rule) = self.rule_here() {
+        let rule = self.rule_here();
+        self.matcher.check_single(rule)?;
+        if let Some(rule) = rule {
             self.matcher.note_found(self.frames.last().and_then(|frame| frame.leaves_of));
             self.capture.begin(at, Part::Scalar(rule));
         }
