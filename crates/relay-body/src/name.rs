@@ -2,7 +2,7 @@
 //!
 //! Readers take different spellings for one name. Go, Java and .NET ignore case, by several tables. PHP drops outer
 //! blanks and ends a name at `[`, Rails and qs read `[card]` as `card`, and readers of protobuf take `card_number` for
-//! `cardNumber`. Go's `json/v2` and lodash also take `_id` for `id`, Swift compares `e` with an accent by what it means,
+//! `cardNumber`. Go's `json/v2` also takes `_id` for `id`, Swift compares `e` with an accent by what it means,
 //! and collations ignore characters that nobody sees. All of these agree with [`normal_form`]: a name that equals a
 //! selected one only in its normal form is an alias of it, and a message with such a name is rejected. The form is coarser
 //! than any reader's, because a rejected message can be corrected and a value that passed cannot be called back.
