@@ -160,7 +160,7 @@ fn no_secret_stays_in_memory_after_a_seal() {
         let tasks = [
             tokio::spawn(Arc::clone(&warmer).follow(Arc::clone(&apps))),
             tokio::spawn(Arc::clone(&apps).age()),
-            tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(30), telemetry)),
+            tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(30), None, telemetry)),
         ];
         // Fills every cache that belongs to a key: tables, ready keys, epochs.
         let keys = Arc::clone(&apps.find("shop").1.unwrap().keys);

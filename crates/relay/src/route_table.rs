@@ -264,7 +264,7 @@ impl Paths {
         for (at, segment) in path.split('/').enumerate() {
             end += segment.len() + usize::from(at > 0);
             let is_last = end == path.len();
-            if (is_last || is_script(segment)) && (!entry.has_own(at, segment) || is_last) {
+            if is_last || (is_script(segment) && !entry.has_own(at, segment)) {
                 let prefix = &path[..end];
                 if !is_last {
                     others.extend(self.folded_like(entry, prefix));
