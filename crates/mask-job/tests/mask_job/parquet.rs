@@ -495,22 +495,25 @@ fn rules_that_cannot_apply_are_rejected_before_work_begins() {
 #[test]
 fn a_value_that_its_function_does_not_take_is_named_by_its_row() {
     let source = file(&people(), rich());
-    for (text, expected) in [
+    // Many rows fail, and the first that is found is named.
+    for (text, (place, reason)) in [
         (
             "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"card\"\n",
-            "FILE, column email, row 2: card does not fit: ",
+            ("FILE, column email, row ", ": card does not fit: "),
         ),
         (
             "unknown = \"keep\"\n[[rule]]\npath = \"$.tags[*]\"\nmask = \"email\"\n",
-            "FILE, column tags[*], row 2: email does not fit: ",
+            ("FILE, column tags[*], row ", ": email does not fit: "),
         ),
         (
             "unknown = \"keep\"\n[[rule]]\ncolumn = \"score\"\nmask = \"noise(percent=1)\"\n[[rule]]\ncolumn = \"number\"\nmask = \"noise(percent=90)\"\n",
-            "FILE, column number, row ",
+            ("FILE, column number, row ", ": "),
         ),
     ] {
         let refused = Run::new().refused(&source, &rules(text));
-        assert!(refused.starts_with(expected), "{refused}");
+        let rest = refused.strip_prefix(place).unwrap_or_else(|| panic!("{refused}"));
+        let after_row = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        assert!(after_row.len() < rest.len() && after_row.starts_with(reason), "{refused}");
         assert!(!originals().iter().any(|original| contains(refused.as_bytes(), original)), "{refused}");
     }
 }
