@@ -45,13 +45,15 @@ test('HAProxy has a frontend for each number of engines, with the settings of th
   const engines = [1, 2].map((number) => ({ address: `127.0.0.1:1${number}`, admin: `127.0.0.1:2${number}` }));
   const text = scale.configuration(engines, [1, 2], ['127.0.0.1:31', '127.0.0.1:32']);
   for (const [what, times] of [
-    ['balance leastconn', 2],
+    ['balance leastconn', 4],
     ['bind 127.0.0.1:31', 1],
     ['bind 127.0.0.1:32', 1],
-    ['default_backend engines_2', 1],
-    ['backend engines_1\n', 2],
-    ['server engine1 127.0.0.1:11 addr 127.0.0.1 port 21', 2],
-    ['server engine2 127.0.0.1:12 addr 127.0.0.1 port 22', 1],
+    ['use_backend engines_2 if { nbsrv(engines_2) gt 0 }', 1],
+    ['default_backend engines_without_database_2\n', 1],
+    ['backend engines_1\n', 1],
+    ['backend engines_without_database_1\n', 2],
+    ['server engine1 127.0.0.1:11 addr 127.0.0.1 port 21', 4],
+    ['server engine2 127.0.0.1:12 addr 127.0.0.1 port 22', 2],
     ['internal', 0],
     [':7443', 0],
   ]) {

@@ -352,7 +352,7 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
     // Under another context nothing opens, and nothing is written.
     let other = [&decrypt[..3], &["other.parquet", "--context", "x", "-s", "$.id"]].concat();
     let (_, said, status) = run(dev.path(), &dev.arguments(&other));
-    assert!(status == 1 && said.contains("column id, row 1"), "{said}");
+    assert!(status == 1 && said.contains("column id, row "), "{said}");
     assert!(!dev.path().join("other.parquet").exists());
     for (arguments, expected) in [
         (&["encrypt", "in.parquet"][..], "name one with --output"),
