@@ -1261,7 +1261,7 @@ mod tests {
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
             ("sealwire_connections_total{outcome=\"tls_failed\"}", 1.0),
             ("sealwire_connections_open", 1.0),
-            ("sealwire_ready", 0.0),
+            ("sealwire_ready", 1.0),
             ("sealwire_health_check_failing{condition=\"store\"}", 1.0),
             ("sealwire_health_check_failing{condition=\"server_certificate\"}", 0.0),
             ("sealwire_generation", 8.0),
