@@ -227,8 +227,9 @@ pub fn start(
         stop: peer.stop.clone(),
     };
     tokio::spawn(async move {
-        let _permits = (permit, connection);
+        // Dropped in reverse order: a session that the metric no longer counts has given its permits back.
         let _open = session.relay.metrics.websocket();
+        let _permits = (permit, connection);
         let upgraded = tokio::try_join!(client, upstream);
         // The connection leaves the pool: a session takes the place of no request.
         drop(body);

@@ -301,9 +301,9 @@ async fn connections_and_clients_have_shares_of_the_memory() {
     );
     let whole = post("/e/x", &format!("{{\"a\":\"{}\"}}", "x".repeat(300_000)));
     // Each takes twice its bytes, in units of 4 KiB, and a little for short frames. One connection with two bodies that do not end: HTTP/2 carries both.
-    let (mut client, connection) = http2_client::<Unfinished>(relay.address(), 1 << 20).await;
+    let (mut client, _connection) = http2_client::<Unfinished>(relay.address(), 1 << 20).await;
     let upload = || Request::post("http://a.example/e/x").header("content-type", "application/json");
-    let _first = tokio::spawn(client.send_request(upload().body(Unfinished::new(900_000)).unwrap()));
+    let first = tokio::spawn(client.send_request(upload().body(Unfinished::new(900_000)).unwrap()));
     let of_one = 1_802_240..1_835_008;
     until(|| of_one.contains(&memory())).await;
     let second = within(client.send_request(upload().body(Unfinished::new(900_000)).unwrap())).await.unwrap();
@@ -320,7 +320,8 @@ async fn connections_and_clients_have_shares_of_the_memory() {
     assert_eq!(refused["retry_safe"], true);
     // Another client has its own.
     assert_eq!(send_from("127.0.0.2", relay.address(), &whole).await.status, 200);
-    connection.abort();
+    // An abandoned upload is reset.
+    first.abort();
     drop(third);
     until(|| memory() == 0).await;
     assert_eq!(send(relay.address(), &whole).await.status, 200);
