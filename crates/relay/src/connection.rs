@@ -32,6 +32,10 @@ use crate::write_through::write_through;
 
 /// Time for an idle connection to take its end.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
+/// Longest time in which what a client still sends is taken after the last response.
+const LINGER_MAX: Duration = Duration::from_secs(30);
+/// Longest time of that without a byte.
+const LINGER_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Time without traffic after which a connection over HTTP/1.1 is parked.
 const PARK_AFTER: Duration = Duration::from_secs(2);
 /// Most bytes that wait to be sent, per stream over HTTP/2 and per connection over HTTP/1.1.
@@ -165,7 +169,13 @@ where
         let mut is_ending = false;
         loop {
             tokio::select! {
-                _ = &mut connection => return None,
+                _ = &mut connection => {
+                    // A connection that left HTTP has no I/O here.
+                    if let Some(parts) = connection.into_parts() {
+                        self.linger(parts.io.into_inner()).await;
+                    }
+                    return None;
+                }
                 () = stops(&mut self.stop), if !is_ending => {
                     Pin::new(&mut connection).graceful_shutdown();
                     is_ending = true;
@@ -182,6 +192,23 @@ where
         }
         let parts = connection.into_parts()?;
         Some(parts.io.into_inner().parked(&parts.read_buf))
+    }
+
+    /// Takes and drops what the client still sends after the last response, until it ends its side.
+    ///
+    /// A socket that is closed with unread bytes resets the connection, and a client that sends a whole body before it
+    /// reads would lose the response that says why it was rejected (RFC 9112, section 9.6).
+    async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(&mut self, mut io: IO) {
+        let mut dropped = vec![0; 16 << 10];
+        let drain = async {
+            io.shutdown().await?;
+            while timeout(LINGER_IDLE_MAX, io.read(&mut dropped)).await?? > 0 {}
+            io::Result::Ok(())
+        };
+        tokio::select! {
+            _ = timeout(LINGER_MAX, drain) => (),
+            () = async { stops(&mut self.stop).await; tokio::time::sleep(GOODBYE_MAX).await } => (),
+        }
     }
 
     /// Serves requests over HTTP/2 until the connection ends.

@@ -237,6 +237,30 @@ async fn bodies_over_their_limit_are_413() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_all_before_it_reads_gets_its_response() {
+    let upstream = Upstream::start().await;
+    let relay = relay(&upstream, &format!("{LONG}body_bytes = 1000\ndecoded_bytes = 200000\n")).await;
+    // More than the buffers of both sockets hold.
+    let body = vec![b'x'; 24 << 20];
+    let json = "content-type: application/json\r\n";
+    for (request, status) in [
+        (post_as("/e/x", json, &body), 413),
+        (post_as("/none", json, &body), 404),
+        (post_as("/e/x", "expect: 200-ok\r\n", &body), 417),
+        (post_as("/e/x", "transfer-encoding: chunked\r\n", &body), 400),
+        ([b"no request\r\n\r\n", &*body].concat(), 400),
+    ] {
+        let mut stream = TcpStream::connect(relay.address()).await.unwrap();
+        within(stream.write_all(&request)).await.unwrap_or_else(|error| panic!("{status}: {error}"));
+        let mut bytes = Vec::new();
+        within(stream.read_to_end(&mut bytes)).await.unwrap_or_else(|error| panic!("{status}: {error}"));
+        assert_eq!(Reply::of(&bytes).unwrap().status, status);
+    }
+    assert_eq!(upstream.take_text(), "");
+    until(|| relay.metric("sealwire_relay_connections", "") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_over_requests_max_is_503() {
     let upstream = Upstream::start().await;
     let relay = relay(&upstream, &format!("{LONG}requests_max = 1\n")).await;
