@@ -9,6 +9,8 @@
 //! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100 %, so that entries
 //!   loaded together do not expire together.
 //! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries do not.
+//!   [`Cache::reload_purged`] loads them again in the background, so that a store that fails after a purge is outlived
+//!   by all keys that were in use before.
 //! - The cache bounds entries, concurrent loads, waiting keys, and the time of a load.
 //!
 //! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load holds. The map is
@@ -16,7 +18,7 @@
 //! `moka` discards a load that began before a purge. The hash function is `foldhash`; it makes a hit a fifth cheaper
 //! than SipHash. Keys are names signed by a trusted authority, so clients cannot construct collisions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 use quick_cache::UnitWeighter;
 use quick_cache::sync::DefaultLifecycle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 /// Loads values that are not in the cache.
@@ -85,6 +87,8 @@ pub struct Cache<K, V, L> {
     /// Loads in progress. The lock orders map insertions and purges.
     pending_loads: Mutex<PendingLoads<K, V>>,
     permits: Semaphore,
+    /// Notified by every purge.
+    has_purged: Notify,
     loader: L,
     bounds: CacheBounds,
     counts: Counts,
@@ -98,6 +102,8 @@ struct PendingLoads<K, V> {
     under_way: HashMap<K, PendingLoad<V>>,
     /// Number of loads in progress that began before a purge. They count against the bound.
     let_go: usize,
+    /// Keys with a value that purges removed and that were not loaded again, at most [`CacheBounds::entries`].
+    purged: VecDeque<K>,
 }
 
 struct PendingLoad<V> {
@@ -167,7 +173,14 @@ where
                 foldhash::fast::RandomState::default(),
                 DefaultLifecycle::default(),
             ),
-            pending_loads: Mutex::new(PendingLoads { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
+            pending_loads: Mutex::new(PendingLoads {
+                epoch: 0,
+                number: 0,
+                under_way: HashMap::new(),
+                let_go: 0,
+                purged: VecDeque::new(),
+            }),
+            has_purged: Notify::new(),
             permits: Semaphore::new(bounds.loads.max(1)),
             loader,
             bounds,
@@ -295,9 +308,52 @@ where
         pending_loads.epoch += 1;
         pending_loads.let_go += pending_loads.under_way.len();
         pending_loads.under_way.clear();
+        let now = Instant::now();
+        let in_use = self.entries.iter().filter(|(_, entry)| entry.value.is_some() && now < entry.stale_until);
+        let mut keys: HashSet<K> = pending_loads.purged.drain(..).collect();
+        keys.extend(in_use.map(|(key, _)| key));
+        pending_loads.purged.extend(keys.into_iter().take(self.bounds.entries));
         // The lock is held here, so no earlier load can insert an entry after this line.
         self.entries.clear();
         self.counts.purges.fetch_add(1, Ordering::Relaxed);
+        drop(pending_loads);
+        self.has_purged.notify_one();
+    }
+
+    /// Loads keys again that purges removed, one after the other, so that requests go before them. Never returns. Safe
+    /// to drop.
+    pub async fn reload_purged(self: Arc<Self>) {
+        loop {
+            // A key stays in the list while it is loaded: a purge meanwhile makes that load one of no use.
+            let next = {
+                let pending_loads = self.pending_loads();
+                pending_loads.purged.front().cloned().map(|key| (key, pending_loads.epoch))
+            };
+            let Some((key, epoch)) = next else {
+                self.has_purged.notified().await;
+                continue;
+            };
+            let is_loaded = match self.board(&key) {
+                Ok(Boarded::Known(_)) => true,
+                Ok(Boarded::Waits(mut outcome)) => {
+                    outcome.wait_for(Option::is_some).await.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_))))
+                }
+                Err(_) => false,
+            };
+            let is_current = {
+                let mut pending_loads = self.pending_loads();
+                let is_current = pending_loads.epoch == epoch;
+                if is_current {
+                    pending_loads.purged.pop_front();
+                    // Behind the others: one record that is invalid keeps no other key from being loaded.
+                    pending_loads.purged.extend((!is_loaded).then_some(key));
+                }
+                is_current
+            };
+            if is_current && !is_loaded {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
     }
 
     /// Returns the counters.

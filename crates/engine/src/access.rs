@@ -93,6 +93,15 @@ impl Authorizer {
         }
     }
 
+    /// Loads permissions again that changes removed from the cache, so that an outage of the store right after a change
+    /// is outlived by all principals. Never returns. Safe to drop.
+    pub async fn reload_permissions(&self) {
+        match &self.policies {
+            Some(policies) => Arc::clone(policies).reload_purged().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Which name of a certificate counts.
     pub fn identity(&self) -> &Identity {
         &self.identity

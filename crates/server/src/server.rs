@@ -259,6 +259,8 @@ impl Server {
         let probing = tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
+        let recorder = Arc::clone(&engine);
+        let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
         let watching = tokio::spawn(apps.watch(config.state.poll(), config.access.stale(), Arc::clone(&state)));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
@@ -276,7 +278,10 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
-            watching: [watching, aging, following, keeping, settling, probing].into_iter().chain(completing).collect(),
+            watching: [watching, aging, following, keeping, settling, probing, reloading]
+                .into_iter()
+                .chain(completing)
+                .collect(),
             sweeping,
             connections,
         })

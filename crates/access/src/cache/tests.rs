@@ -431,3 +431,66 @@ async fn nothing_from_before_a_purge_is_seen_after_it_whatever_runs_beside() {
     }
     readers.join_all().await;
 }
+
+/// Lets the tasks of a test run until they wait.
+async fn settle() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_purge_removed_is_loaded_again() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(60), ..BOUNDS });
+    let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
+    store.says([Ok(Some(1)), Ok(Some(2)), Ok(None)]);
+    for key in 1..=3 {
+        get(&cache, key).await.unwrap();
+    }
+    // A key that is being loaded, and one that waits, at the time of another purge.
+    let gate = store.shut();
+    cache.purge();
+    settle().await;
+    assert_eq!(store.loads(), 4, "one after the other");
+    cache.purge();
+    store.open();
+    gate.add_permits(1);
+    settle().await;
+    // The load that the second purge let go is made again. A key without a value is not loaded.
+    assert_eq!((store.loads(), cache.stats().entries), (6, 2));
+    store.says([const { Err(LoadError::Crowded) }; 2]);
+    for key in [1, 2] {
+        assert!(get(&cache, key).await.unwrap().is_some());
+    }
+    assert_eq!(store.loads(), 6);
+    reloading.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn purged_keys_outlast_a_store_that_is_down() {
+    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(60), ..BOUNDS });
+    let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
+    get(&cache, 1).await.unwrap();
+    store.says(std::iter::repeat_n(Err(down()), 5));
+    cache.purge();
+    for seconds in 0..5 {
+        settle().await;
+        assert_eq!((store.loads(), cache.stats().entries), (2 + seconds, 0));
+        advance(RETRY).await;
+    }
+    settle().await;
+    assert_eq!((store.loads(), cache.stats().entries), (7, 1));
+    reloading.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_entries_are_not_loaded_again() {
+    let (cache, store) = cache(BOUNDS);
+    let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
+    get(&cache, 1).await.unwrap();
+    advance(BOUNDS.time + BOUNDS.stale).await;
+    cache.purge();
+    settle().await;
+    assert_eq!((store.loads(), cache.stats().entries), (1, 0));
+    reloading.abort();
+}

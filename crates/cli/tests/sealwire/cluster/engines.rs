@@ -433,6 +433,13 @@ impl EngineProcess {
         self.page(path)?.split_whitespace().nth(1)?.parse().ok()
     }
 
+    /// Returns the value of a metric with its labels.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let page = self.page("/metrics").unwrap();
+        let value = page.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+        value.trim().parse().unwrap()
+    }
+
     /// Reads a path of the health listener. Returns the response with its head.
     pub(crate) fn page(&self, path: &str) -> Option<String> {
         use std::io::{Read as _, Write as _};

@@ -192,6 +192,19 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
         let balancer = Balancer::start(&haproxy, &cluster, &engines).await;
         for (way, is_killed) in [("killed", true), ("frozen", false)] {
             until("the balancer has engines", async || balancer.decrypt(&cluster, &sealed).await.ok()).await;
+            for engine in &engines {
+                cluster.client(&[engine]).decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+            }
+            // A change removes what is cached. Nobody makes a request between it and the outage.
+            let set = RoleOperation::Set { grants: vec!["encrypt apps=*"] };
+            operator.change_role(RoleCall { role: way, ask: set }).await.unwrap();
+            cluster.agree(&[&engines[0], &engines[1]]).await;
+            // The operator made its request on the first.
+            for (engine, principals) in engines.iter().zip([2, 1]) {
+                let entries = "sealwire_access_cache_entries";
+                let has_permissions = async || (engine.metric(entries) == principals).then_some(());
+                until("permissions are loaded again", has_permissions).await;
+            }
             if is_killed {
                 postgres.stop(Stop::Kill)
             } else {

@@ -11,13 +11,6 @@ use crate::cluster::engines::{APP, Cluster, EngineProcess, RANDOM, run, until};
 
 const ROWS: u64 = 2_500;
 
-/// Returns the value of a metric with its labels.
-fn metric(engine: &EngineProcess, name: &str) -> u64 {
-    let page = engine.page("/metrics").unwrap();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().parse().unwrap()
-}
-
 /// Returns the records of sweeps that an engine wrote.
 fn records(engine: &EngineProcess) -> Vec<Value> {
     let folder = engine.config.parent().unwrap().join("audit");
@@ -48,7 +41,7 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
     let operator = cluster.operator(&engines[0]);
     let delete = CollectionCall { app: APP, collection: RANDOM, ask: CollectionOperation::Delete };
     operator.change_collection(delete).await.unwrap();
-    let erased = || engines.iter().map(|one| metric(one, "sealwire_swept_rows_total{action=\"erased\"}")).sum::<u64>();
+    let erased = || engines.iter().map(|one| one.metric("sealwire_swept_rows_total{action=\"erased\"}")).sum::<u64>();
     until("a swept collection", async || (erased() >= ROWS).then_some(())).await;
     assert_eq!(erased(), ROWS, "once, and no other rows");
     let back = client
