@@ -89,6 +89,12 @@ const METRICS: &[MetricDoc] = &[
         labels: &["listener", "of"],
         help: "Time until the first certificate of a file expires; negative: expired. of: server, client_ca; engine: the relay's certificate for the engine, without a listener",
     },
+    MetricDoc {
+        name: "certificates_rejected",
+        kind: "gauge",
+        labels: &["listener"],
+        help: "1 if the certificate files of the listener changed and are rejected, so that the old ones are in use",
+    },
     MetricDoc { name: "engine_ready", kind: "gauge", labels: &[], help: "1 if an engine answered the last probe" },
     MetricDoc {
         name: "spans",
@@ -230,6 +236,7 @@ pub struct Metrics {
     in_flight: Gauge,
     memory_bytes: Gauge,
     certificate_remaining: Family<CertificateLabels, Gauge<f64, AtomicU64>>,
+    certificates_rejected: Family<ListenerLabel, Gauge>,
     engine_ready: Gauge<i64>,
     /// Counters of spans.
     pub spans: SpanMetrics,
@@ -261,6 +268,7 @@ impl Default for Metrics {
             in_flight: Gauge::default(),
             memory_bytes: Gauge::default(),
             certificate_remaining: Family::default(),
+            certificates_rejected: Family::default(),
             engine_ready: Gauge::default(),
             spans: SpanMetrics::default(),
         };
@@ -279,6 +287,7 @@ impl Default for Metrics {
         registry.register("in_flight", metrics.in_flight.clone());
         registry.register("memory_bytes", metrics.memory_bytes.clone());
         registry.register("certificate_remaining_seconds", metrics.certificate_remaining.clone());
+        registry.register("certificates_rejected", metrics.certificates_rejected.clone());
         registry.register("engine_ready", metrics.engine_ready.clone());
         registry.register("spans", metrics.spans.spans.clone());
         registry.register("spans_waiting", metrics.spans.waiting.clone());
@@ -384,6 +393,12 @@ impl Metrics {
         self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
     }
 
+    /// Sets whether the changed certificate files of a listener are rejected.
+    pub fn set_certificates_rejected(&self, listener: &Label, is_rejected: bool) {
+        let labels = ListenerLabel { listener: Arc::clone(listener) };
+        self.certificates_rejected.get_or_create(&labels).set(is_rejected.into());
+    }
+
     /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty for files of no listener.
     pub fn set_certificate_remaining(&self, listener: &Label, of: &'static str, seconds: f64) {
         let labels = CertificateLabels { listener: Arc::clone(listener), of };
@@ -416,6 +431,7 @@ mod tests {
         drop(metrics.websocket());
         metrics.set_usage(1, 2);
         metrics.set_certificate_remaining(&name, "server", 60.0);
+        metrics.set_certificates_rejected(&name, false);
         metrics.set_engine_ready(true);
         metrics
     }

@@ -250,7 +250,12 @@ async fn watch(
         relay.metrics.set_engine_ready(is_ready);
         let (listeners_now, metrics) = (listeners.clone(), Arc::clone(&relay.metrics));
         let reloaded = tokio::task::spawn_blocking(move || {
-            let rejected: Vec<_> = listeners_now.iter().filter(|listener| !reload(listener)).collect();
+            let mut rejected = Vec::new();
+            for listener in listeners_now.iter().filter(|listener| listener.tls.is_some()) {
+                let is_accepted = reload(listener);
+                metrics.set_certificates_rejected(&listener.name, !is_accepted);
+                rejected.extend((!is_accepted).then_some(listener));
+            }
             for file in &mut certificates {
                 // Rejected files are not in use.
                 if rejected.iter().all(|listener| listener.name != file.listener) {

@@ -47,8 +47,8 @@ enum PrincipalsCommand {
     /// Make a principal an administrator when nobody can grant roles any more, directly in the store
     ///
     /// For an emergency. It changes the store that the configuration of this host names, and needs what an engine needs to
-    /// start there: the configuration, the key-encryption key and the store. No client gets access to an app by it. Engines on
-    /// a database follow at once; an engine with a folder must be stopped first. It leaves no record in the audit log: write
+    /// start there: the configuration, the store and, if the store has a root key, a key-encryption key. No client gets access to
+    /// an app by it. Engines on a database follow at once; an engine whose store is a folder (`state.dir`) must be stopped first. It leaves no record in the audit log: write
     /// down who did it and why.
     Recover {
         /// The name in the certificate of the new administrator

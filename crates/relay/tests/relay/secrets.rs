@@ -1,4 +1,4 @@
-//! Files with secrets that other users can read.
+//! Files with certificates and secrets: those that other users can read, and changed ones.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use sealwire_relay::egress::authority;
 use sealwire_relay::serve::Server;
 use time::OffsetDateTime;
 
-use super::support::{engine_files, parse, private, server_files};
+use super::support::{Relay, engine_files, parse, private, server_files, until};
 
 const TEXT: &str = "[listen.public]\naddress = '127.0.0.1:0'\ncertificate = '{dir}/s.pem'\nkey = '{dir}/s-key.pem'\n\
     client_ca = '{dir}/s-ca.pem'\n\
@@ -69,4 +69,26 @@ async fn a_relay_does_not_start_with_secrets_that_other_users_can_read() {
     // A certificate is no secret.
     chmod("s.pem", 0o644);
     assert_eq!(start(files.path()).await, "");
+}
+
+#[tokio::test]
+async fn changed_certificates_that_are_rejected_are_told() {
+    let files = engine_files();
+    let folder = files.path().to_owned();
+    let (chain, key) = server_files(&folder, "s");
+    let write = |chain: &str| {
+        private(&folder.join("s.pem"), chain);
+        private(&folder.join("s-key.pem"), &key);
+    };
+    write(&chain);
+    let text = "[listen.public]\naddress = '127.0.0.1:0'\ncertificate = '{dir}/s.pem'\nkey = '{dir}/s-key.pem'\n\
+        clients = 'open'\n[upstream.u]\nurl = 'http://127.0.0.1:1'\naddresses = ['127.0.0.0/8']\n\
+        [[route]]\nname = 'r'\nlisten = 'public'\npath = '/'\nupstream = 'u'\npass = true\n";
+    let relay = Relay::start_in(files, text).await;
+    let rejected = || relay.metric("sealwire_relay_certificates_rejected", "listener=\"public\"");
+    until(|| relay.metric("sealwire_relay_certificates_rejected", "") == 0).await;
+    write("no certificate");
+    until(|| rejected() == 1).await;
+    write(&chain);
+    until(|| rejected() == 0).await;
 }
