@@ -312,6 +312,12 @@ impl Client {
         self.shared.pool.at_rest()
     }
 
+    /// Returns the number of endpoints that are ejected now.
+    #[cfg(test)]
+    pub(crate) fn ejected_now(&self) -> usize {
+        self.shared.pool.ejected_now()
+    }
+
     /// Returns the deadline of a request: its own if it names one, otherwise the client's.
     pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))

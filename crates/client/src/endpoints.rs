@@ -94,6 +94,8 @@ pub(crate) struct EndpointTable {
     /// Number of all failed attempts. A waiting request compares it to detect new failures.
     pub(crate) failed: u64,
     pub(crate) last_failure: Option<Error>,
+    /// When an endpoint that was not on probation was last ejected for missed deadlines.
+    pub(crate) missed_ejection_at: Option<Instant>,
     /// Time of the next check for renewed certificates; `None` while a check runs.
     pub(crate) look_at: Option<Instant>,
 }
