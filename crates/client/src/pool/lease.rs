@@ -11,6 +11,7 @@ use super::Inner;
 use crate::connection::Connection;
 use crate::endpoints::EndpointTable;
 use crate::health::{AttemptOutcome, Miss, MissedRequest, WorkCounts};
+use crate::pacer::attempt_is_cut;
 use crate::state::{Answer, Failure};
 
 /// A request that is dropped after this time counts as one whose deadline passed.
@@ -68,6 +69,8 @@ pub(crate) struct Lease {
     worked_before: u64,
     /// What other endpoints had done by then.
     others_before: WorkCounts,
+    /// The deadline is cut by the retry time of a job, which is as if the caller dropped the request.
+    is_cut: bool,
     is_reported: bool,
     inner: Arc<Inner>,
     _room: OwnedSemaphorePermit,
@@ -89,6 +92,7 @@ impl Lease {
             leased_at: Instant::now(),
             worked_before: inner.work.worked.of(endpoint),
             others_before: inner.work.of_others(endpoint),
+            is_cut: attempt_is_cut(),
             is_reported: false,
             inner,
             _room: room,
@@ -126,7 +130,7 @@ impl Lease {
         let mut table = inner.table();
         let now = Instant::now();
         if outcome.missed {
-            self.miss(&mut table, false, now);
+            self.miss(&mut table, self.is_cut, now);
         }
         let target = &mut table.targets[self.endpoint];
         if outcome.failed {
@@ -150,6 +154,9 @@ impl Lease {
 
     /// Records that the deadline passed, or that the caller dropped the request.
     fn miss(&self, table: &mut EndpointTable, is_dropped: bool, now: Instant) {
+        if is_dropped && now.saturating_duration_since(self.leased_at) < GIVEN_UP_AFTER {
+            return;
+        }
         let inner = &self.inner;
         let endpoint = self.endpoint;
         let mut has_better = false;

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::jitter::{self, seeded};
+use crate::{Pacer, RetryLimits};
 
 /// Behaviour of a test server.
 #[derive(Clone, Debug)]
@@ -665,6 +666,24 @@ async fn a_cancelled_job_ejects_no_endpoint() {
     }
     assert_eq!(client.stats().ejections, 0);
     assert_eq!(client.at_rest(), (2 * 512, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_the_retry_time_cut_counts_as_a_request_that_is_dropped() {
+    for (retry_ms, ejects) in [(500, false), (1_500, true)] {
+        let (client, [slow, _quick]) = engines::<2>(config());
+        warm(&client).await;
+        slow.does(ServerBehaviour::Obey(0));
+        let pacer = Pacer::new(8);
+        let limits = RetryLimits { deadline: Duration::from_secs(30), retry_timeout: Duration::from_millis(retry_ms) };
+        for _ in 0..200 {
+            let send =
+                |deadline_ms| client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[1]) });
+            let _ = pacer.run(limits, send, |_, _| {}).await;
+        }
+        assert!(slow.takes() > 5, "{retry_ms}");
+        assert_eq!(client.stats().ejections > 0, ejects, "{retry_ms}");
+    }
 }
 
 /// Sends requests with a deadline of a second from many callers. Returns the number of requests that succeeded, and of
