@@ -79,6 +79,18 @@ fn is_control(character: char) -> bool {
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+impl Error {
+    /// Returns true if no connection can be made until a certificate is replaced, here or at the server.
+    pub(crate) fn is_about_certificates(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            // The TLS handshake failed because one side's certificate was rejected.
+            Self::Connect(error) => error.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
+}
+
 /// Returns the alert by which a server rejected this client's certificate, if that is the error.
 pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
     let tls_error = error.get_ref()?.downcast_ref::<rustls::Error>()?;

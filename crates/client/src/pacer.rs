@@ -466,8 +466,7 @@ fn passing(error: &Error) -> Option<Passing> {
             _ => return None,
         },
         Error::Deadline => Some(Cause::Overload),
-        // The TLS handshake failed because one side's certificate was rejected.
-        Error::Connect(error) if error.kind() == std::io::ErrorKind::InvalidData => return None,
+        error if error.is_about_certificates() => return None,
         Error::Connect(_) | Error::Disconnected { .. } => Some(Cause::Absence),
         _ => return None,
     };

@@ -70,6 +70,7 @@ impl Pool {
             slots: std::iter::repeat_with(|| Slot::Empty).take(config.connections).collect(),
             health: Health::new(now),
             failures: 0,
+            last_failure: None,
             retry_at: now,
             attempts: 0,
             keep_old_until: now,
@@ -97,7 +98,6 @@ impl Pool {
             table: Mutex::new(EndpointTable {
                 targets,
                 failed: 0,
-                last_failure: None,
                 missed_ejection_at: None,
                 look_at: Some(now + renewal::LOOK_PERIOD),
             }),
@@ -206,7 +206,8 @@ impl Inner {
         let (connected, connecting) =
             (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
         // No server accepts this client's certificate until it is replaced, which the next attempt will show.
-        if let Some(failure @ Error::Tls(_)) = &table.last_failure
+        let last_failure = table.last_failure();
+        if let Some((_, failure @ Error::Tls(_))) = last_failure
             && !connected
             && !connecting
             && table.targets.iter().all(|target| target.retry_at > now)
@@ -216,8 +217,9 @@ impl Inner {
         // One failure per endpoint is enough, even if the endpoints do not all fail at once.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
-        match &table.last_failure {
-            Some(failure) if !connected && in_vain => Err(failure.clone()),
+        match last_failure {
+            // A failure from before the request may be over.
+            Some((number, failure)) if !connected && in_vain && *number > failed_before => Err(failure.clone()),
             // The end of a running attempt signals a change; pauses need a timer.
             _ => {
                 let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
@@ -244,7 +246,7 @@ impl Inner {
     /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt. Otherwise, a server
     /// that accepts and closes at once would be contacted without a pause.
     fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
-        let EndpointTable { targets, failed, last_failure, .. } = table;
+        let EndpointTable { targets, failed, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
                 let Slot::Taken { connection, since, .. } = &target.slots[index] else { continue };
@@ -258,7 +260,7 @@ impl Inner {
                 } else {
                     target.failures = target.failures.saturating_add(1);
                     *failed += 1;
-                    *last_failure = Some(connection.end_error());
+                    target.last_failure = Some((*failed, connection.end_error()));
                 }
                 target.slots[index] = Slot::Empty;
                 target.retry_at = now + self.backoff(target.failures);
@@ -305,6 +307,7 @@ impl Inner {
                 tracing::info!(address = target.address, "endpoint is back, on probation");
                 target.slots.fill_with(|| Slot::Empty);
                 target.slots[0] = inner.taken(connection, now);
+                target.last_failure = None;
             }
             drop(table);
             inner.changed.notify_waiters();
@@ -339,6 +342,7 @@ impl Inner {
         match outcome {
             Ok(connection) => {
                 *slot = self.taken(connection, now);
+                target.last_failure = None;
             }
             Err(error) => {
                 *slot = Slot::Empty;
@@ -348,7 +352,7 @@ impl Inner {
                 let term = target.health.term();
                 self.failed(endpoint, target, term, now);
                 table.failed += 1;
-                table.last_failure = Some(error);
+                table.targets[endpoint].last_failure = Some((table.failed, error));
             }
         }
         drop(table);

@@ -1,5 +1,7 @@
 //! Retries: conditions, times, counts and limits.
 
+use std::sync::atomic::AtomicBool;
+
 use super::endpoints::{ServerBehaviour, TestServer, calls, engines, one, says, warm};
 use super::*;
 
@@ -236,6 +238,59 @@ async fn a_certificate_that_will_not_do_is_not_tried_again() {
     let client = Client::over(&config(), connector, None);
     assert!(matches!(one(&client).await, Err(Error::Connect(_))));
     assert_eq!(attempts.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_one_endpoint_rejects_does_not_hide_the_return_of_another() {
+    let rejected = || crate::error::rejected_certificate(rustls::AlertDescription::CertificateExpired);
+    let mistrusted = || Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()));
+    let refused = || Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
+    for failure in [rejected(), mistrusted()] {
+        // The other endpoint was used for long, or never.
+        for was_used in [false, true] {
+            for round in 0..20 {
+                let is_open = Arc::new(AtomicBool::new(was_used));
+                let door = Arc::clone(&is_open);
+                let (sender, mut peers) = mpsc::unbounded_channel();
+                let failure = failure.clone();
+                let connector: Connector = Box::new(move |endpoint| {
+                    let (near, far) = duplex(1 << 16);
+                    let outcome = if endpoint == 0 {
+                        Err(failure.clone())
+                    } else if door.load(Ordering::Relaxed) {
+                        sender.send(Peer::new(far)).map_err(|_| refused()).map(|()| near)
+                    } else {
+                        Err(refused())
+                    };
+                    Box::pin(async move { Ok(Connection::start(outcome?, BOUNDS)) })
+                });
+                let endpoints = vec![Endpoint::new("engine:0", "engine"), Endpoint::new("engine:1", "engine")];
+                let client = Client::over(&ClientConfig { endpoints, ..config() }, connector, None);
+                if was_used {
+                    let used = call(&client, 1);
+                    let mut peer = next_peer(&mut peers).await;
+                    let (msgid, _) = peer.hear_call().await;
+                    peer.answer(msgid, &[1]).await;
+                    assert!(used.await.unwrap().is_ok());
+                    sleep(Duration::from_secs(10)).await;
+                }
+                is_open.store(false, Ordering::Relaxed);
+                settle().await;
+                let waiting = call(&client, 2);
+                sleep(Duration::from_millis(60)).await;
+                is_open.store(true, Ordering::Relaxed);
+                let answering = tokio::spawn(async move {
+                    let mut peer = next_peer(&mut peers).await;
+                    let (msgid, _) = peer.hear_call().await;
+                    peer.answer(msgid, &[2]).await;
+                    sleep(Duration::from_secs(1)).await;
+                });
+                let outcome = waiting.await.unwrap();
+                assert!(outcome.is_ok(), "{was_used} {round}: {outcome:?}");
+                answering.abort();
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
