@@ -372,7 +372,7 @@ impl Client {
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
         let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
         let answer = lease.connection().call(deadline, encode_now).await;
-        lease.report(&answer, course.is_immediate());
+        lease.report(&answer, course);
         answer.map_err(|failure| Setback {
             sent: !matches!(failure, Failure::NotSent),
             error: lease.connection().error(failure),

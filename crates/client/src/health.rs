@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use sealwire_wire::ErrorCode;
+use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
@@ -24,6 +24,9 @@ use crate::state::{Answer, Failure};
 /// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that
 /// size or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Details of errors in a payload.
+const PAYLOAD_DETAILS: [&str; 3] = ["path", "unmatched", "errors"];
 
 /// Work that other endpoints do for each deadline that they miss, at least, if they do better than one that does no work.
 const WORK_PER_MISS: u64 = 4;
@@ -323,8 +326,10 @@ impl AttemptOutcome {
     const MISSED: Self = Self { missed: true, ..Self::NOTHING };
     const FAILED: Self = Self { failed: true, ..Self::NOTHING };
 
-    pub(crate) fn of(answer: &Answer) -> Self {
+    /// Returns what a response says. With `uses_store`, its request was one on tokens or objects.
+    pub(crate) fn of(answer: &Answer, uses_store: bool) -> Self {
         match answer {
+            Err(Failure::Rpc(error)) if shows_work(error, uses_store) => Self::WORKED,
             Err(Failure::Rpc(error)) => {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 match error.code {
@@ -335,7 +340,6 @@ impl AttemptOutcome {
                     ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
                     ErrorCode::Internal => Self::FAILED,
                     ErrorCode::DeadlineExceeded => Self { missed: true, ..Self::ANSWERED },
-                    ErrorCode::CannotOpen => Self::WORKED,
                     _ => Self::ANSWERED,
                 }
             }
@@ -348,9 +352,62 @@ impl AttemptOutcome {
     }
 }
 
+/// Returns true if more than the network threads took part in a request that failed: the payload was read, or the store.
+fn shows_work(error: &RpcError, uses_store: bool) -> bool {
+    match error.code {
+        ErrorCode::CannotOpen => true,
+        // A generation that is not reached yet needs no store, and names a time.
+        ErrorCode::NotFound | ErrorCode::Conflict if uses_store => error.retry_after_ms.is_none(),
+        ErrorCode::BadRequest
+        | ErrorCode::TooLarge
+        | ErrorCode::Forbidden
+        | ErrorCode::NotFound
+        | ErrorCode::Conflict => error.details.iter().any(|detail| PAYLOAD_DETAILS.contains(&&*detail.key)),
+        ErrorCode::Unauthenticated
+        | ErrorCode::Cancelled
+        | ErrorCode::DeadlineExceeded
+        | ErrorCode::Overloaded
+        | ErrorCode::Unavailable
+        | ErrorCode::Internal => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use sealwire_wire::{Detail, ItemError};
+
     use super::*;
+
+    #[test]
+    fn errors_that_show_work_end_probation_and_rows_of_missed_deadlines() {
+        let says = |code| RpcError::new(code, "why");
+        let item = ItemError { path: "$[0]".into(), code: ErrorCode::Conflict, message: "why".into() };
+        for (error, uses_store, worked) in [
+            (says(ErrorCode::CannotOpen), false, true),
+            (says(ErrorCode::BadRequest), false, false),
+            (says(ErrorCode::BadRequest).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::BadRequest).with(Detail::number("unmatched", 0)), false, true),
+            (says(ErrorCode::BadRequest).with(Detail::text("reason", "x")), true, false),
+            (says(ErrorCode::TooLarge).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::Conflict).with(Detail::errors(vec![item])), true, true),
+            (says(ErrorCode::NotFound), true, true),
+            (says(ErrorCode::NotFound), false, false),
+            (says(ErrorCode::NotFound).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::Conflict), true, true),
+            (says(ErrorCode::Conflict), false, false),
+            (says(ErrorCode::Conflict).retry_after_ms(5), true, false),
+            (says(ErrorCode::Forbidden), true, false),
+            (says(ErrorCode::Unauthenticated), true, false),
+            (says(ErrorCode::Cancelled).with(Detail::text("path", "$.a")), true, false),
+            (says(ErrorCode::DeadlineExceeded).with(Detail::text("path", "$.a")), true, false),
+            (says(ErrorCode::Overloaded).retry_after_ms(5), true, false),
+            (says(ErrorCode::Unavailable), true, false),
+            (says(ErrorCode::Internal), true, false),
+        ] {
+            let outcome = AttemptOutcome::of(&Err(Failure::Rpc(error.clone())), uses_store);
+            assert_eq!(outcome.worked, worked, "{error} {uses_store}");
+        }
+    }
 
     const POLICY: Policy = Policy { after: Some(3), min: Duration::from_secs(1), max: Duration::from_secs(4) };
 

@@ -327,7 +327,7 @@ impl Inner {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
             let answer = connection.call(Instant::now() + self.connect_timeout, request::health).await;
-            AttemptOutcome::of(&answer).answered.then_some(connection)
+            AttemptOutcome::of(&answer, false).answered.then_some(connection)
         };
         timeout(self.connect_timeout, asking).await.ok().flatten()
     }

@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::endpoints::EndpointTable;
 use crate::health::{AttemptOutcome, Miss, MissedRequest, WorkCounts};
 use crate::pacer::attempt_is_cut;
+use crate::retry::Course;
 use crate::state::{Answer, Failure};
 
 /// A request that is dropped after this time counts as one whose deadline passed.
@@ -109,13 +110,13 @@ impl Lease {
 
     /// Reports the result of the request to the endpoint's health. Connection failures are counted separately, once per
     /// connection. The work of an immediate request shows only that the network threads live.
-    pub(crate) fn report(&mut self, answer: &Answer, is_immediate: bool) {
+    pub(crate) fn report(&mut self, answer: &Answer, course: &Course) {
         self.is_reported = true;
         if matches!(answer, Err(Failure::Deadline)) {
             self.watch();
         }
-        let outcome = AttemptOutcome::of(answer);
-        self.record(AttemptOutcome { worked: outcome.worked && !is_immediate, ..outcome });
+        let outcome = AttemptOutcome::of(answer, course.wants().tokens);
+        self.record(AttemptOutcome { worked: outcome.worked && !course.is_immediate(), ..outcome });
     }
 
     fn record(&self, outcome: AttemptOutcome) {
