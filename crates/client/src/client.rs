@@ -374,7 +374,7 @@ impl Client {
         let answer = lease.connection().call(deadline, encode_now).await;
         lease.report(&answer, course);
         answer.map_err(|failure| Setback {
-            sent: !matches!(failure, Failure::NotSent),
+            sent: !matches!(failure, Failure::NotSent | Failure::Rejected { sent: false, .. }),
             error: lease.connection().error(failure),
             endpoint: Some(lease.endpoint()),
             is_last: false,
@@ -404,7 +404,7 @@ impl Connection {
             Failure::Rpc(error) => Error::Rpc(printable(error)),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
-            Failure::Rejected(alert) => rejected_certificate(alert),
+            Failure::Rejected { alert, .. } => rejected_certificate(alert),
             Failure::Deadline => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),

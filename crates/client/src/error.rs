@@ -29,8 +29,8 @@ pub enum Error {
     /// No connection could be made. Nothing was sent.
     #[error("cannot connect")]
     Connect(#[source] Arc<io::Error>),
-    /// The certificates or the key are unusable, or the server rejected this client's certificate. No server did any work. A
-    /// retry helps only after the certificate was replaced, here or in the server's configuration.
+    /// The certificates or the key are unusable, or the server rejected this client's certificate before it answered anything.
+    /// A retry helps only after the certificate was replaced, here or in the server's configuration.
     #[error("{}", tls_text(.0))]
     Tls(#[source] Arc<rustls::Error>),
     /// The configuration is invalid, or one of its files cannot be read.

@@ -346,7 +346,9 @@ impl AttemptOutcome {
             Err(Failure::Protocol(_)) => Self::FAILED,
             Err(Failure::Deadline) => Self::MISSED,
             // The pool itself detects the consequences of an ended connection.
-            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected(_) | Failure::TooLong) => Self::NOTHING,
+            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected { .. } | Failure::TooLong) => {
+                Self::NOTHING
+            }
             Ok(_) | Err(Failure::Refused(_)) => Self::WORKED,
         }
     }

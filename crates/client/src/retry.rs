@@ -191,7 +191,9 @@ impl Retries {
 
     fn kind(&self, setback: &Setback, once: bool) -> RetryKind {
         match &setback.error {
-            Error::Tls(_) if setback.endpoint.is_some() => RetryKind::Elsewhere,
+            Error::Tls(_) if setback.endpoint.is_some() && (!setback.sent || (self.repeat_sent && !once)) => {
+                RetryKind::Elsewhere
+            }
             error if error.is_about_certificates() => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
