@@ -188,7 +188,7 @@ def _with_column_name(data, work):
     except (Error, MemoryError):
         raise
     except Exception as failure:
-        for name, schema in schemas:
+        for name, schema in schemas or _foreign_column_schemas(data):
             try:
                 check_columns(schema, [])
             except MemoryError:
@@ -211,6 +211,23 @@ def _column_schemas(data):
 
         for field in data.schema:
             yield field.name, pyarrow.schema([field])
+
+
+def _foreign_column_schemas(data):
+    """Returns the columns of data of another library in the same way, as far as pyarrow is there and can tell."""
+    try:
+        import pyarrow
+
+        if hasattr(data, "__arrow_c_schema__"):
+            schema = pyarrow.schema(data)
+        else:
+            schema = pyarrow.RecordBatchReader.from_stream(data).schema
+        return [(field.name, pyarrow.schema([field])) for field in schema]
+    except MemoryError:
+        raise
+    except Exception:
+        # A stream that was read has no schema any more, for one. The error for which it is asked says enough.
+        return []
 
 
 def _same(data):

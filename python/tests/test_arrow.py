@@ -377,6 +377,33 @@ class Helpers(unittest.TestCase):
                 arrow._with_column_name(readable, work)
             self.assertEqual(str(caught.exception.__cause__ or caught.exception.__context__), "true")
 
+    def test_columns_of_other_libraries_are_named(self):
+        odd = pa.field("odd", pa.int8(), metadata={b"k": b"\xff\xfe"})
+        table = pa.table({"n": ["x"], "odd": pa.array([1], pa.int8())}, schema=pa.schema([("n", pa.string()), odd]))
+
+        class Stream:
+            def __arrow_c_stream__(self, requested_schema=None):
+                return table.__arrow_c_stream__(requested_schema)
+
+        class Table(Stream):
+            def __arrow_c_schema__(self):
+                return table.schema.__arrow_c_schema__()
+
+        class Broken(Stream):
+            def __arrow_c_schema__(self):
+                raise OSError("schema")
+
+        def work():
+            raise ValueError("true")
+
+        for data in (table, table.to_reader(), Table(), Stream()):
+            with self.assertRaisesRegex(TypeError, "column odd: its type or metadata") as caught:
+                arrow._with_column_name(data, work)
+            self.assertEqual(str(caught.exception.__cause__), "true")
+        for data in (Broken(), object()):
+            with self.assertRaisesRegex(ValueError, "^true$"):
+                arrow._with_column_name(data, work)
+
     def test_names_that_polars_takes_for_patterns(self):
         columns = ["^a.*$", "ab", "*", "a", "^.*$"]
         frame = pl.DataFrame({name: [name] for name in columns})
