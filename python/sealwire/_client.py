@@ -119,7 +119,14 @@ class AsyncClient:
             # Cancelled, or the coroutine was closed.
             if future.cancelled() or not future.done():
                 requests.cancel(number)
+            self._log_renewal(loop)
+
+    def _log_renewal(self, loop):
+        """Tells of renewed certificates that are not in use. A logger that fails replaces no result and no error."""
+        try:
             self._native.log_renewal()
+        except Exception as error:
+            loop.call_exception_handler({"message": "a handler of the logger sealwire failed", "exception": error})
 
     async def encrypt(self, app, payload, **options):
         return await self._run("encrypt", [app, payload], options)

@@ -155,8 +155,9 @@ def _set_aside(data, paths, unwrap):
     here as they are, so they can have any type and metadata."""
     tops = {*paths, *(re.split(r"\.|\[\*\]", path)[0] for path in paths)}
     library = type(data).__module__.partition(".")[0]
-    if library == "polars":
-        sent = data.select([name for name in data.columns if name in tops])
+    if library == "polars" and hasattr(data, "get_columns"):
+        # `select` takes names such as ^a.*$ for patterns.
+        sent = type(data)([column for column in data.get_columns() if column.name in tops])
         return sent, lambda result: data.with_columns(unwrap(result).get_columns())
     # A stream of batches can be read only once, and as a whole.
     if library != "pyarrow" or not hasattr(data, "select"):
@@ -184,14 +185,16 @@ def _with_column_name(data, work):
             raise TypeError(f"column {name} holds Python objects: cast it, or leave it out")
     try:
         return work()
-    except Error:
+    except (Error, MemoryError):
         raise
-    except Exception:
-        for name, schema in schemas:
+    except Exception as failure:
+        for name, schema in schemas or _foreign_column_schemas(data):
             try:
                 check_columns(schema, [])
+            except MemoryError:
+                raise
             except Exception as error:
-                raise TypeError(f"column {name}: its type or metadata cannot be read: {error}") from None
+                raise TypeError(f"column {name}: its type or metadata cannot be read: {error}") from failure
         raise
 
 
@@ -208,6 +211,23 @@ def _column_schemas(data):
 
         for field in data.schema:
             yield field.name, pyarrow.schema([field])
+
+
+def _foreign_column_schemas(data):
+    """Returns the columns of data of another library in the same way, as far as pyarrow is there and can tell."""
+    try:
+        import pyarrow
+
+        if hasattr(data, "__arrow_c_schema__"):
+            schema = pyarrow.schema(data)
+        else:
+            schema = pyarrow.RecordBatchReader.from_stream(data).schema
+        return [(field.name, pyarrow.schema([field])) for field in schema]
+    except MemoryError:
+        raise
+    except Exception:
+        # A stream that was read has no schema any more, for one. The error for which it is asked says enough.
+        return []
 
 
 def _same(data):

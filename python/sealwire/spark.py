@@ -461,6 +461,7 @@ class _Work:
         threads, pending = concurrent.futures.ThreadPoolExecutor(_AHEAD), collections.deque()
         try:
             for batch in batches:
+                _raise_error(pending)
                 pending.append(threads.submit(call, client, count, batch))
                 rows += len(batch if isinstance(batch, pyarrow.Array) else batch[0])
                 count += 1
@@ -480,12 +481,19 @@ class _Work:
 
 def _first_result(pending):
     """Waits for the result of the first future, or for the error of any: a task that fails does not wait for a slow batch."""
-    while not pending[0].done():
+    while True:
+        _raise_error(pending)
+        if pending[0].done():
+            return pending.popleft().result()
         running = [future for future in pending if not future.done()]
-        for ended in concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done:
-            if ended.exception() is not None:
-                ended.result()
-    return pending.popleft().result()
+        concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+
+
+def _raise_error(pending):
+    """Raises the error of the first future that has failed, if any has."""
+    for future in pending:
+        if future.done() and future.exception() is not None:
+            future.result()
 
 
 def _constant(column):

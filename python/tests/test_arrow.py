@@ -6,6 +6,7 @@ import pickle
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import polars as pl
 import pyarrow as pa
@@ -342,6 +343,82 @@ class Columns(unittest.TestCase):
         for table in (empty, nothing, pa.Table.from_batches([], empty.schema)):
             sealed = arrow.encrypt(self.client, table, app="demo", columns=["n"])
             self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["n"]), table)
+
+
+class Helpers(unittest.TestCase):
+    """What surrounds the call of the native module."""
+
+    def test_the_true_error_stays(self):
+        unreadable = pa.field("odd", pa.int8(), metadata={b"k": b"\xff\xfe"})
+        readable = pa.table({"n": ["x"]})
+        odd = pa.table({"odd": pa.array([1], pa.int8())}, schema=pa.schema([unreadable]))
+        for data, error, raised, cause in [
+            (readable, ValueError("true"), ValueError, None),
+            (odd, ValueError("true"), TypeError, ValueError),
+            (odd, MemoryError("true"), MemoryError, None),
+            (odd, sealwire.DisconnectedError("true"), sealwire.DisconnectedError, None),
+            (odd, KeyboardInterrupt("true"), KeyboardInterrupt, None),
+        ]:
+            def work(error=error):
+                raise error
+
+            with self.assertRaises(raised) as caught:
+                arrow._with_column_name(data, work)
+            self.assertEqual(type(caught.exception.__cause__), type(None) if cause is None else cause)
+        # The look for the column can fail by itself.
+        for error, raised in [(MemoryError("check"), MemoryError), (ValueError("check"), TypeError)]:
+            def fails(*_, error=error):
+                raise error
+
+            def work():
+                raise ValueError("true")
+
+            with unittest.mock.patch.object(arrow, "check_columns", fails), self.assertRaises(raised) as caught:
+                arrow._with_column_name(readable, work)
+            self.assertEqual(str(caught.exception.__cause__ or caught.exception.__context__), "true")
+
+    def test_columns_of_other_libraries_are_named(self):
+        odd = pa.field("odd", pa.int8(), metadata={b"k": b"\xff\xfe"})
+        table = pa.table({"n": ["x"], "odd": pa.array([1], pa.int8())}, schema=pa.schema([("n", pa.string()), odd]))
+
+        class Stream:
+            def __arrow_c_stream__(self, requested_schema=None):
+                return table.__arrow_c_stream__(requested_schema)
+
+        class Table(Stream):
+            def __arrow_c_schema__(self):
+                return table.schema.__arrow_c_schema__()
+
+        class Broken(Stream):
+            def __arrow_c_schema__(self):
+                raise OSError("schema")
+
+        def work():
+            raise ValueError("true")
+
+        for data in (table, table.to_reader(), Table(), Stream()):
+            with self.assertRaisesRegex(TypeError, "column odd: its type or metadata") as caught:
+                arrow._with_column_name(data, work)
+            self.assertEqual(str(caught.exception.__cause__), "true")
+        for data in (Broken(), object()):
+            with self.assertRaisesRegex(ValueError, "^true$"):
+                arrow._with_column_name(data, work)
+
+    def test_names_that_polars_takes_for_patterns(self):
+        columns = ["^a.*$", "ab", "*", "a", "^.*$"]
+        frame = pl.DataFrame({name: [name] for name in columns})
+        for paths, expected in [
+            (["^a.*$"], ["^a.*$"]),
+            (["*"], ["*"]),
+            (["a", "^.*$"], ["a", "^.*$"]),
+            (["ab"], ["ab"]),
+            (["absent"], []),
+        ]:
+            sent, put_back = arrow._set_aside(frame, paths, pl.DataFrame)
+            self.assertEqual(sent.columns, expected)
+            back = put_back(pl.DataFrame([pl.Series(name, ["new"]) for name in expected]))
+            self.assertEqual(back.columns, columns)
+            self.assertEqual([name for name in columns if back[name].to_list() == ["new"]], [name for name in columns if name in expected])
 
 
 class Requests(unittest.TestCase):

@@ -120,6 +120,36 @@ class Async(unittest.IsolatedAsyncioTestCase):
         peer.close()
 
 
+class Logging(unittest.IsolatedAsyncioTestCase):
+    async def test_a_logger_that_fails_replaces_no_result_and_no_error(self):
+        class Native:
+            def log_renewal(self):
+                raise ValueError("logger")
+
+        class Requests:
+            def start(self, native, built, future):
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+            def close(self):
+                pass
+
+        told = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        for outcome in ("result", sealwire.NotFoundError("true")):
+            client = sealwire.AsyncClient.__new__(sealwire.AsyncClient)
+            client._native, client._loop, client._requests, client._release = Native(), loop, Requests(), None
+            if isinstance(outcome, Exception):
+                with self.assertRaises(sealwire.NotFoundError):
+                    await client.health()
+            else:
+                self.assertEqual(await client.health(), "result")
+        self.assertEqual(told, ["logger", "logger"])
+
+
 class Loops(unittest.TestCase):
     def test_a_client_moves_to_a_new_loop_once_its_own_is_closed(self):
         client = sealwire.AsyncClient(**engine().arguments)

@@ -2,17 +2,20 @@ import asyncio
 import collections.abc
 import datetime
 import decimal
+import logging
 import math
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import unittest
 import uuid
+from unittest import mock
 
 import msgpack
 import sealwire
@@ -265,6 +268,31 @@ class Certificates(unittest.TestCase):
                 self.assertNotIn(key.splitlines()[1], logs.output[0])
                 pathlib.Path(files["key"]).write_text(key)
                 self.wait_for(client, lambda: client.renewal_error is None)
+
+    def test_a_logger_that_fails_replaces_no_result_and_no_error(self):
+        def fails(_):
+            raise raised
+
+        logger = logging.getLogger("sealwire")
+        for raised, passes in [(ValueError("logger"), False), (KeyboardInterrupt("logger"), True)]:
+            with tempfile.TemporaryDirectory() as folder:
+                files = {name: shutil.copy(path, folder) for name, path in client_files(engine().folder).items()}
+                with sealwire.Client(**{**engine().arguments, **files, "connection_age_max_ms": 10_000}) as client:
+                    client.health()
+                    pathlib.Path(files["key"]).write_text("no key")
+                    logger.addFilter(fails)
+                    try:
+                        with mock.patch.object(sys, "unraisablehook") as told:
+                            if passes:
+                                with self.assertRaises(KeyboardInterrupt):
+                                    self.wait_for(client, lambda: client.renewal_error is not None)
+                                    client.health()
+                            else:
+                                self.wait_for(client, lambda: client.renewal_error is not None)
+                                self.assertIsNone(client.health())
+                            self.assertEqual(told.called, not passes)
+                    finally:
+                        logger.removeFilter(fails)
 
     def wait_for(self, client, is_so):
         end = time.monotonic() + PATIENCE_S

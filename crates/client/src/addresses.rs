@@ -23,18 +23,21 @@ const ADDRESSES_MAX: usize = 16;
 /// Tells the race that an attempt has a TCP connection.
 pub(crate) type Reached = watch::Sender<bool>;
 
-/// Orders addresses so that the families alternate, beginning with the first address (RFC 8305, section 4).
+/// Orders addresses so that the families alternate, beginning with the first address (RFC 8305, section 4), and returns the
+/// first of them. Those of one family leave room for the other.
 pub(crate) fn interleave(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let all: Vec<SocketAddr> = addresses.into_iter().take(ADDRESSES_MAX).collect();
+    let all: Vec<SocketAddr> = addresses.into_iter().collect();
     let Some(first) = all.first() else { return all };
     let is_v6 = first.is_ipv6();
     let mut same = all.iter().filter(|address| address.is_ipv6() == is_v6);
     let mut other = all.iter().filter(|address| address.is_ipv6() != is_v6);
-    let mut ordered = Vec::with_capacity(all.len());
-    while ordered.len() < all.len() {
+    let count = all.len().min(ADDRESSES_MAX);
+    let mut ordered = Vec::with_capacity(count + 1);
+    while ordered.len() < count {
         ordered.extend(same.next());
         ordered.extend(other.next());
     }
+    ordered.truncate(count);
     ordered
 }
 
@@ -179,6 +182,28 @@ mod tests {
             assert_eq!(raced.map_err(|error| error.kind()), expected, "{ms} ms");
             assert!((ms..=ms + 4).contains(&took), "{took} ms instead of {ms}");
             assert_eq!(*begun.lock().unwrap(), tried, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn many_addresses_of_a_family_hide_none_of_the_other() {
+        let family = |is_v6: bool, count: u16| {
+            (0..count).map(move |port| -> SocketAddr {
+                if is_v6 { ([0, 0, 0, 0, 0, 0, 0, 1], port).into() } else { ([127, 0, 0, 1], port).into() }
+            })
+        };
+        for (first_is_v6, same, other, same_left, other_left) in [
+            (true, 16, 2, 14, 2),
+            (false, 40, 1, 15, 1),
+            (true, 100, 100, 8, 8),
+            (true, 16, 0, 16, 0),
+            (false, 3, 60, 3, 13),
+        ] {
+            let ordered = interleave(family(first_is_v6, same).chain(family(!first_is_v6, other)));
+            let kept = |is_v6| ordered.iter().filter(|address| address.is_ipv6() == is_v6).count();
+            let left = (kept(first_is_v6), kept(!first_is_v6));
+            assert_eq!(left, (same_left, other_left), "{first_is_v6} {same} {other}");
+            assert!(other == 0 || ordered[1].is_ipv6() != first_is_v6, "{ordered:?}");
         }
     }
 

@@ -312,6 +312,12 @@ impl Client {
         self.shared.pool.at_rest()
     }
 
+    /// Returns the number of endpoints that are ejected now.
+    #[cfg(test)]
+    pub(crate) fn ejected_now(&self) -> usize {
+        self.shared.pool.ejected_now()
+    }
+
     /// Returns the deadline of a request: its own if it names one, otherwise the client's.
     pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
@@ -366,9 +372,9 @@ impl Client {
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
         let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
         let answer = lease.connection().call(deadline, encode_now).await;
-        lease.report(&answer, course.is_immediate());
+        lease.report(&answer, course);
         answer.map_err(|failure| Setback {
-            sent: !matches!(failure, Failure::NotSent),
+            sent: !matches!(failure, Failure::NotSent | Failure::Rejected { sent: false, .. }),
             error: lease.connection().error(failure),
             endpoint: Some(lease.endpoint()),
             is_last: false,
@@ -398,7 +404,7 @@ impl Connection {
             Failure::Rpc(error) => Error::Rpc(printable(error)),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
-            Failure::Rejected(alert) => rejected_certificate(alert),
+            Failure::Rejected { alert, .. } => rejected_certificate(alert),
             Failure::Deadline => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),

@@ -135,14 +135,16 @@ pub struct ClientConfig {
     /// connect that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or
     /// `internal`, and one whose deadline passes and whose cancel draws no sign of life within a second and a half. An
     /// endpoint is also ejected that lets so many deadlines pass in a row while the others do the work of as many calls,
-    /// whatever else it answers; a call that its caller drops after a second or more counts as such. `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
+    /// and of four for each deadline that they miss, whatever else it answers; calls that their callers drop after a second or
+    /// more, those that are dropped together as one, count as such. Of endpoints that miss deadlines alike none is ejected,
+    /// and only calls that were sent after such an ejection can cause the next one. `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
     /// no calls on tokens while there is another. An ejected endpoint gets no calls while there is another; with all of
     /// them ejected, all are used. The only endpoint is never ejected.
     pub eject_after: u32,
     /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
     /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health`
     /// call of its own: passed, the endpoint gets one call at a time until it has done the work of one, and its next
-    /// failure ejects it; failed, it is ejected again. Short, because the probe costs no caller anything.
+    /// failure ejects it, or its next missed deadline if the others do better; failed, it is ejected again. Short, because the probe costs no caller anything.
     pub ejection_min: Duration,
     /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for
     /// longer begins anew.

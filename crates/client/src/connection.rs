@@ -159,6 +159,7 @@ async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell:
     let reason = tokio::select! {
         reason = &mut reading => reason,
         failed = write_requests(&mut writer, &state) => {
+            state.stop_writes(failed.clone());
             // What the server sent before it closed can be unread: responses, or why it closes.
             timeout(FAREWELL, reading).await.unwrap_or(failed)
         }

@@ -55,6 +55,9 @@ pub(crate) struct ChosenEndpoint {
     pub(crate) health: Health,
     /// Number of failed attempts and short-lived connections since the last lasting connection.
     pub(crate) failures: u32,
+    /// The last of them, and its number among the failures of all endpoints. `None` while no connection failed since the last
+    /// one that was made.
+    pub(crate) last_failure: Option<(u64, Error)>,
     /// Earliest time of the next attempt to connect.
     pub(crate) retry_at: Instant,
     /// Number of attempts started.
@@ -93,7 +96,8 @@ pub(crate) struct EndpointTable {
     pub(crate) targets: Vec<ChosenEndpoint>,
     /// Number of all failed attempts. A waiting request compares it to detect new failures.
     pub(crate) failed: u64,
-    pub(crate) last_failure: Option<Error>,
+    /// When an endpoint that was not on probation was last ejected for missed deadlines.
+    pub(crate) missed_ejection_at: Option<Instant>,
     /// Time of the next check for renewed certificates; `None` while a check runs.
     pub(crate) look_at: Option<Instant>,
 }
@@ -103,6 +107,15 @@ impl EndpointTable {
     /// than none.
     pub(crate) fn panics(&self) -> bool {
         !self.targets.iter().any(|target| target.health.is_fit())
+    }
+
+    /// Returns the last failure that can pass by itself. If every endpoint fails because of a certificate, returns the last
+    /// failure of any.
+    pub(crate) fn last_failure(&self) -> Option<&(u64, Error)> {
+        let failures = self.targets.iter().map(|target| target.last_failure.as_ref());
+        let are_final = failures.clone().all(|last| last.is_some_and(|(_, error)| error.is_about_certificates()));
+        let shown = failures.flatten().filter(|(_, error)| are_final || !error.is_about_certificates());
+        shown.max_by_key(|(number, _)| *number)
     }
 
     /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are considered that

@@ -29,8 +29,8 @@ pub enum Error {
     /// No connection could be made. Nothing was sent.
     #[error("cannot connect")]
     Connect(#[source] Arc<io::Error>),
-    /// The certificates or the key are unusable, or the server rejected this client's certificate. No server did any work. A
-    /// retry helps only after the certificate was replaced, here or in the server's configuration.
+    /// The certificates or the key are unusable, or the server rejected this client's certificate before it answered anything.
+    /// A retry helps only after the certificate was replaced, here or in the server's configuration.
     #[error("{}", tls_text(.0))]
     Tls(#[source] Arc<rustls::Error>),
     /// The configuration is invalid, or one of its files cannot be read.
@@ -77,6 +77,18 @@ pub(crate) fn printable(error: RpcError) -> RpcError {
 fn is_control(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+impl Error {
+    /// Returns true if no connection can be made until a certificate is replaced, here or at the server.
+    pub(crate) fn is_about_certificates(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            // The TLS handshake failed because one side's certificate was rejected.
+            Self::Connect(error) => error.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
 }
 
 /// Returns the alert by which a server rejected this client's certificate, if that is the error.

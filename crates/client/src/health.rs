@@ -7,11 +7,16 @@
 //! that rejects in time is healthy. An endpoint without its token store is also healthy, except for token requests.
 //!
 //! A missed deadline is a failure only in comparison: an endpoint can be alive and do no work, and deadlines can be too short
-//! for any endpoint. So an endpoint is ejected that misses deadlines in a row while the others do work.
+//! for any endpoint. So an endpoint is ejected that misses deadlines in a row while the others do work and miss few. When all
+//! miss alike, an ejection would only give the others more load. Three rules keep bursts from being taken for rows:
+//!
+//! * A request says nothing if its endpoint worked on another one meanwhile.
+//! * Requests that are dropped together, as those of a cancelled job, count as one.
+//! * After the ejection of an endpoint the others have its load. So only requests that were sent later can eject a further one.
 
 use std::time::Duration;
 
-use sealwire_wire::ErrorCode;
+use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
@@ -19,6 +24,52 @@ use crate::state::{Answer, Failure};
 /// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that
 /// size or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Details of errors in a payload.
+const PAYLOAD_DETAILS: [&str; 3] = ["path", "unmatched", "errors"];
+
+/// Work that other endpoints do for each deadline that they miss, at least, if they do better than one that does no work.
+const WORK_PER_MISS: u64 = 4;
+
+/// What endpoints have done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WorkCounts {
+    /// Requests that they worked on.
+    pub(crate) worked: u64,
+    /// Deadlines that they missed, without those since the last request that each of them worked on.
+    pub(crate) missed: u64,
+}
+
+impl WorkCounts {
+    fn since(self, before: Self) -> Self {
+        // The counters are not read at once.
+        Self { worked: self.worked.saturating_sub(before.worked), missed: self.missed.saturating_sub(before.missed) }
+    }
+
+    fn is_well(self) -> bool {
+        self.missed.saturating_mul(WORK_PER_MISS) <= self.worked
+    }
+}
+
+/// A request that missed its deadline, or was dropped, compared with what the endpoints have done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MissedRequest {
+    pub(crate) sent_at: Instant,
+    /// The caller dropped it.
+    pub(crate) is_dropped: bool,
+    /// The endpoint worked on another request since this one was sent.
+    pub(crate) has_worked: bool,
+    /// What other endpoints had done when it was sent.
+    pub(crate) others_before: WorkCounts,
+    /// What other endpoints have done now.
+    pub(crate) others: WorkCounts,
+    /// Another endpoint is fit and has missed no deadline since it last worked on a request.
+    pub(crate) has_better: bool,
+    /// No other endpoint that is fit has a request in flight.
+    pub(crate) others_are_idle: bool,
+    /// When an endpoint was last ejected for missed deadlines. Failed probations do not count, since they move no load.
+    pub(crate) ejected_at: Option<Instant>,
+}
 
 /// Ejection threshold and durations.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +96,10 @@ pub(crate) struct Health {
     failures: u32,
     /// Deadlines that passed since a request was last worked on.
     missed: u32,
-    /// Requests that other endpoints had worked on when the first of those was sent.
-    missed_since: u64,
+    /// What other endpoints had done when the first of those requests was sent.
+    others_before: WorkCounts,
+    /// When a deadline was last counted as missed.
+    missed_at: Option<Instant>,
     /// Consecutive ejections without a long healthy time in between.
     ejections: u32,
     fit_since: Instant,
@@ -63,7 +116,8 @@ impl Health {
             standing: EndpointStanding::Fit,
             failures: 0,
             missed: 0,
-            missed_since: 0,
+            others_before: WorkCounts::default(),
+            missed_at: None,
             ejections: 0,
             fit_since: now,
             term: 0,
@@ -121,37 +175,63 @@ impl Health {
         }
     }
 
-    /// Records that the endpoint did the work of a request from the given term.
-    pub(crate) fn worked(&mut self, term: u32, now: Instant) {
+    /// Records that the endpoint did the work of a request from the given term. Returns the number of deadlines that it missed
+    /// before.
+    pub(crate) fn worked(&mut self, term: u32, now: Instant) -> u32 {
         if term != self.term {
-            return;
+            return 0;
         }
-        (self.failures, self.missed) = (0, 0);
+        self.failures = 0;
         if self.is_on_probation() {
-            (self.standing, self.fit_since) = (EndpointStanding::Fit, now);
+            self.standing = EndpointStanding::Fit;
+            self.fit_since = now;
         }
+        std::mem::take(&mut self.missed)
     }
 
-    /// Records that the deadline of a request from the given term passed. Of the requests that other endpoints worked on,
-    /// `before` were done when it was sent, and `others` are done now. Returns the length of the resulting ejection, if any.
-    pub(crate) fn missed(
-        &mut self,
-        term: u32,
-        before: u64,
-        others: u64,
-        now: Instant,
-        policy: &Policy,
-    ) -> Option<Duration> {
+    /// Returns true if no deadline passed since a request was last worked on.
+    pub(crate) fn misses_none(&self) -> bool {
+        self.missed == 0
+    }
+
+    /// Forgets the deadlines that passed, because another endpoint was ejected and its load moves.
+    pub(crate) fn restart_comparison(&mut self) {
+        self.missed = 0;
+    }
+
+    /// Records a missed deadline of a request from the given term.
+    pub(crate) fn missed(&mut self, term: u32, request: &MissedRequest, now: Instant, policy: &Policy) -> Miss {
         if term != self.term || !self.is_fit() {
-            return None;
+            return Miss::Ignored;
+        }
+        if request.is_dropped && self.missed_at.is_some_and(|at| request.sent_at <= at) {
+            return Miss::Ignored;
+        }
+        self.missed_at = Some(now);
+        if request.has_worked {
+            return Miss::Slow;
+        }
+        if request.ejected_at.is_some_and(|at| request.sent_at <= at) {
+            return Miss::Ignored;
         }
         if self.missed == 0 {
-            self.missed_since = before;
+            self.others_before = request.others_before;
         }
         self.missed = self.missed.saturating_add(1);
-        let after = policy.after?;
-        let is_outlier = self.missed >= after && others.saturating_sub(self.missed_since) >= u64::from(after);
-        (is_outlier || self.is_on_probation()).then(|| self.eject_again(now, policy))
+        let Some(after) = policy.after else { return Miss::Counted };
+
+        let others = request.others.since(self.others_before);
+        let is_outlier = if self.is_on_probation() {
+            // A single caller uses no other endpoint meanwhile.
+            others.worked > 0 || request.others_are_idle
+        } else {
+            others.worked >= u64::from(after) && self.missed >= after
+        };
+        if !is_outlier || !others.is_well() || !request.has_better {
+            return Miss::Counted;
+        }
+        let was_on_probation = self.is_on_probation();
+        Miss::Ejected { length: self.eject_again(now, policy), was_on_probation }
     }
 
     /// Records the failure of a request or connection attempt from the given term. Returns the length of the resulting
@@ -207,6 +287,21 @@ impl Health {
     }
 }
 
+/// Effect of a missed deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// It says nothing about the endpoint.
+    Ignored,
+    /// The endpoint works on requests, but did not on this one in time.
+    Slow,
+    /// The endpoint has worked on nothing since.
+    Counted,
+    Ejected {
+        length: Duration,
+        was_on_probation: bool,
+    },
+}
+
 /// Outcome of an attempt, as evidence for the health of its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptOutcome {
@@ -228,11 +323,13 @@ impl AttemptOutcome {
     pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
     const WORKED: Self = Self { worked: true, ..Self::ANSWERED };
     /// The request was not answered in time.
-    pub(crate) const MISSED: Self = Self { missed: true, ..Self::NOTHING };
+    const MISSED: Self = Self { missed: true, ..Self::NOTHING };
     const FAILED: Self = Self { failed: true, ..Self::NOTHING };
 
-    pub(crate) fn of(answer: &Answer) -> Self {
+    /// Returns what a response says. With `uses_store`, its request was one on tokens or objects.
+    pub(crate) fn of(answer: &Answer, uses_store: bool) -> Self {
         match answer {
+            Err(Failure::Rpc(error)) if shows_work(error, uses_store) => Self::WORKED,
             Err(Failure::Rpc(error)) => {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 match error.code {
@@ -243,33 +340,95 @@ impl AttemptOutcome {
                     ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
                     ErrorCode::Internal => Self::FAILED,
                     ErrorCode::DeadlineExceeded => Self { missed: true, ..Self::ANSWERED },
-                    ErrorCode::CannotOpen => Self::WORKED,
                     _ => Self::ANSWERED,
                 }
             }
             Err(Failure::Protocol(_)) => Self::FAILED,
             Err(Failure::Deadline) => Self::MISSED,
             // The pool itself detects the consequences of an ended connection.
-            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected(_) | Failure::TooLong) => Self::NOTHING,
+            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected { .. } | Failure::TooLong) => {
+                Self::NOTHING
+            }
             Ok(_) | Err(Failure::Refused(_)) => Self::WORKED,
         }
     }
 }
 
+/// Returns true if more than the network threads took part in a request that failed: the payload was read, or the store.
+fn shows_work(error: &RpcError, uses_store: bool) -> bool {
+    match error.code {
+        ErrorCode::CannotOpen => true,
+        // A generation that is not reached yet needs no store, and names a time.
+        ErrorCode::NotFound | ErrorCode::Conflict if uses_store => error.retry_after_ms.is_none(),
+        ErrorCode::BadRequest
+        | ErrorCode::TooLarge
+        | ErrorCode::Forbidden
+        | ErrorCode::NotFound
+        | ErrorCode::Conflict => error.details.iter().any(|detail| PAYLOAD_DETAILS.contains(&&*detail.key)),
+        ErrorCode::Unauthenticated
+        | ErrorCode::Cancelled
+        | ErrorCode::DeadlineExceeded
+        | ErrorCode::Overloaded
+        | ErrorCode::Unavailable
+        | ErrorCode::Internal => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use sealwire_wire::{Detail, ItemError};
+
     use super::*;
+
+    #[test]
+    fn errors_that_show_work_end_probation_and_rows_of_missed_deadlines() {
+        let says = |code| RpcError::new(code, "why");
+        let item = ItemError { path: "$[0]".into(), code: ErrorCode::Conflict, message: "why".into() };
+        for (error, uses_store, worked) in [
+            (says(ErrorCode::CannotOpen), false, true),
+            (says(ErrorCode::BadRequest), false, false),
+            (says(ErrorCode::BadRequest).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::BadRequest).with(Detail::number("unmatched", 0)), false, true),
+            (says(ErrorCode::BadRequest).with(Detail::text("reason", "x")), true, false),
+            (says(ErrorCode::TooLarge).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::Conflict).with(Detail::errors(vec![item])), true, true),
+            (says(ErrorCode::NotFound), true, true),
+            (says(ErrorCode::NotFound), false, false),
+            (says(ErrorCode::NotFound).with(Detail::text("path", "$.a")), false, true),
+            (says(ErrorCode::Conflict), true, true),
+            (says(ErrorCode::Conflict), false, false),
+            (says(ErrorCode::Conflict).retry_after_ms(5), true, false),
+            (says(ErrorCode::Forbidden), true, false),
+            (says(ErrorCode::Unauthenticated), true, false),
+            (says(ErrorCode::Cancelled).with(Detail::text("path", "$.a")), true, false),
+            (says(ErrorCode::DeadlineExceeded).with(Detail::text("path", "$.a")), true, false),
+            (says(ErrorCode::Overloaded).retry_after_ms(5), true, false),
+            (says(ErrorCode::Unavailable), true, false),
+            (says(ErrorCode::Internal), true, false),
+        ] {
+            let outcome = AttemptOutcome::of(&Err(Failure::Rpc(error.clone())), uses_store);
+            assert_eq!(outcome.worked, worked, "{error} {uses_store}");
+        }
+    }
 
     const POLICY: Policy = Policy { after: Some(3), min: Duration::from_secs(1), max: Duration::from_secs(4) };
 
     /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` works on a
     /// request, `r` rejects one, `m` misses a deadline, `w` is the work of another endpoint, `o` fails as an older term's call,
-    /// `p` and `n` are the probe that passes or not, `.` waits ten seconds. In seconds, without the jitter.
+    /// `p` and `n` are the probe that passes or not, `.` waits ten seconds. `d` drops a request that was sent a second before,
+    /// and `D` one that was sent at the start. `s` misses the deadline of a request during which the endpoint did work, `x` is
+    /// a deadline that another endpoint misses, and does until its next work, `i` is one that it misses beside work. `b` says that
+    /// the other endpoint has requests in flight. `e` ejects another endpoint. In seconds, without the jitter.
     fn ejections(story: &str, policy: &Policy) -> Vec<u64> {
         let mut now = Instant::now();
         let mut health = Health::new(now);
         let mut seen = Vec::new();
-        let (mut others, mut sent_at) = (0, 0);
+        let started_at = now;
+        let mut others = WorkCounts::default();
+        let mut others_before = others;
+        let mut has_better = true;
+        let mut others_are_idle = true;
+        let mut ejected_at = None;
         for letter in story.chars() {
             now += Duration::from_secs(1);
             let term = health.term();
@@ -286,12 +445,42 @@ mod tests {
                     None
                 }
                 'w' => {
-                    others += 1;
+                    others.worked += 1;
+                    has_better = true;
                     None
                 }
-                'm' => {
-                    let before = std::mem::replace(&mut sent_at, others);
-                    health.missed(term, before, others, now, policy)
+                'x' => {
+                    has_better = false;
+                    None
+                }
+                'i' => {
+                    others.missed += 1;
+                    None
+                }
+                'b' => {
+                    others_are_idle = false;
+                    None
+                }
+                'e' => {
+                    ejected_at = Some(now);
+                    health.restart_comparison();
+                    None
+                }
+                'm' | 'd' | 'D' | 's' => {
+                    let request = MissedRequest {
+                        sent_at: if letter == 'D' { started_at } else { now - Duration::from_millis(999) },
+                        is_dropped: matches!(letter, 'd' | 'D'),
+                        has_worked: letter == 's',
+                        others_before: std::mem::replace(&mut others_before, others),
+                        others,
+                        has_better,
+                        others_are_idle,
+                        ejected_at,
+                    };
+                    match health.missed(term, &request, now, policy) {
+                        Miss::Ejected { length, .. } => Some(length),
+                        Miss::Ignored | Miss::Slow | Miss::Counted => None,
+                    }
                 }
                 'p' | 'n' => {
                     now = health.probe_at().expect("ejected").max(now);
@@ -341,6 +530,25 @@ mod tests {
             ("wmwmwmpm", &[1, 2]), // on probation one deadline is enough
             ("wmwmwmpawwwmm", &[1]),
             ("fffp..m", &[1, 2]), // a long probation is no long health
+            ("wdwdwd", &[1]),
+            ("wwwwwdDDDDDDDD", &[]), // requests of one job are dropped together
+            ("DDDwwwwwdDD", &[]),
+            ("wwwwwsssss", &[]), // it does work
+            ("wmwmxwxm", &[]),   // others miss, too, now
+            ("wmwmxwm", &[1]),
+            ("wmiwmiwm", &[]),       // and lose as many as they work on
+            ("wwwwmiwwwwmwm", &[1]), // or few
+            ("wmwmewmwm", &[]),      // after the ejection of another endpoint the comparison begins anew
+            ("wmwmewmwmwm", &[1]),
+            ("fffpxm", &[1]),        // on probation, while others miss, too
+            ("fffpxmmmwm", &[1, 2]), // and once they do better
+            ("fffpbm", &[1]),        // others are at work and do not finish either
+            ("fffpbwm", &[1, 2]),
+            ("fffpbmwm", &[1, 2]),
+            ("fffpbwiim", &[1]),
+            ("fffps", &[1]),
+            ("fffpd", &[1, 2]),
+            ("fffpmpmpmpm", &[1, 2, 3, 4, 4]), // for longer and longer
         ] {
             assert_eq!(ejections(story, &POLICY), expect, "{story}");
         }

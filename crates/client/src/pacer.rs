@@ -43,7 +43,9 @@ pub struct RetryLimits {
     /// Deadline of one attempt: that of the request ([`Client::deadline_of`](crate::Client::deadline_of)).
     pub deadline: Duration,
     /// Time for the whole request: its wait for a permit, its attempts, and the pauses between them. With zero, the request
-    /// is sent once, and `deadline` also covers the wait.
+    /// is sent once, and `deadline` also covers the wait. An attempt ends with this time even if its deadline is later. An
+    /// attempt that is cut in this way says little about the engine: it does not slow the job, and counts for the engine's
+    /// health as a request that the caller drops.
     pub retry_timeout: Duration,
 }
 
@@ -52,11 +54,32 @@ impl RetryLimits {
         if self.retry_timeout.is_zero() { self.deadline } else { self.retry_timeout }
     }
 
-    /// Returns the deadline of an attempt in milliseconds, at least 1.
-    fn attempt_ms(self, deadline: Instant) -> u32 {
-        let left = deadline.saturating_duration_since(Instant::now()).min(self.deadline);
-        u32::try_from(left.as_millis()).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX)
+    /// Returns the time that an attempt has until `deadline`.
+    fn attempt(self, deadline: Instant) -> AttemptTime {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let time = left.min(self.deadline);
+        AttemptTime {
+            ms: u32::try_from(time.as_millis()).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX),
+            is_cut: !self.retry_timeout.is_zero() && left < self.deadline,
+        }
     }
+}
+
+/// Time of one attempt.
+struct AttemptTime {
+    ms: u32,
+    /// The retry time leaves less than the deadline.
+    is_cut: bool,
+}
+
+tokio::task_local! {
+    /// True while the request of an attempt runs whose deadline is cut by the retry time.
+    static IS_CUT: bool;
+}
+
+/// Returns true if the current attempt of a job has less time than its deadline.
+pub(crate) fn attempt_is_cut() -> bool {
+    IS_CUT.try_with(|is_cut| *is_cut).unwrap_or(false)
 }
 
 /// When a request has to end.
@@ -65,6 +88,8 @@ struct RequestTime {
     limits: RetryLimits,
     /// `None` until the request was sent once.
     deadline: Option<Instant>,
+    /// Until when the next attempt waits in a pause of the job. `None` until the request was sent once.
+    pause_end: Option<Instant>,
 }
 
 impl RequestTime {
@@ -72,10 +97,9 @@ impl RequestTime {
         self.deadline.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
     }
 
-    /// Returns until when the request waits in a pause of the job. Before the first attempt, half of the time is kept for
-    /// the attempt.
+    /// Returns until when the request waits in a pause of the job. Half of the time that is left is kept for the attempt.
     fn pause_end(&self, pacer: &Pacer) -> Instant {
-        self.deadline.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
+        self.pause_end.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
     }
 }
 
@@ -195,7 +219,7 @@ impl Pacer {
         mut request: impl FnMut(u32) -> F,
         mut waits: impl FnMut(&Error, Duration),
     ) -> Result<T, Error> {
-        let mut time = RequestTime { began: Instant::now(), limits, deadline: None };
+        let mut time = RequestTime { began: Instant::now(), limits, deadline: None, pause_end: None };
         let mut permit = self.acquire(&time).await.ok_or(Error::Deadline)?;
         let deadline = time.deadline(self);
         time.deadline = Some(deadline);
@@ -203,7 +227,8 @@ impl Pacer {
         let mut earlier = None;
         loop {
             let sent_at = Instant::now();
-            let outcome = request(limits.attempt_ms(deadline)).await;
+            let attempt = limits.attempt(deadline);
+            let outcome = IS_CUT.scope(attempt.is_cut, request(attempt.ms)).await;
             let error = match outcome {
                 Ok(value) => {
                     self.succeed(sent_at.elapsed());
@@ -218,7 +243,10 @@ impl Pacer {
             };
             let now = Instant::now();
             let mut again_at = now + passing.pause.drawn();
-            if let Some(cause) = passing.slows {
+            // A deadline that was cut can be too short for any engine.
+            if let Some(cause) = passing.slows
+                && !(attempt.is_cut && matches!(error, Error::Deadline))
+            {
                 again_at = again_at.max(self.back_off(&permit, cause, passing.pause));
             }
             drop(permit);
@@ -226,11 +254,13 @@ impl Pacer {
             // The deadline that passed at last says less than the error for which the request was repeated.
             let error = if matches!(error, Error::Deadline) { earlier.take().unwrap_or(error) } else { error };
 
+            let again_at = fitted(again_at, now + passing.pause.named(), deadline);
             let next = if limits.retry_timeout.is_zero() || again_at >= deadline {
                 None
             } else {
                 waits(&error, now - first_failed_at);
                 sleep_until(again_at).await;
+                time.pause_end = Some(again_at + deadline.saturating_duration_since(again_at) / 2);
                 self.acquire(&time).await
             };
             let Some(next) = next else {
@@ -362,6 +392,14 @@ impl Pacer {
     }
 }
 
+/// Returns the end of a pause that the server wants until `named_until` and this client until `again_at`. The client's part
+/// leaves half of the time to the attempt, unless it is short.
+fn fitted(again_at: Instant, named_until: Instant, deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(named_until);
+    let own = again_at.saturating_duration_since(named_until);
+    named_until + own.min((left / 2).max(PAUSE.min(left.mul_f64(0.9))))
+}
+
 /// Returns a random time from half of `pause` to one and a half.
 fn around(pause: Duration) -> Duration {
     pause / 2 + jitter::part_of(pause)
@@ -387,6 +425,14 @@ impl Pause {
         match self {
             Self::Named(length) => length,
             Self::Unnamed => PAUSE,
+        }
+    }
+
+    /// Returns the pause that the server demands.
+    fn named(self) -> Duration {
+        match self {
+            Self::Named(length) => length,
+            Self::Unnamed => Duration::ZERO,
         }
     }
 
@@ -420,8 +466,7 @@ fn passing(error: &Error) -> Option<Passing> {
             _ => return None,
         },
         Error::Deadline => Some(Cause::Overload),
-        // The TLS handshake failed because one side's certificate was rejected.
-        Error::Connect(error) if error.kind() == std::io::ErrorKind::InvalidData => return None,
+        error if error.is_about_certificates() => return None,
         Error::Connect(_) | Error::Disconnected { .. } => Some(Cause::Absence),
         _ => return None,
     };

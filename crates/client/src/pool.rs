@@ -6,6 +6,7 @@
 //! under way and shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a
 //! call, and [`Health`] says which are fit.
 
+mod lease;
 mod renewal;
 
 use std::future::Future;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sealwire_wire::request;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::ClientConfig;
@@ -24,10 +25,8 @@ use crate::endpoints::{ChosenEndpoint, EndpointPreferences, EndpointTable, Slot}
 use crate::error::Error;
 use crate::health::{AttemptOutcome, Health, Policy};
 use crate::jitter;
-use crate::state::{Answer, Failure};
-
-/// A request that is dropped after this time counts as one whose deadline passed.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+pub(crate) use lease::Lease;
+use lease::WorkCounters;
 
 /// Opens one connection to the endpoint with this index.
 pub(crate) type Connector =
@@ -48,9 +47,7 @@ struct Inner {
     table: Mutex<EndpointTable>,
     /// Per endpoint: true if failures are recorded that a normal response would reset.
     doubted: Vec<AtomicBool>,
-    /// Requests that were worked on, per endpoint and by all.
-    worked: Vec<AtomicU64>,
-    worked_all: AtomicU64,
+    work: WorkCounters,
     ejections: AtomicU64,
     /// Why renewed certificates are not in use everywhere.
     renewal_error: Mutex<Option<Arc<str>>>,
@@ -65,107 +62,6 @@ pub(crate) struct Pool {
     inner: Arc<Inner>,
 }
 
-/// A permit to send one request on a connection.
-pub(crate) struct Lease {
-    connection: Arc<Connection>,
-    endpoint: usize,
-    term: u32,
-    leased_at: Instant,
-    /// Requests that other endpoints had worked on by then.
-    others_before: u64,
-    is_reported: bool,
-    inner: Arc<Inner>,
-    _room: OwnedSemaphorePermit,
-}
-
-impl Lease {
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    pub(crate) fn endpoint(&self) -> usize {
-        self.endpoint
-    }
-
-    /// Reports the result of the request to the endpoint's health. Connection failures are counted separately, once per
-    /// connection. The work of an immediate request shows only that the network threads live.
-    pub(crate) fn report(&mut self, answer: &Answer, is_immediate: bool) {
-        self.is_reported = true;
-        if matches!(answer, Err(Failure::Deadline)) {
-            self.watch();
-        }
-        let outcome = AttemptOutcome::of(answer);
-        self.record(AttemptOutcome { worked: outcome.worked && !is_immediate, ..outcome });
-    }
-
-    fn record(&self, verdict: AttemptOutcome) {
-        let inner = &self.inner;
-        if verdict.worked {
-            inner.worked[self.endpoint].fetch_add(1, Ordering::Relaxed);
-            inner.worked_all.fetch_add(1, Ordering::Relaxed);
-        }
-        let only_answered = AttemptOutcome { worked: false, ..verdict } == AttemptOutcome::ANSWERED;
-        if only_answered && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
-            return;
-        }
-        let mut table = inner.table();
-        let target = &mut table.targets[self.endpoint];
-        let now = Instant::now();
-        if verdict.failed {
-            inner.failed(self.endpoint, target, self.term, now);
-        }
-        if verdict.answered {
-            target.health.answered(self.term);
-        }
-        if verdict.worked {
-            target.health.worked(self.term, now);
-        }
-        if verdict.missed {
-            let others = inner.worked_by_others(self.endpoint);
-            let ejected = target.health.missed(self.term, self.others_before, others, now, &inner.policy);
-            if let Some(length) = ejected {
-                inner.ejected(&target.address, length);
-            }
-        }
-        inner.doubted[self.endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
-        if let Some(pause) = verdict.pause {
-            target.health.pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
-        }
-        if let Some(length) = verdict.pause_tokens {
-            target.health.pause_tokens(now, length);
-        }
-    }
-
-    /// Checks after a missed deadline whether the connection is still alive, and counts a failure if not. Otherwise, a
-    /// peer that vanished silently would cause one timeout after another.
-    fn watch(&self) {
-        let (endpoint, term) = (self.endpoint, self.term);
-        // The task must not keep the pool or the connection alive.
-        let (inner, state) = (Arc::downgrade(&self.inner), Arc::clone(self.connection.state()));
-        tokio::spawn(async move {
-            if !state.goes_silent().await {
-                return;
-            }
-            let Some(inner) = inner.upgrade() else { return };
-            inner.failed(endpoint, &mut inner.table().targets[endpoint], term, Instant::now());
-            inner.changed.notify_waiters();
-        });
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // A caller can have a deadline of its own, and give a request up by dropping it.
-        if !self.is_reported && self.leased_at.elapsed() >= GIVEN_UP_AFTER {
-            self.record(AttemptOutcome::MISSED);
-        }
-        self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
-        // One permit is free again, for a request that found every usable connection full while other endpoints were
-        // down.
-        self.inner.changed.notify_one();
-    }
-}
-
 impl Pool {
     pub(crate) fn new(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let now = Instant::now();
@@ -174,6 +70,7 @@ impl Pool {
             slots: std::iter::repeat_with(|| Slot::Empty).take(config.connections).collect(),
             health: Health::new(now),
             failures: 0,
+            last_failure: None,
             retry_at: now,
             attempts: 0,
             keep_old_until: now,
@@ -194,15 +91,14 @@ impl Pool {
                 max: config.ejection_max,
             },
             doubted: targets.iter().map(|_| AtomicBool::new(false)).collect(),
-            worked: targets.iter().map(|_| AtomicU64::new(0)).collect(),
-            worked_all: AtomicU64::new(0),
+            work: WorkCounters::new(targets.len()),
             ejections: AtomicU64::new(0),
             renewal_error: Mutex::new(None),
             room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
             table: Mutex::new(EndpointTable {
                 targets,
                 failed: 0,
-                last_failure: None,
+                missed_ejection_at: None,
                 look_at: Some(now + renewal::LOOK_PERIOD),
             }),
             changed: Notify::new(),
@@ -228,16 +124,7 @@ impl Pool {
             changed.as_mut().enable();
             match inner.pick(failed_before, wants)? {
                 Pick::Connection { connection, endpoint, term } => {
-                    return Ok(Lease {
-                        connection,
-                        endpoint,
-                        term,
-                        leased_at: Instant::now(),
-                        others_before: inner.worked_by_others(endpoint),
-                        is_reported: false,
-                        inner: Arc::clone(inner),
-                        _room: room,
-                    });
+                    return Ok(Lease::new(Arc::clone(inner), room, connection, endpoint, term));
                 }
                 Pick::Wait { until: None } => changed.await,
                 Pick::Wait { until: Some(instant) } => {
@@ -271,6 +158,12 @@ impl Pool {
     /// Returns the number of ejections so far.
     pub(crate) fn ejections(&self) -> u64 {
         self.inner.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of endpoints that are ejected now.
+    #[cfg(test)]
+    pub(crate) fn ejected_now(&self) -> usize {
+        self.inner.table().targets.iter().filter(|target| !target.health.is_fit()).count()
     }
 
     /// Returns the number of free permits, and the number of requests that connections count as in flight.
@@ -313,7 +206,8 @@ impl Inner {
         let (connected, connecting) =
             (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
         // No server accepts this client's certificate until it is replaced, which the next attempt will show.
-        if let Some(failure @ Error::Tls(_)) = &table.last_failure
+        let last_failure = table.last_failure();
+        if let Some((_, failure @ Error::Tls(_))) = last_failure
             && !connected
             && !connecting
             && table.targets.iter().all(|target| target.retry_at > now)
@@ -323,8 +217,9 @@ impl Inner {
         // One failure per endpoint is enough, even if the endpoints do not all fail at once.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
-        match &table.last_failure {
-            Some(failure) if !connected && in_vain => Err(failure.clone()),
+        match last_failure {
+            // A failure from before the request may be over.
+            Some((number, failure)) if !connected && in_vain && *number > failed_before => Err(failure.clone()),
             // The end of a running attempt signals a change; pauses need a timer.
             _ => {
                 let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
@@ -351,7 +246,7 @@ impl Inner {
     /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt. Otherwise, a server
     /// that accepts and closes at once would be contacted without a pause.
     fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
-        let EndpointTable { targets, failed, last_failure, .. } = table;
+        let EndpointTable { targets, failed, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
                 let Slot::Taken { connection, since, .. } = &target.slots[index] else { continue };
@@ -365,7 +260,7 @@ impl Inner {
                 } else {
                     target.failures = target.failures.saturating_add(1);
                     *failed += 1;
-                    *last_failure = Some(connection.end_error());
+                    target.last_failure = Some((*failed, connection.end_error()));
                 }
                 target.slots[index] = Slot::Empty;
                 target.retry_at = now + self.backoff(target.failures);
@@ -412,6 +307,7 @@ impl Inner {
                 tracing::info!(address = target.address, "endpoint is back, on probation");
                 target.slots.fill_with(|| Slot::Empty);
                 target.slots[0] = inner.taken(connection, now);
+                target.last_failure = None;
             }
             drop(table);
             inner.changed.notify_waiters();
@@ -431,7 +327,7 @@ impl Inner {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
             let answer = connection.call(Instant::now() + self.connect_timeout, request::health).await;
-            AttemptOutcome::of(&answer).answered.then_some(connection)
+            AttemptOutcome::of(&answer, false).answered.then_some(connection)
         };
         timeout(self.connect_timeout, asking).await.ok().flatten()
     }
@@ -446,6 +342,7 @@ impl Inner {
         match outcome {
             Ok(connection) => {
                 *slot = self.taken(connection, now);
+                target.last_failure = None;
             }
             Err(error) => {
                 *slot = Slot::Empty;
@@ -455,7 +352,7 @@ impl Inner {
                 let term = target.health.term();
                 self.failed(endpoint, target, term, now);
                 table.failed += 1;
-                table.last_failure = Some(error);
+                table.targets[endpoint].last_failure = Some((table.failed, error));
             }
         }
         drop(table);
@@ -468,12 +365,6 @@ impl Inner {
             self.ejected(&target.address, length);
         }
         self.doubted[endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
-    }
-
-    /// Returns the number of requests that all other endpoints worked on.
-    fn worked_by_others(&self, endpoint: usize) -> u64 {
-        // The two counters are not read at once.
-        self.worked_all.load(Ordering::Relaxed).saturating_sub(self.worked[endpoint].load(Ordering::Relaxed))
     }
 
     fn ejected(&self, address: &str, length: Duration) {

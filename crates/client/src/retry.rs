@@ -4,7 +4,6 @@
 //! server can have seen costs servers nothing, so its retry needs no budget; connection attempts have their own
 //! backoff. A request that a server saw goes to an untried endpoint immediately, or waits for the requested time.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -192,10 +191,11 @@ impl Retries {
 
     fn kind(&self, setback: &Setback, once: bool) -> RetryKind {
         match &setback.error {
-            // The TLS handshake failed because one side's certificate was rejected.
-            Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
+            Error::Tls(_) if setback.endpoint.is_some() && (!setback.sent || (self.repeat_sent && !once)) => {
+                RetryKind::Elsewhere
+            }
+            error if error.is_about_certificates() => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
-            Error::Tls(_) if setback.endpoint.is_some() => RetryKind::Elsewhere,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
             // The connection's certificate is not accepted any more; another connection shows the one in the files. It
             // costs no server work, and attempts have their bound.

@@ -15,6 +15,8 @@ use sealwire_wire::{Malformed, RpcError, ScanError, request};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::error::rejected_certificate;
+
 /// Requests are combined into one write up to this many bytes. A longer request is written without a copy.
 const BATCH_BYTES: usize = 64 << 10;
 /// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded`
@@ -30,8 +32,9 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have reached the server.
     Disconnected(Arc<str>),
-    /// The server rejected this client's certificate with this alert, before it read any request.
-    Rejected(AlertDescription),
+    /// The server rejected this client's certificate. In TLS 1.3 a request can be written before the alert comes, and the
+    /// server may then have seen it.
+    Rejected { alert: AlertDescription, sent: bool },
     /// The deadline passed on the client.
     Deadline,
     /// The encoded request is longer than allowed.
@@ -74,6 +77,10 @@ struct Books {
     /// requests sent without a response: while cancels wait for the socket, so do all requests.
     cancels: Vec<u32>,
     closed: Option<CloseReason>,
+    /// Why nothing more can be written, although responses may still come.
+    write_failed: Option<CloseReason>,
+    /// True after data arrived from the peer, so that the TLS handshake is complete for it.
+    has_heard: bool,
     /// True if requests were waiting when the connection closed.
     lost_calls: bool,
     /// Time when the first cancel was written, since the last data from the peer. Each cancel causes a response.
@@ -83,7 +90,26 @@ struct Books {
 }
 
 impl Books {
+    /// Returns the reason why no new request is taken.
+    fn end(&self) -> Option<&CloseReason> {
+        self.closed.as_ref().or(self.write_failed.as_ref())
+    }
+
+    /// Returns the failure of a request whose connection ends.
+    fn failure(&self, reason: &CloseReason, sent: bool) -> Failure {
+        match reason {
+            // The server had accepted the certificate before, and may have worked on the request.
+            CloseReason::Rejected(alert) if sent && self.has_heard => {
+                Failure::Disconnected(rejected_certificate(*alert).to_string().into())
+            }
+            CloseReason::Rejected(alert) => Failure::Rejected { alert: *alert, sent },
+            CloseReason::Ended(why) if sent => Failure::Disconnected(Arc::clone(why)),
+            CloseReason::Ended(_) => Failure::NotSent,
+        }
+    }
+
     fn heard(&mut self) {
+        self.has_heard = true;
         self.cancelled_at = None;
         self.stalled_at = self.stalled_at.map(|_| Instant::now());
     }
@@ -110,6 +136,8 @@ impl State {
             queue: VecDeque::new(),
             cancels: Vec::new(),
             closed: None,
+            write_failed: None,
+            has_heard: false,
             lost_calls: false,
             cancelled_at: None,
             stalled_at: None,
@@ -131,10 +159,8 @@ impl State {
     /// Registers a new request under an unused msgid.
     pub(crate) fn open(self: &Arc<Self>) -> Result<(InFlight, oneshot::Receiver<Answer>), Failure> {
         let mut books = self.books();
-        match &books.closed {
-            None => {}
-            Some(CloseReason::Ended(_)) => return Err(Failure::NotSent),
-            Some(CloseReason::Rejected(alert)) => return Err(Failure::Rejected(*alert)),
+        if let Some(reason) = books.end() {
+            return Err(books.failure(reason, false));
         }
         while books.waiting.contains_key(&books.next_msgid) {
             books.next_msgid = books.next_msgid.wrapping_add(1);
@@ -149,7 +175,7 @@ impl State {
     /// Queues the encoded request. If the connection has closed since, the request was already completed with an error.
     pub(crate) fn queue(&self, msgid: u32, request: Bytes) {
         let mut books = self.books();
-        if books.closed.is_none() {
+        if books.end().is_none() {
             books.queue.push_back((msgid, request));
             drop(books);
             self.work.notify_one();
@@ -219,7 +245,7 @@ impl State {
     /// silent.
     fn silent_at(&self) -> Option<Instant> {
         let books = self.books();
-        if books.closed.is_some() && !self.is_silent() {
+        if books.end().is_some() && !self.is_silent() {
             return None;
         }
         [books.cancelled_at, books.stalled_at].into_iter().flatten().min().map(|since| since + GRACE)
@@ -257,6 +283,22 @@ impl State {
         }
     }
 
+    /// Rejects new requests and fails those that are not sent, because nothing more can be written. Requests that were sent can
+    /// still get a response until the connection is closed.
+    pub(crate) fn stop_writes(&self, reason: CloseReason) {
+        let mut books = self.books();
+        self.open.store(false, Ordering::Release);
+        books.write_failed = Some(reason.clone());
+        books.lost_calls |= !books.waiting.is_empty();
+        books.queue.clear();
+        let unsent: Vec<_> = books.waiting.extract_if(|_, waiter| !waiter.sent).collect();
+        let failure = books.failure(&reason, false);
+        drop(books);
+        for (_, waiter) in unsent {
+            let _ = waiter.answer.send(Err(failure.clone()));
+        }
+    }
+
     /// Closes the connection: rejects new requests and fails the waiting ones. Only the first reason is kept.
     pub(crate) fn close(&self, reason: CloseReason) {
         let mut books = self.books();
@@ -266,14 +308,11 @@ impl State {
         books.lost_calls |= !waiting.is_empty();
         books.queue.clear();
         books.cancels.clear();
+        let sent = books.failure(&reason, true);
+        let unsent = books.failure(&reason, false);
         drop(books);
         for waiter in waiting.into_values() {
-            let failure = match &reason {
-                CloseReason::Rejected(alert) => Failure::Rejected(*alert),
-                CloseReason::Ended(why) if waiter.sent => Failure::Disconnected(Arc::clone(why)),
-                CloseReason::Ended(_) => Failure::NotSent,
-            };
-            let _ = waiter.answer.send(Err(failure));
+            let _ = waiter.answer.send(Err(if waiter.sent { sent.clone() } else { unsent.clone() }));
         }
     }
 
@@ -288,7 +327,7 @@ impl State {
 
     /// Returns the reason for the close, or `None` while the connection is open.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
-        self.books().closed.clone()
+        self.books().end().cloned()
     }
 
     /// Abandons a request: removes an unsent request, or queues a cancel for a sent one.

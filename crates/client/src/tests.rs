@@ -305,6 +305,31 @@ async fn a_peer_that_goes_away_fails_what_it_may_have_seen_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_takes_no_requests_after_a_write_failed() {
+    // The peer has closed its side for writing, and its last bytes are still on the way.
+    let (near, far) = duplex(1 << 16);
+    let (reader, _) = tokio::io::split(near);
+    let (broken, gone) = duplex(64);
+    drop(gone);
+    let connection = Arc::new(Connection::start(tokio::io::join(reader, broken), BOUNDS));
+    let sent = call_on(&connection, vec![1]);
+    settle().await;
+    assert!(!connection.is_usable());
+    assert!(matches!(connection.end_error(), Error::Disconnected { why } if !why.contains("certificate")));
+    let begun = Instant::now();
+    let unsent = call_on(&connection, vec![2]).await.unwrap();
+    assert!(matches!(unsent, Err(Failure::NotSent)), "{unsent:?}");
+    assert!(begun.elapsed().is_zero());
+    // What the peer has said is still read.
+    assert!(!sent.is_finished());
+    let mut peer = Peer::new(far);
+    peer.answer(0, &[9]).await;
+    assert!(sent.await.unwrap().is_ok());
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(connection.state().sizes(), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_server_says_why_it_closes() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let call = call(&client, 1);

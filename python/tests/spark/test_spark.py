@@ -1,5 +1,7 @@
 """DataFrames and SQL, with a real Spark in local mode and a real engine."""
 
+import collections
+import concurrent.futures
 import os
 import pathlib
 import pickle
@@ -18,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 from sealwire import arrow
 from sealwire import spark as sw
-from support import Engine, engine
+from support import PATIENCE_S, Engine, engine
 
 HERE = pathlib.Path(__file__).parent
 ROWS = 2_000
@@ -55,6 +57,38 @@ def people(spark, rows=ROWS):
 
 def rows_of(frame):
     return sorted(map(repr, frame.collect()))
+
+
+class Batches(unittest.TestCase):
+    def test_an_error_does_not_wait_for_slower_batches(self):
+        # Which futures have ended before the wait, with a result or an error; those of None do not end.
+        for ended, expected in [
+            ([None, "error"], "error"),
+            ([None, None, "error", None], "error"),
+            (["result", "error"], "error"),
+            (["result", None], "result"),
+            (["result", "result", None], "result"),
+        ]:
+            futures = collections.deque(concurrent.futures.Future() for _ in ended)
+            for future, outcome in zip(futures, ended):
+                if outcome == "error":
+                    future.set_exception(ZeroDivisionError("error"))
+                elif outcome is not None:
+                    future.set_result(outcome)
+            waiting = list(futures)
+            threads = concurrent.futures.ThreadPoolExecutor(1)
+            first = threads.submit(sw._first_result, futures)
+            try:
+                if expected == "error":
+                    with self.assertRaises(ZeroDivisionError, msg=ended):
+                        first.result(PATIENCE_S)
+                else:
+                    self.assertEqual(first.result(PATIENCE_S), expected)
+            finally:
+                for future in waiting:
+                    if not future.done():
+                        future.set_result(None)
+                threads.shutdown()
 
 
 class Spark(unittest.TestCase):

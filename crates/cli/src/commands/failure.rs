@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 
 use clap::ArgMatches;
+use clap::error::ErrorKind;
 use sealwire_client::{Error as RequestError, ErrorCode};
 use sealwire_config::ConfigError;
 use sealwire_wire::RpcError;
@@ -89,9 +90,21 @@ fn json_line(object: &Value) -> String {
 
 /// Returns the text of an error in the arguments.
 pub(super) fn report_usage(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    // In place of an error, clap gives the whole help.
+    let message = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        "a subcommand or an argument is missing".to_owned()
+    } else {
+        usage_message(&error.to_string())
+    };
     json_line(&json!({ "code": "usage", "message": message, "remedy": "See --help of the command." }))
+}
+
+/// Returns what an error of clap says on one line: all that is before the usage, which lists arguments and similar names, too.
+fn usage_message(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let said = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let joined = said.collect::<Vec<_>>().join(" ");
+    joined.trim_start_matches("error: ").to_owned()
 }
 
 fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestError> {
@@ -162,6 +175,41 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn usage_errors_under_json_say_all() {
+        let command = || {
+            clap::Command::new("sealwire").subcommand_required(true).arg_required_else_help(true).subcommand(
+                clap::Command::new("find")
+                    .arg(clap::arg!(--where <CLAUSE>).required(true))
+                    .arg(clap::arg!(--limit <ROWS>).required(true).value_parser(clap::value_parser!(u32)))
+                    .arg(clap::arg!(--order <ORDER>).value_parser(["up", "down"])),
+            )
+        };
+        for (arguments, parts) in [
+            (
+                &["find"][..],
+                &["the following required arguments were not provided: ", "--where <CLAUSE>", "--limit <ROWS>"][..],
+            ),
+            (&["find", "--where", "a", "--limit", "x"], &["invalid value 'x' for '--limit <ROWS>'", "invalid digit"]),
+            (
+                &["find", "--where", "a", "--limit", "1", "--order", "dow"],
+                &["[possible values: up, down]", "similar value", "'down'"],
+            ),
+            (&["find", "--wher", "a"], &["unexpected argument '--wher' found", "similar argument exists: '--where'"]),
+            (&["fin"], &["unrecognized subcommand 'fin'", "'find'"]),
+            (&[], &["a subcommand or an argument is missing"]),
+        ] {
+            let error = command().try_get_matches_from(["sealwire"].iter().chain(arguments)).unwrap_err();
+            let text = report_usage(&error);
+            assert!(!text.contains('\n'), "{text}");
+            let object: Value = serde_json::from_str(&text).expect("an object");
+            let message = object["message"].as_str().expect("a text");
+            assert!(parts.iter().all(|part| message.contains(part)), "{arguments:?}: {message}");
+            assert!(!message.contains("Usage:") && !message.contains("error:") && !message.contains('\n'), "{message}");
+            assert_eq!((&object["code"], object["remedy"].is_string()), (&"usage".into(), true));
+        }
+    }
 
     #[test]
     fn errors_under_json_are_objects_with_code_message_and_remedy() {

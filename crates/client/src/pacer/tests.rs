@@ -21,7 +21,7 @@ const fn within(retry_timeout: Duration) -> RetryLimits {
 }
 
 async fn permit(pacer: &Pacer) -> Permit<'_> {
-    let time = RequestTime { began: Instant::now(), limits: MINUTES, deadline: None };
+    let time = RequestTime { began: Instant::now(), limits: MINUTES, deadline: None, pause_end: None };
     pacer.acquire(&time).await.expect("a permit is free")
 }
 
@@ -93,6 +93,53 @@ async fn a_pause_that_the_server_names_is_kept() {
     let began = Instant::now();
     run(vec![overloaded(40_000)], MINUTES).await.0.expect("passes");
     assert!((40..=61).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_as_named_and_the_rest_of_it_fits_into_the_time_that_is_left() {
+    for round in 0..50 {
+        for (pause_ms, retry_ms, expected) in
+            [(1_500, 2_000, true), (1_900, 2_000, true), (2_000, 2_000, false), (9_000, 2_000, false), (0, 300, true)]
+        {
+            let began = Instant::now();
+            let (outcome, sent) = run(vec![overloaded(pause_ms)], within(Duration::from_millis(retry_ms))).await;
+            let took = began.elapsed();
+            assert_eq!((outcome.is_ok(), sent), (expected, 1 + usize::from(expected)), "{pause_ms} {retry_ms} {round}");
+            let least = if expected { Duration::from_millis(pause_ms.into()) } else { Duration::ZERO };
+            assert!(took >= least && took <= Duration::from_millis(retry_ms), "{pause_ms} {retry_ms}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_returns_in_time_gets_the_request() {
+    for round in 0..50 {
+        let pacer = Pacer::new(4);
+        let began = Instant::now();
+        let request = |_| async { if began.elapsed() < Duration::from_millis(600) { Err(refused()) } else { Ok(()) } };
+        let outcome = pacer.run(within(Duration::from_secs(1)), request, |_, _| {}).await;
+        assert!(outcome.is_ok(), "{round}: given up after {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_the_retry_time_cut_does_not_slow_the_job() {
+    for (deadline_ms, retry_ms, slows) in
+        [(30_000, 2_000, false), (30_000, 29_000, false), (2_000, 30_000, true), (2_000, 0, true)]
+    {
+        let pacer = Pacer::new(8);
+        let limits = RetryLimits {
+            deadline: Duration::from_millis(deadline_ms),
+            retry_timeout: Duration::from_millis(retry_ms),
+        };
+        let late = |ms: u32| async move {
+            sleep(Duration::from_millis(ms.into())).await;
+            Err::<(), _>(Error::Deadline)
+        };
+        let outcome = pacer.run(limits, late, |_, _| {}).await;
+        assert!(matches!(outcome, Err(Error::Deadline)), "{deadline_ms} {retry_ms}");
+        assert_eq!(pacer.state().limit < LIMIT_START, slows, "{deadline_ms} {retry_ms}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

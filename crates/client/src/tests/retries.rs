@@ -1,7 +1,13 @@
 //! Retries: conditions, times, counts and limits.
 
+use std::sync::atomic::AtomicBool;
+use std::task::Poll;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use super::endpoints::{ServerBehaviour, TestServer, calls, engines, one, says, warm};
 use super::*;
+use crate::retry::Course;
 
 /// Returns the default configuration with one connection per endpoint.
 fn config() -> ClientConfig {
@@ -236,6 +242,150 @@ async fn a_certificate_that_will_not_do_is_not_tried_again() {
     let client = Client::over(&config(), connector, None);
     assert!(matches!(one(&client).await, Err(Error::Connect(_))));
     assert_eq!(attempts.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_one_endpoint_rejects_does_not_hide_the_return_of_another() {
+    let rejected = || crate::error::rejected_certificate(rustls::AlertDescription::CertificateExpired);
+    let mistrusted = || Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()));
+    let refused = || Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
+    for failure in [rejected(), mistrusted()] {
+        // The other endpoint was used for long, or never.
+        for was_used in [false, true] {
+            for round in 0..20 {
+                let is_open = Arc::new(AtomicBool::new(was_used));
+                let door = Arc::clone(&is_open);
+                let (sender, mut peers) = mpsc::unbounded_channel();
+                let failure = failure.clone();
+                let connector: Connector = Box::new(move |endpoint| {
+                    let (near, far) = duplex(1 << 16);
+                    let outcome = if endpoint == 0 {
+                        Err(failure.clone())
+                    } else if door.load(Ordering::Relaxed) {
+                        sender.send(Peer::new(far)).map_err(|_| refused()).map(|()| near)
+                    } else {
+                        Err(refused())
+                    };
+                    Box::pin(async move { Ok(Connection::start(outcome?, BOUNDS)) })
+                });
+                let endpoints = vec![Endpoint::new("engine:0", "engine"), Endpoint::new("engine:1", "engine")];
+                let client = Client::over(&ClientConfig { endpoints, ..config() }, connector, None);
+                if was_used {
+                    let used = call(&client, 1);
+                    let mut peer = next_peer(&mut peers).await;
+                    let (msgid, _) = peer.hear_call().await;
+                    peer.answer(msgid, &[1]).await;
+                    assert!(used.await.unwrap().is_ok());
+                    sleep(Duration::from_secs(10)).await;
+                }
+                is_open.store(false, Ordering::Relaxed);
+                settle().await;
+                let waiting = call(&client, 2);
+                sleep(Duration::from_millis(60)).await;
+                is_open.store(true, Ordering::Relaxed);
+                let answering = tokio::spawn(async move {
+                    let mut peer = next_peer(&mut peers).await;
+                    let (msgid, _) = peer.hear_call().await;
+                    peer.answer(msgid, &[2]).await;
+                    sleep(Duration::from_secs(1)).await;
+                });
+                let outcome = waiting.await.unwrap();
+                assert!(outcome.is_ok(), "{was_used} {round}: {outcome:?}");
+                answering.abort();
+            }
+        }
+    }
+}
+
+/// A stream to a peer that takes what is written, may answer, and then sends a TLS alert about this client's certificate.
+struct AlertingStream {
+    near: DuplexStream,
+    alert_at: std::pin::Pin<Box<tokio::time::Sleep>>,
+}
+
+impl AsyncRead for AlertingStream {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.alert_at.as_mut().poll(context).is_ready() {
+            let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRevoked);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, alert)));
+        }
+        std::pin::Pin::new(&mut self.near).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for AlertingStream {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        std::pin::Pin::new(&mut self.near).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        std::pin::Pin::new(&mut self.near).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        std::pin::Pin::new(&mut self.near).poll_shutdown(context)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_sent_before_an_alert_is_repeated_only_if_it_may_be() {
+    let repeats = || Course::default();
+    for (course, repeat_sent, answers_first, is_repeated) in [
+        (repeats as fn() -> Course, true, false, true),
+        (repeats, true, true, true),
+        (repeats, false, false, false),
+        (repeats, false, true, false),
+        (Course::once, true, false, false),
+        (Course::once, true, true, false),
+    ] {
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let peers = Arc::clone(&heard);
+        let connector: Connector = Box::new(move |endpoint| {
+            let (near, far) = duplex(1 << 16);
+            let heard = Arc::clone(&peers);
+            tokio::spawn(async move {
+                let mut peer = Peer::new(far);
+                while let PeerMessage::Call { msgid, payload, .. } = peer.next().await {
+                    heard.lock().unwrap().push((endpoint, payload[0]));
+                    if endpoint == 1 || payload == [1] {
+                        peer.answer(msgid, &[1]).await;
+                    }
+                }
+            });
+            let wait = Duration::from_millis(if endpoint == 0 { 500 } else { 1_000_000 });
+            Box::pin(async move {
+                if endpoint == 1 {
+                    // The first one is connected earlier.
+                    sleep(Duration::from_millis(100)).await;
+                }
+                Ok(Connection::start(AlertingStream { near, alert_at: Box::pin(sleep(wait)) }, BOUNDS))
+            })
+        });
+        let endpoints = vec![Endpoint::new("engine:0", "engine"), Endpoint::new("engine:1", "engine")];
+        let client = Client::over(&ClientConfig { endpoints, repeat_sent, ..config() }, connector, None);
+        if answers_first {
+            assert!(call(&client, 1).await.unwrap().is_ok());
+        }
+        let request = Encrypt::new("a", &[2]);
+        let encode = |out: &mut Vec<u8>, msgid: u32, _| sealwire_wire::request::encrypt(out, msgid, &request);
+        let outcome = client.call(Duration::from_secs(10), course(), encode).await;
+        let sent: Vec<_> = heard.lock().unwrap().iter().filter(|(_, byte)| *byte == 2).map(|(at, _)| *at).collect();
+        let expected: &[usize] = if is_repeated { &[0, 1] } else { &[0] };
+        assert_eq!((outcome.is_ok(), &*sent), (is_repeated, expected), "{repeat_sent} {answers_first}: {outcome:?}");
+        // An alert after an answer does not reject the handshake.
+        if let Err(error) = outcome {
+            assert_eq!(matches!(error, Error::Tls(_)), !answers_first, "{error:?}");
+            assert!(error.to_string().contains("revoked"), "{error}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
