@@ -57,6 +57,7 @@ pub(crate) fn run(input: &[u8]) {
         key_bytes_max: small,
         record_bytes_max: 4 * small,
         pass_unparsed: flags & 2 != 0,
+        may_be_cut: flags & 4 != 0,
     };
     let body = input.0;
     let whole = scan(&format, rules, limits, std::iter::once(body));

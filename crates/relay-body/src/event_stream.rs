@@ -87,7 +87,7 @@ impl EventScanner {
     fn event(&mut self, event: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let is_first = std::mem::take(&mut self.is_first);
         let data = data_of(event, is_first);
-        if data.is_empty() {
+        if holds_no_value(event, &data) {
             out.push(Piece::Literal(event.clone()));
             return Ok(());
         }
@@ -141,6 +141,17 @@ fn edit(
         pieces.push(Piece::Literal(event.slice(done..)));
     }
     Ok(())
+}
+
+/// Returns true if the data of an event is a sign of life, which has no text, or the text that ends a stream of several
+/// interfaces of language models.
+fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
+    let mut texts = data.iter().map(|range| event[range.clone()].trim_ascii()).filter(|text| !text.is_empty());
+    match (texts.next(), texts.next()) {
+        (None, _) => true,
+        (Some(text), None) => text == b"[DONE]",
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// Ranges of the values of `data` fields.

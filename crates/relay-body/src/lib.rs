@@ -68,10 +68,18 @@ pub struct Limits {
     pub record_bytes_max: usize,
     /// If true, an event or a line that is no JSON passes unchanged.
     pub pass_unparsed: bool,
+    /// If true, the body can have been cut, so JSON that could go on after its last byte is malformed: a number.
+    pub may_be_cut: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { value_bytes_max: 1 << 20, key_bytes_max: 64 << 10, record_bytes_max: 1 << 20, pass_unparsed: false }
+        Self {
+            value_bytes_max: 1 << 20,
+            key_bytes_max: 64 << 10,
+            record_bytes_max: 1 << 20,
+            pass_unparsed: false,
+            may_be_cut: false,
+        }
     }
 }

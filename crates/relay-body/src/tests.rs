@@ -729,6 +729,12 @@ fn events_keep_all_but_their_values() {
     check(&events, &["$.a"], "data: {\"a\":1}\r\rdata: {\"a\":2}\n\ndata: {\"a\":3}", &["1", "2", "3"]);
     check(&events, &["$.a"], ": ping\n\n\n\nevent: only\n\n", &[]);
     check(&events, &["$"], "data: 12\n\n", &["12"]);
+    // Signs of life and ends of streams hold no value.
+    for empty in
+        ["data\n\n", "data:\n\n", "data: \r\n\r\n", "data:  \t\ndata\n\n", "data: [DONE]\n\n", "data:[DONE]\r\r"]
+    {
+        check(&events, &["$.a"], &format!("data: {{\"a\":1}}\n\n{empty}data: {{\"a\":2}}\n\n"), &["1", "2"]);
+    }
     check(&events, &["$.a"], "\u{feff}data: {\"a\":1}\n\n", &["1"]);
     check(&events, &["$.a"], "datax: {\"a\":1}\n\n", &[]);
 }
@@ -740,7 +746,7 @@ fn events_that_cannot_be_edited_are_rejected() {
     let lines = b"data: {\"a\":[1,\ndata: 2]}\n\n";
     assert!(matches!(scan(&events, &whole, lines), Err(BodyError::Value { rule: 0, .. })));
     check_cuts(&events, &whole, lines, Limits::default());
-    let done = b"data: {\"a\":1}\n\ndata: [DONE]\n\n";
+    let done = b"data: {\"a\":1}\n\ndata: [END]\n\n";
     assert!(matches!(scan(&events, &rules(&["$.a"]), done), Err(BodyError::Malformed { .. })));
     let passing = Limits { pass_unparsed: true, ..Limits::default() };
     let pieces = scan_parts(&events, &rules(&["$.a"]), passing, [&done[..]]).unwrap();

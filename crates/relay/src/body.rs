@@ -14,8 +14,8 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
@@ -74,6 +74,62 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Returns true if a body has no byte. Waits for its first one, which `source` still has afterwards.
+///
+/// # Errors
+/// The failure of the source.
+pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
+    if source.is_end_stream() || source.size_hint().lower() > 0 {
+        return Ok(source.is_end_stream());
+    }
+    loop {
+        match source.frame().await.transpose()?.map(Frame::into_data) {
+            None => return Ok(true),
+            Some(Ok(data)) if data.is_empty() => {}
+            // Rules are not applied to trailers, so those of a message with rules are dropped.
+            Some(Err(_trailers)) => {}
+            Some(Ok(data)) => {
+                let rest = std::mem::replace(source, Empty::new().map_err(|never| match never {}).boxed_unsync());
+                *source = Begun { first: Some(data), rest }.boxed_unsync();
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// A body whose first frame was taken.
+struct Begun {
+    first: Option<Bytes>,
+    rest: Source,
+}
+
+impl Body for Begun {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
+            None => Pin::new(&mut self.rest).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(first + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(first + upper);
+        }
+        hint
     }
 }
 

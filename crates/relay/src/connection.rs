@@ -169,9 +169,10 @@ where
         let mut is_ending = false;
         loop {
             tokio::select! {
-                _ = &mut connection => {
-                    // A connection that left HTTP has no I/O here.
-                    if let Some(parts) = connection.into_parts() {
+                ended = &mut connection => {
+                    // Nothing helps a response that broke off. A connection that left HTTP has no I/O here.
+                    let is_answered = ended.map_or_else(|error| error.is_parse(), |()| true);
+                    if let Some(parts) = connection.into_parts().filter(|_| is_answered) {
                         self.linger(parts.io.into_inner()).await;
                     }
                     return None;

@@ -28,7 +28,7 @@ use crate::relay::{Peer, Relay};
 use crate::request_check::{self, CheckedTarget};
 use crate::response_body::ResponseBody;
 use crate::route::Route;
-use crate::route_edit::{EditedBody, RouteEdit, edits_bodies, has_body, mark};
+use crate::route_edit::{EditedBody, ResponseFraming, RouteEdit, has_body, mark};
 use crate::route_table::{NoMatch, RouteTable, Segments};
 use crate::shares::ClientId;
 use crate::upstream::Protocol;
@@ -242,14 +242,13 @@ impl Exchange<'_> {
     ) -> Result<Response<Outgoing>, Failure> {
         let (mut parts, body) = response.into_parts();
         let has_body = has_body(is_head, parts.status);
-        if edits_bodies(&self.edit.route.response) && has_body && body.is_close_delimited() {
-            return Err(Failure::response(Reason::UpstreamBroken(
-                "a body whose end cannot be told from a broken connection",
-            )));
-        }
+        let framing = ResponseFraming {
+            has_body,
+            must_hold: self.client_version == Version::HTTP_10,
+            is_close_delimited: body.is_close_delimited(),
+        };
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
-        let must_hold = self.client_version == Version::HTTP_10;
-        let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, has_body, must_hold).await?;
+        let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, framing).await?;
         let trailers = self.declared_trailers(&parts.headers);
         headers::forward_response(&mut parts.headers, &self.edit.route.via, "1.1");
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));

@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use sealwire_relay_body::{Format, RuleSet};
 
-use crate::body::{Outgoing, Source};
+use crate::body::{self, Outgoing, Source};
 use crate::coding::Decoder;
 use crate::edit::{Editor, Extent};
 use crate::engine::{Scope, joined};
@@ -38,6 +38,8 @@ pub struct Message<'a> {
     pub status: Option<StatusCode>,
     /// If true, the receiver cannot tell a broken body from a complete one, so the body must be held.
     pub must_hold: bool,
+    /// If true, a body that was cut looks like a complete one.
+    pub is_close_delimited: bool,
     /// Memory that the body may take.
     pub memory: &'a Account,
 }
@@ -67,20 +69,24 @@ impl Message<'_> {
     ///
     /// # Errors
     /// The first failure. Nothing of the body may be forwarded then.
-    pub async fn edit(&self, source: Source) -> Result<Edited, Failure> {
+    pub async fn edit(&self, mut source: Source) -> Result<Edited, Failure> {
         let direction = self.scope.direction();
         if direction.rules.iter().all(|rule| rule.body.is_none()) {
             return Ok(Edited::Unchanged(source));
         }
-        if source.is_end_stream() {
+        let readable = self.readable(direction);
+        let passes = readable.is_err() && self.passes_unread(direction);
+        // A body that passes is not waited for.
+        let is_empty = if passes { source.is_end_stream() } else { body::is_empty(&mut source).await? };
+        if is_empty {
             let is_missing =
                 self.scope.phase == Phase::Request && direction.rules.iter().any(Rule::requires_body_value);
             return if is_missing { Err(self.scope.failure(Reason::Missing)) } else { Ok(Edited::Unchanged(source)) };
         }
-        match self.readable(direction) {
+        match readable {
             // Boxed, because a request without rules would carry its size too.
             Ok(readable) => Box::pin(self.apply(direction, readable, source)).await,
-            Err(_) if self.passes_unread(direction) => Ok(Edited::Unchanged(source)),
+            Err(_) if passes => Ok(Edited::Unchanged(source)),
             Err(reason) => Err(self.scope.failure(reason)),
         }
     }
@@ -164,8 +170,17 @@ impl Message<'_> {
         let limits = &self.relay.limits;
         // Lines and events that are malformed pass one by one; of the other formats the whole body does.
         let has_records = matches!(format, Format::JsonLines | Format::EventStream);
-        let passes_whole = direction.pass_unparsed && !has_records;
-        let limits_of_scanner = scanner_limits(self.relay, direction.pass_unparsed && has_records);
+        let passes_unparsed = self.passes_unread(direction);
+        let passes_whole = passes_unparsed && !has_records;
+        let limits_of_scanner = sealwire_relay_body::Limits {
+            may_be_cut: self.is_close_delimited,
+            ..scanner_limits(self.relay, passes_unparsed && has_records)
+        };
+        // JSON ends with its last bracket, and a reader drops an event without its blank line.
+        if self.is_close_delimited && !matches!(format, Format::Json | Format::EventStream) {
+            let reason = "a body whose end cannot be told from a broken connection";
+            return Err(self.scope.failure(Reason::UpstreamBroken(reason)));
+        }
         let scanner = direction.scanner(format, rules, limits_of_scanner, self.scope.phase);
         let length = content_length(self.headers).filter(|_| decoder.is_none());
         let is_short =

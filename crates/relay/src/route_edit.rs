@@ -117,7 +117,7 @@ impl RouteEdit {
         let (path, query) = (&self.target.path, self.target.query.as_deref());
         let target = fields::edit_target(engine, scope, &self.segments, path, query).await?;
         fields::edit_headers(engine, scope, headers).await?;
-        let message = self.message(scope, headers, None, false);
+        let message = self.message(scope, headers, None);
         let edited = message.edit(source).await?;
         Ok(EditedRequest { target, body: self.outgoing(edited) })
     }
@@ -147,14 +147,14 @@ impl RouteEdit {
         status: StatusCode,
         headers: &mut HeaderMap,
         source: Source,
-        has_body: bool,
-        must_hold: bool,
+        framing: ResponseFraming,
     ) -> Result<EditedResponse, Failure> {
+        let ResponseFraming { has_body, must_hold, is_close_delimited } = framing;
         if edits_bodies(&self.route.response) && has_body && status == StatusCode::PARTIAL_CONTENT {
             return Err(Failure::response(Reason::UpstreamBroken("a part of a body that must be changed")));
         }
         let headers_changed = fields::edit_headers(&self.relay.engine, scope, headers).await?;
-        let message = self.message(scope, headers, Some(status), must_hold);
+        let message = Message { must_hold, is_close_delimited, ..self.message(scope, headers, Some(status)) };
         let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
             Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
             edited => edited,
@@ -180,14 +180,16 @@ impl RouteEdit {
         }
     }
 
-    fn message<'a>(
-        &'a self,
-        scope: &Arc<Scope>,
-        headers: &'a HeaderMap,
-        status: Option<StatusCode>,
-        must_hold: bool,
-    ) -> Message<'a> {
-        Message { relay: &self.relay, scope: Arc::clone(scope), headers, status, must_hold, memory: &self.memory }
+    fn message<'a>(&'a self, scope: &Arc<Scope>, headers: &'a HeaderMap, status: Option<StatusCode>) -> Message<'a> {
+        Message {
+            relay: &self.relay,
+            scope: Arc::clone(scope),
+            headers,
+            status,
+            must_hold: false,
+            is_close_delimited: false,
+            memory: &self.memory,
+        }
     }
 
     fn outgoing(&self, edited: Edited) -> EditedBody {
@@ -203,6 +205,17 @@ impl RouteEdit {
             Edited::Streams(body) => EditedBody { body: *body, memory: None, was_changed: true },
         }
     }
+}
+
+/// How the body of a response ends, on both sides of the relay.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseFraming {
+    /// False for a response that cannot have a body.
+    pub has_body: bool,
+    /// If true, the client cannot tell a broken body from a complete one, so the body must be held.
+    pub must_hold: bool,
+    /// If true, only the end of the upstream's connection ends the body, so a broken connection looks like an end.
+    pub is_close_delimited: bool,
 }
 
 /// Sets the header with the id of the exchange.

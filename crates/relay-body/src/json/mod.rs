@@ -47,6 +47,7 @@ pub(crate) struct JsonScanner {
     matcher: Matcher,
     /// The key or selected value that is being read.
     capture: Capture,
+    may_be_cut: bool,
     utf8: Utf8,
     /// Bytes of a byte order mark that were read; 3 once there can be none any more.
     mark: usize,
@@ -63,6 +64,7 @@ impl JsonScanner {
             frames: Vec::new(),
             matcher: Matcher::new(rules),
             capture: Capture::new(limits),
+            may_be_cut: limits.may_be_cut,
             utf8: Utf8::default(),
             mark: 0,
             offset: 0,
@@ -103,6 +105,9 @@ impl JsonScanner {
 
     /// Ends the text.
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+        if self.may_be_cut && matches!(self.token, Token::Number(_)) {
+            return Err(self.malformed(0, "JSON that ends with its connection ends in a number"));
+        }
         self.finish_text(out)?;
         self.matcher.check_required()
     }

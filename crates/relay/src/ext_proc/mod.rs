@@ -34,7 +34,7 @@ use crate::exchange::{find_route, refuse};
 use crate::relay::{Peer, Relay};
 use crate::request_check;
 use crate::response_body::ResponseBody;
-use crate::route_edit::{RouteEdit, has_body, mark};
+use crate::route_edit::{ResponseFraming, RouteEdit, has_body, mark};
 use crate::shares::ClientId;
 
 /// Path of the only method.
@@ -272,7 +272,10 @@ impl Exchange<'_> {
         let mut headers = original.clone();
         let late_body = Failure::response(Reason::UpstreamTimeout);
         let source = body::with_idle_limit(feed, self.idle(), late_body, None);
-        let editing = self.edit.response(scope, status, &mut headers, source, has_body(is_head, status), false);
+        // Envoy tells a body that broke off from one that ended.
+        let framing =
+            ResponseFraming { has_body: has_body(is_head, status), must_hold: false, is_close_delimited: false };
+        let editing = self.edit.response(scope, status, &mut headers, source, framing);
         let edited = timeout_at(self.edit.deadline, editing).await.map_err(late)??;
         if !self.edit.route.pass {
             self.edit.finish_response_headers(&mut headers, &edited);

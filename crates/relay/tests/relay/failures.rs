@@ -2,8 +2,8 @@
 //! complete.
 
 use super::support::{
-    CANARY, OK, Relay, Then, Upstream, engine_files, find, message_end, parse, post, post_as, reverse, send, try_send,
-    until,
+    CANARY, OK, Relay, Reply, Then, Upstream, engine_files, find, message_end, parse, post, post_as, reverse, send,
+    try_send, until,
 };
 use sealwire_relay::config;
 use tokio::io::AsyncWriteExt as _;
@@ -261,9 +261,6 @@ async fn an_upstream_that_cannot_be_reached_is_502() {
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_that_an_edit_cannot_take() {
     let (upstream, relay) = start().await;
-    let close_delimited = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"a\":1}";
-    upstream.respond(close_delimited, Then::Close);
-    send(relay.address(), get("/response/x")).await.problem(502);
     let part = "HTTP/1.1 206 Partial Content\r\ncontent-type: application/json\r\ncontent-range: bytes 0-6/9\r\n\
         content-length: 7\r\n\r\n{\"a\":1}";
     upstream.respond(part, Then::Serve);
@@ -441,5 +438,94 @@ async fn interim_responses_are_dropped() {
         let reply = send(relay.address(), get("/p/x")).await;
         assert_eq!((reply.status, &reply.body[..]), (200, &b"ok"[..]), "{interim}: {reply:?}");
         assert_eq!(reply.header("link"), None);
+    }
+}
+
+/// The bytes of a complete response without their chunks.
+fn content(reply: &Reply) -> Vec<u8> {
+    if reply.header("transfer-encoding").is_none() {
+        return reply.body.clone();
+    }
+    let (mut rest, mut content) = (&reply.body[..], Vec::new());
+    while let Some(end) = find(rest, b"\r\n") {
+        let len = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        content.extend_from_slice(&rest[end + 2..][..len]);
+        rest = &rest[end + 2 + len + 2..];
+    }
+    content
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_no_bytes_whose_length_is_not_told_are_empty() {
+    let (upstream, relay) = start().await;
+    for headers in ["", "content-type: application/json\r\n", "content-type: text/x\r\ncontent-encoding: x\r\n"] {
+        let request = |path| {
+            format!("POST {path} HTTP/1.1\r\nhost: a.example\r\n{headers}transfer-encoding: chunked\r\n\r\n0\r\n\r\n")
+        };
+        assert_eq!(send(relay.address(), request("/body/x")).await.status, 200, "{headers}");
+        upstream
+            .respond(format!("HTTP/1.1 200 OK\r\n{headers}transfer-encoding: chunked\r\n\r\n0\r\n\r\n"), Then::Serve);
+        for path in ["/response/x", "/reveal/x"] {
+            let reply = send(relay.address(), get(path)).await;
+            assert_eq!((reply.status, reply.is_complete, content(&reply)), (200, true, Vec::new()), "{headers}");
+        }
+        upstream.respond(OK, Then::Serve);
+    }
+    // A byte is no empty body.
+    let one = "POST /body/x HTTP/1.1\r\nhost: a.example\r\ntransfer-encoding: chunked\r\n\r\n1\r\n \r\n0\r\n\r\n";
+    send(relay.address(), one).await.problem(415);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn error_pages_pass_as_they_came_where_rules_only_reveal() {
+    let (upstream, relay) = start().await;
+    for (content_type, body) in [
+        ("application/json", "{\"error\":"),
+        ("application/json", "<html>"),
+        ("application/x-ndjson", "{\"a\":1}\noops\n"),
+        ("text/html", "<html>"),
+    ] {
+        for (status, path, passes) in
+            [(500, "/reveal/x", true), (404, "/reveal/x", true), (200, "/reveal/x", false), (500, "/response/x", false)]
+        {
+            let length = format!("content-length: {}\r\n\r\n{body}", body.len());
+            let chunked = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+            for framed in [length, chunked] {
+                let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\n");
+                upstream.respond(head + &framed, Then::Serve);
+                let reply = send(relay.address(), get(path)).await;
+                let is_passed = reply.is_complete && content(&reply) == body.as_bytes();
+                assert_eq!(is_passed, passes, "{path} {content_type} {body}: {reply:?}");
+                assert!(reply.status == if passes { status } else { 502 } || !reply.is_complete, "{reply:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_that_end_with_their_connection_pass_where_their_end_is_certain() {
+    let (upstream, relay) = start().await;
+    for (version, content_type, body, passes) in [
+        ("1.0", "application/json", "{\"a\":1}", true),
+        ("1.1", "application/json", "{\"a\":1}", true),
+        ("1.1", "application/json", "[\"a\"] \n", true),
+        ("1.1", "application/json", "\"a\"", true),
+        ("1.1", "application/json", "true", true),
+        ("1.1", "text/event-stream", "data: {\"a\":1}\n\ndata: {\"a", false),
+        ("1.1", "text/event-stream", "data: {\"a\":1}\n\n", true),
+        // What could go on.
+        ("1.1", "application/json", "{\"a\":1", false),
+        ("1.1", "application/json", "12", false),
+        ("1.1", "application/x-ndjson", "{\"a\":1}\n", false),
+        ("1.1", "application/x-www-form-urlencoded", "a=1", false),
+        ("1.1", "application/json", "", true),
+    ] {
+        upstream.respond(format!("HTTP/{version} 200 OK\r\ncontent-type: {content_type}\r\n\r\n{body}"), Then::Close);
+        for path in ["/response/x", "/reveal/x"] {
+            let reply = send(relay.address(), get(path)).await;
+            let is_passed = reply.is_complete && content(&reply) == body.as_bytes();
+            assert_eq!(is_passed, passes, "{version} {path} {content_type} {body}: {reply:?}");
+            assert!(reply.status == if passes { 200 } else { 502 } || !reply.is_complete, "{reply:?}");
+        }
     }
 }
