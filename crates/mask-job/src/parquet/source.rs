@@ -186,9 +186,10 @@ fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64)
         let length = chunk.compressed_size();
         let end = u64::try_from(start).ok().zip(u64::try_from(length).ok());
         let end = end.and_then(|(start, length)| start.checked_add(length));
-        // In a row group without rows, some writers state no place of data pages.
+        // In a row group without rows, some writers state no place of data pages, and of a chunk without pages no place at all.
         let has_data_behind = data >= start || chunk.num_values() == 0;
-        let is_valid = start >= MAGIC_LEN as i64 && has_data_behind && end.is_some_and(|end| end <= footer_at);
+        let is_behind_start = start >= MAGIC_LEN as i64 || (chunk.num_values(), length) == (0, 0);
+        let is_valid = is_behind_start && has_data_behind && end.is_some_and(|end| end <= footer_at);
         if !is_valid || chunk.num_values() < 0 {
             return Err(format!("the metadata of column {column} is invalid"));
         }

@@ -6,6 +6,8 @@
 
 /// The field `schema` of the struct `FileMetaData`.
 const SCHEMA: i16 = 2;
+/// The field `column_orders` of the struct `FileMetaData`.
+const COLUMN_ORDERS: i16 = 7;
 /// The field `encryption_algorithm` of the struct `FileMetaData`.
 const ENCRYPTION_ALGORITHM: i16 = 8;
 /// The field `num_children` of the struct `SchemaElement`.
@@ -16,6 +18,9 @@ const DEPTH_MAX: usize = 32;
 
 /// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are recursive.
 const SCHEMA_DEPTH_MAX: usize = 128;
+
+/// Bytes behind a footer: its length, and four that mark a Parquet file.
+const FOOTER_TAIL_LEN: usize = 8;
 
 // Types of values in the compact protocol.
 const TRUE: u8 = 1;
@@ -37,6 +42,62 @@ pub(super) fn is_encrypted(footer: &[u8]) -> Option<bool> {
         Some(true)
     })?;
     Some(is_encrypted)
+}
+
+/// Replaces the orders of columns in the footer at the end of a file. `orders` has a field of the union `ColumnOrder` for each
+/// column. `None` removes them. Returns `None` if the bytes do not end with a footer in which they are the last field.
+pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let tail_at = end.len().checked_sub(FOOTER_TAIL_LEN)?;
+    let (length, magic) = end[tail_at..].split_first_chunk::<4>()?;
+    let magic = magic.to_vec();
+    let footer_at = tail_at.checked_sub(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+
+    let footer = &end[footer_at..tail_at];
+    // Positions before and after the header of the last field.
+    let mut last = (COLUMN_ORDERS, 0, 0);
+    let mut reader = Compact { bytes: footer };
+    let mut at = 0;
+    reader.fields(0, &mut |reader, field, kind| {
+        let behind_header = footer.len() - reader.bytes.len();
+        last = (field, at, behind_header);
+        if !matches!(kind, TRUE | FALSE) {
+            reader.value(kind, 0)?;
+        }
+        at = footer.len() - reader.bytes.len();
+        Some(true)
+    })?;
+    let (field, before_header, behind_header) = last;
+    (field == COLUMN_ORDERS && reader.bytes.is_empty()).then_some(())?;
+
+    match orders {
+        Some(orders) => {
+            end.truncate(footer_at + behind_header);
+            match u8::try_from(orders.len()) {
+                Ok(count @ 0..15) => end.push(count << 4 | STRUCT),
+                _ => {
+                    end.push(0xf0 | STRUCT);
+                    push_varint(orders.len() as u64, &mut end);
+                }
+            }
+            // A union with one field, which is an empty struct.
+            end.extend(orders.iter().flat_map(|order| [order << 4 | STRUCT, 0, 0]));
+        }
+        None => end.truncate(footer_at + before_header),
+    }
+    end.push(0);
+    let length = u32::try_from(end.len() - footer_at).ok()?;
+    end.extend_from_slice(&length.to_le_bytes());
+    end.extend_from_slice(&magic);
+    Some(end)
+}
+
+/// Appends an unsigned number of variable length (ULEB128).
+fn push_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
 }
 
 /// The header of a page.
@@ -290,6 +351,31 @@ mod tests {
             assert_eq!(bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()), expected, "{number:02x?}");
         }
         assert_eq!(bloom_filter_len(&[]), None);
+    }
+
+    #[test]
+    fn column_orders_replace_the_last_field_of_a_footer() {
+        // Some bytes of the file, the field 6 (a text), and the field 7 with an order for each of two columns.
+        let footer = |fields: &[u8]| {
+            let length = u32::try_from(fields.len()).expect("short").to_le_bytes();
+            [b"index", fields, &length, b"PAR1"].concat()
+        };
+        let text = [0x68, 0x01, b'x'];
+        let with = |orders: &[u8]| footer(&[&text[..], &[0x19], orders, &[0x00]].concat());
+        let before = with(&[0x2c, 0x1c, 0, 0, 0x2c, 0, 0]);
+        let sixteen = [&[0xfc, 16][..], &[0x3c, 0, 0].repeat(16)].concat();
+        for (orders, expected) in [
+            (Some(vec![1, 1]), with(&[0x2c, 0x1c, 0, 0, 0x1c, 0, 0])),
+            (Some(vec![15]), with(&[0x1c, 0xfc, 0, 0])),
+            (Some(vec![3; 16]), with(&sixteen)),
+            (None, footer(&[&text[..], &[0x00]].concat())),
+        ] {
+            assert_eq!(with_column_orders(before.clone(), &orders), Some(expected), "{orders:?}");
+        }
+        let no_footer = [footer(&[0x68, 0x01, b'x', 0]), footer(&[0x78, 0x01]), b"\xff\0\0\0PAR1".to_vec(), vec![0; 3]];
+        for end in no_footer {
+            assert_eq!(with_column_orders(end.clone(), &Some(vec![1])), None, "{end:02x?}");
+        }
     }
 
     #[test]

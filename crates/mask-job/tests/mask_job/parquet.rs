@@ -7,6 +7,8 @@ mod random;
 mod awkward;
 #[path = "parquet/hostile.rs"]
 mod hostile;
+#[path = "parquet/readers.rs"]
+mod readers;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
