@@ -7,6 +7,7 @@ use std::io::Read;
 
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::BytePermit;
 
 /// A sequence of whole records.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Chunk {
     pub(crate) skipped: usize,
     /// True if the document is an array and the records are its elements.
     pub(crate) is_array: bool,
+    /// Held until the chunk is written.
+    pub(crate) permit: BytePermit,
 }
 
 /// The boundaries of records.
@@ -147,7 +150,8 @@ impl<R: Read> Cutter<R> {
                 self.is_array = true;
             }
         }
-        Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array: self.is_array }
+        let (is_array, permit) = (self.is_array, BytePermit::default());
+        Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array, permit }
     }
 
     /// Creates the error for a record that exceeds the limit.

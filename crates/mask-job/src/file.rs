@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::memory::{ByteBudget, BytePermit};
 use crate::output::{Input, Output, UnfinishedOutput, only_parquet};
 use crate::parquet::mask_parquet;
 use crate::pipeline::{self, Format, MaskedChunk, PipelineState, Sink};
@@ -91,8 +92,9 @@ pub async fn mask_file<E: Engine>(
 
     let (chunks, source) = mpsc::channel(1);
     let header = Arc::clone(&shared);
-    let reading = spawn_blocking(move || read(reader, name, &header, &chunks));
-    let (to_write, done) = mpsc::channel::<Vec<u8>>(2);
+    let budget = ByteBudget::new(job.limits.in_flight_bytes_max);
+    let reading = spawn_blocking(move || read((reader, name), &header, &budget, &chunks));
+    let (to_write, done) = mpsc::channel(2);
     let writing = spawn_blocking(move || write(draft, done));
     let mut writer = Writer { to_write, bytes: 0 };
     let stop = progress.job_stop();
@@ -127,7 +129,7 @@ pub async fn mask_file<E: Engine>(
 
 /// Sends masked chunks to the writer thread.
 struct Writer {
-    to_write: mpsc::Sender<Vec<u8>>,
+    to_write: mpsc::Sender<(Vec<u8>, BytePermit)>,
     bytes: u64,
 }
 
@@ -135,7 +137,7 @@ impl Sink for Writer {
     async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes += done.bytes.len() as u64;
         let closed = |_| JobError::Panicked("the writer ended".to_owned());
-        self.to_write.send(done.bytes).await.map_err(closed)
+        self.to_write.send((done.bytes, done.permit)).await.map_err(closed)
     }
 }
 
@@ -171,9 +173,9 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
 
 /// Reads until the end of the input, or until the receiver is closed.
 fn read<E>(
-    reader: Reader,
-    name: String,
+    (reader, name): (Reader, String),
     shared: &PipelineState<FileText, E>,
+    budget: &ByteBudget,
     chunks: &mpsc::Sender<Result<Chunk, JobError>>,
 ) {
     let cut = shared.format.format.cut();
@@ -183,6 +185,8 @@ fn read<E>(
             Some(mut chunk) if chunk.is_first => shared.format.begin(&mut chunk).map(|()| Some(chunk)),
             chunk => Ok(chunk),
         });
+        let next =
+            next.map(|chunk| chunk.map(|chunk| Chunk { permit: budget.reserve_blocking(chunk.bytes.len()), ..chunk }));
         let Some(next) = next.transpose() else { return };
         let is_over = next.is_err();
         if chunks.blocking_send(next).is_err() || is_over {
@@ -191,8 +195,11 @@ fn read<E>(
     }
 }
 
-fn write(mut draft: UnfinishedOutput, mut done: mpsc::Receiver<Vec<u8>>) -> Result<UnfinishedOutput, JobError> {
-    while let Some(bytes) = done.blocking_recv() {
+fn write(
+    mut draft: UnfinishedOutput,
+    mut done: mpsc::Receiver<(Vec<u8>, BytePermit)>,
+) -> Result<UnfinishedOutput, JobError> {
+    while let Some((bytes, _permit)) = done.blocking_recv() {
         draft.write(&bytes)?;
     }
     Ok(draft)

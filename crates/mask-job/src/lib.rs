@@ -15,6 +15,7 @@ mod file_format;
 pub mod fuzzing;
 mod leak;
 mod limits;
+mod memory;
 mod output;
 mod parquet;
 mod pipeline;

@@ -8,7 +8,7 @@ mod discover;
 mod engine;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use tokio::time::sleep;
 use super::connect::ConnectArgs;
 use super::object_store::{ObjectStoreArgs, is_object};
 use super::serve::StopSignals;
+use super::text_file::read_text_file;
 use super::{Failure, dev_folder};
 use engine::Remote;
 use show::Bar;
@@ -59,6 +60,9 @@ Examples:
       --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
 
 docs/masking.md lists the functions and what each of them keeps.";
+
+/// Bytes of the file of a list, with line ends and white space. The entries of all lists have at most 256 KiB.
+const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Arguments of `mask`.
 #[derive(Debug, clap::Args)]
@@ -270,11 +274,14 @@ impl RulesFile {
     /// Loads the rules, and the lists from their folder.
     fn load(&self) -> Result<Arc<Rules>, Failure> {
         let path = self.rules.display();
-        let text = std::fs::read_to_string(&self.rules).map_err(|error| format!("{path}: {error}"))?;
+        let text = read_text_file(&self.rules, sealwire_mask::limits::FILE_BYTES_MAX)?;
         let beside = self.rules.parent().unwrap_or(Path::new(""));
         let list = |name: &str| {
-            let file = beside.join(name);
-            std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+            let is_beside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+            if !is_beside {
+                return Err(format!("list {name}: lists are in the folder of the rules, or in a folder below it"));
+            }
+            read_text_file(&beside.join(name), LIST_BYTES_MAX).map_err(|error| error.to_string())
         };
         let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
         lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;

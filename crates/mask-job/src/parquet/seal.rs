@@ -330,5 +330,5 @@ fn put_back(
     (0..values.len()).for_each(|_| counts.masked(own.kept, false));
     counts.nulls(own.kept, own.nulls(&batch.levels));
     layout.ledger.add(&counts);
-    Ok(ChangedBatch { column: batch.column, values, levels: batch.levels })
+    Ok(ChangedBatch { column: batch.column, values, levels: batch.levels, permit: batch.permit })
 }

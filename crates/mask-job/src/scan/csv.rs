@@ -11,6 +11,7 @@ use sealwire_msgpack::{Token, write};
 use super::json::Unknown;
 use super::{Fault, utf8};
 use crate::batch::{self, Batch, Form, FoundValue, absent};
+use crate::limits::CSV_COLUMNS_MAX;
 use crate::plan::Plan;
 use crate::report::{Label, RunningReport};
 use crate::scan::tree::PathRule;
@@ -51,6 +52,9 @@ impl Columns {
         utf8(text)?;
         let mut fields = Vec::new();
         let end = record(text, begin, delimiter, &mut fields)?;
+        if fields.len() > CSV_COLUMNS_MAX {
+            return Err(Fault::new(begin, format!("a header with more than {CSV_COLUMNS_MAX} columns")));
+        }
         let names: Vec<String> = fields.iter().map(|field| inside(text, field).into_owned()).collect();
         if names.iter().all(String::is_empty) {
             return Err(Fault::new(begin, "a header with the columns' names expected"));

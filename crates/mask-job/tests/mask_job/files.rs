@@ -17,7 +17,14 @@ const CSV: FileFormat = FileFormat::Csv { delimiter: b',' };
 
 /// Returns limits with small chunks and batches, so that small inputs are split everywhere.
 fn small(chunk_bytes: usize) -> Limits {
-    Limits { chunk_bytes, batch_values_max: 2, batch_bytes_max: 64, record_bytes_max: 1 << 16, workers: 2, tables: 2 }
+    Limits {
+        chunk_bytes,
+        batch_values_max: 2,
+        batch_bytes_max: 64,
+        record_bytes_max: 1 << 16,
+        workers: 2,
+        ..Limits::default()
+    }
 }
 
 struct Run {

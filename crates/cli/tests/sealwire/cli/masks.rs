@@ -755,3 +755,30 @@ fn a_database_is_discovered_and_its_rules_are_taken() {
     }
     dev.stop();
 }
+
+#[test]
+fn lists_are_files_beside_the_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("rules")).unwrap();
+    std::fs::write(path("outside"), "one\ntwo\n").unwrap();
+    std::fs::write(path("rules/inside"), "one\ntwo\n").unwrap();
+    std::fs::write(path("sample.ndjson"), "{\"a\":\"x\"}\n").unwrap();
+    let absolute = path("outside").display().to_string();
+    for (list, expected) in [
+        ("inside", ""),
+        ("../outside", "lists are in the folder of the rules"),
+        (&absolute, "lists are in the folder of the rules"),
+        ("/dev/zero", "lists are in the folder of the rules"),
+        ("zero", "zero is not a regular file"),
+        ("none", "No such file"),
+    ] {
+        let link = path("rules/zero");
+        let _ = std::os::unix::fs::symlink("/dev/zero", link);
+        let rules = "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+        std::fs::write(path("rules/rules.toml"), rules.replace("LIST", list)).unwrap();
+        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules/rules.toml", "sample.ndjson"]);
+        assert_eq!(status == 0, expected.is_empty(), "{list}: {said}");
+        assert!(said.contains(expected), "{list}: {said}");
+    }
+}
