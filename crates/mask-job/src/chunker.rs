@@ -75,6 +75,11 @@ enum ChunkState {
     },
 }
 
+/// Returns true for white space of JSON, which is less than that of ASCII: a form feed is none.
+fn is_json_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
 const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 
 impl<R: Read> Cutter<R> {
@@ -144,7 +149,7 @@ impl<R: Read> Cutter<R> {
         self.records = records;
         let mut skipped = if is_first && bytes.starts_with(BOM) { BOM.len() } else { 0 };
         if is_first && !matches!(self.state, ChunkState::Lines | ChunkState::QuotedLines { .. }) {
-            let blanks = bytes[skipped..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            let blanks = bytes[skipped..].iter().take_while(|byte| is_json_blank(**byte)).count();
             if bytes.get(skipped + blanks) == Some(&b'[') {
                 skipped += blanks + 1;
                 self.is_array = true;
@@ -188,7 +193,7 @@ impl ChunkState {
             Self::Whole => (None, 0),
             Self::Document => {
                 let bom = if base == 0 && new.starts_with(BOM) { BOM.len() } else { 0 };
-                let Some(at) = new[bom..].iter().position(|byte| !byte.is_ascii_whitespace()) else {
+                let Some(at) = new[bom..].iter().position(|byte| !is_json_blank(*byte)) else {
                     return (None, 0);
                 };
                 if new[bom + at] != b'[' {

@@ -4,7 +4,7 @@
 //! ends, quotes. A masked JSON string uses as few escapes as possible. A masked CSV field is quoted if the original
 //! field was, or if the new content requires quotes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -69,7 +69,7 @@ pub async fn mask_file<E: Engine>(
         move || open(&job, &stop)
     })
     .await??;
-    if let Reader::File(_, length) = &reader {
+    if let Reader::File { length, .. } = &reader {
         progress.expect(*length, 0);
     }
     let format = FileText {
@@ -142,14 +142,27 @@ impl Sink for Writer {
 }
 
 enum Reader {
-    File(File, u64),
+    File {
+        file: File,
+        length: u64,
+        /// Bytes that are still to come, by the length that the file had when it was opened.
+        left: u64,
+    },
     Stdin(io::Stdin),
 }
 
 impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::File(file, _) => file.read(buffer),
+            Self::File { file, left, .. } => {
+                let count = file.read(buffer)?;
+                // The last records would be missing in the output.
+                if count == 0 && *left > 0 && !buffer.is_empty() {
+                    return Err(io::Error::other("the file became shorter while it was read"));
+                }
+                *left = left.saturating_sub(count as u64);
+                Ok(count)
+            }
             Self::Stdin(stdin) => stdin.read(buffer),
         }
     }
@@ -161,12 +174,18 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
     }
     match &job.input {
         Input::Object(object) => Err(only_parquet(object)),
-        Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None, stop)?)),
+        Input::Stdin => {
+            // It can be a file, too.
+            let input = fs::metadata("/dev/stdin").ok();
+            Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, input, stop)?))
+        }
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
-            let length = file.metadata().map_err(JobError::io(path))?.len();
-            let draft = UnfinishedOutput::begin(&job.output, Some(&file), stop)?;
-            Ok((Reader::File(file, length), draft))
+            let input = file.metadata().map_err(JobError::io(path))?;
+            let (length, is_regular) = (input.len(), input.is_file());
+            let draft = UnfinishedOutput::begin(&job.output, Some(input), stop)?;
+            let left = if is_regular { length } else { 0 };
+            Ok((Reader::File { file, length, left }, draft))
         }
     }
 }
@@ -266,7 +285,10 @@ impl Format for FileText {
 
     fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let written = match (found.form, self.format) {
-            (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => csv::write_field(answer, quoted, delimiter, out),
+            (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => {
+                let is_alone = self.columns.get().is_some_and(|columns| columns.names().count() == 1);
+                csv::write_field(answer, (quoted, is_alone), delimiter, out)
+            }
             _ => write_json(answer, out),
         };
         written.ok_or_else(|| format!("its answer is {}, which this format cannot hold", answer.kind()))

@@ -17,7 +17,7 @@ use clap::{Subcommand, ValueEnum};
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Progress,
-    Report, mask_database, mask_file, verify_databases, verify_files,
+    Report, check_output, mask_database, mask_file, verify_databases, verify_files,
 };
 use sealwire_output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
@@ -273,19 +273,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 impl RulesFile {
     /// Loads the rules, and the lists from their folder.
     fn load(&self) -> Result<Arc<Rules>, Failure> {
+        Ok(self.load_with_files()?.0)
+    }
+
+    /// Loads the rules. Returns the files that were read, too.
+    fn load_with_files(&self) -> Result<(Arc<Rules>, Vec<PathBuf>), Failure> {
         let path = self.rules.display();
         let text = read_text_file(&self.rules, sealwire_mask::limits::FILE_BYTES_MAX)?;
         let beside = self.rules.parent().unwrap_or(Path::new(""));
+        let mut files = vec![self.rules.clone()];
         let list = |name: &str| {
             let is_beside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
             if !is_beside {
                 return Err(format!("list {name}: lists are in the folder of the rules, or in a folder below it"));
             }
+            files.push(beside.join(name));
             read_text_file(&beside.join(name), LIST_BYTES_MAX).map_err(|error| error.to_string())
         };
         let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
         lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
-        Ok(Arc::new(rules))
+        Ok((Arc::new(rules), files))
     }
 }
 
@@ -367,11 +374,15 @@ struct Done {
 }
 
 fn file(args: &FileArgs) -> Result<(), Failure> {
-    let rules = args.rules.load()?;
+    let (rules, files) = args.rules.load_with_files()?;
     let format = args.holds.format(&args.input)?;
     let (from_pipe, to_pipe) = (args.input == Path::new("-"), args.out == Path::new("-"));
     if args.verify && (from_pipe || to_pipe) {
         return Err("--verify reads both files again: name them".into());
+    }
+    if !to_pipe && !is_object(&args.out) {
+        let inputs: Vec<&Path> = files.iter().chain([&args.input]).map(PathBuf::as_path).collect();
+        check_output(&args.out, args.replace, &inputs)?;
     }
     let store = &args.object_store;
     let job = FileJob {

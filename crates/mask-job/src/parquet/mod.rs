@@ -122,7 +122,7 @@ fn open(
         (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
             return Err(JobError::SameFile { path: object.to_string().into() });
         }
-        (Origin::File(file), _) => UnfinishedOutput::begin(output, Some(file), stop)?,
+        (Origin::File(file), _) => UnfinishedOutput::begin(output, file.metadata().ok(), stop)?,
         (Origin::Object(..), _) => UnfinishedOutput::begin(output, None, stop)?,
     };
     Ok(OpenedJob { source, layout, unfinished })

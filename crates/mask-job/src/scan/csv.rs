@@ -254,9 +254,16 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     if inside.contains('"') { Cow::Owned(inside.replace("\"\"", "\"")) } else { Cow::Borrowed(inside) }
 }
 
-/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes.
-pub(crate) fn write_field(token: Token<'_>, quoted: bool, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
+/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes. A null
+/// is empty. If the field is alone in its record, the null is an empty text instead, since a blank line is no record.
+pub(crate) fn write_field(
+    token: Token<'_>,
+    (quoted, is_alone): (bool, bool),
+    delimiter: u8,
+    out: &mut Vec<u8>,
+) -> Option<()> {
     if token == Token::Nil {
+        out.extend_from_slice(if is_alone { b"\"\"" } else { b"" });
         return Some(());
     }
     let start = out.len();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sealwire_mask_job::{
-    FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, mask_file,
-    verify_files,
+    FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, check_output,
+    mask_file, verify_files,
 };
 use sealwire_mask_rules::Rules;
 
@@ -199,6 +199,9 @@ fn broken_records_are_named_by_line_and_column() {
     json(b"[1,\n2", "line 2, column 2: `,` or `]`");
     json(b"[1]\n[2]", "line 2, column 1: more behind the document");
     json(b"", "line 1, column 1: JSON ends too early");
+    // A form feed is no white space of JSON.
+    json(b"\x0c[1]", "line 1, column 1: not JSON");
+    json(b"[1]\x0c", "line 1, column 4: more behind the document");
     json(b"{\"a\":1}}", "line 1, column 8: more behind the document");
 
     let csv = |text: &[u8], expected: &str| {
@@ -297,6 +300,72 @@ fn the_input_is_never_the_output() {
         assert!(matches!(error, JobError::SameFile { .. }), "{name}: {error}");
     }
     assert_eq!(fs::read_to_string(&input).expect("reads"), "{}\n");
+}
+
+#[test]
+fn an_output_replaces_regular_files_only() {
+    let rules = rules(SECRET);
+    let mut run = Run::new(small(64));
+    run.replace = true;
+    let input = run.path("in");
+    fs::write(&input, "{}\n").expect("writes");
+    let made = std::process::Command::new("mkfifo").arg(run.path("pipe")).status().expect("starts");
+    assert!(made.success());
+    std::os::unix::fs::symlink("pipe", run.path("to_pipe")).expect("links");
+    std::os::unix::fs::symlink("/dev/null", run.path("to_device")).expect("links");
+    std::os::unix::net::UnixListener::bind(run.path("socket")).expect("binds");
+    let before = run.names();
+    for name in ["pipe", "to_pipe", "to_device", "socket"] {
+        let error = run.run(&run.job(&input, &run.path(name), FileFormat::Ndjson), &rules, Local::new(&rules));
+        assert!(matches!(error, Err(JobError::NotRegular { .. })), "{name}: {error:?}");
+        assert!(!run.path(name).metadata().expect("is there").is_file(), "{name}");
+    }
+    assert_eq!(run.names(), before);
+    std::os::unix::fs::symlink("in", run.path("to_input")).expect("links");
+    for (name, inputs, expected) in [
+        ("in", &["in"][..], "is a file that is read"),
+        ("to_input", &["none", "in"], "is a file that is read"),
+        ("pipe", &["in"], "is not a regular file"),
+        ("in", &["pipe"], ""),
+        ("new", &["in"], ""),
+    ] {
+        let inputs: Vec<_> = inputs.iter().map(|name| run.path(name)).collect();
+        let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+        let error = check_output(&run.path(name), true, &inputs).err().map_or(String::new(), |error| error.to_string());
+        assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{name}: {error}");
+    }
+    assert!(matches!(check_output(&input, false, &[]), Err(JobError::Exists { .. })));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let rules = rules(SECRET);
+    let run = Run::new(small(64));
+    let (input, output) = (run.path("in"), run.path("out"));
+    fs::write(&input, "{\"secret\":\"a\"}\n".repeat(10_000)).expect("writes");
+    let progress = Arc::new(Progress::default());
+    let engine = Local::stalling(&rules, &progress);
+    let job = run.job(&input, &output, FileFormat::Ndjson);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");
+    let error = runtime.block_on(async {
+        let masking = tokio::spawn(mask_file(job, Arc::clone(&rules), Arc::clone(&engine), Arc::clone(&progress)));
+        some_records(&progress).await;
+        // At a line's end, so that all that is read is valid.
+        fs::OpenOptions::new().write(true).open(&input).and_then(|file| file.set_len(15 * 5_000)).expect("cuts");
+        engine.resume();
+        masking.await.expect("ends")
+    });
+    let error = error.expect_err("an error").to_string();
+    assert!(error.contains("became shorter while it was read"), "{error}");
+    assert!(!output.exists());
+}
+
+#[test]
+fn a_csv_file_of_one_column_keeps_its_records() {
+    let rules = "unknown = \"keep\"\n[[rule]]\ncolumn = \"note\"\nmask = \"null\"\n";
+    // A blank line would be no record.
+    assert_eq!(masked("note\na\n\"b\"\r\n\nc", rules, CSV), "note\n\"\"\n\"\"\r\n\n\"\"");
+    assert_eq!(masked("note,id\na,1\n\"b\",2\n", rules, CSV), "note,id\n,1\n,2\n");
 }
 
 #[test]

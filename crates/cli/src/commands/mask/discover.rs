@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, discover_database, discover_file,
-    mask_file,
+    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output, discover_database,
+    discover_file, mask_file,
 };
 use sealwire_output::errln;
 use sealwire_token::TokenSecret;
@@ -106,8 +106,9 @@ fn confidence(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
-    if let Some(out) = args.out.as_deref().filter(|out| !args.replace && out.exists()) {
-        return Err(exists(out));
+    if let Some(out) = &args.out {
+        let inputs: Vec<&Path> = args.file.as_deref().into_iter().collect();
+        check_output(out, args.replace, &inputs)?;
     }
     let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
     options.sample = args.sample as usize;

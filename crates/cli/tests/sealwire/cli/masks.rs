@@ -775,10 +775,43 @@ fn lists_are_files_beside_the_rules() {
     ] {
         let link = path("rules/zero");
         let _ = std::os::unix::fs::symlink("/dev/zero", link);
-        let rules = "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+        let rules =
+            "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
         std::fs::write(path("rules/rules.toml"), rules.replace("LIST", list)).unwrap();
         let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules/rules.toml", "sample.ndjson"]);
         assert_eq!(status == 0, expected.is_empty(), "{list}: {said}");
         assert!(said.contains(expected), "{list}: {said}");
+    }
+}
+
+#[test]
+fn no_command_writes_over_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let rules =
+        "unknown = \"keep\"\n[lists]\nown = \"own\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+    let files = [("a.json", "{\"a\": \"x\"}\n"), ("rules.toml", rules), ("own", "one\ntwo\n")];
+    for (name, text) in files {
+        std::fs::write(path(name), text).unwrap();
+    }
+    std::os::unix::fs::symlink("a.json", path("link")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    let mask = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace", "--out"];
+    let discover = ["mask", "discover", "a.json", "--replace", "--out"];
+    for (command, outputs) in [
+        (&mask[..], &["a.json", "link", "rules.toml", "own", "pipe"][..]),
+        (&discover, &["a.json", "link", "pipe"]),
+        (&["encrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
+        (&["decrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
+        (&["rewrap", "a.json", "--output"], &["a.json", "link", "pipe"]),
+    ] {
+        for output in outputs {
+            let (_, said, status) = run(folder.path(), &[command, &[output]].concat());
+            let expected = if *output == "pipe" { "is not a regular file" } else { "is a file that is read" };
+            assert!(status != 0 && said.contains(expected), "{command:?} {output}: {said}");
+        }
+    }
+    for (name, text) in files {
+        assert_eq!(std::fs::read_to_string(path(name)).unwrap(), text, "{name}");
     }
 }
