@@ -43,6 +43,9 @@ pub struct FileJob {
     pub format: FileFormat,
     /// Limits of the job.
     pub limits: Limits,
+    /// True if rules by path or key of JSON may match nothing. Otherwise that is an error, unless the file has no records. Rules
+    /// must always name existing columns of CSV and Parquet.
+    pub allow_unmatched: bool,
 }
 
 /// Masks one file. The output appears only on success; after an error it is unchanged. [`Progress::stop`] stops the job.
@@ -110,13 +113,17 @@ pub async fn mask_file<E: Engine>(
     let draft = writing.await??;
     outcome?;
     reading.await?;
-    stop.check()?;
-    spawn_blocking(move || draft.finish()).await??;
-
     for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
         memory.tree.settle(&shared.plan, &shared.ledger);
     }
     let moment = progress.moment();
+    let is_json = matches!(job.format, FileFormat::Ndjson | FileFormat::Json);
+    if is_json && !job.allow_unmatched && moment.records > 0 {
+        shared.plan.all_rules_met(&ledger.rows())?;
+    }
+    stop.check()?;
+    spawn_blocking(move || draft.finish()).await??;
+
     Ok(Report {
         records: moment.records,
         bytes_in: moment.bytes,

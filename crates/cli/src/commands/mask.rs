@@ -150,6 +150,10 @@ struct FileArgs {
     replace: bool,
     #[command(flatten)]
     rules: RulesFile,
+    /// Continue if a rule for a path or key matches nothing in JSON; otherwise that is an error, as it is for columns of CSV
+    /// and Parquet
+    #[arg(long)]
+    allow_unmatched: bool,
     #[command(flatten)]
     holds: Holds,
     #[command(flatten)]
@@ -292,6 +296,9 @@ impl RulesFile {
         };
         let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
         lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
+        if rules.iter().len() == 0 {
+            return Err(format!("{path} has no [[rule]], so nothing would be masked").into());
+        }
         Ok((Arc::new(rules), files))
     }
 }
@@ -390,6 +397,7 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         output: if to_pipe { Output::Stdout } else { store.output(&args.out, args.replace)? },
         format,
         limits: Limits::default(),
+        allow_unmatched: args.allow_unmatched,
     };
     let (limits, original) = (job.limits, job.input.clone());
     let has_object = is_object(&args.input) || is_object(&args.out);

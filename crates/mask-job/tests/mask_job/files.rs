@@ -48,6 +48,7 @@ impl Run {
             output: Output::File { path: output.to_owned(), replace: self.replace },
             format,
             limits: self.limits,
+            allow_unmatched: true,
         }
     }
 
@@ -366,6 +367,42 @@ fn a_csv_file_of_one_column_keeps_its_records() {
     // A blank line would be no record.
     assert_eq!(masked("note\na\n\"b\"\r\n\nc", rules, CSV), "note\n\"\"\n\"\"\r\n\n\"\"");
     assert_eq!(masked("note,id\na,1\n\"b\",2\n", rules, CSV), "note,id\n,1\n,2\n");
+}
+
+#[test]
+fn rules_that_match_nothing_are_errors_unless_allowed() {
+    for (text, target, expected) in [
+        (r#"{"a":{"b":"x"}}"#, "path = \"$.a.b\"", ""),
+        (r#"{"a":{"b":"x"}}"#, "column = \"b\"", ""),
+        (r#"{"b":null}"#, "column = \"b\"", ""),
+        ("", "column = \"b\"", ""),
+        (r#"{"c":1}"#, "kind = \"card\"", ""),
+        (r#"{"a":{"b":"x"}}"#, "path = \"$.b\"", "rule 1 (path $.b) matches nothing"),
+        (r#"{"a":{"b":"x"}}"#, "column = \"B\"", "rule 1 (column B) matches nothing"),
+    ] {
+        let array = format!("[{text}]");
+        // Rules by path begin at a record of NDJSON and at the document of JSON.
+        let by_element = target.replace("$.", "$[*].");
+        for (text, target, format) in
+            [(text, target, FileFormat::Ndjson), (&array, by_element.as_str(), FileFormat::Json)]
+        {
+            let run = Run::new(small(16));
+            let (input, output) = (run.path("in"), run.path("out"));
+            fs::write(&input, text).expect("writes");
+            let rules = rules(&format!("unknown = \"keep\"\n[[rule]]\n{target}\nmask = \"redact\"\n"));
+            let job = FileJob { allow_unmatched: false, ..run.job(&input, &output, format) };
+            let error =
+                run.run(&job, &rules, Local::new(&rules)).err().map_or(String::new(), |error| error.to_string());
+            let expected = expected.replace("$.", if format == FileFormat::Json { "$[*]." } else { "$." });
+            assert_eq!(error.is_empty(), expected.is_empty(), "{text} {target}: {error}");
+            assert!(error.starts_with(&expected), "{text} {target}: {error}");
+            assert_eq!(output.exists(), error.is_empty(), "{text} {target}");
+            if !error.is_empty() {
+                let job = FileJob { allow_unmatched: true, ..job };
+                run.run(&job, &rules, Local::new(&rules)).expect("it is allowed");
+            }
+        }
+    }
 }
 
 #[test]

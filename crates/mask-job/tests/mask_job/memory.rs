@@ -46,6 +46,7 @@ fn run(name: &str, input: &[u8], in_flight_bytes_max: usize) -> (Report, usize) 
         output: Output::Nowhere,
         format: FileFormat::of_name(name).expect("a format"),
         limits: Limits { workers: 8, in_flight_bytes_max, ..Limits::default() },
+        allow_unmatched: true,
     };
     let engine = Arc::new(Counting::default());
     let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n");
@@ -104,6 +105,7 @@ fn records_and_headers_of_many_values_are_rejected() {
             output: Output::Nowhere,
             format: FileFormat::of_name(name).expect("a format"),
             limits: Limits::default(),
+            allow_unmatched: true,
         };
         let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");

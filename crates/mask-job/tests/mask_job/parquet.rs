@@ -72,6 +72,7 @@ impl Run {
             output: Output::File { path: self.path("out.parquet"), replace: true },
             format: FileFormat::of_name("in.parquet").expect("a format"),
             limits: self.limits,
+            allow_unmatched: true,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");
         runtime.block_on(mask_file(job, Arc::clone(rules), engine, Arc::new(Progress::default())))
@@ -543,7 +544,7 @@ fn the_output_is_only_for_its_owner_and_never_the_input() {
 
     let (input, given) = (Input::File(run.path("in.parquet")), rules(RULES));
     let output = Output::File { path: run.path("in.parquet"), replace: true };
-    let job = FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default() };
+    let job = FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default(), allow_unmatched: true };
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("runtime");
     let mask = |job: FileJob| {
         runtime.block_on(mask_file(job, Arc::clone(&given), Local::new(&given), Arc::default())).expect_err("fails")

@@ -108,7 +108,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
     if let Some(out) = &args.out {
         let inputs: Vec<&Path> = args.file.as_deref().into_iter().collect();
-        check_output(out, args.replace, &inputs)?;
+        check_output(out, args.replace, &inputs).map_err(|error| match error {
+            JobError::Exists { .. } => exists(out),
+            error => error.into(),
+        })?;
     }
     let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
     options.sample = args.sample as usize;
@@ -180,7 +183,13 @@ fn fit(
     while trials < TRIALS_MAX {
         let rules = Rules::from_toml(&discovery.to_toml())?;
         let trial = Arc::new(Trial::new(&rules)?);
-        let job = FileJob { input: input()?, output: Output::Nowhere, format, limits: Limits::default() };
+        let job = FileJob {
+            input: input()?,
+            output: Output::Nowhere,
+            format,
+            limits: Limits::default(),
+            allow_unmatched: true,
+        };
         let rules = Arc::new(rules);
         let masked =
             run_job(async { Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await) })?;

@@ -815,3 +815,19 @@ fn no_command_writes_over_what_it_reads() {
         assert_eq!(std::fs::read_to_string(path(name)).unwrap(), text, "{name}");
     }
 }
+
+#[test]
+fn rules_without_a_rule_are_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.json"), "{\"a\": \"x\"}\n").unwrap();
+    for (rules, is_rejected) in [
+        ("unknown = \"keep\"\n", true),
+        ("unknown = \"keep\"\n[lists]\nown = [\"a\", \"b\"]\n", true),
+        ("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n", false),
+    ] {
+        std::fs::write(folder.path().join("rules.toml"), rules).unwrap();
+        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "a.json"]);
+        assert_eq!(status != 0, is_rejected, "{rules}: {said}");
+        assert_eq!(said.contains("rules.toml has no [[rule]]"), is_rejected, "{rules}: {said}");
+    }
+}
