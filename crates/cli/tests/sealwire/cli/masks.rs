@@ -151,7 +151,7 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     dev.write("orders.ndjson", &orders(3_000));
     let read = |name: &str| std::fs::read_to_string(dev.path().join(name)).unwrap();
-    let file = ["mask", "file", "orders.ndjson", "--rules", "rules.toml"];
+    let file = ["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "rules.toml"];
     let report = dev.ok(&[&file[..], &["--out", "masked.ndjson", "--verify"]].concat());
     assert!(row(&report, "$.email").contains(&"3000"), "{report}");
     assert!(report.contains("3000 records") && !report.contains("LEAK"), "{report}");
@@ -202,11 +202,20 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     assert_eq!(status, 0, "{table}{said}");
     let fewer = RULES.replacen("mask = \"email\"", "mask = \"keep\"", 1);
     dev.write("fewer.toml", &fewer);
-    dev.ok(&["mask", "file", "orders.ndjson", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
+    dev.ok(&["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
     let (table, said, status) = verify("leaking.ndjson");
     assert!(status == 1 && said.contains("originals were found"), "{table}{said}");
     assert!(row(&table, "$.email").last().unwrap().contains("LEAK"), "{table}");
-    let again = dev.arguments(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "masked.ndjson"]);
+    let again = dev.arguments(&[
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "rules.toml",
+        "--out",
+        "masked.ndjson",
+    ]);
     let (_, said, status) = run(dev.path(), &again);
     assert!(status == 1 && said.contains("masked.ndjson is there already"), "{said}");
     dev.stop();
@@ -219,9 +228,19 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     let orders = orders(20_000);
     dev.write("orders.ndjson", &orders);
-    dev.ok(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "expected.ndjson"]);
+    dev.ok(&[
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "rules.toml",
+        "--out",
+        "expected.ndjson",
+    ]);
     let piped = |out: &str, patience: &str| {
-        let job = ["mask", "file", "-", "--format", "ndjson", "--rules", "rules.toml", "--out", out];
+        let job =
+            ["mask", "file", "-", "--format", "ndjson", "--allow-unmatched", "--rules", "rules.toml", "--out", out];
         let job = dev.arguments(&[&job[..], &["--retry-timeout", patience]].concat());
         let mut job = spawn(dev.path(), &job);
         (job.stdin.take().unwrap(), job)
