@@ -111,7 +111,8 @@ impl Layout {
             let as_text = texts.get(at).filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
             let (is_binary_text, plan_of_leaf) = (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
             let leaf = LeafLayout {
-                is_changed: is_changed(&plan_of_leaf),
+                // A column of type null has no value that could change.
+                is_changed: *plan_of_leaf.field.data_type() != DataType::Null && is_changed(&plan_of_leaf),
                 is_binary_text,
                 definition_max: column.max_def_level(),
                 repetition_max: column.max_rep_level(),

@@ -13,7 +13,14 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 SCHEMA = pa.schema(
-    [("id", pa.int64()), ("mail", pa.string()), ("score", pa.float64()), ("tags", pa.list_(pa.string())), ("city", pa.string())]
+    [
+        ("id", pa.int64()),
+        ("mail", pa.string()),
+        ("score", pa.float64()),
+        ("tags", pa.list_(pa.string())),
+        ("city", pa.string()),
+        ("nothing", pa.null()),
+    ]
 )
 
 
@@ -25,6 +32,7 @@ def rows(first: int, count: int) -> pa.Table:
         "score": [number / 4 for number in numbers],
         "tags": [[f"tag{number}"] * (number % 3) for number in numbers],
         "city": [["Bonn", "Kiel", "Ulm"][number % 3] for number in numbers],
+        "nothing": [None] * count,
     }
     return pa.table(columns, schema=SCHEMA)
 
