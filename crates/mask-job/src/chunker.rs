@@ -80,6 +80,8 @@ fn is_json_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
+/// The first bytes of a file that gzip made. No text begins with them.
+const GZIP: &[u8] = &[0x1f, 0x8b];
 const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 
 impl<R: Read> Cutter<R> {
@@ -113,6 +115,10 @@ impl<R: Read> Cutter<R> {
         let mut wanted = self.limits.chunk_bytes.max(1);
         loop {
             self.fill(wanted)?;
+            if self.is_first && self.buffer.starts_with(GZIP) {
+                let what = "it is compressed by gzip: decompress it first, as with gunzip".to_owned();
+                return Err(JobError::Invalid { name: self.name.clone(), what });
+            }
             let is_end = self.buffer.len() < wanted;
             let base = self.seen;
             let (found, commas) = self.state.scan(&self.buffer[base..], base);

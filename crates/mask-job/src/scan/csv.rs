@@ -52,6 +52,9 @@ impl Columns {
         utf8(text)?;
         let mut fields = Vec::new();
         let end = record(text, begin, delimiter, &mut fields)?;
+        if let Some(fault) = separator_line(text, begin, delimiter) {
+            return Err(fault);
+        }
         if fields.len() > CSV_COLUMNS_MAX {
             return Err(Fault::new(begin, format!("a header with more than {CSV_COLUMNS_MAX} columns")));
         }
@@ -59,7 +62,9 @@ impl Columns {
         if names.iter().all(String::is_empty) {
             return Err(Fault::new(begin, "a header with the columns' names expected"));
         }
-        Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
+        let columns = Self::by_names(&names, delimiter, plan, ledger);
+        let hint = delimiter_of(&names, delimiter).map(delimiter_hint).unwrap_or_default();
+        Ok(columns.map(|columns| (columns, end)).map_err(|what| what + &hint))
     }
 
     fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &RunningReport) -> Result<Self, String> {
@@ -87,6 +92,12 @@ impl Columns {
     /// Returns the names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// Returns advice if the fields seem to have another delimiter.
+    fn delimiter_hint(&self) -> Option<String> {
+        let names: Vec<String> = self.names().map(str::to_owned).collect();
+        delimiter_of(&names, self.delimiter).map(delimiter_hint)
     }
 
     /// Returns the columns that no rule names. With kind rules the result is empty, since those rules can apply to any
@@ -120,7 +131,8 @@ impl Columns {
                 continue;
             }
             if fields.len() != self.columns.len() {
-                let what = format!("{} fields, and the header has {}", fields.len(), self.columns.len());
+                let hint = self.delimiter_hint().unwrap_or_default();
+                let what = format!("{} fields, and the header has {}{hint}", fields.len(), self.columns.len());
                 return Err(Fault::new(start, what));
             }
             batch.records += 1;
@@ -205,6 +217,28 @@ impl Columns {
             Ok(())
         })
     }
+}
+
+/// Returns the delimiter that a header seems to have, if it is not the one by which it was read.
+fn delimiter_of(names: &[String], delimiter: u8) -> Option<char> {
+    let [name] = names else { return None };
+    [';', '\t', '|', ','].into_iter().find(|other| *other != char::from(delimiter) && name.contains(*other))
+}
+
+fn delimiter_hint(delimiter: char) -> String {
+    let argument = if delimiter == '\t' { "$'\\t'".to_owned() } else { format!("'{delimiter}'") };
+    format!("; if its fields are separated by this character, say --delimiter {argument}")
+}
+
+/// Returns an error if the text begins with the line by which Excel states the delimiter, such as `sep=;`.
+fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
+    let line = text.get(begin..)?.split(|byte| *byte == b'\n').next()?;
+    let stated = match line.strip_suffix(b"\r").unwrap_or(line) {
+        [b's', b'e', b'p', b'=', stated] if stated.is_ascii() => char::from(*stated),
+        _ => return None,
+    };
+    let hint = if stated == char::from(delimiter) { String::new() } else { delimiter_hint(stated) };
+    Some(Fault::new(begin, format!("a line of Excel that states the separator: remove the line{hint}")))
 }
 
 /// Reads one record's fields. Returns the offset after the line end.

@@ -260,6 +260,30 @@ fn rules_that_fit_no_csv_are_refused() {
 }
 
 #[test]
+fn errors_of_csv_name_the_option_that_helps() {
+    let rules = "unknown = \"keep\"\n[[rule]]\nkind = \"card\"\nmask = \"redact\"\n";
+    let semicolon = "say --delimiter ';'";
+    for (text, rules, expected) in [
+        (&b"id;name\n1;a,b\n"[..], rules, semicolon),
+        (b"id;name\n1;a\n", "unknown = \"keep\"\n[[rule]]\ncolumn = \"id\"\nmask = \"redact\"\n", semicolon),
+        (b"id\tname\n1\ta,b\n", rules, "say --delimiter $'\\t'"),
+        (b"id|name\n1|a,b\n", rules, "say --delimiter '|'"),
+        (b"sep=;\r\nid;name\n1;a\n", rules, "a line of Excel that states the separator: remove the line; if"),
+        (b"\xef\xbb\xbfsep=,\nid,name\n1,a\n", rules, "a line of Excel that states the separator: remove the line"),
+        (b"id,name\n1,J\xf6rg\n", rules, "not UTF-8: convert the file first, as with iconv"),
+        (b"\x1f\x8b\x08\0\0\0", rules, "it is compressed by gzip: decompress it first"),
+    ] {
+        let error = refused(text, rules, CSV);
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(!refused(b"id,name\n1\n", rules, CSV).contains("--delimiter"));
+    assert_eq!(masked("a;b\n1\n", rules, CSV), "a;b\n1\n", "a column can be named so");
+    for (name, expected) in [("a.csv.gz", Some(CSV)), ("a.gz", None), ("a.ndjson.gz", Some(FileFormat::Ndjson))] {
+        assert_eq!(FileFormat::of_name(name), expected, "{name}");
+    }
+}
+
+#[test]
 fn the_output_is_whole_or_not_there() {
     let rules = rules(SECRET);
     let mut run = Run::new(small(64));
