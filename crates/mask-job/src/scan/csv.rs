@@ -59,12 +59,18 @@ impl Columns {
             return Err(Fault::new(begin, format!("a header with more than {CSV_COLUMNS_MAX} columns")));
         }
         let names: Vec<String> = fields.iter().map(|field| inside(text, field).into_owned()).collect();
+        let is_quoted = fields.iter().any(|field| field.quoted);
+        if let Some(other) = delimiter_of(&names, delimiter).filter(|_| !is_quoted) {
+            let hint = delimiter_hint(other);
+            return Err(Fault::new(
+                begin,
+                format!("one column whose name has another delimiter: quote the name{hint}"),
+            ));
+        }
         if names.iter().all(String::is_empty) {
             return Err(Fault::new(begin, "a header with the columns' names expected"));
         }
-        let columns = Self::by_names(&names, delimiter, plan, ledger);
-        let hint = delimiter_of(&names, delimiter).map(delimiter_hint).unwrap_or_default();
-        Ok(columns.map(|columns| (columns, end)).map_err(|what| what + &hint))
+        Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
     }
 
     fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &RunningReport) -> Result<Self, String> {
@@ -92,12 +98,6 @@ impl Columns {
     /// Returns the names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|column| column.name.as_str())
-    }
-
-    /// Returns advice if the fields seem to have another delimiter.
-    fn delimiter_hint(&self) -> Option<String> {
-        let names: Vec<String> = self.names().map(str::to_owned).collect();
-        delimiter_of(&names, self.delimiter).map(delimiter_hint)
     }
 
     /// Returns the columns that no rule names. With kind rules the result is empty, since those rules can apply to any
@@ -131,8 +131,7 @@ impl Columns {
                 continue;
             }
             if fields.len() != self.columns.len() {
-                let hint = self.delimiter_hint().unwrap_or_default();
-                let what = format!("{} fields, and the header has {}{hint}", fields.len(), self.columns.len());
+                let what = format!("{} fields, and the header has {}", fields.len(), self.columns.len());
                 return Err(Fault::new(start, what));
             }
             batch.records += 1;

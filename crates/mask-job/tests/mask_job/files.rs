@@ -265,6 +265,8 @@ fn errors_of_csv_name_the_option_that_helps() {
     let semicolon = "say --delimiter ';'";
     for (text, rules, expected) in [
         (&b"id;name\n1;a,b\n"[..], rules, semicolon),
+        // Otherwise kinds would match no value, and the values would be left in the clear.
+        (b"id;mail\n1;ann@mail.test\n", rules, semicolon),
         (b"id;name\n1;a\n", "unknown = \"keep\"\n[[rule]]\ncolumn = \"id\"\nmask = \"redact\"\n", semicolon),
         (b"id\tname\n1\ta,b\n", rules, "say --delimiter $'\\t'"),
         (b"id|name\n1|a,b\n", rules, "say --delimiter '|'"),
@@ -277,7 +279,7 @@ fn errors_of_csv_name_the_option_that_helps() {
         assert!(error.contains(expected), "{error}");
     }
     assert!(!refused(b"id,name\n1\n", rules, CSV).contains("--delimiter"));
-    assert_eq!(masked("a;b\n1\n", rules, CSV), "a;b\n1\n", "a column can be named so");
+    assert_eq!(masked("\"a;b\"\n1\n", rules, CSV), "\"a;b\"\n1\n", "a column can be named so");
     for (name, expected) in [("a.csv.gz", Some(CSV)), ("a.gz", None), ("a.ndjson.gz", Some(FileFormat::Ndjson))] {
         assert_eq!(FileFormat::of_name(name), expected, "{name}");
     }
