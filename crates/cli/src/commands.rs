@@ -34,6 +34,7 @@ mod roles;
 mod serve;
 mod store;
 mod subjects;
+mod text_file;
 mod tokenize;
 mod tokens;
 

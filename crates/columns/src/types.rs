@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrow_array::temporal_conversions::timestamp_s_to_datetime;
-use arrow_array::types::Date32Type;
+use arrow_array::types::{Date32Type, Decimal128Type, validate_decimal_precision_and_scale};
 use arrow_data::decimal::is_validate_decimal_precision;
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{DataType, Field, FieldRef, Metadata, TimeUnit};
@@ -26,6 +26,9 @@ const EXTENSION: &str = "ARROW:extension:";
 
 /// Bytes from which a column of text needs offsets of 64 bits.
 const OFFSETS_32: usize = i32::MAX as usize;
+
+/// Longest name of a time zone, in bytes.
+const ZONE_BYTES_MAX: usize = 64;
 
 /// Largest width of a noted type of fixed size, in bytes. No engine takes larger values.
 const WIDTH_MAX: i32 = 1 << 20;
@@ -97,6 +100,8 @@ fn is_sent(data_type: &DataType) -> bool {
 }
 
 fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), ColumnError> {
+    // A type that would not come back is rejected before its values are sealed.
+    check_noted(data_type)?;
     let schema = FFI_ArrowSchema::try_from(data_type)?;
     *metadata = std::mem::take(metadata)
         .into_iter()
@@ -115,16 +120,36 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
             _ => (key, value),
         })
         .collect();
-    let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
-    let noted = noted.map_err(|error| ColumnError::Note(error.to_string()))?;
-    // The metadata of a file can be anybody's.
-    let is_sound =
-        is_sent(&noted) && !matches!(noted, DataType::FixedSizeBinary(width) if !(0..=WIDTH_MAX).contains(&width));
-    if is_sound {
-        Ok(Some(noted))
-    } else {
-        Err(ColumnError::Note(format!("the noted type {noted} cannot be restored")))
+    // The metadata of a file can be anybody's. Nested types begin with a plus, and the `arrow` crate panics without their members.
+    if format.starts_with('+') {
+        return Err(ColumnError::Note("the noted type is nested, and cannot be restored".to_owned()));
     }
+    let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
+    let noted = noted.map_err(|_| ColumnError::Note("the noted type is invalid".to_owned()))?;
+    check_noted(&noted)?;
+    Ok(Some(noted))
+}
+
+/// Rejects types that are not restored from a note.
+fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
+    let is_sound = match noted {
+        DataType::FixedSizeBinary(width) => (0..=WIDTH_MAX).contains(width),
+        DataType::Decimal128(precision, scale) => {
+            validate_decimal_precision_and_scale::<Decimal128Type>(*precision, *scale).is_ok()
+        }
+        // Readers look for a file of the zone's name.
+        DataType::Timestamp(_, Some(zone)) if !is_zone(zone) => {
+            return Err(ColumnError::Note("the noted time zone is not the name of one".to_owned()));
+        }
+        noted => is_sent(noted),
+    };
+    if is_sound { Ok(()) } else { Err(ColumnError::Note(format!("the noted type {noted} cannot be restored"))) }
+}
+
+/// Returns true if a text has the form of a time zone's name, such as `Europe/Berlin`, or of an offset, such as `+02:00`.
+fn is_zone(zone: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-:".contains(&byte);
+    zone.len() <= ZONE_BYTES_MAX && zone.split('/').all(|part| !part.is_empty() && part.bytes().all(is_char))
 }
 
 /// Returns text, or binary if the engine was asked for binary envelopes.
@@ -239,4 +264,72 @@ pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128
         if missing >= 0 { number.checked_mul(power)? } else { (number % power == 0).then_some(number / power)? };
     let number = if negative { -number } else { number };
     is_validate_decimal_precision(number, precision).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the type that a column with a note gets when it is opened.
+    fn opened(note: &str) -> Result<DataType, String> {
+        let metadata = Metadata::from([(TYPE.to_owned(), note.to_owned())]);
+        let field: FieldRef = Arc::new(Field::new("a", DataType::Utf8, true).with_metadata(metadata));
+        let field = new_field(&field, None, Direction::Open, &[]).map_err(|error| error.to_string())?;
+        Ok(field.data_type().clone())
+    }
+
+    #[test]
+    fn noted_types_are_restored_or_rejected() {
+        let zoned = |zone: &str| DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into()));
+        for data_type in [
+            DataType::Int64,
+            DataType::FixedSizeBinary(16),
+            DataType::Decimal128(38, 38),
+            DataType::Decimal128(10, -2),
+            DataType::Timestamp(TimeUnit::Second, None),
+            zoned("UTC"),
+            zoned("America/Argentina/Buenos_Aires"),
+            zoned("Etc/GMT+3"),
+            zoned("-03:30"),
+        ] {
+            let field: FieldRef = Arc::new(Field::new("a", data_type.clone(), true));
+            let sealed = new_field(&field, None, Direction::Seal, &[]).expect("is sealed");
+            assert_eq!(opened(&sealed.metadata()[TYPE]), Ok(data_type));
+        }
+        for note in [
+            "",
+            "x",
+            "n",
+            "+l",
+            "+L",
+            "+s",
+            "+m",
+            "+r",
+            "+w:3",
+            "+ud:0",
+            "+us:0",
+            "+vl",
+            "w:",
+            "w:-1",
+            "w:9999999",
+            "d:",
+            "d:0,0",
+            "d:39,0",
+            "d:99,2",
+            "d:5,9",
+            "d:5,2,256",
+            "tsu:../../x",
+            "tsu:/etc/passwd",
+            "tsu:a//b",
+            "tsu:a b",
+            "tsu:\u{1b}[2J",
+            "tsu:a\0b",
+        ] {
+            let error = opened(note).expect_err(note);
+            assert!(!error.contains("..") && !error.contains('\u{1b}'), "{note:?}: {error}");
+        }
+        // A type that does not come back is not sealed.
+        let field: FieldRef = Arc::new(Field::new("a", zoned("../../x"), true));
+        assert!(new_field(&field, None, Direction::Seal, &[]).is_err());
+    }
 }

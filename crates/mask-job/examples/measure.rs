@@ -94,6 +94,7 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
             output: Output::File { path: target.clone(), replace: true },
             format: FileFormat::Ndjson,
             limits: Limits { workers, ..Limits::default() },
+            allow_unmatched: true,
         };
         let (begun, cpu) = (Instant::now(), cpu_seconds());
         let progress = Arc::new(Progress::default());

@@ -103,6 +103,7 @@ fn mask(source: &Path, output: &Path, text: &str) -> Result<Report, Box<dyn Erro
         output: Output::File { path: output.to_owned(), replace: true },
         format: FileFormat::Parquet,
         limits: Limits::default(),
+        allow_unmatched: true,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let engine = Local::new(&rules);

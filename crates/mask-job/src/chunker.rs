@@ -7,6 +7,7 @@ use std::io::Read;
 
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::BytePermit;
 
 /// A sequence of whole records.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Chunk {
     pub(crate) skipped: usize,
     /// True if the document is an array and the records are its elements.
     pub(crate) is_array: bool,
+    /// Held until the chunk is written.
+    pub(crate) permit: BytePermit,
 }
 
 /// The boundaries of records.
@@ -72,6 +75,13 @@ enum ChunkState {
     },
 }
 
+/// Returns true for white space of JSON, which is less than that of ASCII: a form feed is none.
+fn is_json_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// The first bytes of a file that gzip made. No text begins with them.
+const GZIP: &[u8] = &[0x1f, 0x8b];
 const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 
 impl<R: Read> Cutter<R> {
@@ -105,6 +115,10 @@ impl<R: Read> Cutter<R> {
         let mut wanted = self.limits.chunk_bytes.max(1);
         loop {
             self.fill(wanted)?;
+            if self.is_first && self.buffer.starts_with(GZIP) {
+                let what = "it is compressed by gzip: decompress it first, as with gunzip".to_owned();
+                return Err(JobError::Invalid { name: self.name.clone(), what });
+            }
             let is_end = self.buffer.len() < wanted;
             let base = self.seen;
             let (found, commas) = self.state.scan(&self.buffer[base..], base);
@@ -141,13 +155,14 @@ impl<R: Read> Cutter<R> {
         self.records = records;
         let mut skipped = if is_first && bytes.starts_with(BOM) { BOM.len() } else { 0 };
         if is_first && !matches!(self.state, ChunkState::Lines | ChunkState::QuotedLines { .. }) {
-            let blanks = bytes[skipped..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            let blanks = bytes[skipped..].iter().take_while(|byte| is_json_blank(**byte)).count();
             if bytes.get(skipped + blanks) == Some(&b'[') {
                 skipped += blanks + 1;
                 self.is_array = true;
             }
         }
-        Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array: self.is_array }
+        let (is_array, permit) = (self.is_array, BytePermit::default());
+        Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array, permit }
     }
 
     /// Creates the error for a record that exceeds the limit.
@@ -184,7 +199,7 @@ impl ChunkState {
             Self::Whole => (None, 0),
             Self::Document => {
                 let bom = if base == 0 && new.starts_with(BOM) { BOM.len() } else { 0 };
-                let Some(at) = new[bom..].iter().position(|byte| !byte.is_ascii_whitespace()) else {
+                let Some(at) = new[bom..].iter().position(|byte| !is_json_blank(*byte)) else {
                     return (None, 0);
                 };
                 if new[bom + at] != b'[' {

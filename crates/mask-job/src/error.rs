@@ -107,8 +107,8 @@ pub enum JobError {
         /// Description of the error, and advice.
         what: String,
     },
-    /// The output is the input file.
-    #[error("{path} is the input: write the output to another file", path = path.display())]
+    /// The output is a file that the job reads.
+    #[error("{path} is a file that is read: write the output to another file", path = path.display())]
     SameFile {
         /// The output.
         path: PathBuf,
@@ -116,6 +116,12 @@ pub enum JobError {
     /// The output exists already.
     #[error("{path} is there already: remove it, or say that it is to be replaced", path = path.display())]
     Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The output would replace a device, a pipe or a socket.
+    #[error("{path} is not a regular file, and is not replaced: name another file", path = path.display())]
+    NotRegular {
         /// The output.
         path: PathBuf,
     },

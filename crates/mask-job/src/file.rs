@@ -4,7 +4,7 @@
 //! ends, quotes. A masked JSON string uses as few escapes as possible. A masked CSV field is quoted if the original
 //! field was, or if the new content requires quotes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::file_format::FileFormat;
 use crate::limits::Limits;
+use crate::memory::{ByteBudget, BytePermit};
 use crate::output::{Input, Output, UnfinishedOutput, only_parquet};
 use crate::parquet::mask_parquet;
 use crate::pipeline::{self, Format, MaskedChunk, PipelineState, Sink};
@@ -42,6 +43,9 @@ pub struct FileJob {
     pub format: FileFormat,
     /// Limits of the job.
     pub limits: Limits,
+    /// True if rules by path or key of JSON may match nothing. Otherwise that is an error, unless the file has no records. Rules
+    /// must always name existing columns of CSV and Parquet.
+    pub allow_unmatched: bool,
 }
 
 /// Masks one file. The output appears only on success; after an error it is unchanged. [`Progress::stop`] stops the job.
@@ -68,7 +72,7 @@ pub async fn mask_file<E: Engine>(
         move || open(&job, &stop)
     })
     .await??;
-    if let Reader::File(_, length) = &reader {
+    if let Reader::File { length, .. } = &reader {
         progress.expect(*length, 0);
     }
     let format = FileText {
@@ -91,8 +95,9 @@ pub async fn mask_file<E: Engine>(
 
     let (chunks, source) = mpsc::channel(1);
     let header = Arc::clone(&shared);
-    let reading = spawn_blocking(move || read(reader, name, &header, &chunks));
-    let (to_write, done) = mpsc::channel::<Vec<u8>>(2);
+    let budget = ByteBudget::new(job.limits.in_flight_bytes_max);
+    let reading = spawn_blocking(move || read((reader, name), &header, &budget, &chunks));
+    let (to_write, done) = mpsc::channel(2);
     let writing = spawn_blocking(move || write(draft, done));
     let mut writer = Writer { to_write, bytes: 0 };
     let stop = progress.job_stop();
@@ -108,13 +113,17 @@ pub async fn mask_file<E: Engine>(
     let draft = writing.await??;
     outcome?;
     reading.await?;
-    stop.check()?;
-    spawn_blocking(move || draft.finish()).await??;
-
     for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
         memory.tree.settle(&shared.plan, &shared.ledger);
     }
     let moment = progress.moment();
+    let is_json = matches!(job.format, FileFormat::Ndjson | FileFormat::Json);
+    if is_json && !job.allow_unmatched && moment.records > 0 {
+        shared.plan.all_rules_met(&ledger.rows())?;
+    }
+    stop.check()?;
+    spawn_blocking(move || draft.finish()).await??;
+
     Ok(Report {
         records: moment.records,
         bytes_in: moment.bytes,
@@ -127,7 +136,7 @@ pub async fn mask_file<E: Engine>(
 
 /// Sends masked chunks to the writer thread.
 struct Writer {
-    to_write: mpsc::Sender<Vec<u8>>,
+    to_write: mpsc::Sender<(Vec<u8>, BytePermit)>,
     bytes: u64,
 }
 
@@ -135,19 +144,32 @@ impl Sink for Writer {
     async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes += done.bytes.len() as u64;
         let closed = |_| JobError::Panicked("the writer ended".to_owned());
-        self.to_write.send(done.bytes).await.map_err(closed)
+        self.to_write.send((done.bytes, done.permit)).await.map_err(closed)
     }
 }
 
 enum Reader {
-    File(File, u64),
+    File {
+        file: File,
+        length: u64,
+        /// Bytes that are still to come, by the length that the file had when it was opened.
+        left: u64,
+    },
     Stdin(io::Stdin),
 }
 
 impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::File(file, _) => file.read(buffer),
+            Self::File { file, left, .. } => {
+                let count = file.read(buffer)?;
+                // The last records would be missing in the output.
+                if count == 0 && *left > 0 && !buffer.is_empty() {
+                    return Err(io::Error::other("the file became shorter while it was read"));
+                }
+                *left = left.saturating_sub(count as u64);
+                Ok(count)
+            }
             Self::Stdin(stdin) => stdin.read(buffer),
         }
     }
@@ -159,21 +181,27 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
     }
     match &job.input {
         Input::Object(object) => Err(only_parquet(object)),
-        Input::Stdin => Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, None, stop)?)),
+        Input::Stdin => {
+            // It can be a file, too.
+            let input = fs::metadata("/dev/stdin").ok();
+            Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, input, stop)?))
+        }
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
-            let length = file.metadata().map_err(JobError::io(path))?.len();
-            let draft = UnfinishedOutput::begin(&job.output, Some(&file), stop)?;
-            Ok((Reader::File(file, length), draft))
+            let input = file.metadata().map_err(JobError::io(path))?;
+            let (length, is_regular) = (input.len(), input.is_file());
+            let draft = UnfinishedOutput::begin(&job.output, Some(input), stop)?;
+            let left = if is_regular { length } else { 0 };
+            Ok((Reader::File { file, length, left }, draft))
         }
     }
 }
 
 /// Reads until the end of the input, or until the receiver is closed.
 fn read<E>(
-    reader: Reader,
-    name: String,
+    (reader, name): (Reader, String),
     shared: &PipelineState<FileText, E>,
+    budget: &ByteBudget,
     chunks: &mpsc::Sender<Result<Chunk, JobError>>,
 ) {
     let cut = shared.format.format.cut();
@@ -183,6 +211,8 @@ fn read<E>(
             Some(mut chunk) if chunk.is_first => shared.format.begin(&mut chunk).map(|()| Some(chunk)),
             chunk => Ok(chunk),
         });
+        let next =
+            next.map(|chunk| chunk.map(|chunk| Chunk { permit: budget.reserve_blocking(chunk.bytes.len()), ..chunk }));
         let Some(next) = next.transpose() else { return };
         let is_over = next.is_err();
         if chunks.blocking_send(next).is_err() || is_over {
@@ -191,8 +221,11 @@ fn read<E>(
     }
 }
 
-fn write(mut draft: UnfinishedOutput, mut done: mpsc::Receiver<Vec<u8>>) -> Result<UnfinishedOutput, JobError> {
-    while let Some(bytes) = done.blocking_recv() {
+fn write(
+    mut draft: UnfinishedOutput,
+    mut done: mpsc::Receiver<(Vec<u8>, BytePermit)>,
+) -> Result<UnfinishedOutput, JobError> {
+    while let Some((bytes, _permit)) = done.blocking_recv() {
         draft.write(&bytes)?;
     }
     Ok(draft)
@@ -259,7 +292,10 @@ impl Format for FileText {
 
     fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let written = match (found.form, self.format) {
-            (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => csv::write_field(answer, quoted, delimiter, out),
+            (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => {
+                let is_alone = self.columns.get().is_some_and(|columns| columns.names().count() == 1);
+                csv::write_field(answer, (quoted, is_alone), delimiter, out)
+            }
             _ => write_json(answer, out),
         };
         written.ok_or_else(|| format!("its answer is {}, which this format cannot hold", answer.kind()))

@@ -19,10 +19,11 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`, `parquet`.
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`, `parquet`. The extension of compressed
+    /// files, `gz`, is passed over: their content tells that they must be decompressed first.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
-        let (_, ending) = name.rsplit_once('.')?;
+        let (_, ending) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;
         Some(match ending.to_ascii_lowercase().as_str() {
             "ndjson" | "jsonl" => Self::Ndjson,
             "json" => Self::Json,

@@ -15,6 +15,7 @@ mod file_format;
 pub mod fuzzing;
 mod leak;
 mod limits;
+mod memory;
 mod output;
 mod parquet;
 mod pipeline;
@@ -34,7 +35,7 @@ pub use leak::{
     ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, SkippedColumn, verify_databases, verify_files,
 };
 pub use limits::Limits;
-pub use output::{Input, Output};
+pub use output::{Input, Output, check_output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns};
 pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};

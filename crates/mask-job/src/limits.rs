@@ -3,8 +3,14 @@
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-/// Limits of a job. The number of chunks in flight is twice the workers plus two. Memory use is about six times
-/// `chunk_bytes` per chunk in flight, plus the engine's memory. Records longer than a chunk take more.
+/// Maximum number of values of one record that rules mask. Each takes up to 120 bytes beside its text.
+pub(crate) const RECORD_VALUES_MAX: usize = 1 << 22;
+
+/// Maximum number of columns of a CSV file.
+pub(crate) const CSV_COLUMNS_MAX: usize = 1 << 16;
+
+/// Limits of a job. The number of chunks in flight is twice the workers plus two, and their bytes are at most
+/// `in_flight_bytes_max`. Memory use is about six times the bytes in flight, plus the engine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Size of a chunk of input, which ends between records. Default 512 KiB.
@@ -16,6 +22,8 @@ pub struct Limits {
     pub batch_values_max: usize,
     /// Maximum bytes of values in one request to the engine, unless a single value is longer. Default 256 KiB.
     pub batch_bytes_max: usize,
+    /// Maximum bytes of records between reading and writing. A record that is longer is in flight alone. Default 64 MiB.
+    pub in_flight_bytes_max: usize,
     /// Number of chunks that are scanned or spliced concurrently. As many further chunks can wait for the engine.
     /// Default: the number of cores.
     pub workers: usize,
@@ -30,6 +38,7 @@ impl Default for Limits {
             record_bytes_max: 64 << 20,
             batch_values_max: 10_000,
             batch_bytes_max: 256 << 10,
+            in_flight_bytes_max: 64 << 20,
             workers: available_parallelism().map_or(1, NonZeroUsize::get),
             tables: 2,
         }

@@ -3,7 +3,7 @@
 //! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing behind. If the file
 //! system does not support that, a temporary file in the output's directory is used. It is removed if the job fails.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -93,8 +93,8 @@ pub(crate) enum UnfinishedOutput {
 }
 
 impl UnfinishedOutput {
-    /// Creates the output of a job. `input` is the open input file, if any; the output must be a different file.
-    pub(crate) fn begin(output: &Output, input: Option<&File>, stop: &JobStop) -> Result<Self, JobError> {
+    /// Creates the output of a job. `input` is the input file, if any; the output must be a different file.
+    pub(crate) fn begin(output: &Output, input: Option<Metadata>, stop: &JobStop) -> Result<Self, JobError> {
         let (path, replace) = match output {
             Output::File { path, replace } => (path, replace),
             Output::Object { object, replace } => {
@@ -103,17 +103,7 @@ impl UnfinishedOutput {
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),
         };
-        if let Some(input) = input
-            && is_same(path, input).map_err(JobError::io(path))?
-        {
-            return Err(JobError::SameFile { path: path.clone() });
-        }
-        if path.symlink_metadata().is_ok() && !replace {
-            return Err(JobError::Exists { path: path.clone() });
-        }
-        if path.is_dir() {
-            return Err(JobError::Io { path: path.clone(), source: io::ErrorKind::IsADirectory.into() });
-        }
+        guard(path, *replace, input.as_slice())?;
         let (path, replace) = (path.clone(), *replace);
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(folder(&path)) {
@@ -228,14 +218,37 @@ fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
     beside.persist(path).map_err(|refused| refused.error)
 }
 
-/// Returns true if `path` refers to the open file `input`, even under another name.
-fn is_same(path: &Path, input: &File) -> io::Result<bool> {
+/// Checks that a command can write the output `path`: it is none of the files that the command reads, by any name, and it
+/// replaces a regular file only, on request. Commands check their outputs before they begin their work.
+///
+/// # Errors
+/// [`JobError`] if the output cannot be written.
+pub fn check_output(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), JobError> {
+    // A missing input is an error elsewhere.
+    let inputs: Vec<Metadata> = inputs.iter().filter_map(|input| fs::metadata(input).ok()).collect();
+    guard(path, replace, &inputs)
+}
+
+fn guard(path: &Path, replace: bool, inputs: &[Metadata]) -> Result<(), JobError> {
     use std::os::unix::fs::MetadataExt;
-    let input = input.metadata()?;
-    match fs::metadata(path) {
-        Ok(output) => Ok(input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+    let existing = match fs::metadata(path) {
+        Ok(existing) => Some(existing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(JobError::io(path)(error)),
+    };
+    let is_read = |output: &Metadata| {
+        inputs.iter().any(|input| input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino()))
+    };
+    if existing.as_ref().is_some_and(is_read) {
+        return Err(JobError::SameFile { path: path.to_owned() });
+    }
+    if path.symlink_metadata().is_ok() && !replace {
+        return Err(JobError::Exists { path: path.to_owned() });
+    }
+    match existing {
+        Some(existing) if existing.is_dir() => Err(JobError::io(path)(io::ErrorKind::IsADirectory.into())),
+        Some(existing) if !existing.is_file() => Err(JobError::NotRegular { path: path.to_owned() }),
+        _ => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::chunker::Chunk;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::BytePermit;
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
 
@@ -57,6 +58,8 @@ pub(crate) struct MaskedChunk {
     pub(crate) bytes: Vec<u8>,
     pub(crate) bytes_in: u64,
     pub(crate) records: u64,
+    /// Held until the chunk is written.
+    pub(crate) permit: BytePermit,
 }
 
 /// Consumes the results of tasks in order.
@@ -210,11 +213,12 @@ pub(crate) fn scan<F: Format, E>(shared: &PipelineState<F, E>, chunk: Chunk) -> 
 
 pub(crate) fn put_back<F: Format, E>(
     shared: &PipelineState<F, E>,
-    chunk: Chunk,
+    mut chunk: Chunk,
     mut batch: Batch,
     answers: &Answers,
 ) -> Result<MaskedChunk, JobError> {
     let bytes_in = chunk.bytes.len() as u64;
+    let permit = std::mem::take(&mut chunk.permit);
     let bytes = if batch.found.is_empty() {
         chunk.bytes
     } else {
@@ -224,7 +228,7 @@ pub(crate) fn put_back<F: Format, E>(
         spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
     };
     shared.ledger.add(&batch.counts);
-    Ok(MaskedChunk { bytes, bytes_in, records: batch.records })
+    Ok(MaskedChunk { bytes, bytes_in, records: batch.records, permit })
 }
 
 /// Adds the position of the value to the engine's error.

@@ -139,6 +139,23 @@ impl Plan {
         }
     }
 
+    /// Returns an error if a rule by path or key has no row in the report of a file. A misspelt rule would leave its field in the
+    /// clear.
+    pub(crate) fn all_rules_met(&self, fields: &[FieldReport]) -> Result<(), JobError> {
+        let is_met = |rule: usize| fields.iter().any(|field| field.rule == Some(rule));
+        let unmet = self.rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
+            Target::Path(path) if !is_met(at) => Some(format!("rule {} (path {path})", at + 1)),
+            Target::Column(column) if !is_met(at) => Some(format!("rule {} (column {column})", at + 1)),
+            Target::Path(_) | Target::Column(_) | Target::Kind(_) => None,
+        });
+        match unmet {
+            None => Ok(()),
+            Some(rule) => Err(JobError::Plan(format!(
+                "{rule} matches nothing: correct it, or permit rules that match nothing with --allow-unmatched"
+            ))),
+        }
+    }
+
     /// Returns true if the rule's function also accepts decimal numbers as text and keeps their number of decimals.
     pub(crate) fn keeps_decimals(&self, rule: usize) -> bool {
         matches!(self.name(rule), "noise" | "generalize")

@@ -13,11 +13,11 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// [`sealwire_payload::Selection::ranked`].
 pub const RULES_MAX: usize = 1_000;
 
-/// Maximum number of custom lists.
-pub const LISTS_MAX: usize = 32;
+/// Maximum number of custom lists, as many as one request takes.
+pub const LISTS_MAX: usize = 16;
 
-/// Maximum number of entries of a list.
-pub const LIST_ENTRIES_MAX: usize = 100_000;
+/// Maximum number of entries of a list, as many as all lists of one request can have.
+pub const LIST_ENTRIES_MAX: usize = 10_000;
 
 /// Maximum length of a list entry.
 pub const LIST_ENTRY_BYTES_MAX: usize = 256;

@@ -12,6 +12,7 @@ use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
     Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
+use sealwire_mask_job::check_output;
 use sealwire_output::errln;
 use sealwire_payload::{WalkLimits, json};
 
@@ -413,6 +414,9 @@ impl FileArgs {
             [Some(&self.file), self.output.as_ref()].into_iter().flatten().find(|file| is_object(file))
         {
             return Err(format!("{}: only Parquet is read from and written to object stores", object.display()).into());
+        }
+        if let Some(output) = &self.output {
+            check_output(output, true, &[&self.file])?;
         }
         let progress = DocumentProgress::new();
         progress.say("reading");

@@ -8,7 +8,7 @@ mod discover;
 mod engine;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use clap::{Subcommand, ValueEnum};
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Progress,
-    Report, mask_database, mask_file, verify_databases, verify_files,
+    Report, check_output, mask_database, mask_file, verify_databases, verify_files,
 };
 use sealwire_output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
@@ -27,6 +27,7 @@ use tokio::time::sleep;
 use super::connect::ConnectArgs;
 use super::object_store::{ObjectStoreArgs, is_object};
 use super::serve::StopSignals;
+use super::text_file::read_text_file;
 use super::{Failure, dev_folder};
 use engine::Remote;
 use show::Bar;
@@ -59,6 +60,9 @@ Examples:
       --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
 
 docs/masking.md lists the functions and what each of them keeps.";
+
+/// Bytes of the file of a list, with line ends and white space. The entries of all lists have at most 256 KiB.
+const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Arguments of `mask`.
 #[derive(Debug, clap::Args)]
@@ -146,6 +150,10 @@ struct FileArgs {
     replace: bool,
     #[command(flatten)]
     rules: RulesFile,
+    /// Continue if a rule for a path or key matches nothing in JSON; otherwise that is an error, as it is for columns of CSV
+    /// and Parquet
+    #[arg(long)]
+    allow_unmatched: bool,
     #[command(flatten)]
     holds: Holds,
     #[command(flatten)]
@@ -269,16 +277,29 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 impl RulesFile {
     /// Loads the rules, and the lists from their folder.
     fn load(&self) -> Result<Arc<Rules>, Failure> {
+        Ok(self.load_with_files()?.0)
+    }
+
+    /// Loads the rules. Returns the files that were read, too.
+    fn load_with_files(&self) -> Result<(Arc<Rules>, Vec<PathBuf>), Failure> {
         let path = self.rules.display();
-        let text = std::fs::read_to_string(&self.rules).map_err(|error| format!("{path}: {error}"))?;
+        let text = read_text_file(&self.rules, sealwire_mask::limits::FILE_BYTES_MAX)?;
         let beside = self.rules.parent().unwrap_or(Path::new(""));
+        let mut files = vec![self.rules.clone()];
         let list = |name: &str| {
-            let file = beside.join(name);
-            std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+            let is_beside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+            if !is_beside {
+                return Err(format!("list {name}: lists are in the folder of the rules, or in a folder below it"));
+            }
+            files.push(beside.join(name));
+            read_text_file(&beside.join(name), LIST_BYTES_MAX).map_err(|error| error.to_string())
         };
         let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
         lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
-        Ok(Arc::new(rules))
+        if rules.iter().len() == 0 {
+            return Err(format!("{path} has no [[rule]], so nothing would be masked").into());
+        }
+        Ok((Arc::new(rules), files))
     }
 }
 
@@ -360,11 +381,15 @@ struct Done {
 }
 
 fn file(args: &FileArgs) -> Result<(), Failure> {
-    let rules = args.rules.load()?;
+    let (rules, files) = args.rules.load_with_files()?;
     let format = args.holds.format(&args.input)?;
     let (from_pipe, to_pipe) = (args.input == Path::new("-"), args.out == Path::new("-"));
     if args.verify && (from_pipe || to_pipe) {
         return Err("--verify reads both files again: name them".into());
+    }
+    if !to_pipe && !is_object(&args.out) {
+        let inputs: Vec<&Path> = files.iter().chain([&args.input]).map(PathBuf::as_path).collect();
+        check_output(&args.out, args.replace, &inputs)?;
     }
     let store = &args.object_store;
     let job = FileJob {
@@ -372,6 +397,7 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         output: if to_pipe { Output::Stdout } else { store.output(&args.out, args.replace)? },
         format,
         limits: Limits::default(),
+        allow_unmatched: args.allow_unmatched,
     };
     let (limits, original) = (job.limits, job.input.clone());
     let has_object = is_object(&args.input) || is_object(&args.out);

@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field, FieldRef, Schema};
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema};
 use parquet::basic::{Compression, Repetition};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
-use parquet::schema::types::TypePtr;
+use parquet::schema::types::SchemaDescPtr;
 use sealwire_columns::{LeafDecision, LeafPlan, resolve};
 use sealwire_mask_rules::Target;
 
@@ -40,7 +40,7 @@ pub(super) struct Layout {
 
 /// The schema, metadata and settings of the output.
 pub(super) struct OutputLayout {
-    pub(super) schema: TypePtr,
+    pub(super) columns: SchemaDescPtr,
     pub(super) key_values: Option<Vec<KeyValue>>,
     /// The dictionary, statistics and bloom filters of changed columns.
     pub(super) indexing: Indexing,
@@ -111,7 +111,8 @@ impl Layout {
             let as_text = texts.get(at).filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
             let (is_binary_text, plan_of_leaf) = (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
             let leaf = LeafLayout {
-                is_changed: is_changed(&plan_of_leaf),
+                // A column of type null has no value that could change.
+                is_changed: *plan_of_leaf.field.data_type() != DataType::Null && is_changed(&plan_of_leaf),
                 is_binary_text,
                 definition_max: column.max_def_level(),
                 repetition_max: column.max_rep_level(),
@@ -126,7 +127,7 @@ impl Layout {
         }
         let file = metadata.file_metadata();
         let output = OutputLayout {
-            schema: file.schema_descr().root_schema_ptr(),
+            columns: file.schema_descr_ptr(),
             key_values: file.key_value_metadata().cloned(),
             indexing: Indexing::Kept,
         };

@@ -141,7 +141,7 @@ impl SelectedBatch {
             }
         }
         layout.ledger.add(&counts);
-        Ok(ChangedBatch { column: batch.column, values, levels: batch.levels })
+        Ok(ChangedBatch { column: batch.column, values, levels: batch.levels, permit: batch.permit })
     }
 }
 

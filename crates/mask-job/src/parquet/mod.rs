@@ -3,7 +3,7 @@
 //! One thread reads the changed columns in batches of rows, tasks change the batches, and one thread writes the output in
 //! the order of the input. Row groups and their order stay. The chunks of all other columns are copied byte by byte.
 //!
-//! Memory holds the batches in flight, and a page and the dictionary of the column that is read. Of the column that is written
+//! Memory holds the batches in flight, whose bytes a semaphore bounds, and a page and the dictionary of the column that is read. Of the column that is written
 //! it holds a page. With a dictionary it holds the dictionary too, which is at most a megabyte, and the encoded entry numbers
 //! of the row group, since the dictionary comes first in the file. All else is streamed.
 
@@ -36,6 +36,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::file::FileJob;
 use crate::limits::Limits;
+use crate::memory::{ByteBudget, BytePermit};
 use crate::output::{Input, Output, UnfinishedOutput};
 use crate::pipeline::{Sink, in_order};
 use crate::plan::Plan;
@@ -121,7 +122,7 @@ fn open(
         (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
             return Err(JobError::SameFile { path: object.to_string().into() });
         }
-        (Origin::File(file), _) => UnfinishedOutput::begin(output, Some(file), stop)?,
+        (Origin::File(file), _) => UnfinishedOutput::begin(output, file.metadata().ok(), stop)?,
         (Origin::Object(..), _) => UnfinishedOutput::begin(output, None, stop)?,
     };
     Ok(OpenedJob { source, layout, unfinished })
@@ -168,6 +169,9 @@ struct ChangedBatch {
     column: usize,
     values: Values,
     levels: Levels,
+    /// Held until the batch is written.
+    #[expect(dead_code, reason = "it is held, not read")]
+    permit: BytePermit,
 }
 
 impl OpenedJob {
@@ -190,7 +194,8 @@ impl OpenedJob {
         let (to_write, changed) = mpsc::channel(2);
         let reading = spawn_blocking({
             let (source, job) = (source.clone(), Arc::clone(&job));
-            move || read::read_columns(&source, &job.layout, limits, &to_change)
+            let budget = ByteBudget::new(limits.in_flight_bytes_max);
+            move || read::read_columns(&source, &job.layout, (limits, &budget), &to_change)
         });
         let writing = spawn_blocking({
             let (source, job) = (source.clone(), Arc::clone(&job));

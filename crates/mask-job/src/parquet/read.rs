@@ -14,9 +14,12 @@ use super::source::SourceFile;
 use super::values::{Levels, Values};
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::{ByteBudget, BytePermit};
 
 /// Maximum number of rows of the first batch of a column chunk. Later batches have as many as the size of the values allows.
 const FIRST_ROWS_MAX: usize = 64;
+/// Bytes that an entry takes beside those of its value: a reference, levels, and an offset in an array.
+const VALUE_BYTES: usize = 40;
 /// Factor by which batches grow at most.
 const GROWTH_MAX: usize = 4;
 
@@ -31,6 +34,16 @@ pub(super) struct ReadBatch {
     pub(super) levels: Levels,
     pub(super) entries: usize,
     pub(super) subjects: Vec<ReadSubjects>,
+    /// Held until the batch is written.
+    pub(super) permit: BytePermit,
+}
+
+impl ReadBatch {
+    /// Returns the bytes that the batch takes in memory, with an estimate of what its values need beside their bytes.
+    fn memory(&self) -> usize {
+        let subjects = self.subjects.iter().map(|subjects| subjects.values.bytes() + VALUE_BYTES * subjects.rows.len());
+        self.values.bytes() + VALUE_BYTES * self.entries + subjects.sum::<usize>()
+    }
 }
 
 /// The subjects of one rule for the values of a batch.
@@ -56,7 +69,7 @@ pub(super) enum ColumnPart<B> {
 pub(super) fn read_columns(
     source: &SourceFile,
     layout: &Layout,
-    limits: Limits,
+    (limits, budget): (Limits, &ByteBudget),
     parts: &mpsc::Sender<Result<ColumnPart<ReadBatch>, JobError>>,
 ) {
     let send = |part| parts.blocking_send(part).map_err(|_| Stop::Closed);
@@ -66,7 +79,10 @@ pub(super) fn read_columns(
         for group in layout.metadata.row_groups() {
             for column in layout.changed_columns() {
                 let chunk = ChunkRows { layout, source: &source, group, column, first_row, limits };
-                chunk.read(|batch| send(Ok(ColumnPart::Batch(batch))))?;
+                chunk.read(|mut batch| {
+                    batch.permit = budget.reserve_blocking(batch.memory());
+                    send(Ok(ColumnPart::Batch(batch)))
+                })?;
                 send(Ok(ColumnPart::End))?;
             }
             first_row += group.num_rows() as u64;
@@ -150,7 +166,10 @@ impl ChunkRows<'_> {
             take = next_rows(take, records, entries.max(values.len()), values.bytes(), self.limits);
             let (column, first_row) = (self.column, self.first_row + done);
             done += records as u64;
-            send(ReadBatch { column, first_row, values, levels, entries, subjects })?;
+            // A batch in flight must not keep a whole page in memory.
+            let values = values.detached();
+            let permit = BytePermit::default();
+            send(ReadBatch { column, first_row, values, levels, entries, subjects, permit })?;
         }
         Ok(())
     }
@@ -205,6 +224,7 @@ impl ChunkRows<'_> {
                 rows.push(*value_of_instance.get(instance).ok_or_else(odd)?);
             }
         }
+        let values = values.detached();
         if begun == instances { Ok(ReadSubjects { rule, column, values, rows }) } else { Err(odd()) }
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowSchemaConverter, encode_arrow_schema, parquet_to_arrow_schema};
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
-use parquet::schema::types::{Type, TypePtr};
+use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 pub use sealwire_columns::Direction;
 use sealwire_columns::{ColumnError, Leaf, LeafPlan, Pieces, build, check, new_field, resolve};
 use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
@@ -143,7 +143,7 @@ fn layout(
         root = replaced(&root, column_path.parts(), &leaf).map_err(|what| layout.column_invalid(column, &what))?;
         columns[column] = Some(NewColumn { data_type, physical: leaf.get_physical_type(), width: width(&leaf) });
     }
-    layout.output.schema = root;
+    layout.output.columns = Arc::new(SchemaDescriptor::new(root));
     layout.output.indexing = if job.direction == Direction::Seal { Indexing::Off } else { Indexing::Usual };
     let entries = layout.output.key_values.get_or_insert_default();
     entries.retain(|entry| entry.key != ARROW_SCHEMA_META_KEY && entry.key != SPARK);
@@ -330,5 +330,5 @@ fn put_back(
     (0..values.len()).for_each(|_| counts.masked(own.kept, false));
     counts.nulls(own.kept, own.nulls(&batch.levels));
     layout.ledger.add(&counts);
-    Ok(ChangedBatch { column: batch.column, values, levels: batch.levels })
+    Ok(ChangedBatch { column: batch.column, values, levels: batch.levels, permit: batch.permit })
 }

@@ -13,7 +13,7 @@ use parquet::file::metadata::{
 };
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::thrift::is_encrypted;
+use super::thrift::footer_summary;
 use crate::error::JobError;
 use crate::output::Input;
 use crate::s3::S3Reader;
@@ -21,6 +21,15 @@ use crate::stop::JobStop;
 
 const MAGIC_LEN: u64 = 4;
 const FOOTER_TAIL_LEN: u64 = 8;
+/// Bytes of a footer. A footer is read whole.
+const FOOTER_BYTES_MAX: usize = 256 << 20;
+/// Number of structs in lists of a footer: elements of the schema, row groups, column chunks, counts of encodings. Each takes up
+/// to 640 bytes in memory, so 1.3 GB in all, and can have a single byte in the file.
+const FOOTER_STRUCTS_MAX: u64 = 1 << 21;
+/// Bytes of the paths of all elements of a schema. Each column has the names of all groups above it.
+const SCHEMA_PATH_BYTES_MAX: u64 = 64 << 20;
+/// Bytes from the first page index to the end of the last one.
+const INDEXES_SPAN_MAX: u64 = 256 << 20;
 /// Bytes of the header of a bloom filter. It has about 20.
 const BLOOM_HEADER_BYTES_MAX: u64 = 64;
 
@@ -146,21 +155,43 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
     }
     let footer_at = tail_at.checked_sub(tail.metadata_length() as u64).filter(|at| *at >= MAGIC_LEN);
     let footer_at = footer_at.ok_or_else(|| invalid("its footer is longer than the file"))?;
-    let footer = source.get_bytes(footer_at, tail.metadata_length()).map_err(broken)?;
-    match is_encrypted(&footer) {
-        Some(false) => {}
-        Some(true) => return Err(invalid(encrypted)),
-        None => return Err(invalid("its footer is invalid")),
+    if tail.metadata_length() > FOOTER_BYTES_MAX {
+        return Err(invalid(&format!("its footer has more than {FOOTER_BYTES_MAX} bytes")));
     }
+    let footer = source.get_bytes(footer_at, tail.metadata_length()).map_err(broken)?;
+    let summary = footer_summary(&footer).ok_or_else(|| invalid("its footer is invalid"))?;
     drop(footer);
+    if summary.is_encrypted {
+        return Err(invalid(encrypted));
+    }
+    if summary.structs > FOOTER_STRUCTS_MAX || summary.path_bytes > SCHEMA_PATH_BYTES_MAX {
+        return Err(invalid("its footer describes more columns and row groups than this program reads"));
+    }
     let options = ParquetMetaDataOptions::new().with_encoding_stats_as_mask(false);
     let reader = ParquetMetaDataReader::new().with_metadata_options(Some(options));
     let metadata = reader.parse_and_finish(source).map_err(broken)?;
     check_chunks(source, &metadata, footer_at).map_err(|what| invalid(&what))?;
+    let has_readable_indexes = indexes_span(&metadata) <= INDEXES_SPAN_MAX;
     let reader = ParquetMetaDataReader::new_with_metadata(metadata);
-    let mut reader = reader.with_page_index_policy(PageIndexPolicy::Optional);
+    let policy = if has_readable_indexes { PageIndexPolicy::Optional } else { PageIndexPolicy::Skip };
+    let mut reader = reader.with_page_index_policy(policy);
     reader.read_page_indexes(source).map_err(broken)?;
     reader.finish().map_err(broken)
+}
+
+/// Returns the number of bytes from the first page index to the end of the last one. The `parquet` crate reads them at once.
+fn indexes_span(metadata: &ParquetMetaData) -> u64 {
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let ranges = chunks.flat_map(|chunk| {
+        let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
+        [column_index, chunk.offset_index_offset().zip(chunk.offset_index_length())]
+    });
+    let (mut first, mut end) = (i64::MAX, 0);
+    for (start, length) in ranges.flatten() {
+        first = first.min(start);
+        end = end.max(start.saturating_add(i64::from(length)));
+    }
+    u64::try_from(end.saturating_sub(first)).unwrap_or(0)
 }
 
 /// Rejects invalid numbers of rows, and column chunks that overlap. The bytes of a masked column could be copied with another one.
@@ -186,9 +217,10 @@ fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64)
         let length = chunk.compressed_size();
         let end = u64::try_from(start).ok().zip(u64::try_from(length).ok());
         let end = end.and_then(|(start, length)| start.checked_add(length));
-        // In a row group without rows, some writers state no place of data pages.
+        // In a row group without rows, some writers state no place of data pages, and of a chunk without pages no place at all.
         let has_data_behind = data >= start || chunk.num_values() == 0;
-        let is_valid = start >= MAGIC_LEN as i64 && has_data_behind && end.is_some_and(|end| end <= footer_at);
+        let is_behind_start = start >= MAGIC_LEN as i64 || (chunk.num_values(), length) == (0, 0);
+        let is_valid = is_behind_start && has_data_behind && end.is_some_and(|end| end <= footer_at);
         if !is_valid || chunk.num_values() < 0 {
             return Err(format!("the metadata of column {column} is invalid"));
         }

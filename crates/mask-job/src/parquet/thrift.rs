@@ -6,8 +6,12 @@
 
 /// The field `schema` of the struct `FileMetaData`.
 const SCHEMA: i16 = 2;
+/// The field `column_orders` of the struct `FileMetaData`.
+const COLUMN_ORDERS: i16 = 7;
 /// The field `encryption_algorithm` of the struct `FileMetaData`.
 const ENCRYPTION_ALGORITHM: i16 = 8;
+/// The field `name` of the struct `SchemaElement`.
+const NAME: i16 = 4;
 /// The field `num_children` of the struct `SchemaElement`.
 const NUM_CHILDREN: i16 = 5;
 
@@ -17,26 +21,97 @@ const DEPTH_MAX: usize = 32;
 /// Nesting of groups that a schema can have. Deeper ones are invalid, since walks over a schema are recursive.
 const SCHEMA_DEPTH_MAX: usize = 128;
 
+/// Bytes behind a footer: its length, and four that mark a Parquet file.
+const FOOTER_TAIL_LEN: usize = 8;
+
 // Types of values in the compact protocol.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const I32: u8 = 5;
+const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// Returns true if the footer has the field, `None` if it is no struct in Thrift's compact protocol, or nests too deep.
-pub(super) fn is_encrypted(footer: &[u8]) -> Option<bool> {
-    let mut reader = Compact { bytes: footer };
-    let mut is_encrypted = false;
+/// What a footer says before the `parquet` crate reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FooterSummary {
+    pub(super) is_encrypted: bool,
+    /// Number of structs in lists: elements of the schema, row groups, column chunks and so on.
+    pub(super) structs: u64,
+    /// Bytes of the paths of all columns. Each column has the names of all groups above it in memory.
+    pub(super) path_bytes: u64,
+}
+
+/// Reads a footer. Returns `None` if it is no struct in Thrift's compact protocol, or nests too deep.
+pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
+    let mut reader = Compact { bytes: footer, structs: 0 };
+    let mut summary = FooterSummary::default();
     reader.fields(0, &mut |reader, field, kind| {
-        is_encrypted |= field == ENCRYPTION_ALGORITHM;
+        summary.is_encrypted |= field == ENCRYPTION_ALGORITHM;
         if (field, kind) != (SCHEMA, LIST) {
             return Some(false);
         }
-        reader.schema()?;
+        summary.path_bytes = summary.path_bytes.saturating_add(reader.schema()?);
         Some(true)
     })?;
-    Some(is_encrypted)
+    summary.structs = reader.structs;
+    Some(summary)
+}
+
+/// Replaces the orders of columns in the footer at the end of a file. `orders` has a field of the union `ColumnOrder` for each
+/// column. `None` removes them. Returns `None` if the bytes do not end with a footer in which they are the last field.
+pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let tail_at = end.len().checked_sub(FOOTER_TAIL_LEN)?;
+    let (length, magic) = end[tail_at..].split_first_chunk::<4>()?;
+    let magic = magic.to_vec();
+    let footer_at = tail_at.checked_sub(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+
+    let footer = &end[footer_at..tail_at];
+    // Positions before and after the header of the last field.
+    let mut last = (COLUMN_ORDERS, 0, 0);
+    let mut reader = Compact { bytes: footer, structs: 0 };
+    let mut at = 0;
+    reader.fields(0, &mut |reader, field, kind| {
+        let behind_header = footer.len() - reader.bytes.len();
+        last = (field, at, behind_header);
+        if !matches!(kind, TRUE | FALSE) {
+            reader.value(kind, 0)?;
+        }
+        at = footer.len() - reader.bytes.len();
+        Some(true)
+    })?;
+    let (field, before_header, behind_header) = last;
+    (field == COLUMN_ORDERS && reader.bytes.is_empty()).then_some(())?;
+
+    match orders {
+        Some(orders) => {
+            end.truncate(footer_at + behind_header);
+            match u8::try_from(orders.len()) {
+                Ok(count @ 0..15) => end.push(count << 4 | STRUCT),
+                _ => {
+                    end.push(0xf0 | STRUCT);
+                    push_varint(orders.len() as u64, &mut end);
+                }
+            }
+            // A union with one field, which is an empty struct.
+            end.extend(orders.iter().flat_map(|order| [order << 4 | STRUCT, 0, 0]));
+        }
+        None => end.truncate(footer_at + before_header),
+    }
+    end.push(0);
+    let length = u32::try_from(end.len() - footer_at).ok()?;
+    end.extend_from_slice(&length.to_le_bytes());
+    end.extend_from_slice(&magic);
+    Some(end)
+}
+
+/// Appends an unsigned number of variable length (ULEB128).
+fn push_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
 }
 
 /// The header of a page.
@@ -56,7 +131,7 @@ pub(super) struct PageHeader {
 
 /// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a valid one.
 pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
-    let mut reader = Compact { bytes };
+    let mut reader = Compact { bytes, structs: 0 };
     let mut header =
         PageHeader { kind: -1, uncompressed_bytes: -1, compressed_bytes: -1, values: -1, ..PageHeader::default() };
     reader.fields(0, &mut |reader, field, kind| {
@@ -91,7 +166,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
 
 /// Returns the length of a bloom filter with its header. `None` if the bytes do not begin with a valid header.
 pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
-    let mut reader = Compact { bytes };
+    let mut reader = Compact { bytes, structs: 0 };
     let mut filter_bytes = None;
     reader.fields(0, &mut |reader, field, kind| {
         if field == 1 {
@@ -124,6 +199,8 @@ pub(super) fn zigzag(bytes: &mut &[u8]) -> Option<i64> {
 
 struct Compact<'a> {
     bytes: &'a [u8],
+    /// Number of structs in the lists that were read.
+    structs: u64,
 }
 
 /// Is called with the number and type of a field. Returns true if it read the value, `None` if the value is invalid.
@@ -158,6 +235,9 @@ impl<'a> Compact<'a> {
     fn list(&mut self) -> Option<(u8, u64)> {
         let header = self.byte()?;
         let count = if header >> 4 == 0xf { self.varint()? } else { u64::from(header >> 4) };
+        if header & 0xf == STRUCT {
+            self.structs = self.structs.saturating_add(count);
+        }
         Some((header & 0xf, count))
     }
 
@@ -210,41 +290,69 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// Reads the elements of a schema, which lists its tree depth first.
-    fn schema(&mut self) -> Option<()> {
+    /// Reads the elements of a schema, which lists its tree depth first. Returns the bytes of the paths of all elements.
+    fn schema(&mut self) -> Option<u64> {
         let (kind, count) = self.list()?;
         (kind == STRUCT).then_some(())?;
-        // The number of children that are still to come, for each group above the next element.
-        let mut open: Vec<i32> = Vec::new();
+        // The number of children that are still to come, and the length of the path, for each group above the next element.
+        let mut open: Vec<(i32, u64)> = Vec::new();
+        let mut path_bytes = 0_u64;
         for _ in 0..count {
             let mut children = 0;
-            self.fields(1, &mut |reader, field, kind| {
-                if field != NUM_CHILDREN {
-                    return Some(false);
+            let mut path = open.last().map_or(0, |(_, path)| *path);
+            self.fields(1, &mut |reader, field, kind| match (field, kind) {
+                (NUM_CHILDREN, _) => {
+                    children = reader.i32(kind)?;
+                    Some(true)
                 }
-                children = reader.i32(kind)?;
-                Some(true)
+                (NAME, BINARY) => {
+                    let length = reader.varint()?;
+                    path = path.saturating_add(length);
+                    reader.skip(length)?;
+                    Some(true)
+                }
+                _ => Some(false),
             })?;
-            if let Some(left) = open.last_mut() {
+            path_bytes = path_bytes.saturating_add(path);
+            if let Some((left, _)) = open.last_mut() {
                 *left -= 1;
             }
             if children > 0 {
-                open.push(children);
+                open.push((children, path));
             }
-            while open.last() == Some(&0) {
+            while open.last().is_some_and(|(left, _)| *left == 0) {
                 open.pop();
             }
             if open.len() > SCHEMA_DEPTH_MAX {
                 return None;
             }
         }
-        Some(())
+        Some(path_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_encrypted_in(footer: &[u8]) -> Option<bool> {
+        footer_summary(footer).map(|summary| summary.is_encrypted)
+    }
+
+    #[test]
+    fn footers_are_summed_up_before_memory_is_taken() {
+        // A schema of a root "ab", a group "cde" and two leaves "f" and "gh", then a list of 70 empty row groups.
+        let element = |name: &[u8], children: u8| {
+            let rest: &[u8] = if children > 0 { &[0x15, children << 1, 0] } else { &[0] };
+            [&[0x48, name.len() as u8], name, rest].concat()
+        };
+        let schema = [element(b"ab", 1), element(b"cde", 2), element(b"f", 0), element(b"gh", 0)].concat();
+        let footer = [&[0x29, 0x4c], &schema[..], &[0x29, 0xfc, 70], &[0; 70], &[0]].concat();
+        let path_bytes = 2 + 5 + 6 + 7;
+        assert_eq!(footer_summary(&footer), Some(FooterSummary { is_encrypted: false, structs: 74, path_bytes }));
+        // A list announces more than there is.
+        assert_eq!(footer_summary(&footer[..footer.len() - 2]), None);
+    }
 
     #[test]
     fn the_field_is_found_among_others() {
@@ -259,9 +367,9 @@ mod tests {
             (&[0x28, 0xff, 0xff, 0xff, 0xff, 0x7f], None),
             (&[0x29, 0xf9, 0xff, 0xff, 0xff, 0x7f], None),
         ] {
-            assert_eq!(is_encrypted(&[&before[..], after].concat()), expected, "{after:02x?}");
+            assert_eq!(is_encrypted_in(&[&before[..], after].concat()), expected, "{after:02x?}");
         }
-        assert_eq!(is_encrypted(&[0x19, 0x19].repeat(99)), None, "nested without end");
+        assert_eq!(is_encrypted_in(&[0x19, 0x19].repeat(99)), None, "nested without end");
     }
 
     #[test]
@@ -273,11 +381,11 @@ mod tests {
             [&list[..], &[0x55, 0x02, 0x00].repeat(usize::from(groups)), &[0x00, 0x00]].concat()
         };
         for (groups, expected) in [(0, Some(false)), (1, Some(false)), (128, Some(false)), (129, None), (255, None)] {
-            assert_eq!(is_encrypted(&schema(groups)), expected, "{groups}");
+            assert_eq!(is_encrypted_in(&schema(groups)), expected, "{groups}");
         }
         // Many siblings are one level.
         let siblings = [&[0x29, 0xfc, 0xc9, 0x01, 0x55, 0x90, 0x03, 0x00][..], &[0; 200], &[0x00]].concat();
-        assert_eq!(is_encrypted(&siblings), Some(false));
+        assert_eq!(is_encrypted_in(&siblings), Some(false));
     }
 
     #[test]
@@ -290,6 +398,31 @@ mod tests {
             assert_eq!(bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()), expected, "{number:02x?}");
         }
         assert_eq!(bloom_filter_len(&[]), None);
+    }
+
+    #[test]
+    fn column_orders_replace_the_last_field_of_a_footer() {
+        // Some bytes of the file, the field 6 (a text), and the field 7 with an order for each of two columns.
+        let footer = |fields: &[u8]| {
+            let length = u32::try_from(fields.len()).expect("short").to_le_bytes();
+            [b"index", fields, &length, b"PAR1"].concat()
+        };
+        let text = [0x68, 0x01, b'x'];
+        let with = |orders: &[u8]| footer(&[&text[..], &[0x19], orders, &[0x00]].concat());
+        let before = with(&[0x2c, 0x1c, 0, 0, 0x2c, 0, 0]);
+        let sixteen = [&[0xfc, 16][..], &[0x3c, 0, 0].repeat(16)].concat();
+        for (orders, expected) in [
+            (Some(vec![1, 1]), with(&[0x2c, 0x1c, 0, 0, 0x1c, 0, 0])),
+            (Some(vec![15]), with(&[0x1c, 0xfc, 0, 0])),
+            (Some(vec![3; 16]), with(&sixteen)),
+            (None, footer(&[&text[..], &[0x00]].concat())),
+        ] {
+            assert_eq!(with_column_orders(before.clone(), &orders), Some(expected), "{orders:?}");
+        }
+        let no_footer = [footer(&[0x68, 0x01, b'x', 0]), footer(&[0x78, 0x01]), b"\xff\0\0\0PAR1".to_vec(), vec![0; 3]];
+        for end in no_footer {
+            assert_eq!(with_column_orders(end.clone(), &Some(vec![1])), None, "{end:02x?}");
+        }
     }
 
     #[test]

@@ -110,6 +110,24 @@ fn primitives<T: ArrowPrimitiveType>(values: impl Iterator<Item = T::Native>, da
     Arc::new(PrimitiveArray::<T>::from_iter_values(values).with_data_type(data_type.clone()))
 }
 
+/// Copies values into one new piece of memory, which they share.
+fn detached<'v>(values: impl Iterator<Item = &'v [u8]> + Clone) -> impl Iterator<Item = ByteArray> {
+    let mut all = Vec::with_capacity(values.clone().map(<[u8]>::len).sum());
+    let ends: Vec<usize> = values
+        .map(|value| {
+            all.extend_from_slice(value);
+            all.len()
+        })
+        .collect();
+    let all = Bytes::from(all);
+    let mut start = 0;
+    ends.into_iter().map(move |end| {
+        let value = all.slice(start..end);
+        start = end;
+        ByteArray::from(value)
+    })
+}
+
 /// Returns a big-endian number of up to 16 bytes.
 fn decimal(bytes: &[u8]) -> Option<i128> {
     let negative = bytes.first().is_some_and(|first| *first >= 0x80);
@@ -191,6 +209,17 @@ impl Values {
             Self::Double(values) => Self::Double(values[range].to_vec()),
             Self::Bytes(values) => Self::Bytes(values[range].to_vec()),
             Self::Fixed(values) => Self::Fixed(values[range].to_vec()),
+        }
+    }
+
+    /// Returns the values with memory of their own, which they share with nothing else.
+    pub(super) fn detached(self) -> Self {
+        match self {
+            Self::Bytes(values) => Self::Bytes(detached(values.iter().map(ByteArray::data)).collect()),
+            Self::Fixed(values) => {
+                Self::Fixed(detached(values.iter().map(|value| value.data())).map(FixedLenByteArray::from).collect())
+            }
+            other => other,
         }
     }
 

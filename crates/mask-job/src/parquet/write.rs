@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use parquet::basic::Encoding;
+use parquet::basic::{ColumnOrder, Encoding};
 use parquet::bloom_filter::Sbbf;
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::ParquetError;
@@ -20,6 +20,7 @@ use super::ChangedBatch;
 use super::layout::{Indexing, Layout};
 use super::read::ColumnPart;
 use super::source::SourceFile;
+use super::thrift::with_column_orders;
 use super::values::write;
 use crate::error::JobError;
 use crate::output::UnfinishedOutput;
@@ -27,6 +28,8 @@ use crate::report::Progress;
 
 /// Distinct values for which a bloom filter is sized at most. It takes a megabyte then.
 const BLOOM_VALUES_MAX: u64 = 1_000_000;
+/// A field of the union `ColumnOrder` that the format does not define.
+const UNKNOWN_ORDER: u8 = 15;
 
 /// An output that remembers the error of a write. The `parquet` crate would lose its kind.
 struct Output<'a> {
@@ -34,10 +37,16 @@ struct Output<'a> {
     progress: &'a Progress,
     error: Option<JobError>,
     bytes: u64,
+    /// The end of the file, once it is held back to be completed: the page indexes and the footer.
+    end: Option<Vec<u8>>,
 }
 
 impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(end) = &mut self.end {
+            end.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
         // A chunk that is copied can be large.
         let written = self.progress.job_stop().check().and_then(|()| self.unfinished.write(bytes));
         match written {
@@ -73,7 +82,7 @@ pub(super) fn write_file(
     mut parts: mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &Progress,
 ) -> WrittenFile {
-    let mut output = Output { unfinished, progress, error: None, bytes: 0 };
+    let mut output = Output { unfinished, progress, error: None, bytes: 0, end: None };
     let mut copy = Copy { source, layout, parts: &mut parts, progress };
     let outcome = copy.file(&mut output);
     let Output { unfinished, error: own, bytes, .. } = output;
@@ -92,13 +101,15 @@ impl Copy<'_> {
         let layout = self.layout;
         let metadata = &layout.metadata;
         let failed = |error: ParquetError| layout.invalid(&error.to_string());
-        let schema = Arc::clone(&layout.output.schema);
+        let schema = layout.output.columns.root_schema_ptr();
         let properties = Arc::new(properties(layout));
-        let mut writer = SerializedFileWriter::new(output, schema, properties).map_err(failed)?;
+        let mut writer = SerializedFileWriter::new(&mut *output, schema, properties).map_err(failed)?;
         for (at, group) in metadata.row_groups().iter().enumerate() {
             let mut rows = writer.next_row_group().map_err(failed)?;
             for (column, chunk) in group.columns().iter().enumerate() {
-                if layout.is_changed(column) {
+                if layout.is_changed(column) && group.num_rows() == 0 {
+                    self.changed_without_rows(&mut rows, (at, column))?;
+                } else if layout.is_changed(column) {
                     self.changed(&mut rows, column)?;
                 } else {
                     let close = close_result(metadata, self.source, (at, column)).map_err(failed)?;
@@ -109,8 +120,37 @@ impl Copy<'_> {
             rows.close().map_err(failed)?;
             self.progress.add(0, group.num_rows() as u64);
         }
+        // The library states the order of statistics that it would write itself, also for chunks that are copied.
+        writer.flush().map_err(|error| failed(error.into()))?;
+        writer.inner_mut().end = Some(Vec::new());
         writer.close().map_err(failed)?;
-        Ok(())
+        let end = output.end.take().unwrap_or_default();
+        let end = with_column_orders(end, &column_orders(layout));
+        let end = end.ok_or_else(|| layout.invalid("its footer cannot be written"))?;
+        output.write_all(&end).map_err(|error| failed(error.into()))
+    }
+
+    /// Writes a changed chunk of a row group without rows: no page at all. The library would state a place of pages outside of
+    /// the chunk, which readers reject.
+    fn changed_without_rows<W: Write + Send>(
+        &mut self,
+        rows: &mut SerializedRowGroupWriter<'_, W>,
+        (group, column): (usize, usize),
+    ) -> Result<(), JobError> {
+        let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
+        let Some(ColumnPart::End) = self.parts.blocking_recv() else { return Err(JobError::Stopped) };
+        let compression = self.layout.metadata.row_group(group).column(column).compression();
+        let chunk = ColumnChunkMetaData::builder(self.layout.output.columns.column(column));
+        let chunk = chunk.set_compression(compression).build().map_err(failed)?;
+        let close = ColumnCloseResult {
+            bytes_written: 0,
+            rows_written: 0,
+            metadata: chunk,
+            bloom_filter: None,
+            column_index: None,
+            offset_index: None,
+        };
+        rows.append_column(self.source, close).map_err(failed)
     }
 
     /// Encodes the masked values of a column chunk.
@@ -142,16 +182,45 @@ fn close_result(
     (group, column): (usize, usize),
 ) -> Result<ColumnCloseResult, ParquetError> {
     let rows = metadata.row_group(group);
-    let chunk = rows.column(column);
+    let mut chunk = rows.column(column).clone();
+    let (start, length) = chunk.byte_range();
+    // Some writers state no place of data pages if there are none. Moved with the chunk, it would be outside of the file.
+    if u64::try_from(chunk.data_page_offset()).is_ok_and(|data| data < start) {
+        let end = i64::try_from(start + length).map_err(|error| ParquetError::General(error.to_string()))?;
+        chunk = chunk.into_builder().set_data_page_offset(end).build()?;
+    }
     let index = metadata.page_index();
     Ok(ColumnCloseResult {
         bytes_written: chunk.compressed_size() as u64,
         rows_written: rows.num_rows() as u64,
-        metadata: chunk.clone(),
-        bloom_filter: Sbbf::read_from_column_chunk(chunk, source)?,
+        bloom_filter: Sbbf::read_from_column_chunk(&chunk, source)?,
+        metadata: chunk,
         column_index: index.and_then(|index| index.column_index(group, column)).cloned(),
         offset_index: index.and_then(|index| index.offset_index(group, column)).cloned(),
     })
+}
+
+/// Returns the orders of statistics that the footer states, a field of a union for each column: as in the input for a copied
+/// column, and the library's for a changed one. `None`: the input states none, so neither can the output.
+fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
+    let file = layout.metadata.file_metadata();
+    let stated = file.column_orders()?;
+    let columns = layout.output.columns.columns();
+    let orders = columns.iter().zip(stated).enumerate().map(|(at, (column, stated))| {
+        let own = ColumnOrder::column_order_for_type(
+            column.logical_type_ref(),
+            column.converted_type(),
+            column.physical_type(),
+        );
+        match if layout.is_changed(at) { own } else { *stated } {
+            ColumnOrder::TYPE_DEFINED_ORDER(_) => 1,
+            ColumnOrder::IEEE_754_TOTAL_ORDER => 2,
+            ColumnOrder::INT96_TIMESTAMP_ORDER => 3,
+            // Readers ignore the statistics of a column whose order they do not know.
+            ColumnOrder::UNDEFINED | ColumnOrder::UNKNOWN => UNKNOWN_ORDER,
+        }
+    });
+    Some(orders.collect())
 }
 
 /// Returns the settings of the output, which follow the input.

@@ -15,6 +15,7 @@ use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::BytePermit;
 use crate::pipeline::{self, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
@@ -125,6 +126,7 @@ async fn read(
             is_last,
             skipped: 0,
             is_array: false,
+            permit: BytePermit::default(),
         };
         row += rows;
         if chunks.send(Ok(chunk)).await.is_err() || is_last {

@@ -11,6 +11,7 @@ use sealwire_msgpack::{Token, write};
 use super::json::Unknown;
 use super::{Fault, utf8};
 use crate::batch::{self, Batch, Form, FoundValue, absent};
+use crate::limits::CSV_COLUMNS_MAX;
 use crate::plan::Plan;
 use crate::report::{Label, RunningReport};
 use crate::scan::tree::PathRule;
@@ -51,7 +52,21 @@ impl Columns {
         utf8(text)?;
         let mut fields = Vec::new();
         let end = record(text, begin, delimiter, &mut fields)?;
+        if let Some(fault) = separator_line(text, begin, delimiter) {
+            return Err(fault);
+        }
+        if fields.len() > CSV_COLUMNS_MAX {
+            return Err(Fault::new(begin, format!("a header with more than {CSV_COLUMNS_MAX} columns")));
+        }
         let names: Vec<String> = fields.iter().map(|field| inside(text, field).into_owned()).collect();
+        let is_quoted = fields.iter().any(|field| field.quoted);
+        if let Some(other) = delimiter_of(&names, delimiter).filter(|_| !is_quoted) {
+            let hint = delimiter_hint(other);
+            return Err(Fault::new(
+                begin,
+                format!("one column whose name has another delimiter: quote the name{hint}"),
+            ));
+        }
         if names.iter().all(String::is_empty) {
             return Err(Fault::new(begin, "a header with the columns' names expected"));
         }
@@ -203,6 +218,28 @@ impl Columns {
     }
 }
 
+/// Returns the delimiter that a header seems to have, if it is not the one by which it was read.
+fn delimiter_of(names: &[String], delimiter: u8) -> Option<char> {
+    let [name] = names else { return None };
+    [';', '\t', '|', ','].into_iter().find(|other| *other != char::from(delimiter) && name.contains(*other))
+}
+
+fn delimiter_hint(delimiter: char) -> String {
+    let argument = if delimiter == '\t' { "$'\\t'".to_owned() } else { format!("'{delimiter}'") };
+    format!("; if its fields are separated by this character, say --delimiter {argument}")
+}
+
+/// Returns an error if the text begins with the line by which Excel states the delimiter, such as `sep=;`.
+fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
+    let line = text.get(begin..)?.split(|byte| *byte == b'\n').next()?;
+    let stated = match line.strip_suffix(b"\r").unwrap_or(line) {
+        [b's', b'e', b'p', b'=', stated] if stated.is_ascii() => char::from(*stated),
+        _ => return None,
+    };
+    let hint = if stated == char::from(delimiter) { String::new() } else { delimiter_hint(stated) };
+    Some(Fault::new(begin, format!("a line of Excel that states the separator: remove the line{hint}")))
+}
+
 /// Reads one record's fields. Returns the offset after the line end.
 fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) -> Result<usize, Fault> {
     fields.clear();
@@ -250,9 +287,16 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     if inside.contains('"') { Cow::Owned(inside.replace("\"\"", "\"")) } else { Cow::Borrowed(inside) }
 }
 
-/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes.
-pub(crate) fn write_field(token: Token<'_>, quoted: bool, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
+/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes. A null
+/// is empty. If the field is alone in its record, the null is an empty text instead, since a blank line is no record.
+pub(crate) fn write_field(
+    token: Token<'_>,
+    (quoted, is_alone): (bool, bool),
+    delimiter: u8,
+    out: &mut Vec<u8>,
+) -> Option<()> {
     if token == Token::Nil {
+        out.extend_from_slice(if is_alone { b"\"\"" } else { b"" });
         return Some(());
     }
     let start = out.len();

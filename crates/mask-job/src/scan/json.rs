@@ -12,6 +12,7 @@ use super::tree::{NodeId, PathRule, ROOT, Tree};
 use super::{Fault, utf8};
 use crate::batch::{Batch, Form, FoundValue, absent};
 use crate::error::UNKNOWN_LISTED_MAX;
+use crate::limits::RECORD_VALUES_MAX;
 use crate::plan::Plan;
 use crate::report::{Label, RunningReport};
 
@@ -243,6 +244,9 @@ impl<'a> Scan<'a> {
                 }
                 Some(_) => return Err(Fault::new(at, "not JSON")),
                 None => return Err(Fault::new(at, "JSON ends too early")),
+            }
+            if self.memory.leaves.len() > RECORD_VALUES_MAX {
+                return Err(Fault::new(at, format!("a record with more than {RECORD_VALUES_MAX} values to mask")));
             }
             loop {
                 let Some(&JsonFrame { is_object, .. }) = self.memory.frames.last() else { return Ok(at) };

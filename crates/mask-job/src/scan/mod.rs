@@ -6,6 +6,8 @@ pub(crate) mod json;
 pub(crate) mod text;
 pub(crate) mod tree;
 
+const NOT_UTF8: &str = "not UTF-8: convert the file first, as with iconv -f LATIN1 -t UTF-8";
+
 /// An error in text that is invalid in its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -31,5 +33,5 @@ pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
 
 /// Returns `text` as a string, or a fault at the first byte that is not UTF-8.
 pub(crate) fn utf8(text: &[u8]) -> Result<&str, Fault> {
-    std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), "not UTF-8"))
+    std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), NOT_UTF8))
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sealwire_mask_job::{
-    FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, mask_file,
-    verify_files,
+    FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, check_output,
+    mask_file, verify_files,
 };
 use sealwire_mask_rules::Rules;
 
@@ -17,7 +17,14 @@ const CSV: FileFormat = FileFormat::Csv { delimiter: b',' };
 
 /// Returns limits with small chunks and batches, so that small inputs are split everywhere.
 fn small(chunk_bytes: usize) -> Limits {
-    Limits { chunk_bytes, batch_values_max: 2, batch_bytes_max: 64, record_bytes_max: 1 << 16, workers: 2, tables: 2 }
+    Limits {
+        chunk_bytes,
+        batch_values_max: 2,
+        batch_bytes_max: 64,
+        record_bytes_max: 1 << 16,
+        workers: 2,
+        ..Limits::default()
+    }
 }
 
 struct Run {
@@ -41,6 +48,7 @@ impl Run {
             output: Output::File { path: output.to_owned(), replace: self.replace },
             format,
             limits: self.limits,
+            allow_unmatched: true,
         }
     }
 
@@ -192,6 +200,9 @@ fn broken_records_are_named_by_line_and_column() {
     json(b"[1,\n2", "line 2, column 2: `,` or `]`");
     json(b"[1]\n[2]", "line 2, column 1: more behind the document");
     json(b"", "line 1, column 1: JSON ends too early");
+    // A form feed is no white space of JSON.
+    json(b"\x0c[1]", "line 1, column 1: not JSON");
+    json(b"[1]\x0c", "line 1, column 4: more behind the document");
     json(b"{\"a\":1}}", "line 1, column 8: more behind the document");
 
     let csv = |text: &[u8], expected: &str| {
@@ -249,6 +260,32 @@ fn rules_that_fit_no_csv_are_refused() {
 }
 
 #[test]
+fn errors_of_csv_name_the_option_that_helps() {
+    let rules = "unknown = \"keep\"\n[[rule]]\nkind = \"card\"\nmask = \"redact\"\n";
+    let semicolon = "say --delimiter ';'";
+    for (text, rules, expected) in [
+        (&b"id;name\n1;a,b\n"[..], rules, semicolon),
+        // Otherwise kinds would match no value, and the values would be left in the clear.
+        (b"id;mail\n1;ann@mail.test\n", rules, semicolon),
+        (b"id;name\n1;a\n", "unknown = \"keep\"\n[[rule]]\ncolumn = \"id\"\nmask = \"redact\"\n", semicolon),
+        (b"id\tname\n1\ta,b\n", rules, "say --delimiter $'\\t'"),
+        (b"id|name\n1|a,b\n", rules, "say --delimiter '|'"),
+        (b"sep=;\r\nid;name\n1;a\n", rules, "a line of Excel that states the separator: remove the line; if"),
+        (b"\xef\xbb\xbfsep=,\nid,name\n1,a\n", rules, "a line of Excel that states the separator: remove the line"),
+        (b"id,name\n1,J\xf6rg\n", rules, "not UTF-8: convert the file first, as with iconv"),
+        (b"\x1f\x8b\x08\0\0\0", rules, "it is compressed by gzip: decompress it first"),
+    ] {
+        let error = refused(text, rules, CSV);
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(!refused(b"id,name\n1\n", rules, CSV).contains("--delimiter"));
+    assert_eq!(masked("\"a;b\"\n1\n", rules, CSV), "\"a;b\"\n1\n", "a column can be named so");
+    for (name, expected) in [("a.csv.gz", Some(CSV)), ("a.gz", None), ("a.ndjson.gz", Some(FileFormat::Ndjson))] {
+        assert_eq!(FileFormat::of_name(name), expected, "{name}");
+    }
+}
+
+#[test]
 fn the_output_is_whole_or_not_there() {
     let rules = rules(SECRET);
     let mut run = Run::new(small(64));
@@ -290,6 +327,108 @@ fn the_input_is_never_the_output() {
         assert!(matches!(error, JobError::SameFile { .. }), "{name}: {error}");
     }
     assert_eq!(fs::read_to_string(&input).expect("reads"), "{}\n");
+}
+
+#[test]
+fn an_output_replaces_regular_files_only() {
+    let rules = rules(SECRET);
+    let mut run = Run::new(small(64));
+    run.replace = true;
+    let input = run.path("in");
+    fs::write(&input, "{}\n").expect("writes");
+    let made = std::process::Command::new("mkfifo").arg(run.path("pipe")).status().expect("starts");
+    assert!(made.success());
+    std::os::unix::fs::symlink("pipe", run.path("to_pipe")).expect("links");
+    std::os::unix::fs::symlink("/dev/null", run.path("to_device")).expect("links");
+    std::os::unix::net::UnixListener::bind(run.path("socket")).expect("binds");
+    let before = run.names();
+    for name in ["pipe", "to_pipe", "to_device", "socket"] {
+        let error = run.run(&run.job(&input, &run.path(name), FileFormat::Ndjson), &rules, Local::new(&rules));
+        assert!(matches!(error, Err(JobError::NotRegular { .. })), "{name}: {error:?}");
+        assert!(!run.path(name).metadata().expect("is there").is_file(), "{name}");
+    }
+    assert_eq!(run.names(), before);
+    std::os::unix::fs::symlink("in", run.path("to_input")).expect("links");
+    for (name, inputs, expected) in [
+        ("in", &["in"][..], "is a file that is read"),
+        ("to_input", &["none", "in"], "is a file that is read"),
+        ("pipe", &["in"], "is not a regular file"),
+        ("in", &["pipe"], ""),
+        ("new", &["in"], ""),
+    ] {
+        let inputs: Vec<_> = inputs.iter().map(|name| run.path(name)).collect();
+        let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+        let error = check_output(&run.path(name), true, &inputs).err().map_or(String::new(), |error| error.to_string());
+        assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{name}: {error}");
+    }
+    assert!(matches!(check_output(&input, false, &[]), Err(JobError::Exists { .. })));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let rules = rules(SECRET);
+    let run = Run::new(small(64));
+    let (input, output) = (run.path("in"), run.path("out"));
+    fs::write(&input, "{\"secret\":\"a\"}\n".repeat(10_000)).expect("writes");
+    let progress = Arc::new(Progress::default());
+    let engine = Local::stalling(&rules, &progress);
+    let job = run.job(&input, &output, FileFormat::Ndjson);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");
+    let error = runtime.block_on(async {
+        let masking = tokio::spawn(mask_file(job, Arc::clone(&rules), Arc::clone(&engine), Arc::clone(&progress)));
+        some_records(&progress).await;
+        // At a line's end, so that all that is read is valid.
+        fs::OpenOptions::new().write(true).open(&input).and_then(|file| file.set_len(15 * 5_000)).expect("cuts");
+        engine.resume();
+        masking.await.expect("ends")
+    });
+    let error = error.expect_err("an error").to_string();
+    assert!(error.contains("became shorter while it was read"), "{error}");
+    assert!(!output.exists());
+}
+
+#[test]
+fn a_csv_file_of_one_column_keeps_its_records() {
+    let rules = "unknown = \"keep\"\n[[rule]]\ncolumn = \"note\"\nmask = \"null\"\n";
+    // A blank line would be no record.
+    assert_eq!(masked("note\na\n\"b\"\r\n\nc", rules, CSV), "note\n\"\"\n\"\"\r\n\n\"\"");
+    assert_eq!(masked("note,id\na,1\n\"b\",2\n", rules, CSV), "note,id\n,1\n,2\n");
+}
+
+#[test]
+fn rules_that_match_nothing_are_errors_unless_allowed() {
+    for (text, target, expected) in [
+        (r#"{"a":{"b":"x"}}"#, "path = \"$.a.b\"", ""),
+        (r#"{"a":{"b":"x"}}"#, "column = \"b\"", ""),
+        (r#"{"b":null}"#, "column = \"b\"", ""),
+        ("", "column = \"b\"", ""),
+        (r#"{"c":1}"#, "kind = \"card\"", ""),
+        (r#"{"a":{"b":"x"}}"#, "path = \"$.b\"", "rule 1 (path $.b) matches nothing"),
+        (r#"{"a":{"b":"x"}}"#, "column = \"B\"", "rule 1 (column B) matches nothing"),
+    ] {
+        let array = format!("[{text}]");
+        // Rules by path begin at a record of NDJSON and at the document of JSON.
+        let by_element = target.replace("$.", "$[*].");
+        for (text, target, format) in
+            [(text, target, FileFormat::Ndjson), (&array, by_element.as_str(), FileFormat::Json)]
+        {
+            let run = Run::new(small(16));
+            let (input, output) = (run.path("in"), run.path("out"));
+            fs::write(&input, text).expect("writes");
+            let rules = rules(&format!("unknown = \"keep\"\n[[rule]]\n{target}\nmask = \"redact\"\n"));
+            let job = FileJob { allow_unmatched: false, ..run.job(&input, &output, format) };
+            let error =
+                run.run(&job, &rules, Local::new(&rules)).err().map_or(String::new(), |error| error.to_string());
+            let expected = expected.replace("$.", if format == FileFormat::Json { "$[*]." } else { "$." });
+            assert_eq!(error.is_empty(), expected.is_empty(), "{text} {target}: {error}");
+            assert!(error.starts_with(&expected), "{text} {target}: {error}");
+            assert_eq!(output.exists(), error.is_empty(), "{text} {target}");
+            if !error.is_empty() {
+                let job = FileJob { allow_unmatched: true, ..job };
+                run.run(&job, &rules, Local::new(&rules)).expect("it is allowed");
+            }
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@
 mod common;
 mod discover;
 mod files;
+mod memory;
 mod parquet;
 mod postgres;
 mod s3;

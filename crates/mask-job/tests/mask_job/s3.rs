@@ -124,7 +124,8 @@ impl Lake {
     }
 
     fn mask<E: Engine>(&self, input: Input, output: Output, rules: &Arc<Rules>, engine: E) -> Result<Report, JobError> {
-        let job = FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default() };
+        let job =
+            FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default(), allow_unmatched: true };
         self.runtime.block_on(mask_file(job, Arc::clone(rules), Arc::new(engine), Arc::default()))
     }
 }
@@ -254,6 +255,7 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
         output: lake.output("s3://lake/out.parquet", false),
         format: FileFormat::Parquet,
         limits: Limits { workers: 1, batch_values_max: 10, ..Limits::default() },
+        allow_unmatched: true,
     };
     let engine = Local::stalling(&given, &progress);
     lake.runtime.block_on(async {
@@ -352,7 +354,8 @@ fn only_parquet_is_read_from_objects() {
     let (input, output) = (lake.input("s3://lake/in.ndjson"), lake.output("s3://lake/out.ndjson", false));
     fs::write(lake.path("in.ndjson"), "{}\n").expect("writes");
     for (input, output) in [(input, Output::Nowhere), (Input::File(lake.path("in.ndjson")), output)] {
-        let job = FileJob { input, output, format: FileFormat::Ndjson, limits: Limits::default() };
+        let job =
+            FileJob { input, output, format: FileFormat::Ndjson, limits: Limits::default(), allow_unmatched: true };
         let failed = lake.runtime.block_on(mask_file(job, Arc::clone(&given), Arc::new(engine()), Arc::default()));
         let error = failed.expect_err("rejected").to_string();
         assert!(error.contains("only Parquet"), "{error}");
@@ -435,7 +438,8 @@ fn only_the_configured_authority_is_trusted() {
         };
         let input = S3Store::new(settings).and_then(|store| store.object("s3://lake/in.parquet")).expect("an object");
         let (input, output) = (Input::Object(input), Output::Nowhere);
-        let job = FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default() };
+        let job =
+            FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default(), allow_unmatched: true };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         let failed = runtime.block_on(mask_file(job, Arc::clone(&given), Local::new(&given), Arc::default()));
         failed.expect_err("there is no bucket").to_string()

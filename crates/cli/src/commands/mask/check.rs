@@ -85,6 +85,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output: Output::Nowhere,
         format,
         limits: Limits::default(),
+        // They are listed.
+        allow_unmatched: true,
     };
     let keeping = keeping(&rules)?;
     let trial = Arc::new(Trial::new(&keeping)?);

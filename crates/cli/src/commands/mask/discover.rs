@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, discover_database, discover_file,
-    mask_file,
+    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output, discover_database,
+    discover_file, mask_file,
 };
 use sealwire_output::errln;
 use sealwire_token::TokenSecret;
@@ -106,8 +106,12 @@ fn confidence(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
-    if let Some(out) = args.out.as_deref().filter(|out| !args.replace && out.exists()) {
-        return Err(exists(out));
+    if let Some(out) = &args.out {
+        let inputs: Vec<&Path> = args.file.as_deref().into_iter().collect();
+        check_output(out, args.replace, &inputs).map_err(|error| match error {
+            JobError::Exists { .. } => exists(out),
+            error => error.into(),
+        })?;
     }
     let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
     options.sample = args.sample as usize;
@@ -179,7 +183,13 @@ fn fit(
     while trials < TRIALS_MAX {
         let rules = Rules::from_toml(&discovery.to_toml())?;
         let trial = Arc::new(Trial::new(&rules)?);
-        let job = FileJob { input: input()?, output: Output::Nowhere, format, limits: Limits::default() };
+        let job = FileJob {
+            input: input()?,
+            output: Output::Nowhere,
+            format,
+            limits: Limits::default(),
+            allow_unmatched: true,
+        };
         let rules = Arc::new(rules);
         let masked =
             run_job(async { Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await) })?;

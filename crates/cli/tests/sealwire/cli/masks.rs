@@ -151,7 +151,7 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     dev.write("orders.ndjson", &orders(3_000));
     let read = |name: &str| std::fs::read_to_string(dev.path().join(name)).unwrap();
-    let file = ["mask", "file", "orders.ndjson", "--rules", "rules.toml"];
+    let file = ["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "rules.toml"];
     let report = dev.ok(&[&file[..], &["--out", "masked.ndjson", "--verify"]].concat());
     assert!(row(&report, "$.email").contains(&"3000"), "{report}");
     assert!(report.contains("3000 records") && !report.contains("LEAK"), "{report}");
@@ -202,11 +202,20 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     assert_eq!(status, 0, "{table}{said}");
     let fewer = RULES.replacen("mask = \"email\"", "mask = \"keep\"", 1);
     dev.write("fewer.toml", &fewer);
-    dev.ok(&["mask", "file", "orders.ndjson", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
+    dev.ok(&["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
     let (table, said, status) = verify("leaking.ndjson");
     assert!(status == 1 && said.contains("originals were found"), "{table}{said}");
     assert!(row(&table, "$.email").last().unwrap().contains("LEAK"), "{table}");
-    let again = dev.arguments(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "masked.ndjson"]);
+    let again = dev.arguments(&[
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "rules.toml",
+        "--out",
+        "masked.ndjson",
+    ]);
     let (_, said, status) = run(dev.path(), &again);
     assert!(status == 1 && said.contains("masked.ndjson is there already"), "{said}");
     dev.stop();
@@ -219,9 +228,19 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     let orders = orders(20_000);
     dev.write("orders.ndjson", &orders);
-    dev.ok(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "expected.ndjson"]);
+    dev.ok(&[
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "rules.toml",
+        "--out",
+        "expected.ndjson",
+    ]);
     let piped = |out: &str, patience: &str| {
-        let job = ["mask", "file", "-", "--format", "ndjson", "--rules", "rules.toml", "--out", out];
+        let job =
+            ["mask", "file", "-", "--format", "ndjson", "--allow-unmatched", "--rules", "rules.toml", "--out", out];
         let job = dev.arguments(&[&job[..], &["--retry-timeout", patience]].concat());
         let mut job = spawn(dev.path(), &job);
         (job.stdin.take().unwrap(), job)
@@ -754,4 +773,80 @@ fn a_database_is_discovered_and_its_rules_are_taken() {
         assert!(status != 0 && said.contains(says) && !said.contains("canary"), "{said}");
     }
     dev.stop();
+}
+
+#[test]
+fn lists_are_files_beside_the_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("rules")).unwrap();
+    std::fs::write(path("outside"), "one\ntwo\n").unwrap();
+    std::fs::write(path("rules/inside"), "one\ntwo\n").unwrap();
+    std::fs::write(path("sample.ndjson"), "{\"a\":\"x\"}\n").unwrap();
+    let absolute = path("outside").display().to_string();
+    for (list, expected) in [
+        ("inside", ""),
+        ("../outside", "lists are in the folder of the rules"),
+        (&absolute, "lists are in the folder of the rules"),
+        ("/dev/zero", "lists are in the folder of the rules"),
+        ("zero", "zero is not a regular file"),
+        ("none", "No such file"),
+    ] {
+        let link = path("rules/zero");
+        let _ = std::os::unix::fs::symlink("/dev/zero", link);
+        let rules =
+            "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+        std::fs::write(path("rules/rules.toml"), rules.replace("LIST", list)).unwrap();
+        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules/rules.toml", "sample.ndjson"]);
+        assert_eq!(status == 0, expected.is_empty(), "{list}: {said}");
+        assert!(said.contains(expected), "{list}: {said}");
+    }
+}
+
+#[test]
+fn no_command_writes_over_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let rules =
+        "unknown = \"keep\"\n[lists]\nown = \"own\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+    let files = [("a.json", "{\"a\": \"x\"}\n"), ("rules.toml", rules), ("own", "one\ntwo\n")];
+    for (name, text) in files {
+        std::fs::write(path(name), text).unwrap();
+    }
+    std::os::unix::fs::symlink("a.json", path("link")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    let mask = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace", "--out"];
+    let discover = ["mask", "discover", "a.json", "--replace", "--out"];
+    for (command, outputs) in [
+        (&mask[..], &["a.json", "link", "rules.toml", "own", "pipe"][..]),
+        (&discover, &["a.json", "link", "pipe"]),
+        (&["encrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
+        (&["decrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
+        (&["rewrap", "a.json", "--output"], &["a.json", "link", "pipe"]),
+    ] {
+        for output in outputs {
+            let (_, said, status) = run(folder.path(), &[command, &[output]].concat());
+            let expected = if *output == "pipe" { "is not a regular file" } else { "is a file that is read" };
+            assert!(status != 0 && said.contains(expected), "{command:?} {output}: {said}");
+        }
+    }
+    for (name, text) in files {
+        assert_eq!(std::fs::read_to_string(path(name)).unwrap(), text, "{name}");
+    }
+}
+
+#[test]
+fn rules_without_a_rule_are_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.json"), "{\"a\": \"x\"}\n").unwrap();
+    for (rules, is_rejected) in [
+        ("unknown = \"keep\"\n", true),
+        ("unknown = \"keep\"\n[lists]\nown = [\"a\", \"b\"]\n", true),
+        ("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n", false),
+    ] {
+        std::fs::write(folder.path().join("rules.toml"), rules).unwrap();
+        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "a.json"]);
+        assert_eq!(status != 0, is_rejected, "{rules}: {said}");
+        assert_eq!(said.contains("rules.toml has no [[rule]]"), is_rejected, "{rules}: {said}");
+    }
 }

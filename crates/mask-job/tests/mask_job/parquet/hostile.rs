@@ -372,3 +372,40 @@ fn files_with_changed_bytes_give_an_error_or_an_output() {
     }
     assert!(ended_well > cases / 10, "{ended_well} of {cases}");
 }
+
+#[test]
+fn a_footer_is_checked_before_memory_is_taken() {
+    // A list of row groups of one byte each, which would take 200 bytes each in memory.
+    let of_row_groups = |count: usize| {
+        let groups = [&[0x15, 2, 0x19, 0x1c, 0x48, 1, b'm', 0, 0x16, 0, 0x19, 0xfc][..], &varint(count)].concat();
+        [&groups[..], &vec![0; count], &[0]].concat()
+    };
+    // A chain of groups with long names, and leaves below them that each have all these names in their path.
+    let of_names = |leaves: usize| {
+        let mut out = [&[0x29, 0xfc][..], &varint(leaves + 64)].concat();
+        for at in 0..64 {
+            let children = if at < 63 { 1 } else { leaves };
+            out.extend(
+                [&[0x48][..], &varint(20_000), &[b'n'; 20_000], &[0x15], &zigzag(children as i64), &[0]].concat(),
+            );
+        }
+        (0..leaves).for_each(|_| out.extend([0x48, 1, b'l', 0]));
+        out.push(0);
+        out
+    };
+    for (footer, expected) in [
+        (of_row_groups(100), "Required field"),
+        (of_row_groups(3_000_000), "describes more columns and row groups than this program reads"),
+        (of_names(10_000), "describes more columns and row groups than this program reads"),
+    ] {
+        let file = [&b"PAR1"[..], &footer, &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat();
+        let error = mask(&file, Limits::default()).expect_err("rejected");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Encodes an unsigned number of variable length.
+fn varint(number: usize) -> Vec<u8> {
+    // The zigzag form of a number is twice the number.
+    if number.is_multiple_of(2) { zigzag(number as i64 / 2) } else { zigzag(-(number as i64 / 2) - 1) }
+}

@@ -1,0 +1,63 @@
+//! Bounds the bytes of records that a job has in flight, between reading and writing.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A semaphore over bytes. All permits are taken by the one thread that reads, in the order in which records are written, so
+/// the oldest record always has its permit.
+#[derive(Clone, Debug)]
+pub(crate) struct ByteBudget {
+    permits: Arc<Semaphore>,
+    bytes_max: u32,
+}
+
+/// The right to have some bytes in flight, until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct BytePermit {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX).max(1);
+        Self { permits: Arc::new(Semaphore::new(bytes_max as usize)), bytes_max }
+    }
+
+    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is in flight. Blocks the thread,
+    /// which must be one for blocking work of a runtime.
+    pub(crate) fn reserve_blocking(&self, bytes: usize) -> BytePermit {
+        let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
+        // The semaphore is never closed.
+        BytePermit { _permit: Handle::current().block_on(Arc::clone(&self.permits).acquire_many_owned(count)).ok() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn byte_budget_makes_records_wait_that_do_not_fit() {
+        let budget = ByteBudget::new(100);
+        let reserve = |bytes| {
+            let budget = budget.clone();
+            spawn_blocking(move || budget.reserve_blocking(bytes))
+        };
+        let first = reserve(60).await.expect("reserves");
+        let second = reserve(40).await.expect("reserves");
+        assert_eq!(budget.permits.available_permits(), 0);
+        // More than there is in all: it goes alone.
+        let large = reserve(1_000_000);
+        drop(first);
+        assert!(!large.is_finished());
+        drop(second);
+        let large = large.await.expect("reserves");
+        assert_eq!(budget.permits.available_permits(), 0);
+        drop(large);
+        assert_eq!(budget.permits.available_permits(), 100);
+    }
+}
