@@ -11,6 +11,7 @@ use tokio_postgres::{Client, CopyInSink, Error};
 use super::catalog::Table;
 use super::connect::{Endpoint, described};
 use super::rows::Rows;
+use super::target;
 use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
@@ -39,7 +40,7 @@ pub(crate) struct Run<E> {
 pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<(u64, u64), JobError> {
     let reader = run.source.connect().await?;
     begin(&reader, &run.source, &run.snapshot).await?;
-    let writer = run.target.connect().await?;
+    let writer = target::connect_writer(&run.target).await?;
     writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();

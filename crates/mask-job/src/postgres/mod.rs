@@ -150,7 +150,7 @@ async fn fill<E: Engine>(
     execute(&run.target, &schema.before).await?;
     let tables = planned(run, reader, catalog).await?;
     let bytes = copy_tables(run, tables).await?;
-    let writer = run.target.connect().await?;
+    let writer = target::connect_writer(&run.target).await?;
     let failed = |error: tokio_postgres::Error| run.target.error(&error);
     for sequence in &catalog.sequences {
         let sql = "SELECT pg_catalog.setval($1::pg_catalog.text::pg_catalog.regclass, $2, $3)";
@@ -167,7 +167,7 @@ async fn fill<E: Engine>(
 
 /// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
 async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
-    let client = target.connect().await?;
+    let client = target::connect_writer(target).await?;
     client.batch_execute(sql).await.map_err(|error| target.error(&error))
 }
 
@@ -177,7 +177,7 @@ async fn planned<E: Engine>(
     reader: &Client,
     catalog: &Catalog,
 ) -> Result<Vec<(Table, Rows)>, JobError> {
-    let writer = run.target.connect().await?;
+    let writer = target::connect_writer(&run.target).await?;
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
         // COPY cannot express an empty column list.
