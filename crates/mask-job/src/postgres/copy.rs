@@ -87,8 +87,9 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
 /// Starts a transaction that uses the shared snapshot.
 pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
     let sql = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
-        snapshot.replace('\'', "")
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'; SET LOCAL lock_timeout = '{}'",
+        snapshot.replace('\'', ""),
+        super::source::LOCK_TIMEOUT
     );
     client.batch_execute(&sql).await.map_err(|error| source.error(&error))
 }

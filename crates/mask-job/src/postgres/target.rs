@@ -71,7 +71,7 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
     let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
          WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
          OR r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner') \
-         ORDER BY NOT r.rolsuper, r.rolname LIMIT 1";
+         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
     let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| to.error(&error))? else { return Ok(()) };
     let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
     let why = match (is_superuser, held == role) {
@@ -82,6 +82,30 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
     Err(JobError::Plan(format!(
         "the target's role {role} {why}, and functions of the source's schema run with its rights: connect as a role that \
          owns the target database and may nothing else"
+    )))
+}
+
+/// Rejects a role of a source that could do more than read, since owners of tables can have a reader run their functions.
+/// A reader may pass row security and read everything, because a job must read all rows.
+pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
+    let client = of.connect().await?;
+    let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
+         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) \
+         AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY[ \
+             'pg_database_owner', 'pg_read_all_data', 'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', \
+             'pg_stat_scan_tables'])) \
+         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
+    let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| of.error(&error))? else { return Ok(()) };
+    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let why = match (is_superuser, held == role) {
+        (true, true) => "is a superuser".to_owned(),
+        (false, true) => "may make roles or replicate".to_owned(),
+        (_, false) => format!("is a member of {held}"),
+    };
+    Err(JobError::Plan(format!(
+        "the {}'s role {role} {why}, and functions of table owners could run with its rights: connect as a role that may \
+         only read, such as a member of pg_read_all_data",
+        of.whence
     )))
 }
 

@@ -12,7 +12,9 @@ use sealwire_testkit::{Database, Postgres};
 
 use crate::common::{Local, rules, shop, some_records};
 
+mod owners;
 mod removal;
+mod snapshot;
 
 const CUSTOMERS: u64 = 300;
 
