@@ -19,6 +19,7 @@ use tokio_postgres::Client;
 use super::file::Documents;
 use crate::error::JobError;
 use crate::plan::Plan;
+use crate::postgres::target::refuse_privileged_reader;
 use crate::postgres::{Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, keeps_apart, quoted};
 use crate::report::{Progress, RunningReport};
 use crate::scan::copy;
@@ -51,6 +52,7 @@ pub async fn discover_database(
     progress: &Progress,
 ) -> Result<Discovery, JobError> {
     let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(source, "source")).await??;
+    refuse_privileged_reader(&endpoint).await?;
     let client = endpoint.connect().await?;
     let failed = |error: tokio_postgres::Error| endpoint.error(&error);
     let begin = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '{TIMEOUT}'");

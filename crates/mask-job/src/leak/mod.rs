@@ -59,7 +59,7 @@ impl Default for LeakLimits {
 /// The result of a leak check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LeakReport {
-    /// True if no field leaks. Fields that could not be checked do not count.
+    /// True if no field leaks and the source has an original. Other fields that could not be checked do not count.
     pub passed: bool,
     /// Number of passes over source and target.
     pub passes: u32,
@@ -111,7 +111,7 @@ pub enum LeakVerdict {
     Clean,
     /// Originals are in the target.
     Leak,
-    /// Too few values to distinguish a leak from chance under this function.
+    /// No values, or too few to distinguish a leak from chance under this function.
     NotChecked,
 }
 
@@ -323,7 +323,9 @@ impl Check {
         for (field, promise) in self.fields.iter_mut().zip(&self.promises) {
             field.verdict = verdict(field, *promise);
         }
-        let passed = self.fields.iter().all(|field| field.verdict != LeakVerdict::Leak);
+        // A check that saw no original, such as that of an emptied source, proves nothing.
+        let passed = self.fields.iter().any(|field| field.values > 0)
+            && self.fields.iter().all(|field| field.verdict != LeakVerdict::Leak);
         LeakReport { passed, passes, fields: self.fields, skipped: self.skipped }
     }
 }
@@ -340,6 +342,7 @@ fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
     };
     match promise {
         _ if leaks => LeakVerdict::Leak,
+        _ if field.values == 0 => LeakVerdict::NotChecked,
         Guarantee::Rare | Guarantee::Moved if field.values < ROWS_MIN => LeakVerdict::NotChecked,
         _ => LeakVerdict::Clean,
     }

@@ -10,6 +10,8 @@ use tokio_postgres::Client;
 use super::{Check, LeakLimits, LeakReport};
 use crate::error::JobError;
 use crate::plan::Plan;
+use crate::postgres::source::Snapshot;
+use crate::postgres::target::refuse_privileged_reader;
 use crate::postgres::{Catalog, Class, Database, Endpoint, Table};
 use crate::report::Progress;
 use crate::scan::copy;
@@ -32,30 +34,30 @@ pub async fn verify_databases(
         Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
     });
     let (source, target) = endpoints.await??;
-    let (reader, other) = (snapshot(&source).await?, snapshot(&target).await?);
-    let (from, to) = (Catalog::read(&reader, &source).await?, Catalog::read(&other, &target).await?);
+    refuse_privileged_reader(&source).await?;
+    let read = Snapshot::open(&source).await?;
+    let searched = Snapshot::open(&target).await?;
+    let reader = &read.client;
+    let other = &searched.client;
+    let from = Catalog::read(reader, &source).await?;
+    let to = Catalog::read(other, &target).await?;
     crate::postgres::refuse_missing(&from, check.plan())?;
     let estimate: u64 = from.tables.iter().chain(&to.tables).map(|table| table.rows_estimated).sum();
     for pass in 1.. {
         progress.expect(0, estimate * u64::from(pass));
         for table in &from.tables {
-            originals(&reader, &source, table, &mut check, progress).await?;
+            originals(reader, &source, table, &mut check, progress).await?;
         }
         for table in &to.tables {
-            seen(&other, &target, table, &mut check, progress).await?;
+            seen(other, &target, table, &mut check, progress).await?;
         }
         if !check.end_pass() {
+            read.unchanged(&source).await?;
+            searched.unchanged(&target).await?;
             return Ok(check.report(pass));
         }
     }
     Ok(LeakReport::default())
-}
-
-async fn snapshot(of: &Endpoint) -> Result<Client, JobError> {
-    let client = of.connect().await?;
-    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-    client.batch_execute(begin).await.map_err(|error| of.error(&error))?;
-    Ok(client)
 }
 
 /// The sensitivity of a source column under the rules.

@@ -25,7 +25,7 @@ fn check(function: &str, source: &[&str], target: &[&str], other: &[&str]) -> Le
     };
     let (one, many) = (run(1_000_000), run(3));
     assert_eq!(format!("{:?}", one.fields), format!("{:?}", many.fields), "in several passes");
-    assert_eq!(one.passed, one.fields[0].verdict != LeakVerdict::Leak);
+    assert_eq!(one.passed, !source.is_empty() && one.fields[0].verdict != LeakVerdict::Leak);
     one.fields.into_iter().next().expect("one field")
 }
 
@@ -39,7 +39,7 @@ fn functions_without_originals_leak_by_a_single_one() {
     for function in ["email", "hash", "partial(last=1)"] {
         assert_eq!(verdict_of(function, &["a", "b"], &["x", "y"], &[]), Clean, "{function}");
         assert_eq!(verdict_of(function, &["a", "b"], &["x", "b"], &[]), Leak, "{function}");
-        assert_eq!(verdict_of(function, &[], &["x"], &["y"]), Clean, "{function}");
+        assert_eq!(verdict_of(function, &[], &["x"], &["y"]), LeakVerdict::NotChecked, "{function}");
     }
     for function in ["redact", "fixed(\"n/a\")", "null"] {
         assert_eq!(verdict_of(function, &["a", "b"], &["n/a", "b"], &[]), Leak, "{function}");

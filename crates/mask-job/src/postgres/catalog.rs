@@ -19,6 +19,7 @@ const NO_EXTENSION: &str = "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHE
 pub(crate) struct Catalog {
     pub(crate) tables: Vec<Table>,
     pub(crate) sequences: Vec<Sequence>,
+    /// Populated materialized views, each behind those that it reads.
     pub(crate) views: Vec<String>,
 }
 
@@ -143,15 +144,7 @@ impl Catalog {
         Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
         Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
         Self::foreign_keys(&query(client, source, FOREIGN_KEYS).await?, &by_oid, &mut tables);
-        let views = query(
-            client,
-            source,
-            "SELECT pg_catalog.format('%I.%I', m.schemaname, m.matviewname) FROM pg_catalog.pg_matviews m \
-             JOIN pg_catalog.pg_class c ON c.relname = m.matviewname \
-             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = m.schemaname \
-             WHERE m.ispopulated ORDER BY c.oid",
-        )
-        .await?;
+        let views = query(client, source, VIEWS).await?;
         let sequences = Self::sequences(client, source).await?;
         Ok(Self { tables, sequences, views: views.iter().map(|row| row.get(0)).collect() })
     }
@@ -257,3 +250,18 @@ const UNIQUES: &str = "\
 const FOREIGN_KEYS: &str = "\
     SELECT conrelid::bigint, conname::text, confrelid::bigint, conkey, confkey FROM pg_catalog.pg_constraint \
     WHERE contype = 'f' AND conparentid = 0 ORDER BY 2";
+
+/// Populated materialized views in the order in which they can be filled. A view is read through any number of other
+/// views; its distance from what it reads is the order.
+const VIEWS: &str = "\
+    WITH RECURSIVE reads AS ( \
+        SELECT DISTINCT r.ev_class AS reader, d.refobjid AS read FROM pg_catalog.pg_depend d \
+        JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid AND r.ev_class <> d.refobjid \
+        WHERE d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass), \
+    depths AS ( \
+        SELECT c.oid, 0 AS depth FROM pg_catalog.pg_class c WHERE c.relkind = 'm' \
+        UNION \
+        SELECT reads.reader, depths.depth + 1 FROM depths JOIN reads ON reads.read = depths.oid) \
+    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN depths ON depths.oid = c.oid \
+    WHERE c.relkind = 'm' AND c.relispopulated GROUP BY c.oid, n.nspname, c.relname ORDER BY pg_catalog.max(depths.depth), c.oid";

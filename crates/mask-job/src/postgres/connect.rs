@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -156,6 +157,9 @@ pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) if said.code().code().starts_with("22") => {
             format!("a value was refused (SQLSTATE {})", said.code().code())
+        }
+        Some(said) if *said.code() == SqlState::LOCK_NOT_AVAILABLE => {
+            "another session changes a table, or waits to: end it, or run the job at another time (55P03)".to_owned()
         }
         Some(said) => format!("{} ({})", said.message(), said.code().code()),
         None => {

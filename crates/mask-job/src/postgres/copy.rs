@@ -11,6 +11,7 @@ use tokio_postgres::{Client, CopyInSink, Error};
 use super::catalog::Table;
 use super::connect::{Endpoint, described};
 use super::rows::Rows;
+use super::target;
 use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
@@ -40,7 +41,7 @@ pub(crate) struct Run<E> {
 pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<(u64, u64), JobError> {
     let reader = run.source.connect().await?;
     begin(&reader, &run.source, &run.snapshot).await?;
-    let writer = run.target.connect().await?;
+    let writer = target::connect_writer(&run.target).await?;
     writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
@@ -87,8 +88,9 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
 /// Starts a transaction that uses the shared snapshot.
 pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
     let sql = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
-        snapshot.replace('\'', "")
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'; SET LOCAL lock_timeout = '{}'",
+        snapshot.replace('\'', ""),
+        super::source::LOCK_TIMEOUT
     );
     client.batch_execute(&sql).await.map_err(|error| source.error(&error))
 }

@@ -88,6 +88,7 @@ impl Dump {
         command.args(["--no-subscriptions", "--no-security-labels", "--no-tablespaces", "--encoding=UTF8"]);
         command
             .arg(format!("--snapshot={snapshot}"))
+            .arg(format!("--lock-wait-timeout={}", super::source::LOCK_TIMEOUT))
             .arg(format!("--restrict-key={guard}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

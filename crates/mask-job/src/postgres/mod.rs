@@ -11,7 +11,8 @@ mod copy;
 mod dry_run;
 mod dump;
 pub(crate) mod rows;
-mod target;
+pub(crate) mod source;
+pub(crate) mod target;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -68,14 +69,17 @@ pub async fn mask_database<E: Engine>(
         Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
     });
     let (source, target) = endpoints.await??;
-    let (reader, writer) = (source.connect().await?, target.connect().await?);
-    target::refuse_same((&reader, &source), (&writer, &target)).await?;
+    let writer = target.connect().await?;
+    target::refuse_same((&source.connect().await?, &source), (&writer, &target)).await?;
     target::refuse_privileged(&writer, &target).await?;
-    let snapshot = snapshot(&reader, &source).await?;
-    let catalog = Catalog::read(&reader, &source).await?;
+    target::refuse_privileged_reader(&source).await?;
+    let opened = source::Snapshot::open(&source).await?;
+    let reader = &opened.client;
+    let snapshot = snapshot(reader, &source).await?;
+    let catalog = Catalog::read(reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
     check(&catalog, &plan)?;
-    let dump = Dump::find(&reader, &source).await?;
+    let dump = Dump::find(reader, &source).await?;
     let schema = Schema {
         before: dump.section(&source, &snapshot, Section::PreData).await?,
         behind: dump.section(&source, &snapshot, Section::PostData).await?,
@@ -96,7 +100,7 @@ pub async fn mask_database<E: Engine>(
         cpu: Arc::new(Semaphore::new(limits.workers.max(1))),
     });
     let outcome = tokio::select! {
-        outcome = fill(&run, &reader, &catalog, &schema) => outcome,
+        outcome = fill(&run, &opened, &catalog, &schema) => outcome,
         () = stop => Err(JobError::Stopped),
     };
     let (bytes_in, bytes_out) = match outcome {
@@ -119,10 +123,8 @@ struct Schema {
     behind: String,
 }
 
-/// Starts the transaction whose snapshot all readers share.
+/// Exports the snapshot that all readers share.
 async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
-    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-    reader.batch_execute(begin).await.map_err(|error| source.error(&error))?;
     let row = reader.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]).await;
     Ok(row.map_err(|error| source.error(&error))?.get(0))
 }
@@ -143,14 +145,15 @@ async fn emptied(target: &Endpoint, error: JobError) -> JobError {
 /// Creates and fills the schema. The target is marked as unfinished during this call.
 async fn fill<E: Engine>(
     run: &Arc<Run<E>>,
-    reader: &Client,
+    opened: &source::Snapshot,
     catalog: &Catalog,
     schema: &Schema,
 ) -> Result<(u64, u64), JobError> {
     execute(&run.target, &schema.before).await?;
-    let tables = planned(run, reader, catalog).await?;
+    let tables = planned(run, &opened.client, catalog).await?;
     let bytes = copy_tables(run, tables).await?;
-    let writer = run.target.connect().await?;
+    opened.unchanged(&run.source).await?;
+    let writer = target::connect_writer(&run.target).await?;
     let failed = |error: tokio_postgres::Error| run.target.error(&error);
     for sequence in &catalog.sequences {
         let sql = "SELECT pg_catalog.setval($1::pg_catalog.text::pg_catalog.regclass, $2, $3)";
@@ -167,7 +170,7 @@ async fn fill<E: Engine>(
 
 /// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
 async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
-    let client = target.connect().await?;
+    let client = target::connect_writer(target).await?;
     client.batch_execute(sql).await.map_err(|error| target.error(&error))
 }
 
@@ -177,7 +180,7 @@ async fn planned<E: Engine>(
     reader: &Client,
     catalog: &Catalog,
 ) -> Result<Vec<(Table, Rows)>, JobError> {
-    let writer = run.target.connect().await?;
+    let writer = target::connect_writer(&run.target).await?;
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
         // COPY cannot express an empty column list.

@@ -4,10 +4,12 @@
 //! While a job runs, the target holds an extra schema with a list of objects that existed before the job. A killed job
 //! leaves that schema behind, and the next job uses the list to clean up.
 
+use std::collections::HashSet;
+
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::catalog::{OURS, quoted};
+use super::catalog::OURS;
 use super::connect::Endpoint;
 use crate::error::JobError;
 
@@ -16,6 +18,13 @@ const MARK: &str = "sealwire_mask_unfinished";
 
 /// The key of the advisory lock that a job holds on its target.
 const LOCK: i64 = 0x5365_616c_4d61_736b;
+
+/// The key of the advisory lock that each connection holds by which a job writes to its target. A removal takes the lock
+/// for itself, so that no statement of the job can create objects during or after the removal.
+const WRITERS: i64 = LOCK + 1;
+
+/// Maximum time in seconds that a removal waits for the job's other connections to end.
+const WRITERS_END_MAX: u32 = 60;
 
 /// Rejects a target that is the source under any address, or a standby of the source's cluster.
 pub(crate) async fn refuse_same(
@@ -62,7 +71,7 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
     let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
          WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
          OR r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner') \
-         ORDER BY NOT r.rolsuper, r.rolname LIMIT 1";
+         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
     let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| to.error(&error))? else { return Ok(()) };
     let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
     let why = match (is_superuser, held == role) {
@@ -76,31 +85,83 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
     )))
 }
 
+/// Rejects a role of a source that could do more than read, since owners of tables can have a reader run their functions.
+/// A reader may pass row security and read everything, because a job must read all rows.
+pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
+    let client = of.connect().await?;
+    let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
+         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) \
+         AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY[ \
+             'pg_database_owner', 'pg_read_all_data', 'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', \
+             'pg_stat_scan_tables'])) \
+         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
+    let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| of.error(&error))? else { return Ok(()) };
+    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let why = match (is_superuser, held == role) {
+        (true, true) => "is a superuser".to_owned(),
+        (false, true) => "may make roles or replicate".to_owned(),
+        (_, false) => format!("is a member of {held}"),
+    };
+    Err(JobError::Plan(format!(
+        "the {}'s role {role} {why}, and functions of table owners could run with its rights: connect as a role that may \
+         only read, such as a member of pg_read_all_data",
+        of.whence
+    )))
+}
+
 /// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a killed job or with
-/// `replace`. The lock is held while `client` lives.
+/// `replace`. The lock is held while `client` lives. Removal and mark are one transaction: the target keeps all of its
+/// contents or none.
 pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
     lock(client, to).await?;
-    if let Some(before) = marked(client, to).await? {
-        clean(client, to, &before).await?;
+    if marked(client, to).await?.is_some() {
+        empty(client, to).await?;
     }
     let tables = tables(client, to).await?;
+    if !tables.is_empty() && !replace {
+        let shown = tables.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+        return Err(JobError::Plan(format!(
+            "the target is not empty: it has {} tables or views ({shown}{}); name an empty database, or say that \
+             what is there is to be replaced",
+            tables.len(),
+            if tables.len() > 5 { ", ..." } else { "" }
+        )));
+    }
+
+    // The connection ends after an error, and its transaction with it.
+    execute(client, to, "BEGIN").await?;
     if !tables.is_empty() {
-        if !replace {
-            let shown = tables.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-            return Err(JobError::Plan(format!(
-                "the target is not empty: it has {} tables or views ({shown}{}); name an empty database, or say that \
-                 what is there is to be replaced",
-                tables.len(),
-                if tables.len() > 5 { ", ..." } else { "" }
-            )));
-        }
         // Extensions remain. The schema creates only missing extensions, and existing extensions can belong to other
         // users.
         let extensions = inventory(client, to).await?.into_iter().filter(|it| it.starts_with("DROP EXTENSION"));
         drop_all(client, to, &extensions.collect::<Vec<_>>()).await?;
     }
-    let sql = format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}");
-    client.batch_execute(&sql).await.map_err(|error| to.error(&error))
+    execute(client, to, &format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}; COMMIT")).await
+}
+
+async fn execute(client: &Client, to: &Endpoint, sql: &str) -> Result<(), JobError> {
+    client.batch_execute(sql).await.map_err(|error| to.error(&error))
+}
+
+/// Opens a connection by which a job writes to its marked target.
+pub(crate) async fn connect_writer(to: &Endpoint) -> Result<Client, JobError> {
+    let client = to.connect().await?;
+    execute(&client, to, &format!("SELECT pg_catalog.pg_advisory_lock_shared({WRITERS})")).await?;
+    Ok(client)
+}
+
+/// Ends the connections by which a job writes to the target, and keeps new ones from writing until the transaction ends.
+/// The server notices a closed connection only after the statement that it executes.
+async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    let sql = format!(
+        "SET LOCAL lock_timeout = '{WRITERS_END_MAX}s'; \
+         SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l \
+         JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database() \
+         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.pid <> pg_catalog.pg_backend_pid() \
+         AND l.classid::bigint << 32 | l.objid::bigint = {WRITERS}; \
+         SELECT pg_catalog.pg_advisory_xact_lock({WRITERS}); SET LOCAL lock_timeout = 0"
+    );
+    execute(client, to, &sql).await
 }
 
 /// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the lock.
@@ -116,7 +177,7 @@ async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
 
 /// Removes the mark of a complete target.
 pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    client.batch_execute(&format!("DROP SCHEMA {MARK} CASCADE")).await.map_err(|error| to.error(&error))
+    execute(client, to, &format!("DROP SCHEMA {MARK} CASCADE")).await
 }
 
 /// Returns the objects that existed before the job that marked the target, as DROP statements. Returns `None` without a
@@ -135,28 +196,23 @@ async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, J
              look what it is and drop or rename it"
         )));
     }
-    let rows = client.query(&format!("SELECT drop FROM {MARK}.before"), &[]).await;
+    let rows = client.query(&format!("SELECT statement FROM {MARK}.before"), &[]).await;
     Ok(Some(rows.map_err(|error| to.error(&error))?.iter().map(|row| row.get(0)).collect()))
 }
 
-/// Drops the objects that a job created in a marked target.
+/// Drops the objects that a job created in a marked target, and the mark, in one transaction.
 ///
 /// # Errors
-/// The error names the remaining objects and says how to remove them.
+/// The error says how to remove the remaining objects.
 pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    match marked(client, to).await? {
-        Some(before) => clean(client, to, &before).await,
-        None => Err(left(&format!("the mark {MARK} is gone, so nothing was dropped"))),
-    }
-}
-
-async fn clean(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
-    drop_all(client, to, before).await?;
+    execute(client, to, "BEGIN").await?;
+    end_writers(client, to).await?;
+    let Some(before) = marked(client, to).await? else {
+        return Err(left(&format!("the mark {MARK} is gone, so nothing was dropped")));
+    };
+    drop_all(client, to, &before).await?;
     unmark(client, to).await?;
-    match tables(client, to).await?.first() {
-        None => Ok(()),
-        Some(table) => Err(left(&format!("{table} is still there"))),
-    }
+    execute(client, to, "COMMIT").await
 }
 
 fn left(what: &str) -> JobError {
@@ -164,26 +220,29 @@ fn left(what: &str) -> JobError {
     JobError::Postgres { whence: "target", said }
 }
 
-/// Runs the DROP statements of all objects that are not in `before`.
+/// Drops all objects whose statements are not in `before`. Must run in a transaction.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
-    let mark = format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted_literally(MARK));
-    for statement in inventory(client, to).await? {
-        if before.contains(&statement) || statement == mark {
-            continue;
-        }
-        client.batch_execute(&statement).await.map_err(|error| to.error(&error))?;
+    let statements = added(client, to, before).await?;
+    // A schema or table takes its objects with it, and the server would report each of the later statements.
+    execute(client, to, &format!("SET LOCAL client_min_messages = 'error'; {}", statements.join(";\n"))).await?;
+    match added(client, to, before).await?.first() {
+        None => Ok(()),
+        Some(statement) => Err(left(&format!("after all objects were dropped, there is still one for {statement}"))),
     }
-    Ok(())
+}
+
+/// Returns the DROP statements of the objects that are not in `before`, except for the mark.
+async fn added(client: &Client, to: &Endpoint, before: &[String]) -> Result<Vec<String>, JobError> {
+    let before: HashSet<&String> = before.iter().collect();
+    let mark = format!("DROP SCHEMA IF EXISTS {MARK} CASCADE");
+    let mut statements = inventory(client, to).await?;
+    statements.retain(|statement| !before.contains(statement) && *statement != mark);
+    Ok(statements)
 }
 
 async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
     let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
-}
-
-fn quoted_literally(name: &str) -> String {
-    // Quotes like `%I` of `format`: only where quotes are necessary.
-    if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { name.to_owned() } else { quoted(name) }
 }
 
 async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
@@ -197,30 +256,36 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// One DROP statement for each object that a schema can hold. All use IF EXISTS, since dropping one object can drop
-/// others.
+/// One DROP statement for each object that the owner of a database can create: schemas, whatever is in a schema, and
+/// objects outside of schemas. The server's own record of dependencies gives the objects of a schema, whatever their
+/// kind. Objects of extensions and parts of other objects, such as the sequences of identity columns, have no
+/// statement, since the server drops them with their owners only. All statements use IF EXISTS, since dropping one
+/// object can drop others.
 const INVENTORY: &str = "\
-    SELECT drop FROM ( \
-    SELECT 0 AS turn, pg_catalog.format('DROP SCHEMA IF EXISTS %I CASCADE', n.nspname) AS drop FROM pg_catalog.pg_namespace n \
-        WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'public') AND n.nspname !~ '^pg_(toast|temp)' \
-        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = n.oid AND d.deptype = 'e') \
-    UNION ALL \
-    SELECT 1, pg_catalog.format('DROP %s IF EXISTS %I.%I CASCADE', CASE c.relkind WHEN 'v' THEN 'VIEW' \
-        WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, \
-        n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-        WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND n.nspname = 'public' \
-        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') \
-    UNION ALL \
-    SELECT 2, pg_catalog.format('DROP ROUTINE IF EXISTS %s CASCADE', p.oid::pg_catalog.regprocedure) \
-        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-        WHERE n.nspname = 'public' \
-        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e') \
-    UNION ALL \
-    SELECT 3, pg_catalog.format('DROP TYPE IF EXISTS %I.%I CASCADE', n.nspname, t.typname) FROM pg_catalog.pg_type t \
-        JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
-        WHERE n.nspname = 'public' AND (t.typtype IN ('d', 'e', 'r') OR t.typtype = 'c' AND EXISTS ( \
-            SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c')) \
-        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = t.oid AND d.deptype = 'e') \
-    UNION ALL \
-    SELECT 4, pg_catalog.format('DROP EXTENSION IF EXISTS %I CASCADE', e.extname) FROM pg_catalog.pg_extension e \
-        WHERE e.extname <> 'plpgsql') AS inventory ORDER BY turn, drop";
+    WITH objects AS ( \
+        SELECT 0 AS turn, 'pg_catalog.pg_namespace'::pg_catalog.regclass::oid AS class, n.oid FROM pg_catalog.pg_namespace n \
+            WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'public') AND n.nspname !~ '^pg_(toast|temp)' \
+        UNION ALL \
+        SELECT DISTINCT 1, d.classid, d.objid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_namespace n ON n.oid = d.refobjid \
+            WHERE d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass AND d.deptype = 'n' AND d.objsubid = 0 \
+            AND d.classid <> 'pg_catalog.pg_extension'::pg_catalog.regclass \
+            AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)' \
+        UNION ALL \
+        SELECT 2, 'pg_catalog.pg_cast'::pg_catalog.regclass, oid FROM pg_catalog.pg_cast WHERE oid >= 16384 \
+        UNION ALL \
+        SELECT 2, 'pg_catalog.pg_event_trigger'::pg_catalog.regclass, oid FROM pg_catalog.pg_event_trigger \
+        UNION ALL \
+        SELECT 2, 'pg_catalog.pg_foreign_server'::pg_catalog.regclass, oid FROM pg_catalog.pg_foreign_server \
+        UNION ALL \
+        SELECT 2, 'pg_catalog.pg_foreign_data_wrapper'::pg_catalog.regclass, oid FROM pg_catalog.pg_foreign_data_wrapper \
+        UNION ALL \
+        SELECT 2, 'pg_catalog.pg_language'::pg_catalog.regclass, oid FROM pg_catalog.pg_language WHERE oid >= 16384 \
+        UNION ALL \
+        SELECT 3, 'pg_catalog.pg_extension'::pg_catalog.regclass, oid FROM pg_catalog.pg_extension WHERE extname <> 'plpgsql') \
+    SELECT pg_catalog.format('DROP %s IF EXISTS %s CASCADE', CASE \
+        WHEN i.type IN ('function', 'procedure', 'aggregate') THEN 'ROUTINE' WHEN i.type = 'statistics object' THEN 'STATISTICS' \
+        ELSE pg_catalog.upper(pg_catalog.replace(i.type, '-', ' ')) END, i.identity) AS statement \
+    FROM objects o CROSS JOIN LATERAL pg_catalog.pg_identify_object(o.class, o.oid, 0) AS i \
+    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = o.class AND d.objid = o.oid AND d.objsubid = 0 \
+        AND d.deptype IN ('e', 'i')) \
+    ORDER BY o.turn, i.type, i.identity";

@@ -17,7 +17,7 @@ use crate::common::{Local, shop};
 const THIS_YEAR: i32 = 2025;
 const DATA: &str = include_str!("discover/data.sql");
 
-fn trial(function: &Function, value: Value<'_>, out: &mut Vec<u8>) -> bool {
+pub(crate) fn trial(function: &Function, value: Value<'_>, out: &mut Vec<u8>) -> bool {
     let mask = Mask::new(function, &MaskSecret::new(Zeroizing::new([7; 32])));
     mask.is_some_and(|mask| mask.apply(value, None, out).is_ok())
 }

@@ -12,6 +12,10 @@ use sealwire_testkit::{Database, Postgres};
 
 use crate::common::{Local, rules, shop, some_records};
 
+mod owners;
+mod removal;
+mod snapshot;
+
 const CUSTOMERS: u64 = 300;
 
 fn limits() -> Limits {
@@ -321,15 +325,15 @@ fn a_mark_that_no_job_made_drops_nothing() {
     for made in [
         // A mark by the job's own role, without the table that a job creates in it.
         format!("SET ROLE sealwire; CREATE SCHEMA {mark}"),
-        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE VIEW {mark}.before AS SELECT 'x'::text AS drop"),
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE VIEW {mark}.before AS SELECT 'x'::text AS statement"),
         // A table that is not readable as the table of a job.
         format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (a int)"),
         // A readable mark of another role.
         format!(
-            "CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (drop text); GRANT ALL ON SCHEMA {mark} TO PUBLIC; \
+            "CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (statement text); GRANT ALL ON SCHEMA {mark} TO PUBLIC; \
             GRANT ALL ON {mark}.before TO PUBLIC"
         ),
-        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; RESET ROLE; CREATE TABLE {mark}.before (drop text)"),
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; RESET ROLE; CREATE TABLE {mark}.before (statement text)"),
     ] {
         for replace in [false, true] {
             let pair = Pair { source: pair.source.clone(), ..Pair::empty() };

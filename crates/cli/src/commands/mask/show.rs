@@ -170,7 +170,7 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
                 LeakVerdict::Clean => "clean".to_owned(),
                 LeakVerdict::Leak if field.elsewhere.is_empty() => "LEAK".to_owned(),
                 LeakVerdict::Leak => format!("LEAK into {}", field.elsewhere.join(", ")),
-                LeakVerdict::NotChecked => "not checked: too few values".to_owned(),
+                LeakVerdict::NotChecked => "not checked: no or too few values".to_owned(),
             };
             let counts = [field.originals, field.found_in_field, field.found_elsewhere].map(|count| count.to_string());
             [vec![field.field.clone(), field.function.clone()], counts.to_vec(), vec![verdict]].concat()
@@ -185,6 +185,10 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
 
 fn passed(report: Option<&LeakReport>) -> Result<(), Failure> {
     match report {
+        Some(report) if report.fields.iter().all(|field| field.values == 0) => {
+            Err("the leak check saw no value that a rule masks, so it proves nothing: check its rules and the source"
+                .into())
+        }
         Some(report) if !report.passed => {
             let leaking = report.fields.iter().filter(|field| field.verdict == LeakVerdict::Leak).count();
             let fields = counted(leaking as u64, "field");
