@@ -218,10 +218,10 @@ def _foreign_column_schemas(data):
     try:
         import pyarrow
 
-        if hasattr(data, "__arrow_c_schema__"):
-            schema = pyarrow.schema(data)
-        else:
-            schema = pyarrow.RecordBatchReader.from_stream(data).schema
+        # A stream is not asked for: it can run a query again to word an error.
+        if not hasattr(data, "__arrow_c_schema__"):
+            return []
+        schema = pyarrow.schema(data)
         return [(field.name, pyarrow.schema([field])) for field in schema]
     except MemoryError:
         raise

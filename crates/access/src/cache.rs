@@ -18,7 +18,7 @@
 //! `moka` discards a load that began before a purge. The hash function is `foldhash`; it makes a hit a fifth cheaper
 //! than SipHash. Keys are names signed by a trusted authority, so clients cannot construct collisions.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,8 +102,16 @@ struct PendingLoads<K, V> {
     under_way: HashMap<K, PendingLoad<V>>,
     /// Number of loads in progress that began before a purge. They count against the bound.
     let_go: usize,
-    /// Keys with a value that purges removed and that were not loaded again, at most [`CacheBounds::entries`].
-    purged: VecDeque<K>,
+    /// What purges removed and was not loaded again, at most [`CacheBounds::entries`].
+    purged: VecDeque<PurgedKey<K>>,
+}
+
+/// A key with a value that a purge removed.
+struct PurgedKey<K> {
+    key: K,
+    /// End of the removed value's use while loads fail. Loads of [`Cache::reload_purged`] do not extend it, so that keys
+    /// that are not requested any more leave the cache.
+    stale_until: Instant,
 }
 
 struct PendingLoad<V> {
@@ -304,15 +312,19 @@ where
 
     /// Removes all entries. Loads in progress are not cached; only their current waiters get the values.
     pub fn purge(&self) {
+        let now = Instant::now();
+        // Before the lock, which requests need. A value that is cached meanwhile is removed, and loaded when it is asked for.
+        let in_use = self.entries.iter().filter(|(_, entry)| entry.value.is_some() && now < entry.stale_until);
+        let in_use: HashMap<K, Instant> = in_use.map(|(key, entry)| (key, entry.stale_until)).collect();
         let mut pending_loads = self.pending_loads();
         pending_loads.epoch += 1;
         pending_loads.let_go += pending_loads.under_way.len();
         pending_loads.under_way.clear();
-        let now = Instant::now();
-        let in_use = self.entries.iter().filter(|(_, entry)| entry.value.is_some() && now < entry.stale_until);
-        let mut keys: HashSet<K> = pending_loads.purged.drain(..).collect();
-        keys.extend(in_use.map(|(key, _)| key));
-        pending_loads.purged.extend(keys.into_iter().take(self.bounds.entries));
+        pending_loads.purged.retain(|purged| !in_use.contains_key(&purged.key));
+        for (key, stale_until) in in_use {
+            pending_loads.purged.push_front(PurgedKey { key, stale_until });
+        }
+        pending_loads.purged.truncate(self.bounds.entries);
         // The lock is held here, so no earlier load can insert an entry after this line.
         self.entries.clear();
         self.counts.purges.fetch_add(1, Ordering::Relaxed);
@@ -324,36 +336,54 @@ where
     /// to drop.
     pub async fn reload_purged(self: Arc<Self>) {
         loop {
-            // A key stays in the list while it is loaded: a purge meanwhile makes that load one of no use.
-            let next = {
-                let pending_loads = self.pending_loads();
-                pending_loads.purged.front().cloned().map(|key| (key, pending_loads.epoch))
-            };
-            let Some((key, epoch)) = next else {
+            let Some((key, epoch)) = self.next_purged() else {
                 self.has_purged.notified().await;
                 continue;
             };
-            let is_loaded = match self.board(&key) {
-                Ok(Boarded::Known(_)) => true,
-                Ok(Boarded::Waits(mut outcome)) => {
-                    outcome.wait_for(Option::is_some).await.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_))))
-                }
-                Err(_) => false,
-            };
-            let is_current = {
-                let mut pending_loads = self.pending_loads();
-                let is_current = pending_loads.epoch == epoch;
-                if is_current {
-                    pending_loads.purged.pop_front();
-                    // Behind the others: one record that is invalid keeps no other key from being loaded.
-                    pending_loads.purged.extend((!is_loaded).then_some(key));
-                }
-                is_current
-            };
-            if is_current && !is_loaded {
+            // A value that a request loaded is in use beyond the end of the removed one.
+            let is_cached = self.entries.peek(&key).is_some_and(|entry| Instant::now() < entry.until);
+            let is_loaded = is_cached
+                || match self.board(&key) {
+                    Ok(Boarded::Known(_)) => true,
+                    Ok(Boarded::Waits(mut outcome)) => {
+                        outcome.wait_for(Option::is_some).await.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_))))
+                    }
+                    Err(_) => false,
+                };
+            if self.settle_purged(&key, epoch, is_loaded, is_cached) && !is_loaded {
                 tokio::time::sleep(RETRY).await;
             }
+            tokio::task::yield_now().await;
         }
+    }
+
+    /// Returns the key to load next, and the number of purges. The key stays in the list while it is loaded: a purge meanwhile
+    /// makes that load one of no use.
+    fn next_purged(&self) -> Option<(K, u64)> {
+        let mut pending_loads = self.pending_loads();
+        let now = Instant::now();
+        while pending_loads.purged.front().is_some_and(|purged| now >= purged.stale_until) {
+            pending_loads.purged.pop_front();
+        }
+        Some((pending_loads.purged.front()?.key.clone(), pending_loads.epoch))
+    }
+
+    /// Takes a key off the list that was loaded, and puts one behind the others that was not: one record that is invalid keeps
+    /// no other key from being loaded. Returns false if a purge made the load one of no use.
+    fn settle_purged(&self, key: &K, epoch: u64, is_loaded: bool, is_cached: bool) -> bool {
+        let mut pending_loads = self.pending_loads();
+        if pending_loads.epoch != epoch {
+            return false;
+        }
+        let Some(purged) = pending_loads.purged.pop_front() else { return true };
+        if !is_loaded {
+            pending_loads.purged.push_back(purged);
+        } else if !is_cached && let Some(entry) = self.entries.peek(key) {
+            let stale_until = purged.stale_until.min(entry.stale_until);
+            let until = entry.until.min(stale_until);
+            self.entries.insert(key.clone(), CachedValue { until, stale_until, ..entry });
+        }
+        true
     }
 
     /// Returns the counters.

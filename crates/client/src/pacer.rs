@@ -60,7 +60,8 @@ impl RetryLimits {
         let time = left.min(self.deadline);
         AttemptTime {
             ms: u32::try_from(time.as_millis()).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX),
-            is_cut: !self.retry_timeout.is_zero() && left < self.deadline,
+            // A first attempt has a little less than an equal retry time: what its permit took.
+            is_cut: !self.retry_timeout.is_zero() && left < self.deadline - self.deadline / 8,
         }
     }
 }
@@ -68,7 +69,7 @@ impl RetryLimits {
 /// Time of one attempt.
 struct AttemptTime {
     ms: u32,
-    /// The retry time leaves less than the deadline.
+    /// The retry time leaves much less than the deadline.
     is_cut: bool,
 }
 

@@ -102,6 +102,7 @@ impl Books {
             CloseReason::Rejected(alert) if sent && self.has_heard => {
                 Failure::Disconnected(rejected_certificate(*alert).to_string().into())
             }
+            CloseReason::Rejected(_) if self.has_heard => Failure::NotSent,
             CloseReason::Rejected(alert) => Failure::Rejected { alert: *alert, sent },
             CloseReason::Ended(why) if sent => Failure::Disconnected(Arc::clone(why)),
             CloseReason::Ended(_) => Failure::NotSent,
@@ -289,9 +290,9 @@ impl State {
         let mut books = self.books();
         self.open.store(false, Ordering::Release);
         books.write_failed = Some(reason.clone());
-        books.lost_calls |= !books.waiting.is_empty();
         books.queue.clear();
         let unsent: Vec<_> = books.waiting.extract_if(|_, waiter| !waiter.sent).collect();
+        books.lost_calls |= !unsent.is_empty();
         let failure = books.failure(&reason, false);
         drop(books);
         for (_, waiter) in unsent {

@@ -60,6 +60,9 @@ impl EventScanner {
 
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let event = self.held.split().freeze();
+        if self.limits.may_be_cut && !event.is_empty() {
+            return Err(BodyError::Malformed { at: 0, reason: "an event without its blank line" });
+        }
         self.event(&event, out)?;
         check_required(&self.rules, &self.found)
     }

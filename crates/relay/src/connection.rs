@@ -34,6 +34,8 @@ use crate::write_through::write_through;
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 /// Longest time in which what a client still sends is taken after the last response.
 const LINGER_MAX: Duration = Duration::from_secs(30);
+/// Most bytes that are taken then.
+const LINGER_BYTES_MAX: usize = 64 << 20;
 /// Longest time of that without a byte.
 const LINGER_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Time without traffic after which a connection over HTTP/1.1 is parked.
@@ -172,8 +174,9 @@ where
                 ended = &mut connection => {
                     // Nothing helps a response that broke off. A connection that left HTTP has no I/O here.
                     let is_answered = ended.map_or_else(|error| error.is_parse(), |()| true);
-                    if let Some(parts) = connection.into_parts().filter(|_| is_answered) {
-                        self.linger(parts.io.into_inner()).await;
+                    let io = connection.into_parts().map(|parts| parts.io.into_inner());
+                    if let Some(io) = io.filter(|_| is_answered) {
+                        self.linger(io).await;
                     }
                     return None;
                 }
@@ -203,7 +206,13 @@ where
         let mut dropped = vec![0; 16 << 10];
         let drain = async {
             io.shutdown().await?;
-            while timeout(LINGER_IDLE_MAX, io.read(&mut dropped)).await?? > 0 {}
+            let mut left = LINGER_BYTES_MAX;
+            while left > 0 {
+                match timeout(LINGER_IDLE_MAX, io.read(&mut dropped)).await?? {
+                    0 => break,
+                    len => left = left.saturating_sub(len),
+                }
+            }
             io::Result::Ok(())
         };
         tokio::select! {

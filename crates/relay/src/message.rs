@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use sealwire_relay_body::{Format, RuleSet};
+use tokio::time::timeout;
 
 use crate::body::{self, Outgoing, Source};
 use crate::coding::Decoder;
@@ -25,6 +27,11 @@ const HELD_RESPONSE_BYTES_MAX: u64 = 256 << 10;
 
 /// Most bytes of a streamed body that are taken before it is forwarded.
 const BEGIN_BYTES_MAX: usize = 64 << 10;
+
+/// Longest wait for the end of a body of unknown length that is rejected unless it is empty.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+const UNCERTAIN_END: Reason = Reason::UpstreamBroken("a body whose end cannot be told from a broken connection");
 
 /// A body to edit, with the parts of its message that decide how.
 pub struct Message<'a> {
@@ -76,8 +83,15 @@ impl Message<'_> {
         }
         let readable = self.readable(direction);
         let passes = readable.is_err() && self.passes_unread(direction);
-        // A body that passes is not waited for.
-        let is_empty = if passes { source.is_end_stream() } else { body::is_empty(&mut source).await? };
+        // A body that passes is not waited for, nor is one that is rejected unless it is empty for long.
+        let is_empty = match &readable {
+            Ok(_) => body::is_empty(&mut source).await?,
+            Err(_) if passes || self.headers.contains_key(EXPECT) => source.is_end_stream(),
+            Err(_) => timeout(END_WAIT, body::is_empty(&mut source)).await.unwrap_or(Ok(false))?,
+        };
+        if is_empty && self.is_close_delimited && !passes {
+            return Err(self.scope.failure(UNCERTAIN_END));
+        }
         if is_empty {
             let is_missing =
                 self.scope.phase == Phase::Request && direction.rules.iter().any(Rule::requires_body_value);
@@ -171,18 +185,21 @@ impl Message<'_> {
         // Lines and events that are malformed pass one by one; of the other formats the whole body does.
         let has_records = matches!(format, Format::JsonLines | Format::EventStream);
         let passes_unparsed = self.passes_unread(direction);
-        let passes_whole = passes_unparsed && !has_records;
+        let length = content_length(self.headers).filter(|_| decoder.is_none());
+        // An error page that is too long to be held streams.
+        let is_long = length.is_some_and(|length| length > direction.body_bytes_max as u64);
+        let may_hold = direction.pass_unparsed || !direction.stream || !is_long;
+        let passes_whole = passes_unparsed && !has_records && may_hold;
         let limits_of_scanner = sealwire_relay_body::Limits {
             may_be_cut: self.is_close_delimited,
             ..scanner_limits(self.relay, passes_unparsed && has_records)
         };
         // JSON ends with its last bracket, and a reader drops an event without its blank line.
         if self.is_close_delimited && !matches!(format, Format::Json | Format::EventStream) {
-            let reason = "a body whose end cannot be told from a broken connection";
-            return Err(self.scope.failure(Reason::UpstreamBroken(reason)));
+            let is_passed = passes_unparsed && !direction.pass_unparsed;
+            return if is_passed { Ok(Edited::Unchanged(source)) } else { Err(self.scope.failure(UNCERTAIN_END)) };
         }
         let scanner = direction.scanner(format, rules, limits_of_scanner, self.scope.phase);
-        let length = content_length(self.headers).filter(|_| decoder.is_none());
         let is_short =
             self.scope.phase == Phase::Response && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
         let holds = self.must_hold

@@ -494,3 +494,20 @@ async fn expired_entries_are_not_loaded_again() {
     assert_eq!((store.loads(), cache.stats().entries), (1, 0));
     reloading.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_not_requested_any_more_leave_the_cache() {
+    let bounds = CacheBounds { stale: Duration::from_secs(60), ..BOUNDS };
+    let (cache, store) = cache(bounds);
+    let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
+    get(&cache, 1).await.unwrap();
+    // A change every ten seconds, and no request.
+    for _ in 0..60 {
+        advance(Duration::from_secs(10)).await;
+        cache.purge();
+        settle().await;
+    }
+    assert!((2..=13).contains(&store.loads()), "{}", store.loads());
+    assert_eq!(cache.stats().entries, 0);
+    reloading.abort();
+}

@@ -518,7 +518,8 @@ async fn responses_that_end_with_their_connection_pass_where_their_end_is_certai
         ("1.1", "application/json", "12", false),
         ("1.1", "application/x-ndjson", "{\"a\":1}\n", false),
         ("1.1", "application/x-www-form-urlencoded", "a=1", false),
-        ("1.1", "application/json", "", true),
+        ("1.1", "application/json", "", false),
+        ("1.1", "text/event-stream", "data: {\"a\":1}\n\ndata: {\"a\":2}\n", false),
     ] {
         upstream.respond(format!("HTTP/{version} 200 OK\r\ncontent-type: {content_type}\r\n\r\n{body}"), Then::Close);
         for path in ["/response/x", "/reveal/x"] {
