@@ -3,13 +3,13 @@
 //! Everything is read in one read-only transaction with a statement timeout. Masks of sampled values, made under a
 //! throw-away key, are cast to the column's type there, and tried against check constraints of the column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use futures_util::TryStreamExt as _;
 use sealwire_discover::{
     Category, ColumnPaths, DemandSource, Demands, DiscoverOptions, DiscoveredField, Discovery, FieldClass,
-    FieldVerdict, Judgement, MergedFields, Sample, Trial, UNCERTAIN_MIN, VALUE_BYTES_MAX, ValueType, candidates,
+    FieldVerdict, Judgement, MergedFields, Sample, Trial, UNCERTAIN_MIN, ValueType, candidates,
     class_of as class_of_sample, is_of_persons, judge, names_of, path_text,
 };
 use sealwire_mask_rules::{Function, RuleText, Rules, Target, Unknown, Value};
@@ -19,14 +19,13 @@ use tokio_postgres::Client;
 use super::file::Documents;
 use crate::error::JobError;
 use crate::plan::Plan;
+use crate::postgres::sample::first_rows;
 use crate::postgres::target::refuse_privileged_reader;
 use crate::postgres::{Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, keeps_apart, quoted};
 use crate::report::{Progress, RunningReport};
 use crate::scan::copy;
 use crate::scan::json::Memory;
 
-/// Number of rows from which a table is sampled by blocks instead of read from its start.
-const LARGE_ROWS: u64 = 50_000;
 /// Statement timeout of the transaction.
 const TIMEOUT: &str = "60s";
 
@@ -38,6 +37,9 @@ struct Found<'c> {
     sample: Sample,
     judgement: Judgement,
     is_unique: bool,
+    /// True if a cast to the column's type can call functions of the type's owner.
+    is_own_type: bool,
+    /// Check constraints that call no function of an owner.
     checks: Vec<String>,
 }
 
@@ -59,6 +61,7 @@ pub async fn discover_database(
     client.batch_execute(&begin).await.map_err(failed)?;
     let catalog = Catalog::read(&client, &endpoint).await?;
     let checks = read_checks(&client, &endpoint).await?;
+    let own_types = read_own_types(&client, &endpoint).await?;
     progress.expect(0, catalog.tables.len() as u64);
     let mut discovery = Discovery::default();
     let mut found = Vec::new();
@@ -77,10 +80,25 @@ pub async fn discover_database(
                 _ => judge(&column.name, &table.name, &class, &sample, options.this_year),
             };
             let is_unique = table.uniques.iter().any(|unique| unique.columns.contains(&column.name));
-            let own =
-                |(table_oid, name, _): &&(String, String, String)| *table_oid == table.title() && *name == column.name;
-            let checks = checks.iter().filter(own).map(|(_, _, check)| check.clone()).collect();
-            found.push(Found { table, column, class, sample, judgement, is_unique, checks });
+            let is_own_type = own_types.contains(&(table.title(), column.name.clone()));
+            let mut tried = Vec::new();
+            let mut is_tried = !is_own_type;
+            for check in checks.iter().filter(|check| check.table == table.title() && check.column == column.name) {
+                if check.is_safe && !is_own_type {
+                    tried.push(check.expression.clone());
+                } else {
+                    is_tried = false;
+                }
+            }
+            if !is_tried {
+                discovery.notes.push(format!(
+                    "{}.{}: its type or check constraints need functions of their owner, and were not tried",
+                    table.title(),
+                    column.name
+                ));
+            }
+            let checks = tried;
+            found.push(Found { table, column, class, sample, judgement, is_unique, is_own_type, checks });
         }
         progress.add(0, 1);
     }
@@ -175,7 +193,7 @@ fn class_of(column: &Column) -> FieldClass {
     }
 }
 
-/// Reads a bounded number of rows. Returns `None` if the server's timeout ended the statement.
+/// Reads a bounded number of rows from the start. Returns `None` if the server's timeout ended the statement.
 async fn sampled(
     client: &Client,
     source: &Endpoint,
@@ -187,55 +205,23 @@ async fn sampled(
     let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number << 16);
     let mut samples: Vec<Sample> =
         (0..columns.len()).map(|at| Sample::new(options.sample, seed.wrapping_add(at as u64))).collect();
-    if columns.is_empty() {
+    // The content of binary values is not read.
+    let read: Vec<usize> =
+        (0..columns.len()).filter(|at| !matches!(class_of(columns[*at]), FieldClass::Bytes)).collect();
+    if read.is_empty() {
         return Ok(Some(samples));
     }
-    let list: Vec<String> = columns
-        .iter()
-        .map(|column| {
-            let name = quoted(&column.name);
-            match class_of(column) {
-                // The content of binary values is not read.
-                FieldClass::Bytes => format!("CASE WHEN {name} IS NULL THEN NULL ELSE '' END"),
-                _ => format!("pg_catalog.left({name}::pg_catalog.text, {})", VALUE_BYTES_MAX + 1),
-            }
-        })
-        .collect();
-    let list = list.join(", ");
-    let rows = options.sample;
-    let only = if table.is_partitioned { "" } else { "ONLY " };
-    let mut from = format!("{only}{}", table.sql());
-    if table.rows_estimated > LARGE_ROWS {
-        // Twice the rows that are needed, as a percentage of the table's blocks.
-        let percent = (200.0 * rows as f64 / table.rows_estimated as f64).clamp(0.000_1, 100.0);
-        from = format!("{from} TABLESAMPLE SYSTEM ({percent}) REPEATABLE ({})", options.seed % 1_000_000);
-    }
-    let sql = format!("SELECT {list} FROM {from} LIMIT {rows}");
-    client.batch_execute("SAVEPOINT sealwire_discover").await.map_err(|error| source.error(&error))?;
-    match streamed(client, &sql, &mut samples).await {
-        Ok(()) => {}
-        Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::QUERY_CANCELED) => {
-            let back = client.batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover").await;
-            back.map_err(|error| source.error(&error))?;
-            return Ok(None);
+    let names: Vec<&str> = read.iter().map(|at| columns[*at].name.as_str()).collect();
+    let mut rows = 0;
+    let mut show = |at: usize, text: Option<&str>| {
+        if let Some(text) = text {
+            samples[read[at]].add(ValueType::Text, text);
         }
-        Err(error) => return Err(source.error(&error)),
-    }
-    Ok(Some(samples))
-}
-
-/// Adds the rows of a query to samples, one row at a time, so that memory stays bounded.
-async fn streamed(client: &Client, sql: &str, samples: &mut [Sample]) -> Result<(), tokio_postgres::Error> {
-    let no_parameters: [&str; 0] = [];
-    let mut rows = std::pin::pin!(client.query_raw(sql, no_parameters).await?);
-    while let Some(row) = rows.try_next().await? {
-        for (at, sample) in samples.iter_mut().enumerate() {
-            if let Some(text) = row.try_get::<_, Option<&str>>(at)? {
-                sample.add(ValueType::Text, text);
-            }
-        }
-    }
-    Ok(())
+        rows += usize::from(at + 1 == read.len());
+        if rows < options.sample { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let is_read = first_rows((client, source), table, &names, &mut show).await?;
+    Ok(is_read.then_some(samples))
 }
 
 /// Judges a column of JSON by its fields. The most confident one decides.
@@ -275,15 +261,47 @@ fn judged_documents(column: &Column, table: &str, sample: &Sample, options: Disc
     best
 }
 
-/// Reads the check constraints of single columns: table, column, expression.
-async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<(String, String, String)>, JobError> {
-    let sql = "SELECT n.nspname || '.' || c.relname, a.attname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid) \
+/// A check constraint of a single column.
+struct ColumnCheck {
+    table: String,
+    column: String,
+    expression: String,
+    /// True if it uses immutable functions and types of the server only.
+    is_safe: bool,
+}
+
+/// Reads the check constraints of single columns. Objects of the server have no entries in `pg_depend`. Functions that
+/// are not immutable, such as `query_to_xml`, can execute any SQL.
+async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnCheck>, JobError> {
+    let sql = "SELECT n.nspname || '.' || c.relname, a.attname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid), \
+            NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass \
+                AND d.objid = k.oid AND NOT (d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = c.oid)) \
+            AND NOT EXISTS (SELECT 1 FROM pg_catalog.regexp_matches(k.conbin::text, ':(?:op)?funcid ([0-9]+)', 'g') AS f \
+                LEFT JOIN pg_catalog.pg_proc p ON p.oid = f[1]::oid WHERE p.provolatile IS DISTINCT FROM 'i') \
         FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.conrelid \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.conkey[1] \
         WHERE k.contype = 'c' AND pg_catalog.array_length(k.conkey, 1) = 1 ORDER BY k.conname";
     let rows = client.query(sql, &[]).await.map_err(|error| source.error(&error))?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+    let check = |row: &tokio_postgres::Row| ColumnCheck {
+        table: row.get(0),
+        column: row.get(1),
+        expression: row.get(2),
+        is_safe: row.get(3),
+    };
+    Ok(rows.iter().map(check).collect())
+}
+
+/// Reads the columns whose type's owner is no superuser, or whose type is a domain: table, column. Casts to such types
+/// can call functions of their owners.
+async fn read_own_types(client: &Client, source: &Endpoint) -> Result<HashSet<(String, String)>, JobError> {
+    let sql = "SELECT n.nspname || '.' || c.relname, a.attname::text FROM pg_catalog.pg_attribute a \
+        JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem \
+        WHERE a.attnum > 0 AND NOT a.attisdropped AND EXISTS (SELECT 1 FROM pg_catalog.pg_roles r \
+            WHERE r.oid IN (t.typowner, e.typowner) AND NOT r.rolsuper OR 'd' IN (t.typtype, e.typtype))";
+    let rows = client.query(sql, &[]).await.map_err(|error| source.error(&error))?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// Groups columns that foreign keys join. A column without such a key is a group of its own.
@@ -383,6 +401,9 @@ async fn fits(
         && masks.iter().any(|mask| mask.chars().count() > max)
     {
         return Ok(false);
+    }
+    if found.is_own_type {
+        return Ok(column.class != ColumnClass::Other);
     }
     let name = quoted(&column.name);
     let holds: String =

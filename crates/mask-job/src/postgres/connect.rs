@@ -113,6 +113,12 @@ impl Endpoint {
         Ok(client)
     }
 
+    /// Asks the server to cancel the statement that runs on a connection.
+    pub(crate) async fn cancel(&self, client: &Client) -> Result<(), JobError> {
+        let asked = client.cancel_token().cancel_query(self.connector.clone()).await;
+        asked.map_err(|error| self.error(&error))
+    }
+
     /// Converts an error of this database, without the values that it can contain.
     #[must_use]
     pub fn error(&self, error: &tokio_postgres::Error) -> JobError {

@@ -1,16 +1,17 @@
 //! The copy of one table: COPY from the source's snapshot, through the pipeline, COPY into the target.
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_postgres::{Client, CopyInSink, Error};
+use tokio_postgres::{Client, CopyInSink, CopyOutStream, Error};
 
 use super::catalog::Table;
 use super::connect::{Endpoint, described};
 use super::rows::Rows;
+use super::sample::leaves;
 use super::target;
 use crate::chunker::Chunk;
 use crate::engine::Engine;
@@ -45,13 +46,12 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
-    // COPY of a partitioned table's name would give no rows. COPY of a plain table's name gives no rows of inheriting
-    // tables.
-    let from = if table.is_partitioned {
-        format!("COPY (SELECT {columns} FROM {}) TO STDOUT", table.sql())
-    } else {
-        format!("COPY {} ({columns}) TO STDOUT", table.sql())
-    };
+    // COPY of a table's name gives no rows of inheriting tables, and calls no function of its owner.
+    let from: Vec<String> = leaves(&reader, &run.source, &table)
+        .await?
+        .iter()
+        .map(|leaf| format!("COPY {leaf} ({columns}) TO STDOUT"))
+        .collect();
     let into = format!("COPY {} ({columns}) FROM STDIN", table.sql());
     let shared = Arc::new(PipelineState {
         format: rows,
@@ -64,7 +64,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
         memories: Mutex::default(),
     });
     let (chunks, source) = mpsc::channel(1);
-    let reading = read(&reader, &run.source, &from, run.limits, chunks);
+    let reading = read(&reader, &run.source, from, run.limits, chunks);
     let mut target = CopyTarget {
         client: &writer,
         endpoint: &run.target,
@@ -95,20 +95,38 @@ pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) ->
     client.batch_execute(&sql).await.map_err(|error| source.error(&error))
 }
 
+/// Returns the next row of consecutive COPYs.
+async fn next_row(
+    client: &Client,
+    source: &Endpoint,
+    statements: &mut std::vec::IntoIter<String>,
+    stream: &mut Option<Pin<Box<CopyOutStream>>>,
+) -> Result<Option<Bytes>, JobError> {
+    loop {
+        if let Some(rows) = stream
+            && let Some(row) = rows.next().await
+        {
+            return row.map(Some).map_err(|error| source.error(&error));
+        }
+        let Some(sql) = statements.next() else { return Ok(None) };
+        *stream = Some(Box::pin(client.copy_out(&sql).await.map_err(|error| source.error(&error))?));
+    }
+}
+
 /// Collects rows into chunks. Ends early if the receiver is closed.
 async fn read(
     client: &Client,
     source: &Endpoint,
-    sql: &str,
+    statements: Vec<String>,
     limits: Limits,
     chunks: mpsc::Sender<Result<Chunk, JobError>>,
 ) -> Result<(), JobError> {
-    let stream = client.copy_out(sql).await.map_err(|error| source.error(&error))?;
-    let mut stream = pin!(stream);
+    let mut statements = statements.into_iter();
+    let mut stream = None;
     let mut buffer: Vec<u8> = Vec::with_capacity(limits.chunk_bytes);
     let mut row = 1;
     loop {
-        let message = stream.next().await.transpose().map_err(|error| source.error(&error))?;
+        let message = next_row(client, source, &mut statements, &mut stream).await?;
         let is_last = message.is_none();
         // Each message should be one row, but the code checks for the newline nevertheless.
         buffer.extend_from_slice(&message.unwrap_or_default());

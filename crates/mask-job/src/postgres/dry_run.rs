@@ -1,13 +1,16 @@
 //! A dry run before the copy: masks some values of each masked column and casts the masks in the target. Masks that do
 //! not fit their column are detected before any row is copied.
 
+use std::ops::ControlFlow;
+
 use sealwire_mask_rules::Column;
 use sealwire_msgpack::TokenReader;
 use tokio_postgres::Client;
 
-use super::catalog::{Table, quoted};
+use super::catalog::Table;
 use super::connect::Endpoint;
 use super::rows::Rows;
+use super::sample::first_rows;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::plan::Plan;
@@ -25,33 +28,48 @@ pub(crate) async fn rehearse<E: Engine>(
     plan: &Plan,
     engine: &E,
 ) -> Result<(), JobError> {
-    for column in &rows.columns {
+    let names: Vec<&str> = rows.columns.iter().map(|column| column.name.as_str()).collect();
+    let masked = |at: usize| matches!(rows.columns[at].verdict, PathRule::Mask(..));
+    // The values of each masked column, with their rows, so that subjects can be found.
+    let mut samples: Vec<Vec<(String, Option<String>)>> = vec![Vec::new(); names.len()];
+    if !(0..names.len()).any(masked) {
+        return Ok(());
+    }
+    let subject_at = |at: usize| {
+        let PathRule::Mask(rule, _) = rows.columns[at].verdict else { return None };
+        plan.subject(rule).and_then(|name| names.iter().position(|other| *other == name))
+    };
+    let mut row: Vec<Option<String>> = vec![None; names.len()];
+    let mut show = |at: usize, text: Option<&str>| {
+        row[at] = text.map(str::to_owned);
+        if at + 1 < row.len() {
+            return ControlFlow::Continue(());
+        }
+        let mut is_full = true;
+        for at in (0..row.len()).filter(|at| masked(*at)) {
+            if let Some(text) = &row[at]
+                && samples[at].len() < SAMPLE
+            {
+                samples[at].push((text.clone(), subject_at(at).and_then(|at| row[at].clone())));
+            }
+            is_full &= samples[at].len() == SAMPLE;
+        }
+        if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    first_rows((reader, source), table, &names, &mut show).await?;
+    for (column, sample) in rows.columns.iter().zip(samples) {
         let PathRule::Mask(rule, _) = column.verdict else { continue };
         let field = format!("{}.{}", rows.table, column.name);
-        let name = quoted(&column.name);
         let subject = plan.subject(rule);
-        let beside = subject.map_or("NULL".to_owned(), quoted);
-        let sql = format!(
-            "SELECT {name}::pg_catalog.text, {beside}::pg_catalog.text FROM {} WHERE {name} IS NOT NULL LIMIT {SAMPLE}",
-            table.sql()
-        );
-        let sample = reader.query(&sql, &[]).await.map_err(|error| source.error(&error))?;
         if sample.is_empty() {
             continue;
         }
         let mut asked = Column { rule, count: sample.len(), ..Column::default() };
         let mut subjects = Vec::new();
         let subject_class = subject.and_then(|name| rows.columns.iter().find(|other| other.name == name));
-        for row in &sample {
-            let text: &str = row.get(0);
-            // The text form that COPY uses.
-            let text = match (column.class, text) {
-                (super::Class::Boolean, "true") => "t",
-                (super::Class::Boolean, "false") => "f",
-                (_, text) => text,
-            };
+        for (text, beside_text) in &sample {
             copy::value(text, column.class, plan.keeps_decimals(rule), &mut asked.values);
-            match (row.get::<_, Option<&str>>(1), subject_class) {
+            match (beside_text, subject_class) {
                 (Some(text), Some(beside)) => copy::value(text, beside.class, false, &mut subjects),
                 _ => sealwire_msgpack::write::nil(&mut subjects),
             }

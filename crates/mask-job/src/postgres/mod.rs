@@ -11,6 +11,7 @@ mod copy;
 mod dry_run;
 mod dump;
 pub(crate) mod rows;
+pub(crate) mod sample;
 pub(crate) mod source;
 pub(crate) mod target;
 
