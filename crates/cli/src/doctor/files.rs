@@ -109,7 +109,7 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static 
     };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let what = format!("{key}: {} MiB are free at {}", free >> 20, folder.display());
-    let remedy = "make room, or move the folder to a larger disk";
+    let remedy = "enlarge the disk, or free space outside this folder: its files are keys, state or records. `df` shows the room";
     if free < BYTES_MIN {
         report.wrong(CHECK, what, why, remedy);
     } else if free < BYTES_FEW {

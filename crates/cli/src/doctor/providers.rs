@@ -97,7 +97,8 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
             report.good(CHECK, format!("{named} opens with the holders of shares; {}", last_check(slot)));
             continue;
         }
-        let remedy = "mend what is named; `sealwire kek verify` shows the same";
+        let remedy =
+            "restore access to the provider and its permission for the key; `sealwire kek verify` checks it again";
         match results.get(number) {
             Some(Ok(())) => {
                 let age = age_text(slot.verified_unix_s);
