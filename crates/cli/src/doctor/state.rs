@@ -136,7 +136,7 @@ fn refused(report: &mut Report, error: &StoreError) {
         ),
         StoreError::RootKey(_) => (
             "the engine does not start: no key can be opened",
-            "mend a provider that is named, or configure another one of the store's slots",
+            "restore access to a named provider: network, credentials, permission for the key. Or configure a provider of another slot that the store has",
         ),
         StoreError::Sealed => (
             "the engine serves nothing",
@@ -144,14 +144,20 @@ fn refused(report: &mut Report, error: &StoreError) {
         ),
         StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. } => (
             "the engine does not start: someone wrote to the store, or put back an older state",
-            "find out who did, then restore the whole store from a backup: docs/operations.md",
+            "copy the store aside as it is, find out who did, then restore the whole store from the latest sound backup: docs/operations.md",
         ),
         StoreError::InUse { .. } => {
             ("the engine does not start", "stop whoever has it, or give this engine another folder")
         }
-        StoreError::Damaged { .. } => ("the engine does not start", "restore it from a backup: docs/operations.md"),
+        StoreError::Damaged { .. } => (
+            "the engine does not start",
+            "copy it aside as it is, then restore it from the latest backup: docs/operations.md",
+        ),
         StoreError::Newer { .. } => ("the engine does not start", "upgrade the program on this machine"),
-        _ => ("the engine does not start", "mend what is named, with the user and from the folder that the engine has"),
+        _ => (
+            "the engine does not start",
+            "correct what is named, with the user and from the folder that the engine has",
+        ),
     };
     report.wrong("state", error.to_string(), why, remedy);
 }
