@@ -31,8 +31,8 @@ const PAYLOAD_DETAILS: [&str; 3] = ["path", "unmatched", "errors"];
 /// Work that other endpoints do for each deadline that they miss, at least, if they do better than one that does no work.
 const WORK_PER_MISS: u64 = 4;
 
-/// Rows of missed deadlines after which others need to do less work.
-const ROWS_OF_SILENCE: u32 = 4;
+/// A row of missed deadlines is long from this many times [`Policy::after`].
+const LONG_ROW: u32 = 4;
 
 /// What endpoints have done so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -232,7 +232,7 @@ impl Health {
             others.worked >= u64::from(after) && self.missed >= after
         };
         // Short deadlines of some callers are missed by every endpoint. They do not excuse a long row without any work.
-        let is_long_row = self.missed / ROWS_OF_SILENCE >= after;
+        let is_long_row = self.missed / LONG_ROW >= after;
         let work_per_miss = if is_long_row { 1 } else { WORK_PER_MISS };
         if !is_outlier || !others.is_well(work_per_miss) || !request.has_better {
             return Miss::Counted;

@@ -293,7 +293,7 @@ impl Format for FileText {
     fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let written = match (found.form, self.format) {
             (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => {
-                let is_alone = self.columns.get().is_some_and(|columns| columns.names().count() == 1);
+                let is_alone = self.columns.get().is_some_and(|columns| columns.names().take(2).count() == 1);
                 csv::write_field(answer, (quoted, is_alone), delimiter, out)
             }
             _ => write_json(answer, out),

@@ -24,7 +24,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     let unsealer = match Unsealer::open(config) {
         Ok(unsealer) => unsealer,
         Err(error) => {
-            let remedy = "restore the named file from a backup, with its owner and permissions, or access to the provider; never write another key there. `sealwire kek verify` shows if it is the right one";
+            let remedy = "restore the named file from a backup, with its owner and permissions, or access to the provider; never write another key there. Then run `sealwire doctor` again";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
             audit::examine(report, config, None);
             place(report, config, engine_runs).await;
@@ -37,7 +37,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             Some(AuditKey::new(kek.audit_secret()))
         }
         Err(error) => {
-            let remedy = "restore access to the named provider: network, credentials, permission for the key. Or configure a provider of another slot that the store has. `sealwire kek verify` checks each";
+            let remedy = "restore access to the named provider: network, credentials, permission for the key. Or configure a provider of another slot that the store has. Then run `sealwire doctor` again";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
             None
         }

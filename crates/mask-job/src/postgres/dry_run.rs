@@ -56,7 +56,10 @@ pub(crate) async fn rehearse<E: Engine>(
         }
         if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    first_rows((reader, source), table, &names, &mut show).await?;
+    if !first_rows((reader, source), table, &names, &mut show).await? {
+        let table = table.title();
+        return Err(JobError::Plan(format!("{table}: the server cancelled the dry run: run the job again")));
+    }
     for (column, sample) in rows.columns.iter().zip(samples) {
         let PathRule::Mask(rule, _) = column.verdict else { continue };
         let field = format!("{}.{}", rows.table, column.name);
