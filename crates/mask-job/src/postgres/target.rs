@@ -68,19 +68,12 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
 /// such privileges, since SQL can switch back to the session user. The owner of the source's schema decides which code
 /// runs with the role's rights: constraints, defaults, triggers and views call functions.
 pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
-         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
-         OR r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner') \
-         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
-    let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| to.error(&error))? else { return Ok(()) };
-    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
-    let why = match (is_superuser, held == role) {
-        (true, true) => "is a superuser".to_owned(),
-        (false, true) => "may make roles, replicate or pass row security".to_owned(),
-        (_, false) => format!("is a member of {held}"),
+    let excess = "r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
+    let Some(role) = privileged_role(client, to, excess, "make roles, replicate or pass row security").await? else {
+        return Ok(());
     };
     Err(JobError::Plan(format!(
-        "the target's role {role} {why}, and functions of the source's schema run with its rights: connect as a role that \
+        "the target's role {role}, and functions of the source's schema run with its rights: connect as a role that \
          owns the target database and may nothing else"
     )))
 }
@@ -89,24 +82,38 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
 /// A reader may pass row security and read everything, because a job must read all rows.
 pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
     let client = of.connect().await?;
-    let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
-         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) \
-         AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY[ \
-             'pg_database_owner', 'pg_read_all_data', 'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', \
-             'pg_stat_scan_tables'])) \
-         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1";
-    let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| of.error(&error))? else { return Ok(()) };
-    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
-    let why = match (is_superuser, held == role) {
-        (true, true) => "is a superuser".to_owned(),
-        (false, true) => "may make roles or replicate".to_owned(),
-        (_, false) => format!("is a member of {held}"),
-    };
+    let excess = "r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY['pg_database_owner', 'pg_read_all_data', \
+        'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', 'pg_stat_scan_tables'])";
+    let Some(role) = privileged_role(&client, of, excess, "make roles or replicate").await? else { return Ok(()) };
     Err(JobError::Plan(format!(
-        "the {}'s role {role} {why}, and functions of table owners could run with its rights: connect as a role that may \
+        "the {}'s role {role}, and functions of table owners could run with its rights: connect as a role that may \
          only read, such as a member of pg_read_all_data",
         of.whence
     )))
+}
+
+/// Returns the session's role and why it is privileged. `excess` is the SQL condition for what is too much beside superusers,
+/// roles that create roles, and those that replicate; `rights` names what a role may do that is none of the others.
+async fn privileged_role(
+    client: &Client,
+    of: &Endpoint,
+    excess: &str,
+    rights: &str,
+) -> Result<Option<String>, JobError> {
+    let sql = format!(
+        "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
+         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) \
+         AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR {excess}) \
+         ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1"
+    );
+    let Some(row) = client.query_opt(&sql, &[]).await.map_err(|error| of.error(&error))? else { return Ok(None) };
+    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let why = match (is_superuser, held == role) {
+        (true, true) => "is a superuser".to_owned(),
+        (false, true) => format!("may {rights}"),
+        (_, false) => format!("is a member of {held}"),
+    };
+    Ok(Some(format!("{role} {why}")))
 }
 
 /// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a killed job or with
