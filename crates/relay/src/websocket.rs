@@ -226,10 +226,11 @@ pub fn start(
         last_message: LastMessage::now(),
         stop: peer.stop.clone(),
     };
+    // Counted from here, so that a client with a response is counted. Dropped in this order: a session that the metric
+    // counts no longer has given its permits back.
+    let open = (permit, connection, relay.metrics.websocket());
     tokio::spawn(async move {
-        // Dropped in reverse order: a session that the metric no longer counts has given its permits back.
-        let _open = session.relay.metrics.websocket();
-        let _permits = (permit, connection);
+        let _open = open;
         let upgraded = tokio::try_join!(client, upstream);
         // The connection leaves the pool: a session takes the place of no request.
         drop(body);
