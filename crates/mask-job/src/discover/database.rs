@@ -1,6 +1,6 @@
 //! Discovery in a PostgreSQL database.
 //!
-//! Everything is read in one read-only transaction with a statement timeout. Masks of sampled values, made under a
+//! Everything is read in one read-only snapshot with a statement timeout. Masks of sampled values, made under a
 //! throw-away key, are cast to the column's type there, and tried against check constraints of the column.
 
 use std::collections::{HashMap, HashSet};
@@ -19,9 +19,12 @@ use tokio_postgres::Client;
 use super::file::Documents;
 use crate::error::JobError;
 use crate::plan::Plan;
-use crate::postgres::sample::first_rows;
+use crate::postgres::sample::SampleReader;
+use crate::postgres::source::Snapshot;
 use crate::postgres::target::refuse_privileged_reader;
-use crate::postgres::{Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, keeps_apart, quoted};
+use crate::postgres::{
+    Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, export_snapshot, keeps_apart, quoted,
+};
 use crate::report::{Progress, RunningReport};
 use crate::scan::copy;
 use crate::scan::json::Memory;
@@ -55,18 +58,20 @@ pub async fn discover_database(
 ) -> Result<Discovery, JobError> {
     let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(source, "source")).await??;
     refuse_privileged_reader(&endpoint).await?;
-    let client = endpoint.connect().await?;
-    let failed = |error: tokio_postgres::Error| endpoint.error(&error);
-    let begin = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '{TIMEOUT}'");
-    client.batch_execute(&begin).await.map_err(failed)?;
-    let catalog = Catalog::read(&client, &endpoint).await?;
-    let checks = read_checks(&client, &endpoint).await?;
-    let own_types = read_own_types(&client, &endpoint).await?;
+    let opened = Snapshot::open(&endpoint).await?;
+    let client = &opened.client;
+    let limit = format!("SET LOCAL statement_timeout = '{TIMEOUT}'");
+    client.batch_execute(&limit).await.map_err(|error| endpoint.error(&error))?;
+    let snapshot = export_snapshot(client, &endpoint).await?;
+    let catalog = Catalog::read(client, &endpoint).await?;
+    let checks = read_checks(client, &endpoint).await?;
+    let own_types = read_own_types(client, &endpoint).await?;
+    let mut reader = SampleReader::new(&endpoint, &snapshot, TIMEOUT);
     progress.expect(0, catalog.tables.len() as u64);
     let mut discovery = Discovery::default();
     let mut found = Vec::new();
     for (at, table) in catalog.tables.iter().enumerate() {
-        let samples = match sampled(&client, &endpoint, table, options, at as u64).await? {
+        let samples = match sampled(&mut reader, table, options, at as u64).await? {
             Some(samples) => samples,
             None => {
                 discovery.notes.push(format!("{} could not be read in time, so names alone decide", table.title()));
@@ -118,7 +123,7 @@ pub async fn discover_database(
             continue;
         }
         let Some(category) = judged.category else { continue };
-        let function = group_function(&client, &endpoint, category, group, &found, trial).await?;
+        let function = group_function(client, &endpoint, category, group, &found, trial).await?;
         for at in group {
             functions[*at].clone_from(&function);
             if *at != best {
@@ -195,8 +200,7 @@ fn class_of(column: &Column) -> FieldClass {
 
 /// Reads a bounded number of rows from the start. Returns `None` if the server's timeout ended the statement.
 async fn sampled(
-    client: &Client,
-    source: &Endpoint,
+    reader: &mut SampleReader<'_>,
     table: &Table,
     options: DiscoverOptions,
     number: u64,
@@ -220,7 +224,7 @@ async fn sampled(
         rows += usize::from(at + 1 == read.len());
         if rows < options.sample { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let is_read = first_rows((client, source), table, &names, &mut show).await?;
+    let is_read = reader.first_rows(table, &names, &mut show).await?;
     Ok(is_read.then_some(samples))
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::task::JoinSet;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
@@ -55,6 +56,13 @@ pub struct Endpoint {
     connector: MakeRustlsConnect,
 }
 
+/// A connection that is closed when this is dropped.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    /// The task that drives the connection. Dropping the set ends it.
+    link: JoinSet<()>,
+}
+
 impl Endpoint {
     /// Validates the options. Reads files, so the call blocks.
     ///
@@ -99,10 +107,18 @@ impl Endpoint {
     /// # Errors
     /// [`JobError::Postgres`].
     pub async fn connect(&self) -> Result<Client, JobError> {
+        let Connection { client, mut link } = self.connect_scoped().await?;
+        // The task ends when the client is dropped, and the statements that it sent have ended.
+        link.detach_all();
+        Ok(client)
+    }
+
+    /// Connects as [`Self::connect`] does. Dropping the connection closes it, whatever the server sends at that time.
+    pub(crate) async fn connect_scoped(&self) -> Result<Connection, JobError> {
         let connected = self.config.connect(self.connector.clone()).await;
-        let (client, link) = connected.map_err(|error| self.error(&error))?;
-        // The task ends when the client is dropped.
-        tokio::spawn(link);
+        let (client, connection) = connected.map_err(|error| self.error(&error))?;
+        let mut link = JoinSet::new();
+        link.spawn(async move { drop(connection.await) });
         // With these settings, equal values have equal text on both sides. With `row_security = off`, a query fails
         // instead of hiding rows.
         let set = "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; \
@@ -110,13 +126,7 @@ impl Endpoint {
                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
                    SET synchronize_seqscans = off; SET search_path = ''; SET standard_conforming_strings = on";
         client.batch_execute(set).await.map_err(|error| self.error(&error))?;
-        Ok(client)
-    }
-
-    /// Asks the server to cancel the statement that runs on a connection.
-    pub(crate) async fn cancel(&self, client: &Client) -> Result<(), JobError> {
-        let asked = client.cancel_token().cancel_query(self.connector.clone()).await;
-        asked.map_err(|error| self.error(&error))
+        Ok(Connection { client, link })
     }
 
     /// Converts an error of this database, without the values that it can contain.

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use super::catalog::Table;
 use super::connect::Endpoint;
 use super::rows::Rows;
-use super::sample::first_rows;
+use super::sample::SampleReader;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ use crate::scan::tree::PathRule;
 const SAMPLE: usize = 50;
 
 pub(crate) async fn rehearse<E: Engine>(
-    (reader, source): (&Client, &Endpoint),
+    reader: &mut SampleReader<'_>,
     (writer, target): (&Client, &Endpoint),
     table: &Table,
     rows: &Rows,
@@ -56,7 +56,7 @@ pub(crate) async fn rehearse<E: Engine>(
         }
         if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    if !first_rows((reader, source), table, &names, &mut show).await? {
+    if !reader.first_rows(table, &names, &mut show).await? {
         let table = table.title();
         return Err(JobError::Plan(format!("{table}: the server cancelled the dry run: run the job again")));
     }

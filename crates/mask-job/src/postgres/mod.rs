@@ -37,6 +37,7 @@ use crate::report::{Progress, Report, RunningReport};
 use copy::Run;
 use dump::{Dump, Section};
 use rows::Rows;
+use sample::{NO_TIMEOUT, SampleReader};
 
 /// A job that masks one database into another.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ pub async fn mask_database<E: Engine>(
     target::refuse_privileged_reader(&source).await?;
     let opened = source::Snapshot::open(&source).await?;
     let reader = &opened.client;
-    let snapshot = snapshot(reader, &source).await?;
+    let snapshot = export_snapshot(reader, &source).await?;
     let catalog = Catalog::read(reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
     check(&catalog, &plan)?;
@@ -125,7 +126,7 @@ struct Schema {
 }
 
 /// Exports the snapshot that all readers share.
-async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
+pub(crate) async fn export_snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
     let row = reader.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]).await;
     Ok(row.map_err(|error| source.error(&error))?.get(0))
 }
@@ -151,7 +152,7 @@ async fn fill<E: Engine>(
     schema: &Schema,
 ) -> Result<(u64, u64), JobError> {
     execute(&run.target, &schema.before).await?;
-    let tables = planned(run, &opened.client, catalog).await?;
+    let tables = planned(run, catalog).await?;
     let bytes = copy_tables(run, tables).await?;
     opened.unchanged(&run.source).await?;
     let writer = target::connect_writer(&run.target).await?;
@@ -176,12 +177,9 @@ async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
 }
 
 /// Prepares the copy of each table and tests the masks of a few rows.
-async fn planned<E: Engine>(
-    run: &Arc<Run<E>>,
-    reader: &Client,
-    catalog: &Catalog,
-) -> Result<Vec<(Table, Rows)>, JobError> {
+async fn planned<E: Engine>(run: &Arc<Run<E>>, catalog: &Catalog) -> Result<Vec<(Table, Rows)>, JobError> {
     let writer = target::connect_writer(&run.target).await?;
+    let mut reader = SampleReader::new(&run.source, &run.snapshot, NO_TIMEOUT);
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
         // COPY cannot express an empty column list.
@@ -189,8 +187,7 @@ async fn planned<E: Engine>(
             continue;
         }
         let rows = Rows::new(table, &run.plan, &run.ledger)?;
-        let (from, to) = ((reader, &run.source), (&writer, &run.target));
-        dry_run::rehearse(from, to, table, &rows, &run.plan, &*run.engine).await?;
+        dry_run::rehearse(&mut reader, (&writer, &run.target), table, &rows, &run.plan, &*run.engine).await?;
         tables.push((table.clone(), rows));
     }
     // The largest tables come first, so that no long copy starts last.

@@ -11,44 +11,60 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::catalog::{Table, quoted};
-use super::connect::Endpoint;
+use super::connect::{Connection, Endpoint};
+use super::copy::begin;
 use crate::error::JobError;
 use crate::scan::copy;
 
 /// Maximum number of bytes that are read of a table.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Calls `show` with the column's index and the text, or `None` for null, of each value in the first rows of a table. The
-/// reading ends after a row with a call that breaks. Returns `false` if the server's timeout ended the reading.
-pub(crate) async fn first_rows(
-    (client, of): (&Client, &Endpoint),
-    table: &Table,
-    columns: &[&str],
-    show: &mut impl FnMut(usize, Option<&str>) -> ControlFlow<()>,
-) -> Result<bool, JobError> {
-    let failed = |error: tokio_postgres::Error| of.error(&error);
-    let list = columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    let mut read = 0;
-    for leaf in leaves(client, of, table).await? {
-        client.batch_execute("SAVEPOINT sealwire_sample").await.map_err(failed)?;
-        let sql = format!("COPY {leaf} ({list}) TO STDOUT");
-        let mut is_full = false;
-        let mut ended = Ok(());
-        {
-            let mut stream = pin!(client.copy_out(&sql).await.map_err(failed)?);
-            let mut fields = Vec::new();
-            while let Some(row) = stream.next().await {
+/// The timeout of readers that wait as long as the server reads.
+pub(crate) const NO_TIMEOUT: &str = "0";
+
+/// Reads the first rows of tables in a shared snapshot.
+///
+/// COPY cannot be limited, so its connection is closed when enough was read. A request to cancel would be no alternative:
+/// the server forgets which statement it was for, and can end a later one.
+pub(crate) struct SampleReader<'e> {
+    of: &'e Endpoint,
+    snapshot: &'e str,
+    /// Maximum time for the rows of one table, in the server's spelling.
+    timeout: &'static str,
+    connection: Option<Connection>,
+}
+
+impl<'e> SampleReader<'e> {
+    pub(crate) fn new(of: &'e Endpoint, snapshot: &'e str, timeout: &'static str) -> Self {
+        Self { of, snapshot, timeout, connection: None }
+    }
+
+    /// Calls `show` with the column's index and the text, or `None` for null, of each value in the first rows of a
+    /// table. The reading ends after a row with a call that breaks. Returns `false` if the server's timeout ended it.
+    pub(crate) async fn first_rows(
+        &mut self,
+        table: &Table,
+        columns: &[&str],
+        show: &mut impl FnMut(usize, Option<&str>) -> ControlFlow<()>,
+    ) -> Result<bool, JobError> {
+        let of = self.of;
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let client = &connection.client;
+        let list = columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        let mut read = 0;
+        let mut fields = Vec::new();
+        for leaf in leaves(client, of, table).await? {
+            let rows = client.copy_out(&format!("COPY {leaf} ({list}) TO STDOUT")).await;
+            let mut rows = pin!(rows.map_err(|error| of.error(&error))?);
+            while let Some(row) = rows.next().await {
                 let row = match row {
                     Ok(row) => row,
-                    Err(error) => {
-                        ended = Err(error);
-                        break;
-                    }
+                    Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => return Ok(false),
+                    Err(error) => return Err(of.error(&error)),
                 };
-                // Rows that were under way when the request to cancel was sent.
-                if is_full {
-                    continue;
-                }
                 read += row.len();
                 copy::row(&row, 0, &mut fields);
                 let mut is_wanted = read < BYTES_MAX;
@@ -58,30 +74,21 @@ pub(crate) async fn first_rows(
                     is_wanted &= show(at, text.as_deref()).is_continue();
                 }
                 if !is_wanted {
-                    is_full = true;
-                    of.cancel(client).await?;
+                    return Ok(true);
                 }
             }
         }
-        let is_cancelled = matches!(&ended, Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED));
-        match ended {
-            Err(error) if !is_cancelled => return Err(of.error(&error)),
-            _ => {}
-        }
-        // A request to cancel that came after the end of the rows can end this statement instead.
-        let mut back = client.batch_execute("ROLLBACK TO SAVEPOINT sealwire_sample").await;
-        if matches!(&back, Err(error) if is_full && error.code() == Some(&SqlState::QUERY_CANCELED)) {
-            back = client.batch_execute("ROLLBACK TO SAVEPOINT sealwire_sample").await;
-        }
-        back.map_err(failed)?;
-        if is_full {
-            return Ok(true);
-        }
-        if is_cancelled {
-            return Ok(false);
-        }
+        self.connection = Some(connection);
+        Ok(true)
     }
-    Ok(true)
+
+    async fn connect(&self) -> Result<Connection, JobError> {
+        let connection = self.of.connect_scoped().await?;
+        begin(&connection.client, self.of, self.snapshot).await?;
+        let limit = format!("SET LOCAL statement_timeout = '{}'", self.timeout);
+        connection.client.batch_execute(&limit).await.map_err(|error| self.of.error(&error))?;
+        Ok(connection)
+    }
 }
 
 /// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would give no
