@@ -111,6 +111,21 @@ const SLOTS: &str = "\
 
 const SUBSCRIBED: &str = "SELECT 'x' FROM pg_subscription_rel WHERE srrelid = $1 LIMIT 1";
 
+/// Functions and types of roles that are no superusers, which reading or updating a table uses: by check constraints,
+/// defaults, indexes, statistics and the types of its columns.
+const OWN_CODE: &str = "\
+    SELECT DISTINCT found.name FROM ( \
+        SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid \
+        WHERE d.refclassid = 'pg_proc'::regclass AND (d.classid, d.objid) IN ( \
+            SELECT 'pg_constraint'::regclass::oid, oid FROM pg_constraint WHERE conrelid = $1 \
+            UNION ALL SELECT 'pg_attrdef'::regclass::oid, oid FROM pg_attrdef WHERE adrelid = $1 \
+            UNION ALL SELECT 'pg_class'::regclass::oid, indexrelid FROM pg_index WHERE indrelid = $1 \
+            UNION ALL SELECT 'pg_statistic_ext'::regclass::oid, oid FROM pg_statistic_ext WHERE stxrelid = $1) \
+        UNION ALL \
+        SELECT t.oid::regtype::text, t.typowner FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+        WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped) AS found \
+    JOIN pg_roles r ON r.oid = found.owner AND NOT r.rolsuper ORDER BY 1";
+
 impl Catalog<'_> {
     /// Finds the column of a rule. Adds the side effects of updates to `warnings`.
     pub(crate) async fn target(
@@ -167,6 +182,11 @@ impl Catalog<'_> {
         if !triggers.is_empty() {
             let triggers = triggers.join(", ");
             warn(format!("{title}: each rewrapped value fires {triggers}, which can change other columns or tables"));
+        }
+        let own_code = self.names(OWN_CODE, &[&oid]).await?;
+        if !own_code.is_empty() {
+            let names = own_code.join(", ");
+            warn(format!("{title} uses {names}, which run with the rights of this role, also in a dry run"));
         }
         let publications = self.names(PUBLICATIONS, &[&oid]).await?;
         if !publications.is_empty() {

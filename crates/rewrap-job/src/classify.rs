@@ -1,9 +1,13 @@
 //! Classifies values of a column by their bytes. The classes are not authenticated.
 
+use memchr::memmem;
 use sealwire_crypto::{EncapsulationPlace, Envelope, KeyId, Suite, looks_like_binary, looks_like_text};
 
 use crate::engine::Encoding;
 use crate::report::LeftReason;
+
+/// The first bytes of every text envelope.
+const TEXT_PREFIX: &[u8] = b"sw1:";
 
 /// A value of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +38,31 @@ pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
         None if is_own => ValueClass::Left(LeftReason::Malformed),
         None if is_other => ValueClass::Left(LeftReason::TextInBytes),
         None if is_evervault(value) => ValueClass::Left(LeftReason::Evervault),
+        None if contains_envelope(value) => ValueClass::Left(LeftReason::Inside),
         None => ValueClass::Plain,
     }
+}
+
+/// Returns true if a text envelope or an Evervault string is a part of a value, such as of a JSON document in a text
+/// column. Binary envelopes inside other bytes are not searched for: their three first bytes occur by chance.
+fn contains_envelope(value: &[u8]) -> bool {
+    let mut envelopes = memmem::find_iter(value, TEXT_PREFIX).map(|at| &value[at..]);
+    let mut strings = memmem::find_iter(value, b"ev:").map(|at| &value[at..]);
+    envelopes.any(begins_with_envelope)
+        || strings.any(begins_with_evervault_string)
+        || memmem::find(value, b"%EVENC").is_some()
+}
+
+fn begins_with_envelope(text: &[u8]) -> bool {
+    let is_base64url = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let body = text[TEXT_PREFIX.len()..].iter().take_while(is_base64url).count();
+    Envelope::from_text(&text[..TEXT_PREFIX.len() + body]).is_some()
+}
+
+fn begins_with_evervault_string(text: &[u8]) -> bool {
+    let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || b":+/=-_".contains(byte);
+    let (string, rest) = text.split_at(text.iter().take_while(is_part).count());
+    string.ends_with(b":") && string.len() > b"ev:".len() && rest.starts_with(b"$")
 }
 
 /// Returns true for Evervault strings and files, which do not name their key.
@@ -86,11 +113,13 @@ mod tests {
     #[test]
     fn other_values_are_left_for_their_reason() {
         use Encoding::{Binary, Text};
-        use LeftReason::{Apart, Evervault, Malformed, TextInBytes};
+        use LeftReason::{Apart, Evervault, Inside, Malformed, TextInBytes};
+        let document = |inner: &[u8]| [b"{\"ssn\":\"", inner, b"\"}"].concat();
         for (value, encoding, expected) in [
             (&b""[..], Text, ValueClass::Plain),
             (b"4242 4242", Text, ValueClass::Plain),
             (b"ev:no end", Text, ValueClass::Plain),
+            (b"the prefix sw1: begins an envelope", Text, ValueClass::Plain),
             (&binary(1), Text, ValueClass::Plain),
             (b"\x00\x01", Binary, ValueClass::Plain),
             (b"ev:abc:def:$", Text, ValueClass::Left(Evervault)),
@@ -101,6 +130,16 @@ mod tests {
             (&text(9), Text, ValueClass::Left(Malformed)),
             (&binary(1)[..50], Binary, ValueClass::Left(Malformed)),
             (&text(1), Binary, ValueClass::Left(TextInBytes)),
+            (&document(&text(1)), Text, ValueClass::Left(Inside)),
+            (&document(&text(4)), Binary, ValueClass::Left(Inside)),
+            (&[b" ", &text(3)[..]].concat(), Text, ValueClass::Left(Inside)),
+            (&[b"sw1:no sw1:", &text(3)[..]].concat(), Text, ValueClass::Left(Malformed)),
+            (&document(b"ev:abc:def:$"), Text, ValueClass::Left(Inside)),
+            (b"a file: %EVENC...", Text, ValueClass::Left(Inside)),
+            (&document(b"sw1:short"), Text, ValueClass::Plain),
+            (&document(&text(9)), Text, ValueClass::Plain),
+            (b"prev: 12 USD:$", Text, ValueClass::Plain),
+            (b"ev:$ or ev:", Text, ValueClass::Plain),
             (&text(4), Text, ValueClass::Left(Apart)),
             (&binary(4), Binary, ValueClass::Left(Apart)),
         ] {

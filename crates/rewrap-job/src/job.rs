@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sealwire_mask_job::{Database, Endpoint};
+use sealwire_mask_job::{Database, Endpoint, refuse_privileged_writer};
 use tokio_postgres::Client;
 
 use crate::catalog::{Catalog, Target};
@@ -59,6 +59,7 @@ impl RewrapJob {
         if encoding.get::<_, &str>(0) == "SQL_ASCII" {
             return Err(RewrapError::Encoding);
         }
+        refuse_privileged_writer(&client, &endpoint).await?;
         let catalog = Catalog { client: &client, endpoint: &endpoint };
         let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
         for (at, rule) in self.rules.iter().enumerate() {

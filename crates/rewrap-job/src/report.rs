@@ -21,6 +21,8 @@ pub enum LeftReason {
     Apart,
     /// The value is of Evervault's format, which names no key.
     Evervault,
+    /// An envelope is a part of the value, as in a document.
+    Inside,
     /// A bytea column has a text envelope.
     TextInBytes,
     /// A column of the rule's context is null.
@@ -40,6 +42,7 @@ impl LeftReason {
             Self::Malformed => "malformed",
             Self::Apart => "apart",
             Self::Evervault => "evervault",
+            Self::Inside => "inside",
             Self::TextInBytes => "text_in_bytes",
             Self::NoContext => "no_context",
             Self::TooLong => "too_long",
@@ -55,6 +58,7 @@ impl LeftReason {
             Self::Malformed => "begins like an envelope and is none",
             Self::Apart => "its encapsulation is stored elsewhere: rewrap the document with `sealwire rewrap FILE`",
             Self::Evervault => "an Evervault value, which names no key: rewrap it with `sealwire rewrap FILE`",
+            Self::Inside => "an envelope is inside the value, as in a document: rewrap it with `sealwire rewrap FILE`",
             Self::TextInBytes => "a text envelope in a bytea column: store binary envelopes, or use a text column",
             Self::NoContext => "a column of the rule's context is null",
             Self::TooLong => "the new envelope is longer than the column's type permits: widen the column",

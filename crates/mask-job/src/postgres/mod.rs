@@ -28,6 +28,7 @@ pub use catalog::quoted;
 pub(crate) use catalog::{Catalog, Class, Column, Table};
 pub(crate) use check::{check, keeps_apart, refuse_missing};
 pub use connect::{Database, Endpoint};
+pub use target::refuse_privileged_writer;
 
 use crate::engine::Engine;
 use crate::error::JobError;

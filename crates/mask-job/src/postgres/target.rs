@@ -92,6 +92,22 @@ pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobErr
     )))
 }
 
+/// Rejects a role of a database whose rows a job updates in place, if the role could do more than change tables: each
+/// update runs triggers and index functions of the owners of tables with its rights. The role may pass row security,
+/// because a job must read all rows.
+///
+/// # Errors
+/// [`JobError::Plan`] names the role and the privilege.
+pub async fn refuse_privileged_writer(client: &Client, of: &Endpoint) -> Result<(), JobError> {
+    let excess = "r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
+    let Some(role) = privileged_role(client, of, excess, "make roles or replicate").await? else { return Ok(()) };
+    Err(JobError::Plan(format!(
+        "the {}'s role {role}, and triggers and functions of table owners run with its rights: connect as a role that \
+         may only read and update the columns of the rules",
+        of.whence
+    )))
+}
+
 /// Returns the session's role and why it is privileged. `excess` is the SQL condition for what is too much beside superusers,
 /// roles that create roles, and those that replicate; `rights` names what a role may do that is none of the others.
 async fn privileged_role(

@@ -84,6 +84,11 @@ impl Engine for Local<'_> {
     }
 }
 
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(future)
+}
+
 /// A table `t (id int, v bytea)` with one envelope per row, whose value is the id.
 struct Table(sealwire_testkit::Database<'static>);
 
@@ -103,9 +108,9 @@ impl Table {
         self.0.sql(sql).unwrap()
     }
 
-    fn run(&self, column: &str, engine: &Local<'_>) -> Report {
+    fn job(&self, column: &str) -> RewrapJob {
         let rules = format!("[[rule]]\ntable = 'public.t'\ncolumn = '{column}'\napp = 'a'");
-        let job = RewrapJob {
+        RewrapJob {
             database: Database {
                 url: self.0.socket_url(),
                 password: Some(Postgres::shared().password().to_owned()),
@@ -114,9 +119,12 @@ impl Table {
             rules: Rules::from_toml(&rules).unwrap(),
             rate: 0,
             dry_run: false,
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async { job.prepare().await.unwrap().run(engine, &Progress::default()).await.unwrap() })
+        }
+    }
+
+    fn run(&self, column: &str, engine: &Local<'_>) -> Report {
+        let job = self.job(column);
+        block_on(async { job.prepare().await.unwrap().run(engine, &Progress::default()).await.unwrap() })
     }
 
     /// Checks the value of a row, and that it is under the newest key.
@@ -208,4 +216,42 @@ fn an_envelope_that_does_not_fit_its_column_is_left() {
     table.sql(&format!("ALTER TABLE t ALTER s TYPE varchar({})", limit + 1));
     let report = table.run("s", &Local::new(|_| NEW)).rules.remove(0);
     assert_eq!((report.rewrapped, report.complete, report.left.len()), (1, true, 0), "{report:?}");
+}
+
+#[test]
+fn privileged_roles_are_rejected() {
+    let table = Table::with_rows(3);
+    let password = Postgres::shared().password();
+    for (name, rights, why) in [
+        ("rewrap_super", "SUPERUSER", Some("is a superuser")),
+        ("rewrap_maker", "CREATEROLE", Some("may make roles or replicate")),
+        ("rewrap_writer", "IN ROLE pg_write_all_data", Some("is a member of pg_write_all_data")),
+        ("rewrap_disguised", "SUPERUSER; ALTER ROLE rewrap_disguised SET role = sealwire", Some("is a superuser")),
+        ("rewrap_only", "BYPASSRLS", None),
+    ] {
+        table.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}' {rights}"));
+        table.sql(&format!("GRANT SELECT (id, v), UPDATE (v) ON t TO {name}"));
+        let mut job = table.job("v");
+        job.database.url = job.database.url.replace("user=sealwire", &format!("user={name}"));
+        let prepared = block_on(job.prepare());
+        match why {
+            None => assert!(prepared.is_ok(), "{name}: {:?}", prepared.err()),
+            Some(why) => {
+                let error = prepared.err().unwrap().to_string();
+                assert!(error.starts_with(&format!("the database's role {name} {why}")), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn functions_of_owners_are_named_before_anything_is_written() {
+    let table = Table::with_rows(3);
+    table.sql(
+        "SET ROLE sealwire; CREATE FUNCTION own(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'; \
+         CREATE INDEX ON t ((own(id))); CREATE DOMAIN own_text AS text; ALTER TABLE t ADD n own_text",
+    );
+    let prepared = block_on(table.job("v").prepare()).unwrap();
+    let expected = "public.t uses public.own(integer), public.own_text, which run with the rights of this role";
+    assert!(prepared.warnings().iter().any(|warning| warning.starts_with(expected)), "{:?}", prepared.warnings());
 }
