@@ -12,6 +12,7 @@ use sealwire_testkit::{Database, Postgres};
 
 use crate::common::{Local, rules, shop, some_records};
 
+mod everything;
 mod owners;
 mod removal;
 mod snapshot;
