@@ -265,7 +265,7 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
     let mut stopped = 0;
     // A generator of moments that is the same in every run; what happens at a moment is not.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    for _ in 0..stops {
+    while stopped < stops {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = longest.mul_f64((state >> 11) as f64 / (1_u64 << 53) as f64);
         let began = Instant::now();
@@ -278,7 +278,8 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
             }
             Ok(records) => {
                 assert_eq!(records, ROWS);
-                longest = began.elapsed();
+                // Most of the next moments are within the job.
+                longest = began.elapsed().mul_f64(0.9);
                 compare(&pair);
                 pair.target.sql("DROP SCHEMA public, side CASCADE; CREATE SCHEMA public").expect("empties");
                 pair.target.sql("ALTER SCHEMA public OWNER TO pg_database_owner").expect("gives");
@@ -286,7 +287,7 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
             Err(other) => panic!("after {moment:?}: {other}"),
         }
     }
-    println!("{stopped} of {stops} jobs were stopped within {longest:?}");
+    println!("{stopped} jobs were stopped within {longest:?}");
     assert_eq!(mask(&pair, &rules, std::future::pending()).expect("masks"), ROWS);
     compare(&pair);
 }
