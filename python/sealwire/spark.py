@@ -15,6 +15,12 @@ import os
 import re
 import typing
 
+import pyspark
+
+if [int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2]] < [4, 1]:
+    # Without this the first call fails with an AttributeError: functions over Arrow arrays came with 4.1.
+    raise ImportError(f"sealwire.spark needs PySpark 4.1 or later; this is PySpark {pyspark.__version__}")
+
 import pyarrow
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam

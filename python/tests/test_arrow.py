@@ -1,10 +1,13 @@
 import datetime
 import decimal
+import importlib
 import itertools
 import pathlib
 import pickle
+import sys
 import tempfile
 import threading
+import types
 import unittest
 import unittest.mock
 
@@ -50,6 +53,19 @@ COLUMNS = {
 
 def buffers(column):
     return [buffer and buffer.address for chunk in column.chunks for buffer in chunk.buffers()]
+
+
+class OlderSpark(unittest.TestCase):
+    def test_an_older_pyspark_is_named_at_import(self):
+        for version in ("3.5.1", "4.0.1", "4.0.0.dev1"):
+            pyspark = types.ModuleType("pyspark")
+            pyspark.__version__ = version
+            with (
+                self.subTest(version),
+                unittest.mock.patch.dict(sys.modules, {"pyspark": pyspark}),
+                self.assertRaisesRegex(ImportError, f"needs PySpark 4.1 or later; this is PySpark {version}"),
+            ):
+                importlib.import_module("sealwire.spark")
 
 
 class Columns(unittest.TestCase):
