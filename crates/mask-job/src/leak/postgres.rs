@@ -10,6 +10,7 @@ use tokio_postgres::Client;
 use super::{Check, LeakLimits, LeakReport};
 use crate::error::JobError;
 use crate::plan::Plan;
+use crate::postgres::sample::leaves;
 use crate::postgres::source::Snapshot;
 use crate::postgres::target::refuse_privileged_reader;
 use crate::postgres::{Catalog, Class, Database, Endpoint, Table};
@@ -118,6 +119,10 @@ async fn seen(
             (name, fields)
         })
         .collect();
+    for column in table.columns.iter().filter(|column| column.is_generated) {
+        let name = format!("{}.{}", table.title(), column.name);
+        check.skip(&name, "generated: the server computes it from columns that are searched");
+    }
     each_value(client, target, table, progress, |at, text| {
         let (name, fields) = &columns[at];
         check.seen(name, fields, text);
@@ -125,8 +130,8 @@ async fn seen(
     .await
 }
 
-/// Calls `show` for every value of a table except nulls, with the column's index and the text. Includes generated
-/// columns.
+/// Calls `show` for every value of a table except nulls, with the column's index and the text. Generated columns are left
+/// out: COPY of a table has none, and any other statement could run functions of the table's owner.
 async fn each_value(
     client: &Client,
     of: &Endpoint,
@@ -134,25 +139,28 @@ async fn each_value(
     progress: &Progress,
     mut show: impl FnMut(usize, &str),
 ) -> Result<(), JobError> {
-    let columns: Vec<String> = table.columns.iter().map(|column| crate::postgres::quoted(&column.name)).collect();
-    let from = if table.is_partitioned { table.sql() } else { format!("ONLY {}", table.sql()) };
-    let sql = format!("COPY (SELECT {} FROM {from}) TO STDOUT", columns.join(", "));
-    let stream = client.copy_out(&sql).await.map_err(|error| of.error(&error))?;
-    let mut stream = pin!(stream);
+    let stored: Vec<usize> = (0..table.columns.len()).filter(|at| !table.columns[*at].is_generated).collect();
+    if stored.is_empty() {
+        return Ok(());
+    }
     let mut fields = Vec::new();
-    while let Some(row) = stream.next().await {
-        let row = row.map_err(|error| of.error(&error))?;
-        copy::row(&row, 0, &mut fields);
-        for (at, span) in fields.iter().enumerate().take(columns.len()) {
-            let raw = &row[span.clone()];
-            if copy::is_null(raw) {
-                continue;
+    for leaf in leaves(client, of, table).await? {
+        let sql = format!("COPY {leaf} ({}) TO STDOUT", table.column_list());
+        let mut stream = pin!(client.copy_out(&sql).await.map_err(|error| of.error(&error))?);
+        while let Some(row) = stream.next().await {
+            let row = row.map_err(|error| of.error(&error))?;
+            copy::row(&row, 0, &mut fields);
+            for (at, span) in stored.iter().zip(&fields) {
+                let raw = &row[span.clone()];
+                if copy::is_null(raw) {
+                    continue;
+                }
+                if let Some(text) = copy::unescaped(raw) {
+                    show(*at, &text);
+                }
             }
-            if let Some(text) = copy::unescaped(raw) {
-                show(at, &text);
-            }
+            progress.add(row.len() as u64, 1);
         }
-        progress.add(row.len() as u64, 1);
     }
     Ok(())
 }

@@ -76,6 +76,20 @@ fn readers_run_no_function_of_the_owners_of_tables() {
         let done =
             mask_database(job, Arc::clone(&rules), Local::new(&rules), Arc::default(), std::future::pending()).await;
         done.expect("masks");
+
+        // Each side is read as the role that the traps tell of.
+        let target = sealwire_mask_job::Database {
+            url: source.url.replace(pair.source.name(), pair.target.name()),
+            ..source.clone()
+        };
+        let checked =
+            verify_databases(source.clone(), target, Arc::clone(&rules), LeakLimits::default(), &progress).await;
+        let checked = checked.expect("checks");
+        assert!(
+            checked.fields.iter().any(|field| field.field == "public.p.email" && field.values == 60),
+            "{checked:#?}"
+        );
+        assert!(checked.skipped.iter().any(|column| column.field == "public.t.made"), "{checked:#?}");
     });
 }
 
